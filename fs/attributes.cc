@@ -1,0 +1,142 @@
+// Requests about attributes. access(2) is not here: the kernel checks modes itself (default_permissions, always on).
+#include <linux/xattr.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <sys/xattr.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
+
+void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_attributes(request, node)) return;
+  auto stat = driver.store->stat(object_of(request, node));
+  if (!stat) return reply_error(request, stat.error());
+  reply_attributes(request, *stat);
+}
+
+void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  SetAttributes change;
+  auto ns = [](const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; };
+  if (which & FUSE_SET_ATTR_MODE) change.mode = wanted->st_mode;
+  if (which & FUSE_SET_ATTR_UID) change.uid = wanted->st_uid;
+  if (which & FUSE_SET_ATTR_GID) change.gid = wanted->st_gid;
+  if (which & FUSE_SET_ATTR_SIZE) change.size_bytes = static_cast<uint64_t>(wanted->st_size);
+  if (which & FUSE_SET_ATTR_ATIME) change.atime_ns = ns(wanted->st_atim);
+  if (which & FUSE_SET_ATTR_MTIME) change.mtime_ns = ns(wanted->st_mtim);
+  if (which & FUSE_SET_ATTR_CTIME) change.ctime_ns = ns(wanted->st_ctim);
+  change.atime_now = which & FUSE_SET_ATTR_ATIME_NOW;
+  change.mtime_now = which & FUSE_SET_ATTR_MTIME_NOW;
+  change.kill_privileges = which & FUSE_SET_ATTR_KILL_SUID;
+  if (change.size_bytes && file == nullptr && driver.passthrough.blocks_truncate(ObjectId{node}))
+    return void(fuse_reply_err(request, ESTALE));
+  driver.store->set_attributes(object_of(request, node), file != nullptr ? handle_of(file) : nullptr, change, caller_of(request),
+                               [request](Result<Stat> stat) {
+                                 if (!stat) return reply_error(request, stat.error());
+                                 reply_attributes(request, *stat);
+                               });
+}
+
+void statfs(fuse_req_t request, fuse_ino_t) {
+  const FileSystemSpace space = driver_of(request).store->space();
+  struct statvfs result {};
+  result.f_bsize = result.f_frsize = space.block_bytes;
+  result.f_blocks = space.blocks;
+  result.f_bfree = result.f_bavail = space.blocks_free;
+  result.f_files = space.files;
+  result.f_ffree = result.f_favail = space.files_free;
+  result.f_namemax = 255;
+  fuse_reply_statfs(request, &result);
+}
+
+void reply_value(fuse_req_t request, std::string_view value, size_t size) {
+  if (size == 0) return void(fuse_reply_xattr(request, value.size()));
+  if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
+  fuse_reply_buf(request, value.data(), value.size());
+}
+
+void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t size) {
+  Driver& driver = driver_of(request);
+  // Asked before every first write. ENODATA, never ENOSYS: that would switch off every xattr of the mount.
+  if (std::strcmp(name, "security.capability") == 0 || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
+  const std::string_view wanted(name);
+  if (!wanted.starts_with(kOwnPrefix)) {
+    auto value = driver.store->get_xattr(object_of(request, node), wanted);
+    if (!value) return reply_error(request, value.error());
+    return reply_value(request, *value, size);
+  }
+  const std::string_view fact = wanted.substr(kOwnPrefix.size());
+  if (node == FUSE_ROOT_ID) {
+    if (auto value = driver.control->root_attribute(fact)) return reply_value(request, *value, size);
+    return void(fuse_reply_err(request, ENODATA));
+  }
+  auto facts = driver.store->describe(object_of(request, node));
+  if (!facts) return reply_error(request, facts.error());
+  for (const auto& [key, value] : *facts)
+    if (key == fact) return reply_value(request, value, size);
+  fuse_reply_err(request, ENODATA);
+}
+
+void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char* value, size_t size, int flags) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  const std::string_view wanted(name);
+  if (wanted.starts_with(kOwnPrefix)) {
+    if (node == FUSE_ROOT_ID) return driver.control->set_root_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
+    // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
+    return void(fuse_reply_err(request, 0));
+  }
+  if (wanted.starts_with("system.posix_acl_")) return void(fuse_reply_err(request, EOPNOTSUPP));
+  const auto mode = flags & XATTR_CREATE    ? Store::XattrMode::kCreate
+                    : flags & XATTR_REPLACE ? Store::XattrMode::kReplace
+                                            : Store::XattrMode::kAny;
+  Status status = driver.store->set_xattr(object_of(request, node), wanted, {value, size}, mode);
+  if (!status && status.error().code == Code::kTooBig) return void(fuse_reply_err(request, E2BIG));
+  reply_status(request, status);
+}
+
+void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return reply_value(request, {}, size);
+  auto listed = driver.store->list_xattrs(object_of(request, node));
+  if (!listed) return reply_error(request, listed.error());
+  std::string names;
+  for (const std::string& name : *listed) names.append(name).push_back('\0');
+  // The facts are listed, for getfattr -d; copies that bring them back are ignored (set_xattr above).
+  if (node != FUSE_ROOT_ID)
+    if (auto facts = driver.store->describe(object_of(request, node)))
+      for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
+  reply_value(request, names, size);
+}
+
+void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
+  reply_status(request, driver.store->remove_xattr(object_of(request, node), name));
+}
+
+}  // namespace
+
+void add_attribute_operations(fuse_lowlevel_ops& operations) {
+  operations.getattr = get_attributes;
+  operations.setattr = set_attributes;
+  operations.statfs = statfs;
+  operations.getxattr = get_xattr;
+  operations.setxattr = set_xattr;
+  operations.listxattr = list_xattrs;
+  operations.removexattr = remove_xattr;
+}
+
+}  // namespace kvcachefs

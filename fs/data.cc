@@ -1,0 +1,200 @@
+// Requests about bytes.
+#include <linux/falloc.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+namespace {
+
+void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_open(request, node, file)) return;
+  OpenRequest how = open_request_of(file->flags);
+  how.truncate = file->flags & O_TRUNC;
+  const auto decision = driver.passthrough.open(request, ObjectId{node}, how.write || how.truncate, *driver.store);
+  if (decision.stale) return void(fuse_reply_err(request, ESTALE));
+  const ObjectId object = object_of(request, node);
+  auto handle = driver.store->open(object, how, caller_of(request));
+  if (!handle) {
+    driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);
+    return reply_error(request, handle.error());
+  }
+  file->fh = reinterpret_cast<uint64_t>(*handle);
+  set_open_flags(driver, *file);
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
+  if (decision.backing_id > 0) {
+    file->backing_id = decision.backing_id;
+    file->fh |= kPassedThroughBit;
+    file->direct_io = 0;
+    file->keep_cache = 0;
+    driver.store->count_passthrough_open(object);
+  }
+#endif
+  if (fuse_reply_open(request, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
+    driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);
+    driver.store->release(*handle);
+  }
+}
+
+void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_release(request, node, file)) return;
+  Handle* handle = handle_of(file);
+  driver.passthrough.release(request, ObjectId{node}, file->fh & kPassedThroughBit);
+  driver.store->release(handle);
+  fuse_reply_err(request, 0);
+}
+
+void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_read(request, node, size, offset, file)) return;
+  driver.store->read(handle_of(file), static_cast<uint64_t>(offset), size, [request](Result<ReadReply> reply) {
+    if (!reply) return reply_error(request, reply.error());
+    // Copied by the kernel straight from the pool: splicing and bounce buffers are several times slower.
+    fuse_reply_iov(request, reply->pieces.data(), static_cast<int>(reply->pieces.size()));
+  });
+}
+
+void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
+                      {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
+                        if (!written) return reply_error(request, written.error());
+                        fuse_reply_write(request, *written);
+                      });
+}
+
+void flush(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
+  driver.store->flush(handle_of(file), replying(request));
+}
+
+void fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
+  driver.store->fsync(handle_of(file), replying(request));
+}
+
+void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  Store::AllocateMode how;
+  switch (mode) {
+    case 0: how = Store::AllocateMode::kExtend; break;
+    case FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kKeepSize; break;
+    case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kPunchHole; break;
+    case FALLOC_FL_ZERO_RANGE: how = Store::AllocateMode::kZeroRange; break;
+    default: return void(fuse_reply_err(request, EOPNOTSUPP));
+  }
+  driver.store->allocate(handle_of(file), how, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), replying(request));
+}
+
+void seek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, EINVAL));
+  if (offset < 0) return void(fuse_reply_err(request, ENXIO));
+  Result<uint64_t> found = fail(Code::kInvalid, "lseek: neither SEEK_DATA nor SEEK_HOLE");
+  if (whence == SEEK_DATA) found = driver.store->seek_data(handle_of(file), static_cast<uint64_t>(offset));
+  if (whence == SEEK_HOLE) found = driver.store->seek_hole(handle_of(file), static_cast<uint64_t>(offset));
+  if (!found) return reply_error(request, found.error());
+  fuse_reply_lseek(request, static_cast<off_t>(*found));
+}
+
+// One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
+struct Copy : std::enable_shared_from_this<Copy> {
+  fuse_req_t request;
+  Store* store;
+  Handle* from;
+  Handle* to;
+  uint64_t from_offset, to_offset, left, copied = 0;
+
+  void step() {
+    constexpr uint64_t kPieceBytes = 1 << 20;
+    if (left == 0) return void(fuse_reply_write(request, copied));
+    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this()](Result<ReadReply> reply) {
+      if (!reply) return self->finish(reply.error());
+      if (reply->bytes == 0) return void(fuse_reply_write(self->request, self->copied));
+      std::vector<std::byte> bytes;
+      bytes.reserve(reply->bytes);
+      for (const iovec& piece : reply->pieces) {
+        const auto* start = static_cast<const std::byte*>(piece.iov_base);
+        bytes.insert(bytes.end(), start, start + piece.iov_len);
+      }
+      self->store->write(self->to, self->to_offset, bytes, [self, count = bytes.size()](Result<size_t> written) {
+        if (!written) return self->finish(written.error());
+        self->copied += count;
+        self->from_offset += count;
+        self->to_offset += count;
+        self->left -= std::min(self->left, count);
+        self->step();
+      });
+    });
+  }
+  void finish(const Error& error) {
+    if (copied > 0) return void(fuse_reply_write(request, copied));
+    reply_error(request, error);
+  }
+};
+
+void copy_file_range(fuse_req_t request, fuse_ino_t node_in, off_t offset_in, fuse_file_info* file_in, fuse_ino_t node_out,
+                     off_t offset_out, fuse_file_info* file_out, size_t length, int) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node_in) || driver.control->owns(node_out)) return void(fuse_reply_err(request, EXDEV));
+  constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
+  auto copy = std::make_shared<Copy>();
+  copy->request = request;
+  copy->store = driver.store;
+  copy->from = handle_of(file_in);
+  copy->to = handle_of(file_out);
+  copy->from_offset = static_cast<uint64_t>(offset_in);
+  copy->to_offset = static_cast<uint64_t>(offset_out);
+  copy->left = std::min<uint64_t>(length, kMostAtOnce);
+  copy->step();
+}
+
+void control_device(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
+  fuse_reply_err(request, ENOTTY);
+}
+
+}  // namespace
+
+OpenRequest open_request_of(int flags) {
+  OpenRequest how;
+  const int access = flags & O_ACCMODE;
+  how.read = access != O_WRONLY;
+  how.write = access != O_RDONLY;
+  how.append = flags & O_APPEND;
+  return how;
+}
+
+void set_open_flags(Driver& driver, fuse_file_info& file) {
+  // Buffered clients: past the page cache (0.62 of raw against 0.28 for filling it). O_DIRECT clients: in page-cache mode,
+  // where their reads and writes go around the cache anyway and several requests are under way at once.
+  file.direct_io = !(file.flags & O_DIRECT) && driver.direct_io_mmap;
+  file.keep_cache = 0;
+  file.parallel_direct_writes = 1;
+  // Nothing to say at the close of a reader; saves a round trip.
+  file.noflush = (file.flags & O_ACCMODE) == O_RDONLY;
+}
+
+void add_data_operations(fuse_lowlevel_ops& operations) {
+  operations.open = open;
+  operations.release = release;
+  operations.read = read;
+  operations.write = write;
+  operations.flush = flush;
+  operations.fsync = fsync;
+  operations.fallocate = allocate;
+  operations.lseek = seek;
+  operations.copy_file_range = copy_file_range;
+  operations.ioctl = control_device;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,145 @@
+// Requests about directories. An offset is the cookie of the last name given; cookies follow the hash of the name, so they
+// stay good while names come and go, and a listing takes time linear in the number of names.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <memory>
+#include <mutex>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr off_t kAfterDot = 1;     // offsets behind "." and ".."; the cookies of names are larger
+constexpr off_t kAfterDotDot = 2;
+constexpr size_t kPageNames = 1024;
+
+// One open directory. The page read last is kept: the kernel asks for some 4 KiB at a time.
+struct Listing {
+  std::mutex mutex;
+  std::vector<DirectoryItem> page;
+  size_t next = 0;
+  uint64_t page_after = 0;  // the cookie the page starts behind
+  bool loaded = false;
+};
+
+Listing* listing_of(fuse_file_info* file) { return reinterpret_cast<Listing*>(file->fh); }
+
+void open_directory(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (!driver.control->owns(node)) {
+    auto stat = driver.store->stat(object_of(request, node));
+    if (!stat) return reply_error(request, stat.error());
+  }
+  auto listing = std::make_unique<Listing>();
+  file->fh = reinterpret_cast<uint64_t>(listing.get());
+  file->keep_cache = 0;
+  if (fuse_reply_open(request, file) == 0) listing.release();
+}
+
+void release_directory(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+  delete listing_of(file);
+  fuse_reply_err(request, 0);
+}
+
+// Adds entries until the reply is full.
+class ReplyBuffer {
+ public:
+  ReplyBuffer(fuse_req_t request, size_t size, bool plus) : request_(request), plus_(plus), bytes_(size) {}
+  // False: no room.
+  bool add(const std::string& name, const fuse_entry_param& entry, off_t offset) {
+    const size_t left = bytes_.size() - used_;
+    const size_t needed = plus_ ? fuse_add_direntry_plus(request_, bytes_.data() + used_, left, name.c_str(), &entry, offset)
+                                : fuse_add_direntry(request_, bytes_.data() + used_, left, name.c_str(), &entry.attr, offset);
+    if (needed > left) return false;
+    used_ += needed;
+    return true;
+  }
+  bool empty() const { return used_ == 0; }
+  void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
+
+ private:
+  fuse_req_t request_;
+  bool plus_;
+  std::vector<char> bytes_;
+  size_t used_ = 0;
+};
+
+fuse_entry_param dot_entry(ObjectId id) {
+  fuse_entry_param entry{};
+  entry.attr.st_ino = id.value;
+  entry.attr.st_mode = S_IFDIR;
+  return entry;
+}
+
+// The next item behind `after`, loading a page when needed. Null at the end.
+Result<const DirectoryItem*> next_item(Store& store, ObjectId directory, Listing& listing, uint64_t after) {
+  const bool continues = listing.loaded && (listing.next == 0 ? listing.page_after == after
+                                                              : listing.page[listing.next - 1].cookie == after);
+  if (!continues || listing.next == listing.page.size()) {
+    KVC_ASSIGN(listing.page, store.list(directory, after, kPageNames));
+    listing.loaded = true;
+    listing.next = 0;
+    listing.page_after = after;
+  }
+  return listing.page.empty() ? nullptr : &listing.page[listing.next];
+}
+
+void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_listing(request, node, size, offset, plus)) return;
+  const ObjectId directory = object_of(request, node);
+  Listing& listing = *listing_of(file);
+  std::lock_guard lock(listing.mutex);
+  ReplyBuffer buffer(request, size, plus);
+  if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return buffer.reply();
+  if (offset < kAfterDotDot && !buffer.add("..", dot_entry(directory), kAfterDotDot)) return buffer.reply();
+  uint64_t after = offset <= kAfterDotDot ? 0 : static_cast<uint64_t>(offset);
+  const Caller caller = caller_of(request);
+  while (true) {
+    auto item = next_item(*driver.store, directory, listing, after);
+    if (!item) return buffer.empty() ? reply_error(request, item.error()) : buffer.reply();
+    if (*item == nullptr) return buffer.reply();
+    const DirectoryItem& entry = **item;
+    fuse_entry_param param{};
+    if (plus) {
+      auto stat = driver.store->stat(entry.id);
+      if (stat) param = to_entry(driver, *stat);  // gone meanwhile: nodeid 0, the kernel looks it up itself
+    }
+    if (!plus || param.ino == 0) {
+      param.attr.st_ino = entry.id.value;
+      param.attr.st_mode = entry.type_bits;
+    }
+    if (!buffer.add(entry.name, param, static_cast<off_t>(entry.cookie))) return buffer.reply();
+    after = entry.cookie;
+    ++listing.next;
+  }
+}
+
+void read_names(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+  read_directory(request, node, size, offset, file, false);
+}
+void read_names_plus(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+  read_directory(request, node, size, offset, file, true);
+}
+
+void sync_directory(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
+  driver.store->sync_directory(object_of(request, node), replying(request));
+}
+
+}  // namespace
+
+void add_directory_operations(fuse_lowlevel_ops& operations) {
+  operations.opendir = open_directory;
+  operations.releasedir = release_directory;
+  operations.readdir = read_names;
+  operations.readdirplus = read_names_plus;
+  operations.fsyncdir = sync_directory;
+}
+
+}  // namespace kvcachefs

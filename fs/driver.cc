@@ -1,0 +1,94 @@
+#include "fs/driver.h"
+
+#include <sys/stat.h>
+
+#include "fs/control.h"
+
+namespace kvcachefs {
+
+Driver::Driver() = default;
+Driver::~Driver() { stop(); }
+
+void Driver::later(std::function<void()> work) {
+  std::lock_guard lock(mutex_);
+  if (stopping_) return;
+  work_.push_back(std::move(work));
+  if (!thread_.joinable()) thread_ = std::thread([this] { run_later(); });
+  ready_.notify_one();
+}
+
+void Driver::run_later() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    ready_.wait(lock, [&] { return stopping_ || !work_.empty(); });
+    if (work_.empty()) return;
+    auto work = std::move(work_.front());
+    work_.pop_front();
+    lock.unlock();
+    work();
+    lock.lock();
+  }
+}
+
+void Driver::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ready_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+Caller caller_of(fuse_req_t request) {
+  const fuse_ctx* context = fuse_req_ctx(request);
+  return {context->uid, context->gid, static_cast<uint32_t>(context->pid)};
+}
+
+ObjectId object_of(fuse_req_t request, fuse_ino_t node) { return driver_of(request).passthrough.object_of(ObjectId{node}); }
+
+namespace {
+timespec to_timespec(int64_t ns) {
+  timespec result;
+  result.tv_sec = ns / 1'000'000'000;
+  result.tv_nsec = ns % 1'000'000'000;
+  if (result.tv_nsec < 0) {
+    result.tv_nsec += 1'000'000'000;
+    --result.tv_sec;
+  }
+  return result;
+}
+}  // namespace
+
+struct stat to_stat(const Stat& stat) {
+  struct stat result {};
+  result.st_ino = stat.id.value;
+  result.st_mode = stat.mode;
+  result.st_nlink = stat.nlink;
+  result.st_uid = stat.uid;
+  result.st_gid = stat.gid;
+  result.st_rdev = stat.rdev;
+  result.st_size = static_cast<off_t>(stat.size_bytes);
+  result.st_blksize = 1 << 20;  // what tools read and write at once
+  result.st_blocks = static_cast<blkcnt_t>(stat.blocks_512);
+  result.st_atim = to_timespec(stat.atime_ns);
+  result.st_mtim = to_timespec(stat.mtime_ns);
+  result.st_ctim = to_timespec(stat.ctime_ns);
+  return result;
+}
+
+fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
+  fuse_entry_param entry{};
+  entry.ino = driver.passthrough.node_of(stat.id).value;
+  entry.generation = 0;  // object ids are never used again
+  entry.attr = to_stat(stat);
+  entry.attr_timeout = kAttributeTimeoutSeconds;
+  entry.entry_timeout = kEntryTimeoutSeconds;
+  return entry;
+}
+
+void reply_attributes(fuse_req_t request, const Stat& stat) {
+  const struct stat attributes = to_stat(stat);
+  fuse_reply_attr(request, &attributes, kAttributeTimeoutSeconds);
+}
+
+}  // namespace kvcachefs

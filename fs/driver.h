@@ -1,0 +1,90 @@
+// What the request handlers share. One file per family of requests; every handler decodes, makes one call of the store, and
+// replies. Private to fs/.
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include "fs/errno_map.h"
+#include "fs/options.h"
+#include "fs/passthrough.h"
+#include "store/store.h"
+
+namespace kvcachefs {
+
+class ControlFiles;
+
+// How long the kernel may trust a name or attributes it was told. Absent names are never cached: other writers add
+// them. Present ones for a second: the probe is then the LOOKUP of the open that follows, and the next probe is seen.
+inline constexpr double kEntryTimeoutSeconds = 1.0;
+inline constexpr double kAttributeTimeoutSeconds = 1.0;
+
+struct Driver {
+  Driver();
+  ~Driver();
+  Store* store = nullptr;
+  fuse_session* session = nullptr;
+  MountOptions options;
+  std::string mountpoint, volume_path;
+  std::unique_ptr<ControlFiles> control;
+  Passthrough passthrough;
+  std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
+  bool fuse_io_uring = false;               // requests come over io_uring
+  std::string features;                     // what is lost on this machine, for people; empty: nothing
+
+  // Runs after the handler that asks for it has replied, on a thread of its own: invalidations take locks of the
+  // kernel that the request being handled holds.
+  void later(std::function<void()> work);
+  void stop();
+
+ private:
+  void run_later();
+  std::mutex mutex_;  // a leaf
+  std::condition_variable ready_;
+  std::deque<std::function<void()>> work_;
+  bool stopping_ = false;
+  std::thread thread_;  // started by the first later(): after daemonising
+};
+
+inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
+Caller caller_of(fuse_req_t request);
+inline void reply_error(fuse_req_t request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
+// For completions without a value.
+inline void reply_status(fuse_req_t request, const Status& status) {
+  fuse_reply_err(request, status ? 0 : errno_of(status.error()));
+}
+// Replies when it completes.
+inline StatusCompletion replying(fuse_req_t request) {
+  return [request](Status status) { reply_status(request, status); };
+}
+
+// nodeid -> object: they are the same but for alias nodeids (passthrough.h).
+ObjectId object_of(fuse_req_t request, fuse_ino_t node);
+struct stat to_stat(const Stat& stat);
+fuse_entry_param to_entry(Driver& driver, const Stat& stat);
+void reply_attributes(fuse_req_t request, const Stat& stat);
+
+// fi->fh is the store's handle; its lowest bit says that the open was passed through.
+inline constexpr uint64_t kPassedThroughBit = 1;
+inline Handle* handle_of(const fuse_file_info* file) { return reinterpret_cast<Handle*>(file->fh & ~kPassedThroughBit); }
+
+// Each family fills in its operations.
+void add_name_operations(fuse_lowlevel_ops& operations);
+void add_attribute_operations(fuse_lowlevel_ops& operations);
+void add_data_operations(fuse_lowlevel_ops& operations);
+void add_directory_operations(fuse_lowlevel_ops& operations);
+
+// data.cc: what an open answers (also create's).
+void set_open_flags(Driver& driver, fuse_file_info& file);
+OpenRequest open_request_of(int flags);
+
+}  // namespace kvcachefs

@@ -1,0 +1,35 @@
+#include "fs/errno_map.h"
+
+#include <cerrno>
+
+namespace kvcachefs {
+
+int errno_of(const Error& error) {
+  switch (error.code) {
+    case Code::kNotFound: return ENOENT;
+    case Code::kExists: return EEXIST;
+    case Code::kNotDirectory: return ENOTDIR;
+    case Code::kIsDirectory: return EISDIR;
+    case Code::kNotEmpty: return ENOTEMPTY;
+    case Code::kNoSpace: return error.sys_errno == EDQUOT ? EDQUOT : ENOSPC;
+    case Code::kTooBig: return EFBIG;
+    case Code::kInvalid: return EINVAL;
+    case Code::kPermission: return error.sys_errno == EACCES ? EACCES : EPERM;
+    case Code::kBusy: return EBUSY;
+    case Code::kIo: return EIO;
+    case Code::kCorrupt: return EIO;  // never a short count: some clients unlink on a short read
+    case Code::kStale: return ESTALE;
+    case Code::kUnsupported: return EOPNOTSUPP;
+    case Code::kReadOnly: return EROFS;
+    case Code::kNameTooLong: return ENAMETOOLONG;
+    case Code::kNoAttribute: return ENODATA;
+    case Code::kRange: return ERANGE;
+    case Code::kTooManyLinks: return EMLINK;
+    case Code::kVersion: return EIO;
+    case Code::kCanceled: return EIO;
+    case Code::kNoData: return ENXIO;  // SEEK_DATA and SEEK_HOLE past the end
+  }
+  return EIO;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,11 @@
+// The one place where an errno is chosen.
+#pragma once
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Positive errno for the kernel. The volume's own errno goes through where it tells more than EIO would (EDQUOT, EROFS).
+int errno_of(const Error& error);
+
+}  // namespace kvcachefs

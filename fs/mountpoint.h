@@ -1,0 +1,17 @@
+// What a mountpoint has to be, and what is done about one that a dead daemon left.
+#pragma once
+
+#include <string>
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Absolute path of a directory that can be mounted on. A mount left by a dead daemon (ENOTCONN) is lazily unmounted first.
+Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
+// Absolute path of the volume; the directory itself is made (0700) if only it is missing.
+Result<std::string> prepare_volume(const std::string& path);
+// Refuses a mountpoint inside the volume, or the volume inside the mountpoint.
+Status check_apart(const std::string& volume, const std::string& mountpoint);
+
+}  // namespace kvcachefs

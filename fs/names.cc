@@ -1,0 +1,141 @@
+// Requests about names.
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+namespace {
+
+void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
+  if (!stat) return reply_error(request, stat.error());
+  const fuse_entry_param entry = to_entry(driver_of(request), *stat);
+  fuse_reply_entry(request, &entry);
+}
+
+void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_lookup(request, parent, name)) return;
+  reply_entry(request, driver.store->lookup(object_of(request, parent), name, caller_of(request)));
+}
+
+// Objects the kernel forgets need nothing here: nodeids are object ids, found again through the index.
+void forget(fuse_req_t request, fuse_ino_t, uint64_t) { fuse_reply_none(request); }
+void forget_multi(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_none(request); }
+
+void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  reply_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
+}
+
+void make_directory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  reply_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
+}
+
+void make_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  reply_entry(request, driver.store->make_symlink(object_of(request, parent), name, target, caller_of(request)));
+}
+
+void read_link(fuse_req_t request, fuse_ino_t node) {
+  auto target = driver_of(request).store->read_symlink(object_of(request, node));
+  if (!target) return reply_error(request, target.error());
+  fuse_reply_readlink(request, target->c_str());
+}
+
+void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  const ObjectId directory = object_of(request, parent);
+  const OpenRequest how = open_request_of(file->flags);
+  auto made = driver.store->create(directory, name, mode, how, caller_of(request));
+  if (!made && made.error().code == Code::kExists && !(file->flags & O_EXCL)) {
+    // Somebody else made it after the kernel saw it absent.
+    auto found = driver.store->lookup(directory, name, caller_of(request));
+    if (!found) return reply_error(request, found.error());
+    OpenRequest existing = how;
+    existing.truncate = file->flags & O_TRUNC;
+    auto opened = driver.store->open(found->id, existing, caller_of(request));
+    if (!opened && opened.error().code == Code::kStale) {
+      found = driver.store->lookup(directory, name, caller_of(request));
+      if (!found) return reply_error(request, found.error());
+      opened = driver.store->open(found->id, existing, caller_of(request));
+    }
+    if (!opened) return reply_error(request, opened.error());
+    made = std::pair{*found, *opened};
+  }
+  if (!made) return reply_error(request, made.error());
+  file->fh = reinterpret_cast<uint64_t>(made->second);
+  set_open_flags(driver, *file);
+  const fuse_entry_param entry = to_entry(driver, made->first);
+  driver.passthrough.open(request, ObjectId{entry.ino}, true, *driver.store);
+  if (fuse_reply_create(request, &entry, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
+    driver.passthrough.release(request, ObjectId{entry.ino}, false);
+    driver.store->release(made->second);
+  }
+}
+
+void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node) || driver.control->owns(new_parent)) return void(fuse_reply_err(request, EPERM));
+  driver.store->link(object_of(request, node), object_of(request, new_parent), name,
+                     [request](Result<Stat> stat) { reply_entry(request, stat); });
+}
+
+void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  driver.store->unlink(object_of(request, parent), name, replying(request));
+}
+
+void remove_directory(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
+  driver.store->remove_directory(object_of(request, parent), name, replying(request));
+}
+
+void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+            unsigned flags) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(parent) || driver.control->owns(new_parent)) return void(fuse_reply_err(request, EPERM));
+  RenameMode mode = RenameMode::kReplace;
+  if (flags == RENAME_NOREPLACE) mode = RenameMode::kNoReplace;
+  else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
+  else if (flags != 0) return void(fuse_reply_err(request, EINVAL));
+  driver.store->rename(object_of(request, parent), name, object_of(request, new_parent), new_name, mode, caller_of(request),
+                       [request, &driver, new_parent, to = std::string(new_name)](Result<RenameOutcome> outcome) {
+                         if (!outcome) return reply_error(request, outcome.error());
+                         fuse_reply_err(request, 0);
+                         if (!outcome->invalidate_target) return;
+                         driver.later([&driver, new_parent, to] {
+                           fuse_lowlevel_notify_inval_entry(driver.session, new_parent, to.data(), to.size());
+                         });
+                       });
+}
+
+}  // namespace
+
+void add_name_operations(fuse_lowlevel_ops& operations) {
+  operations.lookup = lookup;
+  operations.forget = forget;
+  operations.forget_multi = forget_multi;
+  operations.mknod = make_node;
+  operations.mkdir = make_directory;
+  operations.symlink = make_symlink;
+  operations.readlink = read_link;
+  operations.create = create;
+  operations.link = link;
+  operations.unlink = unlink;
+  operations.rmdir = remove_directory;
+  operations.rename = rename;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,56 @@
+// FUSE passthrough: reads of a solo body go from the kernel straight to the extent file. The rules the kernel sets:
+//  - one backing id per inode while it is open; every further read-only open carries the same one;
+//  - while a passthrough open lives, no cached or direct open of that inode: an open for writing (or a truncate by path)
+//    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
+//    they opened.
+// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "store/store.h"
+
+struct fuse_req;
+
+namespace kvcachefs {
+
+class Passthrough {
+ public:
+  static constexpr uint32_t kAliasOrdinal = 255;  // node ordinal of alias nodeids
+
+  void enable(bool on) { enabled_ = on; }
+  bool enabled() const { return enabled_; }
+
+  ObjectId object_of(ObjectId node) const;  // resolves aliases
+  ObjectId node_of(ObjectId object) const;  // the nodeid to tell the kernel
+
+  // An open of `node`: with `write` false tries to pass it through (`request` is only used to talk to the kernel).
+  struct Decision {
+    bool stale = false;      // answer ESTALE
+    int32_t backing_id = 0;  // > 0: answer with it
+  };
+  Decision open(fuse_req* request, ObjectId node, bool write, Store& store);
+  // The end of an open that open() let in (also when its reply failed).
+  void release(fuse_req* request, ObjectId node, bool passed_through);
+  // A truncate by path while passthrough opens live must be answered ESTALE.
+  bool blocks_truncate(ObjectId node);
+
+ private:
+  struct Node {
+    int32_t backing_id = 0;
+    uint32_t passed = 0, others = 0;
+    bool opening = false;  // somebody asks the kernel for a backing id
+  };
+  void give_alias(ObjectId node);
+
+  bool enabled_ = false;
+  mutable std::mutex mutex_;
+  std::unordered_map<ObjectId, Node> nodes_;  // that are open
+  std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
+  uint64_t next_alias_ = 1;
+};
+
+}  // namespace kvcachefs

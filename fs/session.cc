@@ -1,0 +1,342 @@
+#include "fs/session.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+#include "fs/mountpoint.h"
+#include "kvcachefs_version.h"
+#include "store/base/clock.h"
+#include "store/base/log.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr unsigned kReadAheadBytes = 4 << 20;       // of buffered and mmap readers; the kernel's 128 KiB is far too little
+constexpr unsigned kRequestBytes = 1 << 20;         // fs.fuse.max_pages_limit is 256 pages by default
+constexpr unsigned kMaxBackground = 1024;           // RELEASE is a background request: it must not queue behind writes
+constexpr uint64_t kMaxLogBytes = 16 << 20;
+constexpr size_t kKeepLogFiles = 3;
+
+// The one place where it is decided what the kernel and this driver agree on.
+void negotiate(void* userdata, fuse_conn_info* connection) {
+  Driver& driver = *static_cast<Driver*>(userdata);
+  auto offered = [&](uint64_t capability) { return (connection->capable & capability) != 0; };
+  auto want = [&](unsigned capability) {
+    if (offered(capability)) connection->want |= capability;
+  };
+  // Never splice: replies by splice reach a fifth of the rate of writev, and libfuse >= 3.17 turns it on by itself.
+  connection->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+  // Never the write-back cache: the slowest way of all, appends become random writes, and it excludes passthrough.
+  connection->want &= ~FUSE_CAP_WRITEBACK_CACHE;
+  // The kernel keeps flock and fcntl locks itself: all users of a mount are on this machine.
+  connection->want &= ~(FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
+  want(FUSE_CAP_ASYNC_READ);
+  want(FUSE_CAP_ASYNC_DIO);        // several requests of one O_DIRECT read or write at once; off costs half of it
+  want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open, so that a second writer can be told ESTALE
+  want(FUSE_CAP_PARALLEL_DIROPS);
+  want(FUSE_CAP_READDIRPLUS);
+  want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
+  want(FUSE_CAP_HANDLE_KILLPRIV_V2);  // else security.capability is asked for before every write
+  connection->want &= ~FUSE_CAP_HANDLE_KILLPRIV;
+  want(FUSE_CAP_CACHE_SYMLINKS);
+  want(FUSE_CAP_EXPORT_SUPPORT);
+#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
+  // Without it an open with FOPEN_DIRECT_IO cannot be mmapped shared: then buffered opens go through the page cache.
+  if (offered(FUSE_CAP_DIRECT_IO_ALLOW_MMAP)) {
+    connection->want |= FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
+    driver.direct_io_mmap = true;
+  }
+#endif
+#ifdef FUSE_CAP_PASSTHROUGH
+  const bool may = driver.options.passthrough != Switch::kOff && driver.options.store.verify != Verify::kAlways;
+  if (may && offered(FUSE_CAP_PASSTHROUGH) && geteuid() == 0) {
+    connection->want |= FUSE_CAP_PASSTHROUGH;
+    connection->max_backing_stack_depth = 1;
+    driver.passthrough.enable(true);
+  }
+#endif
+  connection->max_write = kRequestBytes;
+  connection->max_readahead = kReadAheadBytes;
+  connection->max_background = kMaxBackground;
+  connection->congestion_threshold = kMaxBackground * 3 / 4;
+  connection->time_gran = 1;
+
+  if (!driver.direct_io_mmap) driver.features += "mmap of files opened for direct I/O (Linux 6.6, libfuse 3.17); ";
+  if (!driver.passthrough.enabled() && driver.options.passthrough != Switch::kOff)
+    driver.features += "passthrough (Linux 6.9, libfuse 3.17, root); ";
+}
+
+// Buffered readers and mmap: the kernel's read-ahead for this mount. Root only; else the default stays.
+void raise_read_ahead(Driver& driver) {
+  struct stat info {};
+  if (::stat(driver.mountpoint.c_str(), &info) != 0) return;
+  std::ofstream setting(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(info.st_dev), minor(info.st_dev)));
+  setting << kReadAheadBytes / 1024 << std::endl;
+  if (!setting) driver.features += "read-ahead beyond 128 KiB (root); ";
+}
+
+void lower_oom_score() {
+  std::ofstream score("/proc/self/oom_score_adj");
+  score << -500 << std::endl;  // an engine without its cache goes on; a dead mount takes it down
+}
+
+void raise_descriptor_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  if (geteuid() == 0) limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, 1 << 20);
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+void tell_systemd(const char* state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  if (path == nullptr || path[0] == 0) return;
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  const size_t length = std::min(std::strlen(path), sizeof address.sun_path - 1);
+  std::memcpy(address.sun_path, path, length);
+  if (address.sun_path[0] == '@') address.sun_path[0] = 0;
+  const int socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (socket_fd < 0) return;
+  sendto(socket_fd, state, std::strlen(state), 0, reinterpret_cast<sockaddr*>(&address),
+         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
+  close(socket_fd);
+}
+
+// Tells who started the daemon how it went: through a pipe to the waiting parent, or on stderr.
+class Readiness {
+ public:
+  // Forks unless in the foreground; the parent waits for the report and exits with it.
+  static Readiness start(bool foreground) {
+    Readiness readiness;
+    if (foreground) return readiness;
+    int ends[2];
+    if (pipe2(ends, O_CLOEXEC) != 0) return readiness;
+    const pid_t child = fork();
+    if (child != 0) {
+      close(ends[1]);
+      std::string report;
+      char buffer[512];
+      ssize_t got = 0;
+      while ((got = ::read(ends[0], buffer, sizeof buffer)) > 0) report.append(buffer, static_cast<size_t>(got));
+      if (report == "ok") _exit(0);
+      if (report.empty()) report = "the daemon ended before the mount was ready";
+      std::fprintf(stderr, "kvcachefs: %s\n", report.c_str());
+      _exit(1);
+    }
+    close(ends[0]);
+    setsid();
+    readiness.pipe_ = ends[1];
+    return readiness;
+  }
+  void ready() {
+    tell_systemd("READY=1");
+    if (pipe_ < 0) return;
+    // Detached from here on.
+    if (chdir("/") != 0) log::warn("chdir /: {}", std::strerror(errno));
+    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    for (int descriptor : {0, 1, 2}) dup2(null, descriptor);
+    close(null);
+    report("ok");
+  }
+  int failed(const Error& error) {
+    if (pipe_ < 0)
+      std::fprintf(stderr, "kvcachefs: %s\n", error.message.c_str());
+    else
+      report(error.message);
+    return 1;
+  }
+
+ private:
+  void report(std::string_view text) {
+    if (write(pipe_, text.data(), text.size()) < 0) log::warn("nobody waits for the mount");
+    close(pipe_);
+    pipe_ = -1;
+  }
+  int pipe_ = -1;
+};
+
+std::string holder_text(const std::string& mountpoint, const char* state) {
+  char host[256] = "?";
+  gethostname(host, sizeof host - 1);
+  return fmt::format("pid={} host={} mountpoint={} since={} state={}", getpid(), host, mountpoint,
+                     system_clock().realtime_ns() / 1'000'000'000, state);
+}
+
+// A predecessor that was just unmounted may still be writing out what it holds: it keeps the lock until then.
+Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
+                                                    const std::string& mountpoint) {
+  constexpr int kWaitSeconds = 60;
+  for (int second = 0;; ++second) {
+    KVC_ASSIGN(auto volume, open_posix_volume(volume_path, {}));
+    auto store = open_store(volume, options.store, system_clock(), holder_text(mountpoint, "mounted"));
+    if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
+    const std::string& message = store.error().message;
+    const size_t at = message.find("mountpoint=");
+    if (at == std::string::npos) return store;
+    const std::string held = message.substr(at + 11, message.find(' ', at) - at - 11);
+    // Still mounted: it will not end by itself.
+    std::ifstream mounts("/proc/self/mountinfo");
+    std::string line;
+    bool mounted = false;
+    while (std::getline(mounts, line)) mounted |= line.find(" " + held + " ") != std::string::npos && line.find("kvcachefs") != std::string::npos;
+    if (mounted) return store;
+    if (second == 0) log::info("waiting for the previous daemon to finish: {}", message);
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+  }
+}
+
+fuse_session* new_session(Driver& driver) {
+  static fuse_lowlevel_ops operations = [] {
+    fuse_lowlevel_ops filled{};
+    filled.init = negotiate;
+    add_name_operations(filled);
+    add_attribute_operations(filled);
+    add_data_operations(filled);
+    add_directory_operations(filled);
+    return filled;
+  }();
+  std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", driver.volume_path);
+  if (driver.options.allow_other) list += ",allow_other";
+  for (const std::string& flag : driver.options.kernel) list += "," + flag;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
+  std::ifstream parameter("/sys/module/fuse/parameters/enable_uring");
+  const bool allowed = parameter.get() == 'Y';
+  driver.fuse_io_uring = driver.options.io_uring == Switch::kOn || (driver.options.io_uring == Switch::kAuto && allowed);
+  if (driver.fuse_io_uring && !allowed) {
+    driver.features += "FUSE over io_uring (the administrator sets fuse.enable_uring=Y); ";
+    driver.fuse_io_uring = false;
+  }
+  if (driver.fuse_io_uring) list += ",io_uring,io_uring_q_depth=16";
+#endif
+  std::vector<std::string> words = {"kvcachefs", "-o", list};
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  fuse_args parsed = FUSE_ARGS_INIT(static_cast<int>(arguments.size()), arguments.data());
+  return fuse_session_new(&parsed, &operations, sizeof operations, &driver);
+}
+
+
+int serve(Driver& driver) {
+  fuse_loop_config* config = fuse_loop_cfg_create();
+  fuse_loop_cfg_set_clone_fd(config, 0);
+  fuse_loop_cfg_set_max_threads(config, driver.options.threads);
+  fuse_loop_cfg_set_idle_threads(config, driver.options.threads);
+  const int result = fuse_session_loop_mt(driver.session, config);
+  fuse_loop_cfg_destroy(config);
+  return result;
+}
+
+}  // namespace
+
+int run_mount(const MountRequest& request) {
+  auto options = parse_mount_options(request.options);
+  if (!options) {
+    std::fprintf(stderr, "kvcachefs: %s\n", options.error().message.c_str());
+    return 1;
+  }
+  if (auto level = log::parse_level(options->log_level)) log::set_level(*level);
+  if (!options->log_file.empty())
+    if (Status status = log::to_file(options->log_file, kMaxLogBytes, kKeepLogFiles); !status) {
+      std::fprintf(stderr, "kvcachefs: option log_file: %s\n", status.error().message.c_str());
+      return 1;
+    }
+  Readiness readiness = Readiness::start(request.foreground);  // before any thread exists
+
+  Driver driver;
+  driver.options = *options;
+  auto prepare = [&]() -> Status {
+    KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, options->nonempty));
+    KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
+    return check_apart(driver.volume_path, driver.mountpoint);
+  };
+  if (Status status = prepare(); !status) return readiness.failed(status.error());
+  raise_descriptor_limit();
+  lower_oom_score();
+  auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
+  if (!store) return readiness.failed(store.error());
+  driver.store = store->get();
+  driver.control = std::make_unique<ControlFiles>(driver);
+
+  auto close_store = [&] {
+    const int64_t started_ns = system_clock().monotonic_ns();
+    Status status = (*store)->close();
+    log::info("drained and closed in {} ms", (system_clock().monotonic_ns() - started_ns) / 1'000'000);
+    return status;
+  };
+  driver.session = new_session(driver);
+  if (driver.session == nullptr || fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0) {
+    static_cast<void>(close_store());
+    return readiness.failed({Code::kPermission, 0,
+                             fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "
+                                         "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
+                                         driver.mountpoint)});
+  }
+  fuse_set_signal_handlers(driver.session);
+  std::signal(SIGPIPE, SIG_IGN);
+  // The first request answers only once the loop runs: readiness is told from a thread that asks.
+  std::thread announcer([&] {
+    struct stat info {};
+    const bool answers = ::stat(driver.mountpoint.c_str(), &info) == 0;
+    raise_read_ahead(driver);
+    log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint,
+              driver.features.empty() ? "" : "; not to be had here: " + driver.features);
+    if (answers)
+      readiness.ready();
+    else
+      static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
+  });
+  const int result = serve(driver);
+  announcer.join();
+  fuse_remove_signal_handlers(driver.session);
+  fuse_session_unmount(driver.session);
+  driver.stop();
+  Status status = close_store();
+  fuse_session_destroy(driver.session);
+  driver.control.reset();
+  store->reset();
+  log::flush();
+  return result >= 0 && status ? 0 : 1;
+}
+
+std::string version_text() {
+  std::string text = fmt::format("kvcachefs {}\nlibfuse {} (built against {}.{})\n", KVCACHEFS_VERSION, fuse_pkgversion(),
+                                 FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION);
+#ifdef FUSE_CAP_PASSTHROUGH
+  text += "passthrough: in the library\n";
+#else
+  text += "passthrough: not in this libfuse (3.17 has it)\n";
+#endif
+  std::ifstream parameter("/sys/module/fuse/parameters/enable_uring");
+  const char enabled = static_cast<char>(parameter.get());
+  text += fmt::format("FUSE over io_uring: {}\n", enabled == 'Y'   ? "on in this kernel"
+                                                  : enabled == 'N' ? "in this kernel, switched off (fuse.enable_uring=N)"
+                                                                   : "not in this kernel");
+  return text;
+}
+
+std::string options_help() {
+  std::string text;
+  for (const OptionText& option : store_options_text({})) text += fmt::format("  {:<18} {}\n", option.name, option.help);
+  for (const OptionText& option : mount_options_text({})) text += fmt::format("  {:<18} {}\n", option.name, option.help);
+  return text + "  ro, nosuid, nodev, noexec, noatime, ... as for any mount\n";
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,25 @@
+// A mount from start to end.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace kvcachefs {
+
+struct MountRequest {
+  std::string volume;
+  std::string mountpoint;
+  std::vector<std::string> options;  // as given to -o, each a comma-separated list
+  bool foreground = false;
+};
+
+// Opens the volume, mounts, serves until unmounted or told to stop, drains. Not in the foreground: returns in the caller
+// once the mount answers (0) or with the error said on stderr (1); the daemon goes on by itself.
+int run_mount(const MountRequest& request);
+
+// Versions, and what kernel and libraries offer here.
+std::string version_text();
+// The options with defaults and ranges, for --help.
+std::string options_help();
+
+}  // namespace kvcachefs

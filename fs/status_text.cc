@@ -1,0 +1,97 @@
+#include "fs/status_text.h"
+
+#include <unistd.h>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "fs/driver.h"
+#include "kvcachefs_version.h"
+#include "store/base/log.h"
+
+namespace kvcachefs {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json features_json(const Driver& driver, const StoreStatus& s) {
+  return {{"fuse_library", fuse_pkgversion()},
+          {"passthrough", driver.passthrough.enabled()},
+          {"fuse_io_uring", driver.fuse_io_uring},
+          {"direct_io_mmap", driver.direct_io_mmap.load()},
+          {"volume_io_uring", s.io_uring},
+          {"volume_direct_io", s.direct_io},
+          {"volume_punch_hole", s.punch_hole},
+          {"lost", driver.features}};
+}
+
+Json options_json(const Driver& driver) {
+  Json options;
+  for (const OptionText& option : store_options_text(driver.store->options())) options[option.name] = option.value;
+  for (const OptionText& option : mount_options_text(driver.options)) options[option.name] = option.value;
+  return options;
+}
+
+}  // namespace
+
+std::string status_json(Driver& driver) {
+  const StoreStatus s = driver.store->status();
+  Json json;
+  json["version"] = KVCACHEFS_VERSION;
+  json["pid"] = getpid();
+  json["mountpoint"] = driver.mountpoint;
+  json["volume"] = {{"root", s.volume_root}, {"filesystem", s.volume_filesystem}, {"uuid", s.volume_uuid},
+                    {"network", s.network_volume}, {"state", s.state}, {"since_ns", s.state_since_ns}, {"reason", s.state_reason}};
+  json["node"] = s.node;
+  json["epoch"] = s.epoch;
+  json["index"] = s.index_directory;
+  json["features"] = features_json(driver, s);
+  json["options"] = options_json(driver);
+  json["capacity"] = {{"limit_bytes", s.limit_bytes}, {"physical_bytes", s.physical_bytes}, {"live_bytes", s.live_bytes},
+                      {"reclaimable_bytes", s.reclaimable_bytes}, {"staged_bytes", s.staged_bytes}};
+  json["objects"] = {{"total", s.objects_total}, {"directories", s.directories}, {"inline", s.objects_inline},
+                     {"packed", s.objects_packed}, {"solo", s.objects_solo}, {"raw", s.objects_raw},
+                     {"quarantined", s.objects_quarantined}, {"in_ram", s.objects_in_ram}, {"open_handles", s.open_handles}};
+  json["memory"] = {{"limit_bytes", s.memory_limit_bytes}, {"used_bytes", s.memory_used_bytes},
+                    {"dirty_bytes", s.memory_dirty_bytes}, {"waiting_writes", s.waiting_writes}};
+  json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}};
+  json["reads"] = {{"requests", s.read_requests}, {"bytes_from_ram", s.read_bytes_from_ram},
+                   {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens}, {"opens", s.opens}};
+  json["prefetch"] = {{"read_bytes", s.prefetch_read_bytes}, {"used_bytes", s.prefetch_used_bytes},
+                      {"wasted_bytes", s.prefetch_wasted_bytes}, {"late_bytes", s.prefetch_late_bytes}};
+  json["writes"] = {{"requests", s.write_requests}, {"received_bytes", s.write_received_bytes},
+                    {"volume_bytes", s.write_volume_bytes}, {"sealed_bodies", s.sealed_bodies},
+                    {"deduplicated_bodies", s.deduplicated_bodies}, {"journal_bytes", s.journal_bytes},
+                    {"journal_batches", s.journal_batches}, {"syncs", s.syncs}, {"index_commits", s.index_commits},
+                    {"checkpoints", s.checkpoints}};
+  json["reclaim"] = {{"bytes", s.reclaimed_bytes}, {"punched_ranges", s.punched_ranges}, {"removed_extents", s.removed_extents}};
+  json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}};
+  json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
+                    {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
+  json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},
+                      {"replayed_batches", s.replayed_batches}, {"verified_bodies", s.verified_bodies},
+                      {"dropped_bodies", s.dropped_bodies}, {"swept_files", s.swept_files}};
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+// One metric per number in the status: kvcachefs_<group>_<field>.
+std::string metrics_text(Driver& driver) {
+  const Json json = Json::parse(status_json(driver));
+  std::string text;
+  for (const auto& [group, fields] : json.items()) {
+    if (!fields.is_object()) continue;
+    for (const auto& [field, value] : fields.items())
+      if (value.is_number()) text += fmt::format("kvcachefs_{}_{} {}\n", group, field, value.dump());
+  }
+  return text;
+}
+
+std::string options_text(Driver& driver) {
+  std::string text;
+  for (const OptionText& option : store_options_text(driver.store->options())) text += option.name + "=" + option.value + "\n";
+  for (const OptionText& option : mount_options_text(driver.options)) text += option.name + "=" + option.value + "\n";
+  return text;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,116 @@
+#!/usr/bin/env bash
+# From a fresh Debian 12 or 13 to chunks stored, read back and still there after a remount. Can be run again.
+set -euo pipefail
+repo=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+readonly chunks=64 mebibyte=1048576
+
+usage() {
+  cat <<'EOF'
+Usage: mount-scripts/quickstart.sh [DIRECTORY]
+
+Installs what the build needs, builds the release preset, mounts a volume, stores 64 chunks of 256 tokens as LMCache's
+GDS backend does, reads them back before and after a remount, and shows what is to be seen.
+DIRECTORY (default ${XDG_DATA_HOME:-~/.local/share}/kvcachefs/quickstart) gets `volume`, which stays, and the mountpoint `mnt`.
+KVCACHEFS_BUILD_DIR names another build directory than build/release.
+EOF
+}
+
+case ${1-} in
+  -h | --help)
+    usage
+    exit 0
+    ;;
+  -*)
+    usage >&2
+    exit 2
+    ;;
+esac
+base=${1:-${XDG_DATA_HOME:-$HOME/.local/share}/kvcachefs/quickstart}
+build=${KVCACHEFS_BUILD_DIR:-$repo/build/release}
+kvcachefs=$build/bin/kvcachefs
+
+started=$SECONDS
+heading() { printf '\n--- %s\n' "$*"; }
+# Prints a command as the reader would type it, and runs it.
+show() {
+  printf '$%s\n' "$(printf ' %q' "$@")"
+  "$@"
+}
+die() {
+  printf 'quickstart: %s\n' "$*" >&2
+  exit 1
+}
+
+is_mounted() { grep -qF " $(printf '%s' "$mountpoint" | sed 's/ /\\040/g') " /proc/self/mountinfo; }
+
+clean_up() {
+  if is_mounted; then
+    "$kvcachefs" umount "$mountpoint" || umount -l "$mountpoint" || fusermount3 -u -z "$mountpoint" || true
+  fi
+}
+
+heading "install what the build needs"
+"$repo/mount-scripts/install-deps.sh"
+
+heading "build"
+(cd "$repo" && cmake --preset release -B "$build" >/dev/null && cmake --build "$build" --target kvcachefs)
+show "$kvcachefs" --version
+
+[ -c /dev/fuse ] || die "there is no /dev/fuse here: load the fuse module, or give the container --device /dev/fuse and CAP_SYS_ADMIN"
+mkdir -p "$base"/{volume,mnt}
+base=$(cd "$base" && pwd -P)
+volume=$base/volume mountpoint=$base/mnt
+trap clean_up EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM HUP
+clean_up # of a run that was killed
+
+heading "mount"
+show "$kvcachefs" mount "$volume" "$mountpoint"
+rm -rf "${mountpoint:?}/kv" # what an earlier run stored
+
+heading "store a prefix of $chunks chunks of 256 tokens, each with its sidecar, and read it back in another process"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" store "$mountpoint/kv" --chunks "$chunks"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$mountpoint/kv" --chunks "$chunks"
+
+heading "what an application sees"
+first=$(find "$mountpoint/kv" -name '*.safetensors' | sort | sed -n 1p)
+show ls -l "$(dirname "$first")"
+show stat "$first"
+show df -h "$mountpoint"
+
+heading "where the chunk lies"
+show setfattr -n user.kvcachefs.flush -v 1 "$mountpoint" # wait until all is on the volume
+show getfattr --absolute-names -d -m user.kvcachefs "$first"
+show "$kvcachefs" status "$mountpoint"
+files=$(find "$mountpoint/kv" -type f | wc -l)
+extents=$(find "$volume" -path '*/extents/*' -type f | wc -l)
+bytes=$(du -s --block-size=1 "$volume" | cut -f 1)
+printf '\n%d files in the mount, %d extents on the volume, which takes %d MiB in all:\n' "$files" "$extents" \
+  $((bytes / mebibyte))
+find "$volume" -path '*/extents/*' -type f -printf '%10s  %P\n'
+
+heading "unmount, mount again, read again"
+show "$kvcachefs" umount "$mountpoint"
+show "$kvcachefs" mount "$volume" "$mountpoint"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$mountpoint/kv" --chunks "$chunks"
+show "$kvcachefs" umount "$mountpoint"
+rmdir "$mountpoint"
+
+heading "done in $((SECONDS - started)) s"
+cat <<EOF
+The chunks are in $volume; mount it again with
+  $kvcachefs mount $volume MOUNTPOINT
+For LMCache, point the GDS backend at a directory of the mount. use_gds is false because cuFile has no direct path
+through FUSE; the buffer is in MiB.
+  # lmcache.yaml
+  chunk_size: 256
+  local_cpu: false
+  gds_path: "MOUNTPOINT/lmcache"
+  gds_buffer_size: 8192
+  use_gds: false
+and start the engine with it:
+  LMCACHE_CONFIG_FILE=lmcache.yaml vllm serve MODEL \\
+    --kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
+To mount it at boot: cmake --install $build, then /etc/fstab or kvcachefs@.service (README.md, "Operations").
+EOF

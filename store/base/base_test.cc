@@ -1,0 +1,113 @@
+#include <array>
+#include <limits>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "store/base/bytes.h"
+#include "store/base/checksum.h"
+#include "store/base/clock.h"
+#include "store/base/types.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+namespace {
+
+TEST(Units, ParsesWhatUsersWrite) {
+  EXPECT_EQ(parse_size("4096").value(), 4096u);
+  EXPECT_EQ(parse_size("64K").value(), 64 * kKiB);
+  EXPECT_EQ(parse_size("1.5G").value(), kGiB + kGiB / 2);
+  EXPECT_EQ(parse_size("2TiB").value(), 2 * kTiB);
+  EXPECT_EQ(parse_size("9m").value(), 9 * kMiB);
+}
+
+TEST(Units, RefusesTheRest) {
+  for (const char* text : {"", "K", "-1", "4X", "4KK", "1e400", "99999999999T", "nan", "0.3", " 4", "4 "})
+    EXPECT_FALSE(parse_size(text).has_value()) << text;
+}
+
+TEST(Units, PrintsWhatItParses) {
+  for (uint64_t bytes : {uint64_t{0}, uint64_t{1}, kKiB, 64 * kKiB, 3 * kGiB, 7 * kTiB})
+    EXPECT_EQ(parse_size(format_size(bytes)).value(), bytes);
+}
+
+TEST(Bytes, RoundTrip) {
+  Bytes buffer;
+  ByteWriter out(buffer);
+  const std::array<uint64_t, 6> values = {0, 1, 127, 128, 1u << 20, std::numeric_limits<uint64_t>::max()};
+  for (uint64_t value : values) out.varint(value);
+  const std::array<int64_t, 4> signed_values = {0, -1, 63, std::numeric_limits<int64_t>::min()};
+  for (int64_t value : signed_values) out.svarint(value);
+  out.u16(0x1234);
+  out.u64(0x0102030405060708);
+  out.text("name\n");
+  ByteReader in(buffer);
+  for (uint64_t value : values) EXPECT_EQ(in.varint(), value);
+  for (int64_t value : signed_values) EXPECT_EQ(in.svarint(), value);
+  EXPECT_EQ(in.u16(), 0x1234);
+  EXPECT_EQ(in.u64(), 0x0102030405060708u);
+  EXPECT_EQ(in.text(), "name\n");
+  EXPECT_TRUE(in.ok() && in.at_end());
+}
+
+TEST(Bytes, EveryTruncationTurnsBad) {
+  Bytes buffer;
+  ByteWriter out(buffer);
+  out.u32(7);
+  out.varint(1u << 30);
+  out.text("0123456789");
+  for (size_t length = 0; length < buffer.size(); ++length) {
+    ByteReader in(ByteSpan(buffer).first(length));
+    in.u32();
+    in.varint();
+    in.text();
+    EXPECT_FALSE(in.ok()) << length;
+  }
+}
+
+TEST(Bytes, OverlongVarintIsRefused) {
+  Bytes buffer(11, std::byte{0xff});
+  ByteReader in(buffer);
+  in.varint();
+  EXPECT_FALSE(in.ok());
+}
+
+TEST(Checksum, PiecesAndZerosAgree) {
+  Bytes data(100'000);
+  for (size_t i = 0; i < data.size(); ++i) data[i] = static_cast<std::byte>(i * 31);
+  Hasher hasher;
+  hasher.update(ByteSpan(data).first(777));
+  hasher.update(ByteSpan(data).subspan(777));
+  EXPECT_EQ(hasher.digest(), checksum(data));
+  EXPECT_NE(checksum(data, 1), checksum(data, 2));
+  EXPECT_EQ(checksum_of_zeros(5000), checksum(Bytes(5000)));
+}
+
+TEST(Types, ObjectIdPacks) {
+  const ObjectId id = ObjectId::make(3, 70'000, 123'456'789'012 % (uint64_t{1} << 36));
+  EXPECT_EQ(id.node_ordinal(), 3u);
+  EXPECT_EQ(id.epoch(), 70'000u);
+  EXPECT_EQ(id.number(), 123'456'789'012 % (uint64_t{1} << 36));
+}
+
+TEST(Clock, StampsRiseAlsoAcrossThreadsAndBackwardTime) {
+  ManualClock clock(1000);
+  HybridClock stamps(clock);
+  const Stamp first = stamps.next();
+  clock.advance_ns(-500);
+  EXPECT_GT(stamps.next(), first);
+  stamps.observe(Stamp{1'000'000});
+  EXPECT_GT(stamps.next().value, 1'000'000u);
+  std::array<Stamp, 2> last{};
+  std::array<std::thread, 2> threads;
+  for (size_t t = 0; t < threads.size(); ++t)
+    threads[t] = std::thread([&, t] {
+      for (int i = 0; i < 10'000; ++i) last[t] = stamps.next();
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_NE(last[0], last[1]);
+  EXPECT_GE(std::max(last[0], last[1]).value, 1'000'000u + 20'000);
+}
+
+}  // namespace
+}  // namespace kvcachefs

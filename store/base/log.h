@@ -1,0 +1,51 @@
+// Logging: formatted here, written by spdlog in log.cc (the only file that includes it) to stderr or a rotating file.
+// Thread-safe. A message of a disabled level costs one relaxed load.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "store/base/result.h"
+
+namespace kvcachefs::log {
+
+enum class Level : int { kTrace = 0, kDebug, kInfo, kWarn, kError, kOff };
+
+Result<Level> parse_level(std::string_view text);  // "trace", "debug", "info", "warn", "error", "off"
+std::string_view level_name(Level level);
+void set_level(Level level);
+Level level();
+bool enabled(Level level);
+// From now on to `path`, rotated at `max_bytes`, `keep_files` old ones kept. Until called: stderr.
+Status to_file(const std::string& path, size_t max_bytes, size_t keep_files);
+// The newest lines, oldest first, for the mount's `.kvcachefs/log`.
+std::vector<std::string> recent();
+void write(Level level, std::string_view message);
+void flush();
+
+template <class... Args>
+void trace(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kTrace)) write(Level::kTrace, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void debug(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kDebug)) write(Level::kDebug, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void info(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kInfo)) write(Level::kInfo, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void warn(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kWarn)) write(Level::kWarn, fmt::format(format, std::forward<Args>(args)...));
+}
+template <class... Args>
+void error(fmt::format_string<Args...> format, Args&&... args) {
+  if (enabled(Level::kError)) write(Level::kError, fmt::format(format, std::forward<Args>(args)...));
+}
+
+}  // namespace kvcachefs::log

@@ -1,0 +1,105 @@
+// The persistent shapes shared by journal, checkpoint and index: what a node's truth is made of. Encodings are in
+// store/journal/record_codec.h and written down in store/FORMAT.md.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "store/base/bytes.h"
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+struct Xattr {
+  std::string name;  // with its namespace: "user.x"
+  std::string value;
+  bool operator==(const Xattr&) const = default;
+};
+
+// Everything but the body.
+struct Attributes {
+  uint32_t mode = 0;  // file type and permission bits, as st_mode
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t rdev = 0;  // devices made by mknod
+  int64_t atime_ns = 0;
+  int64_t mtime_ns = 0;
+  int64_t ctime_ns = 0;
+  int64_t btime_ns = 0;
+  std::vector<Xattr> xattrs;  // sorted by name
+  bool operator==(const Attributes&) const = default;
+};
+
+struct Body {
+  uint64_t size_bytes = 0;       // of the file; for kRaw as of the record (the backing file tells the truth)
+  uint32_t version = 0;          // rises with every seal of the object
+  Place place;
+  std::vector<uint64_t> checksums;  // XXH3-64 of every kUnitBytes of the body, the last one short; none for kRaw
+  Bytes inline_bytes;            // kInline bodies, and the target of a symlink
+  bool quarantined = false;      // failed its checksum: kept aside, no longer served
+  bool operator==(const Body&) const = default;
+};
+
+// An object as the index keeps it.
+struct ObjectRecord {
+  ObjectId id;
+  Attributes attributes;
+  Body body;
+  uint32_t nlink = 0;  // derived: names of a file; 2 + subdirectories of a directory. Not in the journal.
+  bool operator==(const ObjectRecord&) const = default;
+};
+
+struct PutRecord {  // the object is now this (nlink is not part of it)
+  ObjectRecord object;
+};
+struct AttributesRecord {  // the same object with other attributes, body unchanged
+  ObjectId id;
+  Attributes attributes;
+};
+struct NameRecord {  // parent/name -> child, replacing what was there
+  ObjectId parent;
+  std::string name;
+  ObjectId child;
+};
+struct UnnameRecord {  // parent/name is gone, if it still names `child`
+  ObjectId parent;
+  std::string name;
+  ObjectId child;
+};
+struct MoveRecord {  // the body of this version lies elsewhere now (compaction)
+  ObjectId id;
+  uint32_t version = 0;
+  Place place;
+};
+struct TouchRecord {  // recency of reads
+  std::vector<std::pair<ObjectId, int64_t>> atimes_ns;
+};
+struct SuccessorsRecord {  // replaces the row of `id`
+  ObjectId id;
+  ObjectId predecessor;
+  std::vector<std::pair<ObjectId, uint32_t>> successors;  // with how often seen, most likely first
+};
+// Everything before this record in this epoch's journal, and the bodies it names, was synced to the medium.
+struct SyncedRecord {};
+
+using Record = std::variant<PutRecord, AttributesRecord, NameRecord, UnnameRecord, MoveRecord, TouchRecord,
+                            SuccessorsRecord, SyncedRecord>;
+
+// Applied as a whole or not at all.
+struct Batch {
+  Stamp stamp;
+  std::vector<Record> records;
+};
+
+// A point in a node's journals: everything before it, in epoch order, then file order.
+struct JournalPosition {
+  uint32_t epoch = 0;
+  uint64_t seq = 0;     // journal file
+  uint64_t offset = 0;  // in that file
+  auto operator<=>(const JournalPosition&) const = default;
+};
+
+}  // namespace kvcachefs

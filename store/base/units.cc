@@ -1,0 +1,59 @@
+#include "store/base/units.h"
+
+#include <charconv>
+#include <cmath>
+
+#include <fmt/format.h>
+
+namespace kvcachefs {
+
+namespace {
+// 0 when the letter is no unit.
+uint64_t unit_bytes(char letter) {
+  switch (letter) {
+    case 'k':
+    case 'K': return kKiB;
+    case 'm':
+    case 'M': return kMiB;
+    case 'g':
+    case 'G': return kGiB;
+    case 't':
+    case 'T': return kTiB;
+    default: return 0;
+  }
+}
+}  // namespace
+
+Result<uint64_t> parse_size(std::string_view text) {
+  auto refuse = [&] {
+    return fail(Code::kInvalid, fmt::format("'{}' is not a size (examples: 4096, 64K, 1.5G, 2T)", text));
+  };
+  double number = 0;
+  const char* end = text.data() + text.size();
+  auto [stop, ec] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
+  if (ec != std::errc() || stop == text.data() || number < 0 || !std::isfinite(number)) return refuse();
+  uint64_t unit = 1;
+  if (stop != end) {
+    unit = unit_bytes(*stop);
+    if (unit == 0) return refuse();
+    ++stop;
+    if (stop != end && (*stop == 'i')) ++stop;
+    if (stop != end && (*stop == 'B' || *stop == 'b')) ++stop;
+    if (stop != end) return refuse();
+  }
+  const double bytes = number * static_cast<double>(unit);
+  if (bytes >= 9.2e18 || bytes != std::floor(bytes)) return refuse();
+  return static_cast<uint64_t>(bytes);
+}
+
+std::string format_size(uint64_t bytes) {
+  constexpr std::pair<uint64_t, char> kUnits[] = {{kTiB, 'T'}, {kGiB, 'G'}, {kMiB, 'M'}, {kKiB, 'K'}};
+  for (auto [unit, letter] : kUnits) {
+    if (bytes < unit) continue;
+    if (bytes % unit == 0) return fmt::format("{}{}", bytes / unit, letter);
+    return fmt::format("{:.1f}{}", static_cast<double>(bytes) / static_cast<double>(unit), letter);
+  }
+  return fmt::format("{}", bytes);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,33 @@
+// Sizes: parsing and printing as users write them (K, M, G, T are powers of 1024), and alignment.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+inline constexpr uint64_t kKiB = 1024;
+inline constexpr uint64_t kMiB = 1024 * kKiB;
+inline constexpr uint64_t kGiB = 1024 * kMiB;
+inline constexpr uint64_t kTiB = 1024 * kGiB;
+
+// Everything on the volume that O_DIRECT or hole punching may touch is aligned to this.
+inline constexpr uint64_t kBlockBytes = 4096;
+// One checksum covers this much of a body; it is also the unit in which bodies are held in memory.
+inline constexpr uint64_t kUnitBytes = 256 * kKiB;
+
+constexpr uint64_t align_down(uint64_t value, uint64_t alignment) { return value / alignment * alignment; }
+constexpr uint64_t align_up(uint64_t value, uint64_t alignment) {
+  return (value + alignment - 1) / alignment * alignment;
+}
+constexpr uint64_t div_ceil(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+
+// "64K", "1.5G", "4096", "9m" -> bytes. Refuses anything else, overflow included.
+Result<uint64_t> parse_size(std::string_view text);
+// 10485760 -> "10M", 1536 -> "1.5K".
+std::string format_size(uint64_t bytes);
+
+}  // namespace kvcachefs

@@ -1,0 +1,83 @@
+// The room's face: all that the store tells about probes, creates, publications, opens, reads and loads goes in here,
+// and plans, layout orders and rows to persist come out. Single-threaded: the caller holds one lock around each call.
+// No call blocks, except in the loader of successor rows (one index lookup).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <span>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/base/types.h"
+#include "store/chain/accounting.h"
+#include "store/chain/announcements.h"
+#include "store/chain/layout_order.h"
+#include "store/chain/planner.h"
+#include "store/chain/stream.h"
+#include "store/chain/successors.h"
+
+namespace kvcachefs {
+
+struct ChainsOptions {
+  PlannerOptions planner;
+  size_t successor_memory_bytes = size_t{64} << 20;  // a million rows; untouched pages cost nothing
+  size_t max_streams = 4096;
+  size_t max_sibling_names = 65536;
+};
+
+class Chains {
+ public:
+  Chains(ChainsOptions options, SuccessorTable::Loader loader);
+
+  // `thread_id` is the caller's thread; `name` the stem of the name it uses (file_stem). Absent names: invalid id.
+  void on_probe(uint64_t thread_id, NameStem name, NameKey key, ObjectId id, int64_t now);
+
+  // `handle` = 0: a way of opening that has no handle. Later reads through the handle count for this stream.
+  void on_open(uint64_t thread_id, NameStem name, uint64_t handle, ObjectId id, uint64_t size_bytes, int64_t now);
+  void on_read(uint64_t handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
+  void on_close(uint64_t handle, ObjectId id, int64_t now);
+
+  // At create, with the stem of the name created (a temporary one, as a rule). The answer goes into LayoutItem.
+  uint64_t on_create(uint64_t thread_id, NameStem name, int64_t now);
+  // `key` names `id` from now on.
+  void on_publish(NameKey key, NameStem name, ObjectId id);
+  // The order of one flush, learned as write order.
+  std::vector<ObjectId> lay_out(std::span<const LayoutItem> items);
+
+  // See PrefetchPlanner for these.
+  void on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now);
+  void on_skipped(ObjectId id, SkipReason reason) { planner_.on_skipped(id, reason); }
+  void on_removed(ObjectId id) { planner_.on_removed(id); }
+  void on_deleted(ObjectId id) { planner_.on_deleted(id); }
+  bool wants_plan() const { return planner_.wants_plan(); }
+  Plan plan(int64_t now, uint64_t free_bytes) { return planner_.plan(now, free_bytes); }
+  std::optional<int64_t> deadline() const { return planner_.deadline(); }
+  bool about_to_be_used(ObjectId id) const { return planner_.about_to_be_used(id); }
+  void set_ahead_max_bytes(uint64_t bytes) { planner_.set_ahead_max_bytes(bytes); }  // 0 = no prefetch
+  void set_total_max_bytes(uint64_t bytes) { planner_.set_total_max_bytes(bytes); }
+
+  std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty(size_t max) { return successors_.drain_dirty(max); }
+  size_t dirty_count() const { return successors_.dirty_count(); }
+  std::optional<SuccessorRow> row(ObjectId id) { return successors_.row(id); }
+  const PrefetchTotals& totals() const { return accounting_.totals(); }
+  PrefetchState state(ObjectId id) const { return accounting_.state(id); }
+  const VolumeEstimator& volume() const { return planner_.volume(); }
+  size_t live_runs() const { return planner_.live_runs(); }
+
+ private:
+  ChainsOptions options_;
+  StreamTable streams_;
+  SuccessorTable successors_;
+  Announcements announcements_;
+  PrefetchAccounting accounting_;
+  PrefetchPlanner planner_;
+  WriteSequences write_sequences_;
+  WriteTails write_tails_;
+  std::unordered_map<uint64_t, ObjectId> sibling_names_;  // NameStem::sibling -> one object of the ring
+  std::deque<uint64_t> sibling_order_;
+};
+
+}  // namespace kvcachefs

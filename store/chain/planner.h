@@ -1,0 +1,189 @@
+// What to read ahead. Events go in, plans come out: which objects to load next and which loads to give up. A run is
+// started by a burst of probes of present names or by the first open of an object with a known successor, follows the
+// chain ahead of its readers, and keeps as many bytes ready or in flight as the volume's bandwidth and latency and the
+// readers' own speed ask for. Times are nanoseconds of any one monotonic clock.
+//
+// Contract with the store, for every planned load: exactly one of on_loaded and on_skipped follows (also after it was
+// cancelled, if it was issued already; a load that was cancelled in time is reported by on_skipped(kCancelled)).
+// on_removed is called for everything that leaves RAM, however it came there. on_read is called for every object whose
+// bytes are taken, also where the kernel takes them unseen (passthrough: call it at open).
+//
+// Not thread-safe; calls the successor table and its loader.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "store/base/types.h"
+#include "store/chain/accounting.h"
+#include "store/chain/announcements.h"
+#include "store/chain/estimator.h"
+#include "store/chain/read_run.h"
+#include "store/chain/stream.h"
+#include "store/chain/successors.h"
+
+namespace kvcachefs {
+
+struct PlannerOptions {
+  uint64_t ahead_max_bytes = uint64_t{256} << 20;  // option prefetch_ahead: a run never has more ready or in flight
+  uint64_t total_max_bytes = uint64_t{1} << 30;    // nor all runs together; the store gives a share of `memory`
+  uint64_t ahead_min_bytes = uint64_t{8} << 20;    // a run's first window: some large reads
+  size_t max_runs = 256;
+  size_t max_notes = 65536;  // objects remembered as expected or read a moment ago
+  size_t max_loads_per_plan = 256;
+};
+
+struct PlannedLoad {
+  ObjectId id;
+  uint32_t priority = 0;  // lower is more urgent: objects between reader and this one, guesses behind certainties
+  LoadReason reason = LoadReason::kSuccessor;
+};
+struct Plan {
+  std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
+  std::vector<ObjectId> cancels;   // planned earlier, not loaded yet, no longer wanted
+};
+
+enum class SkipReason : uint8_t {
+  kResident,   // in RAM already
+  kGone,       // no such object any more: it is forgotten
+  kNoRoom,     // RAM is full
+  kFailed,     // the volume failed: the demand read will tell the client
+  kCancelled,  // as asked
+};
+
+class PrefetchPlanner {
+ public:
+  // All three outlive the planner.
+  PrefetchPlanner(PlannerOptions options, const StreamTable& streams, SuccessorTable& successors,
+                  Announcements& announcements, PrefetchAccounting& accounting);
+
+  // `id` is invalid if the name is absent.
+  void on_probe(StreamId stream, NameKey key, ObjectId id, int64_t now);
+  // `size_bytes` of the object, 0 if not known.
+  void on_open(StreamId stream, ObjectId id, uint64_t size_bytes, int64_t now);
+  void on_read(StreamId stream, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
+  void on_close(StreamId stream, ObjectId id, int64_t now);
+  // Also for demand loads: they teach the estimator.
+  void on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now);
+  void on_skipped(ObjectId id, SkipReason reason);
+  void on_removed(ObjectId id);  // left RAM
+  void on_deleted(ObjectId id);  // left the store
+
+  // Cheap: is there anything for plan() to do now?
+  bool wants_plan() const { return attention_ || !cancels_.empty(); }
+  // `free_bytes`: what prefetch may take beyond what it has planned already.
+  Plan plan(int64_t now, uint64_t free_bytes);
+  // When plan() should be called though nothing happens (a reader that stopped), if ever.
+  std::optional<int64_t> deadline() const;  // never later than it is needed; renewed by plan()
+
+  // Expected by a live run: not to be evicted from RAM if anything else can be.
+  bool about_to_be_used(ObjectId id) const;
+
+  void set_ahead_max_bytes(uint64_t bytes);
+  void set_total_max_bytes(uint64_t bytes) { options_.total_max_bytes = bytes; }
+  const VolumeEstimator& volume() const { return volume_; }
+  size_t live_runs() const { return live_slots_.size(); }
+
+ private:
+  struct RunRef {
+    uint32_t slot = 0;
+    uint32_t generation = 0;
+    bool operator==(const RunRef&) const = default;
+  };
+  struct Note {
+    RunRef expected_by;  // the run that claimed it last
+    RunRef read_by;
+    uint32_t claims = 0;  // live runs that expect it
+  };
+  struct StreamState {
+    uint32_t generation = 0;
+    BurstClock probes;
+    NameKey last_probe;
+    ObjectId last_probe_id;
+    uint32_t present_in_a_row = 0;
+    RunRef probe_run;
+    RunRef run;
+  };
+  struct ReadOrder {
+    BurstClock clock;
+    ObjectId last;
+  };
+  // What one stem's readers make of what was read ahead for them.
+  struct Trust {
+    int8_t by_reason[3];  // runs started on this kind of evidence were followed by a reader
+    int8_t chain_ends;    // readers go on to the very last object that is known
+    float used_share;     // of what was planned along chains; the rest is what readers stopped short of
+  };
+
+  StreamState& state(StreamId stream);
+  Note& note(ObjectId id);
+  const Note* find_note(ObjectId id) const;
+  ReadRun* live(RunRef ref);
+  const ReadRun* live(RunRef ref) const;
+  RunRef ref_of(const ReadRun& run) const;
+
+  ReadRun& new_run(LoadReason reason, uint64_t stem, int64_t now);
+  void finish(ReadRun& run);
+  void drop_expected(ReadRun& run);
+  void give_up(std::vector<ObjectId>& dropped);
+  void release_claim(ObjectId id);
+  void due_at(int64_t when);
+  void move_stream(StreamState& stream, ReadRun& run, int64_t now);
+  void leave_run(StreamState& stream, int64_t now);
+  bool expired(const ReadRun& run, int64_t now) const;
+  int64_t expiry(const ReadRun& run) const;
+
+  void note_probe_order(StreamState& stream, bool continues, NameKey key, ObjectId id, int64_t now);
+  void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
+  ReadRun* run_expecting(const StreamState& stream, ObjectId id);
+  void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);
+  ReadRun& follow_or_begin(StreamState& stream, uint64_t stem, ObjectId id, ObjectId before, int64_t now);
+  void restart(ReadRun& run, ObjectId id, int64_t now);
+  void begin_siblings(ObjectId id, uint64_t stem, int64_t now);
+  void mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, int64_t now);
+  ObjectId last_read_before(uint64_t stem, StreamId stream, ObjectId id, int64_t now);
+
+  bool expect(ReadRun& run, ObjectId id);
+  bool extend(ReadRun& run);
+  uint64_t window_bytes(const ReadRun& run) const;
+  uint64_t first_window(const ReadRun& run) const;
+  uint64_t chunk_estimate(const ReadRun& run) const;
+  double caution(const ReadRun& run) const;
+  bool needs_loads(const ReadRun& run) const;
+  bool plan_one(ReadRun& run, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
+  uint64_t room_bytes() const;
+  Trust& trust(uint64_t stem);
+  void judge(ReadRun& run);
+  void judge_chain_end(ReadRun& run, bool reached);
+  bool worth_reading(ReadRun& run, ObjectId next);
+  bool trusted(uint64_t stem, LoadReason reason);
+
+  PlannerOptions options_;
+  const StreamTable& streams_;
+  SuccessorTable& successors_;
+  Announcements& announcements_;
+  PrefetchAccounting& accounting_;
+  VolumeEstimator volume_;
+  CohortTracker read_cohorts_;
+  std::vector<StreamState> states_;
+  std::vector<ReadRun> runs_;
+  std::vector<uint32_t> live_slots_;
+  std::vector<uint32_t> free_slots_;
+  uint32_t next_generation_ = 1;
+  std::unordered_map<ObjectId, Note> notes_;
+  std::deque<ObjectId> note_order_;
+  std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
+  std::unordered_map<uint64_t, Trust> trust_;            // by stem
+  uint64_t gated_runs_ = 0;
+  std::vector<ObjectId> cancels_;
+  std::vector<ObjectId> scratch_;
+  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;
+  bool attention_ = false;
+  int64_t next_due_ = INT64_MAX;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,65 @@
+#include "store/chain/read_run.h"
+
+#include <algorithm>
+
+namespace kvcachefs {
+
+bool ReadRun::append(ObjectId id, uint64_t bytes_estimate) {
+  if (!expected_.insert(id).second) return false;
+  items_.push_back(Item{id, bytes_estimate, false});
+  tail = id;
+  return true;
+}
+
+void ReadRun::take_unplanned() {
+  outstanding_bytes_ += items_[planned_].bytes;
+  ++planned_;
+  ++planned_objects;
+}
+
+// The furthest reader is at items_[end - 1].
+void ReadRun::pass_to(size_t end) {
+  for (; passed_ < end; ++passed_) {
+    if (passed_ < planned_) outstanding_bytes_ -= items_[passed_].bytes;
+  }
+  planned_ = std::max(planned_, passed_);
+}
+
+void ReadRun::pop_front(std::vector<ObjectId>* dropped) {
+  const Item& front = items_.front();
+  if (!front.read) {
+    expected_.erase(front.id);
+    if (dropped != nullptr) dropped->push_back(front.id);
+  }
+  items_.pop_front();
+  --passed_;
+  --planned_;
+}
+
+void ReadRun::arrive(ObjectId id, std::vector<ObjectId>& dropped) {
+  if (expected_.erase(id) == 0) return;
+  size_t at = 0;
+  while (items_[at].id != id || items_[at].read) ++at;
+  items_[at].read = true;
+  ++arrivals;
+  if (at >= passed_) pass_to(at + 1);
+  while (!items_.empty() && passed_ > 0 && items_.front().read) pop_front(nullptr);
+  while (passed_ > kOvertake) pop_front(&dropped);
+}
+
+size_t ReadRun::unread_planned() const {
+  return static_cast<size_t>(std::count_if(items_.begin(), items_.begin() + static_cast<std::ptrdiff_t>(planned_),
+                                           [](const Item& item) { return !item.read; }));
+}
+
+void ReadRun::drop_all(std::vector<ObjectId>& dropped) {
+  for (const Item& item : items_) {
+    if (!item.read) dropped.push_back(item.id);
+  }
+  items_.clear();
+  expected_.clear();
+  passed_ = planned_ = 0;
+  outstanding_bytes_ = 0;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,79 @@
+// One pass of one or more readers along a chain: what they are expected to read next, in order.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+enum class LoadReason : uint8_t {
+  kSuccessor,  // follows, in a known chain, what was opened
+  kProbe,      // was probed, present, in a burst
+  kSibling,    // another rank reads this position of its own chain
+};
+
+// The queue of expected objects. Readers of one run may overtake each other by kOvertake objects: the ones left behind
+// stay expected until then. Items before `planned` have been handed to the planner's output.
+//   [ left behind | planned, ahead of the furthest reader | not planned yet ]
+//   0             passed                                  planned           size
+class ReadRun {
+ public:
+  static constexpr size_t kOvertake = 64;
+
+  bool expects(ObjectId id) const { return expected_.contains(id); }
+  bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is expected already
+  // A reader came for an expected object. What was left too far behind is appended to `dropped`.
+  void arrive(ObjectId id, std::vector<ObjectId>& dropped);
+  // The next object to plan; invalid if all are.
+  ObjectId peek_unplanned() const { return planned_ < items_.size() ? items_[planned_].id : ObjectId{}; }
+  uint64_t unplanned_bytes_estimate() const { return items_[planned_].bytes; }
+  size_t unplanned_distance() const { return planned_ - passed_; }
+  void take_unplanned();
+  void drop_all(std::vector<ObjectId>& dropped);
+
+  size_t unread_planned() const;  // planned and never arrived at
+  size_t size() const { return items_.size(); }
+  size_t ahead_count() const { return items_.size() - passed_; }
+  uint64_t outstanding_bytes() const { return outstanding_bytes_; }  // planned and ahead of the furthest reader
+
+  // What the planner keeps about the run.
+  uint32_t generation = 0;  // 0 = the slot is free
+  uint64_t stem = 0;
+  LoadReason reason = LoadReason::kSuccessor;
+  ObjectId tail;               // the last object known to belong to it: where the chain is followed from
+  bool ends_here = false;      // the list was given in full: do not follow the chain past it
+  bool second_reader = false;  // goes over what another live run has read
+  uint32_t streams = 0;        // that read here last
+  uint64_t allowed_bytes = 0;  // grows with every expected read
+  uint64_t planned_objects = 0;
+  uint64_t planned_before = 0;  // of these: judged already
+  ObjectId chain_end;           // the last object of the chain as far as it is known, if it was reached
+  uint64_t arrivals = 0;
+  uint64_t chunk_bytes = 0;  // mean
+  int64_t interval_ns = -1;  // mean time between arrivals
+  int64_t last_activity = 0;
+  int64_t last_arrival = -1;
+  int64_t orphaned_at = -1;  // since no stream reads here
+
+ private:
+  struct Item {
+    ObjectId id;
+    uint64_t bytes = 0;
+    bool read = false;
+  };
+  void pass_to(size_t end);
+  void pop_front(std::vector<ObjectId>* dropped);
+
+  std::deque<Item> items_;
+  std::unordered_set<ObjectId> expected_;
+  size_t passed_ = 0;
+  size_t planned_ = 0;
+  uint64_t outstanding_bytes_ = 0;
+};
+
+}  // namespace kvcachefs

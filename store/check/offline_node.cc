@@ -1,0 +1,85 @@
+#include "store/check/offline_node.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <vector>
+
+#include <fmt/format.h>
+
+namespace kvcachefs {
+
+namespace {
+
+std::string host_name() {
+  char name[256] = {};
+  gethostname(name, sizeof name - 1);
+  return name;
+}
+
+Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
+  std::vector<std::string> nodes;
+  auto entries = volume.list("nodes");
+  if (!entries && entries.error().code != Code::kNotFound) return std::unexpected(std::move(entries).error());
+  if (entries)
+    for (const DirectoryEntry& entry : *entries)
+      if (entry.is_directory) nodes.push_back(entry.name);
+  if (nodes.empty())
+    return fail(Code::kNotFound, fmt::format("volume {} holds no node: nothing was ever mounted from it", volume.root()));
+  std::string names;
+  for (const std::string& node : nodes) {
+    if (node == (wanted.empty() ? host_name() : wanted)) return node;
+    names += (names.empty() ? "" : ", ") + node;
+  }
+  if (!wanted.empty())
+    return fail(Code::kNotFound, fmt::format("volume {} has no node '{}', only {}", volume.root(), wanted, names));
+  if (nodes.size() == 1) return nodes.front();
+  return fail(Code::kInvalid, fmt::format("volume {} has several nodes: name one with --node ({})", volume.root(), names));
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+// As a mount chooses it: LMDB needs a local file system.
+std::string default_index_directory(const OfflineNode& node) {
+  if (node.volume->features().network)
+    return fmt::format("/var/lib/kvcachefs/{}/{}", hex(node.header.uuid), node.identity.node);
+  return fmt::format("{}/nodes/{}/index", node.volume->root(), node.identity.node);
+}
+
+}  // namespace
+
+Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
+  OfflineNode node;
+  KVC_ASSIGN(node.volume, open_posix_volume(request.volume, {}));
+  auto content = read_file(*node.volume, kVolumeFileName, kVolumeFileBytes);
+  if (!content && content.error().code == Code::kNotFound)
+    return fail(Code::kNotFound, fmt::format("{} is not a kvcachefs volume: it has no file {}", request.volume, kVolumeFileName));
+  if (!content) return std::unexpected(std::move(content).error());
+  auto header = decode_volume_file(*content);
+  if (!header) return std::unexpected(std::move(header).error().at("volume " + request.volume));
+  node.header = *header;
+  node.identity.volume_uuid = header->uuid;
+  KVC_ASSIGN(node.identity.node, choose_node(*node.volume, request.node));
+  auto lock = node.volume->lock(fmt::format("nodes/{}/LOCK", node.identity.node));
+  if (!lock) return std::unexpected(std::move(lock).error().at(fmt::format("volume {} is in use, unmount it first", request.volume)));
+  node.lock = std::move(*lock);
+  KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), host_name(), request.purpose)));
+  KVC_ASSIGN(auto epochs, list_epochs(*node.volume, node.identity.node));
+  if (!epochs.empty()) node.identity.epoch = epochs.back();
+  node.index_directory = request.index_directory.empty() ? default_index_directory(node)
+                                                          : std::filesystem::absolute(request.index_directory).string();
+  return node;
+}
+
+Status remove_index(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::remove_all(directory, error);
+  if (error) return fail_errno(error.value(), "removing the index " + directory);
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,37 @@
+// One node of a volume that is not mounted, held by its lock for as long as this lives: what the offline commands work on.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "store/base/result.h"
+#include "store/journal/journal.h"
+#include "store/journal/volume_file.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+struct OfflineNode {
+  std::shared_ptr<Volume> volume;
+  VolumeHeader header;
+  FileIdentity identity;        // epoch: the newest there is, 0 without any
+  std::string index_directory;  // absolute
+  std::unique_ptr<VolumeLock> lock;
+};
+
+struct OfflineRequest {
+  std::string volume;
+  std::string node;             // empty: this host's, or the only one there is
+  std::string index_directory;  // empty: where a mount without the option `index` has it
+  std::string purpose;          // for others who find the lock held: "fsck"
+};
+
+// Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
+// kNotFound if there is no such volume or node. Blocks on the volume.
+Result<OfflineNode> open_offline_node(const OfflineRequest& request);
+
+// Removes the index, so that the next open makes it anew from checkpoint and journals.
+Status remove_index(const std::string& directory);
+
+}  // namespace kvcachefs

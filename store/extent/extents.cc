@@ -1,0 +1,178 @@
+#include "store/extent/extents.h"
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "store/journal/extent_header.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kExtentsPerDirectory = 4096;
+
+const char* suffix(PlaceKind kind) {
+  switch (kind) {
+    case PlaceKind::kPacked: return "pack";
+    case PlaceKind::kSolo: return "solo";
+    case PlaceKind::kRaw: return "raw";
+    default: return "none";
+  }
+}
+
+std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
+}  // namespace
+
+std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind) {
+  return fmt::format("{}/extents/{}/{}.{}", epoch_directory(node, id.epoch), id.seq / kExtentsPerDirectory, id.seq,
+                     suffix(kind));
+}
+
+Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files)
+    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files) {}
+
+Status Extents::make_parents(const std::string& directory) {
+  {
+    std::lock_guard lock(mutex_);
+    if (directories_.contains(directory)) return {};
+  }
+  KVC_TRY(volume_->make_directories(directory));
+  std::lock_guard lock(mutex_);
+  directories_.insert(directory);
+  unsynced_directories_.insert(parent_of(directory));
+  unsynced_directories_.insert(parent_of(parent_of(directory)));
+  return {};
+}
+
+Result<Extents::Made> Extents::make(PlaceKind kind) {
+  const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
+  const std::string path = extent_path(identity_.node, id, kind);
+  KVC_TRY(make_parents(parent_of(path)));
+  const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
+  KVC_ASSIGN(FilePtr file, volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct}));
+  if (kind == PlaceKind::kPacked) {
+    alignas(kBlockBytes) std::byte block[kBlockBytes] = {};
+    const Bytes header = encode_pack_header({identity_, id.seq});
+    std::copy(header.begin(), header.end(), block);
+    const std::span<const std::byte> piece(block);
+    KVC_TRY(file->write({&piece, 1}, 0));
+  }
+  std::lock_guard lock(mutex_);
+  unsynced_directories_.insert(parent_of(path));
+  unsynced_.emplace(id, file);
+  return Made{id, std::move(file)};
+}
+
+FilePtr Extents::cached(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  auto found = open_.find(id);
+  if (found == open_.end()) return nullptr;
+  ages_.splice(ages_.begin(), ages_, found->second.age);
+  return found->second.file;
+}
+
+Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
+  if (FilePtr file = cached(id)) return file;
+  const bool raw = kind == PlaceKind::kRaw;
+  KVC_ASSIGN(FilePtr file, volume_->open(extent_path(identity_.node, id, kind),
+                                         {.writable = raw, .direct = !raw && volume_->features().direct_io}));
+  FilePtr dropped;  // closed after the lock is given up
+  std::lock_guard lock(mutex_);
+  auto [entry, fresh] = open_.try_emplace(id);
+  if (!fresh) return entry->second.file;
+  ages_.push_front(id);
+  entry->second = {file, ages_.begin()};
+  if (open_.size() > max_open_files_) {
+    auto oldest = open_.find(ages_.back());
+    dropped = std::move(oldest->second.file);
+    open_.erase(oldest);
+    ages_.pop_back();
+  }
+  return file;
+}
+
+Result<FilePtr> Extents::open_fresh(ExtentId id, PlaceKind kind) {
+  return volume_->open(extent_path(identity_.node, id, kind),
+                       {.writable = false, .direct = kind != PlaceKind::kRaw && volume_->features().direct_io});
+}
+
+Result<FilePtr> Extents::open_buffered(ExtentId id, PlaceKind kind) {
+  return volume_->open(extent_path(identity_.node, id, kind), {});
+}
+
+Result<FilePtr> Extents::open_for_punch(ExtentId id) {
+  return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true});
+}
+
+void Extents::forget(ExtentId id) {
+  FilePtr dropped, unsynced;
+  std::lock_guard lock(mutex_);
+  if (auto found = open_.find(id); found != open_.end()) {
+    dropped = std::move(found->second.file);
+    ages_.erase(found->second.age);
+    open_.erase(found);
+  }
+  if (auto found = unsynced_.find(id); found != unsynced_.end()) {
+    unsynced = std::move(found->second);
+    unsynced_.erase(found);
+  }
+}
+
+Status Extents::remove(ExtentId id, PlaceKind kind) {
+  forget(id);
+  return volume_->remove_file(extent_path(identity_.node, id, kind));
+}
+
+void Extents::note_unsynced(ExtentId id, FilePtr file) {
+  std::lock_guard lock(mutex_);
+  unsynced_.insert_or_assign(id, std::move(file));
+}
+
+Status Extents::sync_all() {
+  std::vector<std::pair<ExtentId, FilePtr>> files;
+  std::vector<std::string> directories;
+  {
+    std::lock_guard lock(mutex_);
+    files.assign(unsynced_.begin(), unsynced_.end());
+    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
+    unsynced_.clear();
+    unsynced_directories_.clear();
+  }
+  return sync_files(std::move(files), std::move(directories));
+}
+
+Status Extents::sync(const std::vector<ExtentId>& ids) {
+  std::vector<std::pair<ExtentId, FilePtr>> files;
+  std::vector<std::string> directories;
+  {
+    std::lock_guard lock(mutex_);
+    for (ExtentId id : ids) {
+      auto found = unsynced_.find(id);
+      if (found == unsynced_.end()) continue;
+      files.emplace_back(*found);
+      unsynced_.erase(found);
+    }
+    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
+    unsynced_directories_.clear();
+  }
+  return sync_files(std::move(files), std::move(directories));
+}
+
+Status Extents::sync_files(std::vector<std::pair<ExtentId, FilePtr>> files, std::vector<std::string> directories) {
+  Status result;
+  for (auto& [id, file] : files) {
+    Status status = file->sync_data();
+    if (status) continue;
+    if (result) result = std::move(status);
+    note_unsynced(id, std::move(file));
+  }
+  for (auto& directory : directories) {
+    Status status = volume_->sync_directory(directory);
+    if (status) continue;
+    if (result) result = std::move(status);
+    std::lock_guard lock(mutex_);
+    unsynced_directories_.insert(std::move(directory));
+  }
+  return result;
+}
+
+}  // namespace kvcachefs

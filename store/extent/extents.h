@@ -1,0 +1,83 @@
+// Extent files: their names, the cache of open ones for reading, and making new ones.
+//   nodes/<node>/<epoch>/extents/<seq/4096>/<seq>.{pack,solo,raw}
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/journal/journal.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind);
+
+// Thread-safe. Calls that open or make files block on the volume.
+class Extents {
+ public:
+  Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files);
+
+  // Numbers given out from now on start at `first_seq`.
+  void start_at(uint64_t first_seq) { next_seq_ = first_seq; }
+
+  struct Made {
+    ExtentId id;
+    FilePtr file;
+  };
+  // A new extent of this epoch. Pack extents carry a header block (bodies start at kBlockBytes); solo and raw ones
+  // none. Solo and pack files are opened for direct I/O where the volume has it.
+  Result<Made> make(PlaceKind kind);
+  // Open for reading (raw: also for writing); from the cache where it is there. May block on an open.
+  Result<FilePtr> open(ExtentId id, PlaceKind kind);
+  // From the cache only.
+  FilePtr cached(ExtentId id);
+  // A fresh descriptor, past every cache: for the second look after a checksum failed.
+  Result<FilePtr> open_fresh(ExtentId id, PlaceKind kind);
+  // Descriptor for passthrough: buffered, read-only, not from the cache.
+  Result<FilePtr> open_buffered(ExtentId id, PlaceKind kind);
+  // A pack extent, writable, for giving ranges back. Not from the cache.
+  Result<FilePtr> open_for_punch(ExtentId id);
+  Status remove(ExtentId id, PlaceKind kind);
+  void forget(ExtentId id);
+
+  // Remembers that a file of this epoch has data (and perhaps a name) that is not synced.
+  void note_unsynced(ExtentId id, FilePtr file);
+  // Syncs all such files and the directories of new ones; what fails stays noted. Blocks.
+  Status sync_all();
+  // Syncs the given ones only (and their directories), if they are noted.
+  Status sync(const std::vector<ExtentId>& ids);
+
+  const FileIdentity& identity() const { return identity_; }
+  Volume& volume() { return *volume_; }
+
+ private:
+  Status make_parents(const std::string& directory);
+  Status sync_files(std::vector<std::pair<ExtentId, FilePtr>> files, std::vector<std::string> directories);
+
+  const std::shared_ptr<Volume> volume_;
+  const FileIdentity identity_;
+  const size_t max_open_files_;
+  std::atomic<uint64_t> next_seq_{0};
+
+  std::mutex mutex_;  // a leaf; guards all below; never held across a call to the volume
+  struct Cached {
+    FilePtr file;
+    std::list<ExtentId>::iterator age;
+  };
+  std::unordered_map<ExtentId, Cached> open_;
+  std::list<ExtentId> ages_;  // most recent first
+  std::unordered_map<ExtentId, FilePtr> unsynced_;
+  std::unordered_set<std::string> directories_;           // that exist
+  std::unordered_set<std::string> unsynced_directories_;  // in which a name was made
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,47 @@
+// What a batch of journal records does to the index: pure logic over rows, no LMDB, no locks.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/index/index.h"
+#include "store/index/overlay.h"
+#include "store/index/rows.h"
+
+namespace kvcachefs {
+
+// The state before the batch.
+class RowSource {
+ public:
+  virtual ~RowSource() = default;
+  virtual Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const = 0;  // null: none
+  virtual Result<NameRow> read_names(NameKey key) const = 0;                            // empty: none
+  virtual Result<ExtentUsage> read_extent(ExtentId id) const = 0;                       // no bodies: none
+  // Whether `directory` has a name once the rows in `above` hold.
+  virtual Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const = 0;
+  virtual EpochHighs read_epoch(uint32_t epoch) const = 0;
+};
+
+struct BatchEffect {
+  Layer rows;
+  IndexTotals totals;
+  std::vector<FreedPlace> freed;
+};
+
+// Applies one batch; on an error (of reading rows) nothing has happened. Deterministic: replay gives the same rows.
+Result<BatchEffect> apply_batch(const Batch& batch, const RowSource& before, const IndexTotals& totals);
+
+// What one object adds to the totals; used by the bulk load too.
+void add_to_totals(const ObjectRecord& object, IndexTotals& totals);
+void subtract_from_totals(const ObjectRecord& object, IndexTotals& totals);
+// Whether a place takes space on the volume, how much, and its share of an extent's usage.
+bool is_on_volume(const Place& place);
+uint64_t space_of(const Place& place);
+void add_to_extent(ObjectId object, const Place& place, ExtentUsage& usage);
+
+}  // namespace kvcachefs

@@ -1,0 +1,114 @@
+#include "store/index/index.h"
+
+#include <cerrno>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/index/lmdb_index.h"
+#include "store/index/page_check.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// Errors that another directory, or another minute, may cure; moving the index aside would only cost a rebuild.
+bool is_of_the_machine(const Error& error) {
+  switch (error.sys_errno) {
+    case EMFILE:
+    case ENFILE:
+    case ENOMEM:
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOSPC:
+    case EDQUOT: return true;
+    default: return false;
+  }
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Index>> Index::open(const std::string& directory, const IndexIdentity& identity, Found* found,
+                                           std::string* why) {
+  return LmdbIndex::open(directory, identity, found, why, kMapBytes);
+}
+
+Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, const IndexIdentity& identity,
+                                               Found* found, std::string* why, uint64_t map_bytes) {
+  KVC_ASSIGN(IndexDirectory home, IndexDirectory::take(directory));
+  std::unique_ptr<LmdbIndex> index(new LmdbIndex(std::move(home)));
+  why->clear();
+  *found = Found::kFresh;
+  if (index->directory_.has_data()) {
+    auto opened = index->open_existing(identity, map_bytes);
+    if (opened) {
+      if (index->committed_ != JournalPosition{}) *found = Found::kOpened;
+      return index;
+    }
+    if (is_of_the_machine(opened.error())) return std::unexpected(std::move(opened).error());
+    *why = opened.error().message;
+    log::warn("{}; moved to {}.damaged, a new one is made", *why, directory);
+    index->env_.reset();
+    KVC_TRY(index->directory_.set_aside());
+    IndexDirectory kept = std::move(index->directory_);
+    index.reset(new LmdbIndex(std::move(kept)));
+  }
+  KVC_TRY(index->create(identity, map_bytes));
+  return index;
+}
+
+Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_bytes) {
+  KVC_ASSIGN(const auto close, directory_.consume_clean_mark());
+  // A file too large for either is trusted until a read trips over it.
+  if (close == IndexDirectory::Close::kUnclean && directory_.data_bytes() <= kMaxChecksummedBytes) {
+    KVC_TRY(check_pages(directory_.data_path(), LmdbEnv::is_sound_row));
+  }
+  KVC_ASSIGN(env_, LmdbEnv::open(directory_.path(), LmdbEnv::Open::kExisting, map_bytes));
+  Bytes value, expected;
+  KVC_ASSIGN(const bool identified, env_->get(Table::kMeta, kIdentityKey, value));
+  encode_row(identity, expected);
+  if (!identified || value != expected) {
+    return fail(Code::kVersion, fmt::format("index {} is of another volume, node or format", directory_.path()));
+  }
+  KVC_ASSIGN(const bool stated, env_->get(Table::kMeta, kStateKey, value));
+  if (!stated) return fail(Code::kCorrupt, fmt::format("index {} has no state", directory_.path()));
+  KVC_ASSIGN(const CommittedState committed, decode_state_row(value));
+  if (committed.loading) {
+    return fail(Code::kCorrupt, fmt::format("index {}: its load of a checkpoint did not end", directory_.path()));
+  }
+  state_ = committed.state;
+  committed_ = state_.position;
+  return read_epochs();
+}
+
+Status LmdbIndex::read_epochs() {
+  Status status;
+  KVC_TRY(env_->scan(Table::kMeta, kEpochKeyPrefix, [&](ByteSpan key, ByteSpan value) {
+    if (!as_text(key).starts_with(as_text(kEpochKeyPrefix))) return false;
+    const auto epoch = parse_epoch_key(key);
+    const auto highs = decode_epoch_row(value);
+    if (!epoch || !highs) {
+      status = std::unexpected(!epoch ? epoch.error() : highs.error());
+      return false;
+    }
+    epochs_[*epoch] = *highs;
+    return true;
+  }));
+  return status;
+}
+
+Status LmdbIndex::create(const IndexIdentity& identity, uint64_t map_bytes) {
+  KVC_TRY(directory_.clear());
+  KVC_ASSIGN(env_, LmdbEnv::open(directory_.path(), LmdbEnv::Open::kNew, map_bytes));
+  KVC_ASSIGN(auto writer, env_->begin_write());
+  Bytes value;
+  encode_row(identity, value);
+  KVC_TRY(writer.put(Table::kMeta, kIdentityKey, value));
+  value.clear();
+  encode_row(CommittedState{{}, false}, value);
+  KVC_TRY(writer.put(Table::kMeta, kStateKey, value));
+  return writer.commit();
+}
+
+}  // namespace kvcachefs

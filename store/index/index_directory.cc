@@ -1,0 +1,233 @@
+#include "store/index/index_directory.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/bytes.h"
+#include "store/base/checksum.h"
+
+namespace kvcachefs {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kCleanMagic = "kvcachefs index closed cleanly";
+
+class Fd {
+ public:
+  explicit Fd(int fd) : fd_(fd) {}
+  ~Fd() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Fd(const Fd&) = delete;
+  Fd& operator=(const Fd&) = delete;
+  int get() const { return fd_; }
+  bool open() const { return fd_ >= 0; }
+
+ private:
+  int fd_;
+};
+
+// f_type of file systems whose files another machine may change, or whose mmap is not coherent. Values of statfs(2);
+// FUSE is among them because sshfs and most cluster file systems come as that.
+constexpr std::array<uint32_t, 19> kNetworkFileSystems = {
+    0x6969,      // NFS
+    0x517b,      // SMB
+    0xfe534d42,  // SMB2
+    0xff534d42,  // CIFS
+    0x65735546,  // FUSE
+    0x0bd00bd0,  // Lustre
+    0x00c36400,  // Ceph
+    0x47504653,  // GPFS
+    0x19830326,  // BeeGFS
+    0x01021997,  // 9P
+    0x5346414f,  // AFS
+    0x6b414653,  // kAFS
+    0x01161970,  // GFS2
+    0x7461636f,  // OCFS2
+    0x20030528,  // OrangeFS
+    0x73757245,  // Coda
+    0x564c,      // NCP
+    0xaad7aaea,  // PanFS
+    0x013111a8,  // IBRIX
+};
+
+Status check_local(const std::string& path) {
+  std::error_code ignored;
+  fs::path existing = path;
+  while (existing.has_relative_path() && !fs::exists(existing, ignored)) existing = existing.parent_path();
+  struct statfs info = {};
+  if (statfs(existing.c_str(), &info) != 0) return fail_errno(errno, fmt::format("index {}", path));
+  const auto type = static_cast<uint32_t>(info.f_type);
+  if (!is_network_file_system(type)) return {};
+  return fail(Code::kUnsupported,
+              fmt::format("index {} is on a network or FUSE file system (type {:#x}), where LMDB is not safe: choose a "
+                          "local directory with the option index=",
+                          path, type));
+}
+
+Status sync_directory(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.open() || fsync(fd.get()) != 0)
+    return fail_errno(errno, fmt::format("index {}: syncing the directory", path));
+  return {};
+}
+
+Result<int> take_lock(const std::string& path) {
+  const std::string file = path + "/lock";
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  if (fd < 0) return fail_errno(errno, fmt::format("index {}: opening its lock file", path));
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  const int error = errno;
+  close(fd);
+  if (error != EWOULDBLOCK) return fail_errno(error, fmt::format("index {}: locking it", path));
+  return fail(Code::kBusy,
+              fmt::format("index {} is in use by another mount; choose another directory with index=", path));
+}
+
+struct Fingerprint {
+  uint64_t size_bytes = 0;
+  uint64_t checksum = 0;
+  bool operator==(const Fingerprint&) const = default;
+};
+
+// Reads in pieces: a mapping would have to be guarded against a file that is cut short.
+Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat info = {};
+  if (!fd.open() || fstat(fd.get(), &info) != 0) return fail_errno(errno, path);
+  Fingerprint print{static_cast<uint64_t>(info.st_size), 0};
+  if (!with_checksum || print.size_bytes > kMaxChecksummedBytes) return print;
+  posix_fadvise(fd.get(), 0, 0, POSIX_FADV_SEQUENTIAL);
+  Hasher hasher;
+  Bytes buffer(size_t{1} << 20);
+  for (;;) {
+    const ssize_t got = read(fd.get(), buffer.data(), buffer.size());
+    if (got < 0) return fail_errno(errno, path);
+    if (got == 0) break;
+    hasher.update(ByteSpan(buffer).first(static_cast<size_t>(got)));
+  }
+  print.checksum = hasher.digest();
+  return print;
+}
+
+Status write_file(const std::string& path, std::string_view content) {
+  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  if (!fd.open()) return fail_errno(errno, path);
+  const ssize_t put = write(fd.get(), content.data(), content.size());
+  if (put < 0) return fail_errno(errno, path);
+  if (static_cast<size_t>(put) != content.size()) return fail_errno(ENOSPC, path);
+  if (fsync(fd.get()) != 0) return fail_errno(errno, path);
+  return {};
+}
+
+std::string mark_text(const Fingerprint& print) {
+  return fmt::format("{} {} {:016x}\n", kCleanMagic, print.size_bytes, print.checksum);
+}
+
+}  // namespace
+
+bool is_network_file_system(uint32_t type) {
+  return std::ranges::find(kNetworkFileSystems, type) != kNetworkFileSystems.end();
+}
+
+Result<IndexDirectory> IndexDirectory::take(std::string path) {
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // names beside it are made of it
+  if (!path.starts_with('/')) return fail(Code::kInvalid, fmt::format("index {}: the path must be absolute", path));
+  KVC_TRY(check_local(path));
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) return fail_errno(error.value(), fmt::format("index {}: making the directory", path));
+  chmod(path.c_str(), 0700);
+  KVC_ASSIGN(const int fd, take_lock(path));
+  return IndexDirectory(path, fd);
+}
+
+IndexDirectory::IndexDirectory(IndexDirectory&& other) noexcept
+    : path_(std::move(other.path_)), lock_fd_(std::exchange(other.lock_fd_, -1)) {}
+
+IndexDirectory& IndexDirectory::operator=(IndexDirectory&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(lock_fd_, other.lock_fd_);
+  return *this;
+}
+
+IndexDirectory::~IndexDirectory() {
+  if (lock_fd_ >= 0) close(lock_fd_);
+}
+
+bool IndexDirectory::has_data() const { return access(data_path().c_str(), F_OK) == 0; }
+
+uint64_t IndexDirectory::data_bytes() const {
+  struct stat info = {};
+  return stat(data_path().c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
+  // Left by an earlier process; the lock tells that none is alive, and a damaged one could keep LMDB from opening.
+  unlink((path_ + "/lock.mdb").c_str());
+  unlink((path_ + "/compact.tmp").c_str());
+  const std::string mark = path_ + "/clean";
+  std::string text(256, '\0');
+  {
+    const Fd fd(open(mark.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!fd.open()) return Close::kUnclean;
+    const ssize_t got = read(fd.get(), text.data(), text.size());
+    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  }
+  KVC_ASSIGN(const Fingerprint now, fingerprint(data_path(), true));
+  if (unlink(mark.c_str()) != 0) return fail_errno(errno, fmt::format("index {}: removing its clean mark", path_));
+  KVC_TRY(sync_directory(path_));
+  if (text != mark_text(now)) {
+    return fail(Code::kCorrupt, fmt::format("index {}: the file is not the one that was closed cleanly", path_));
+  }
+  return now.size_bytes > kMaxChecksummedBytes ? Close::kUnproved : Close::kProved;
+}
+
+Status IndexDirectory::mark_clean() const {
+  KVC_ASSIGN(const Fingerprint print, fingerprint(data_path(), true));
+  const std::string temporary = path_ + "/clean.tmp";
+  KVC_TRY(write_file(temporary, mark_text(print)));
+  if (rename(temporary.c_str(), (path_ + "/clean").c_str()) != 0) {
+    return fail_errno(errno, fmt::format("index {}: writing its clean mark", path_));
+  }
+  return sync_directory(path_);
+}
+
+Status IndexDirectory::set_aside() {
+  const std::string aside = path_ + ".damaged";
+  std::error_code error;
+  fs::remove_all(aside, error);
+  if (error) return fail_errno(error.value(), fmt::format("index {}: removing the older {}", path_, aside));
+  if (rename(path_.c_str(), aside.c_str()) != 0) {
+    return fail_errno(errno, fmt::format("index {}: moving it aside to {}", path_, aside));
+  }
+  KVC_ASSIGN(IndexDirectory fresh, take(path_));
+  *this = std::move(fresh);
+  return sync_directory(fs::path(path_).parent_path());
+}
+
+Status IndexDirectory::clear() {
+  for (const char* name : {"/data.mdb", "/lock.mdb", "/clean", "/clean.tmp", "/compact.tmp"}) {
+    if (unlink((path_ + name).c_str()) != 0 && errno != ENOENT) {
+      return fail_errno(errno, fmt::format("index {}: removing {}{}", path_, path_, name));
+    }
+  }
+  return sync_directory(path_);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,55 @@
+// The directory an index lives in: where it may be, whose it is, whether it was closed cleanly, and how a bad one is
+// put aside. Knows files, not LMDB.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Above this the data is not read whole at a start: that would take more than a second.
+inline constexpr uint64_t kMaxChecksummedBytes = uint64_t{512} << 20;
+
+// By the f_type of statfs(2).
+bool is_network_file_system(uint32_t type);
+
+class IndexDirectory {
+ public:
+  // Makes the directory if need be and takes its lock: kUnsupported on a network file system (invariant 11: two clients
+  // of one LMDB file lose data without any error), kBusy if another index object has it.
+  static Result<IndexDirectory> take(std::string path);
+  IndexDirectory(IndexDirectory&& other) noexcept;
+  IndexDirectory& operator=(IndexDirectory&& other) noexcept;
+  ~IndexDirectory();
+
+  const std::string& path() const { return path_; }
+  std::string data_path() const { return path_ + "/data.mdb"; }
+  bool has_data() const;
+  uint64_t data_bytes() const;
+
+  enum class Close : uint8_t {
+    kUnclean,   // no mark
+    kUnproved,  // marked, but the file was too large for a checksum
+    kProved,    // marked, and the file is what it was
+  };
+  // Reads and removes the mark of a clean close, durably, before anything else is done to the data. kCorrupt: the data
+  // is not what was closed.
+  Result<Close> consume_clean_mark();
+  // Call after the environment is closed.
+  Status mark_clean() const;
+
+  // Moves all of it to "<path>.damaged", replacing what is there, and starts over with an empty directory.
+  Status set_aside();
+  // Removes the data.
+  Status clear();
+
+ private:
+  IndexDirectory(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
+  std::string path_;
+  int lock_fd_ = -1;
+};
+
+}  // namespace kvcachefs

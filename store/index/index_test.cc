@@ -1,0 +1,365 @@
+// The index by hand: what a reader of index.h would try.
+#include <linux/magic.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <fstream>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/base/units.h"
+#include "store/index/index_directory.h"
+#include "store/index/index_test_util.h"
+#include "store/index/lmdb_index.h"
+#include "store/index/rows.h"
+
+namespace kvcachefs::index_test {
+
+namespace {
+
+Batch batch_of(uint64_t stamp, std::vector<Record> records) { return Batch{Stamp{stamp}, std::move(records)}; }
+
+ObjectId id(uint64_t number) { return ObjectId::make(0, 3, number); }
+
+class IndexTest : public testing::Test {
+ protected:
+  void SetUp() override {
+    index_ = open_index(path(), Index::Found::kFresh);
+    ASSERT_NE(index_, nullptr);
+    apply({PutRecord{make_directory(kRootId)}});
+  }
+  std::string path() const { return scratch_.path("index"); }
+  std::vector<FreedPlace> apply(std::vector<Record> records) {
+    position_.offset += 10;
+    auto freed = index_->apply(batch_of(++stamp_, std::move(records)), position_);
+    EXPECT_TRUE(freed) << freed.error().message;
+    return freed ? *freed : std::vector<FreedPlace>{};
+  }
+  uint32_t nlink(ObjectId of) const {
+    const auto object = index_->find_object(of);
+    return object && *object ? (*object)->nlink : 0xffff;
+  }
+  bool exists(ObjectId of) const {
+    const auto object = index_->find_object(of);
+    return object && *object;
+  }
+  void reopen(Index::Found expected = Index::Found::kOpened, std::string* why = nullptr) {
+    index_.reset();
+    index_ = open_index(path(), expected, why);
+    ASSERT_NE(index_, nullptr);
+  }
+
+  const ScratchDirectory scratch_;
+  std::unique_ptr<Index> index_;
+  JournalPosition position_{3, 0, 0};
+  uint64_t stamp_ = 100;
+};
+
+TEST_F(IndexTest, PutAndNameMakeAFileVisible) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}});
+  EXPECT_EQ(nlink(id(5)), 0u);
+  EXPECT_FALSE(*index_->find_name(kRootId, "chunk"));
+  apply({NameRecord{kRootId, "chunk", id(5)}});
+  const auto entry = index_->find_name(kRootId, "chunk");
+  ASSERT_TRUE(entry && *entry);
+  EXPECT_EQ((*entry)->child, id(5));
+  EXPECT_EQ((*entry)->type_bits, static_cast<uint32_t>(S_IFREG));
+  EXPECT_EQ(nlink(id(5)), 1u);
+  EXPECT_EQ(index_->highest_number(3), 5u);
+  EXPECT_EQ(index_->highest_extent(1), 1u);
+  EXPECT_EQ(index_->highest_number(4), 0u);
+}
+
+TEST_F(IndexTest, HighsOutliveTheirObjectsAndTheProcess) {
+  apply({PutRecord{make_file(id(9), packed(7, 0))}, NameRecord{kRootId, "a", id(9)}});
+  apply({UnnameRecord{kRootId, "a", id(9)}});
+  ASSERT_TRUE(index_->commit());
+  reopen();
+  EXPECT_EQ(index_->highest_number(3), 9u);
+  EXPECT_EQ(index_->highest_extent(1), 7u);
+}
+
+TEST_F(IndexTest, TheLastNameTakesTheObjectAndItsPlace) {
+  apply({PutRecord{make_file(id(5), packed(1, 4))}, NameRecord{kRootId, "a", id(5)}, NameRecord{kRootId, "b", id(5)},
+         SuccessorsRecord{id(5), {}, {{id(6), 1}}}});
+  EXPECT_EQ(nlink(id(5)), 2u);
+  EXPECT_TRUE(apply({UnnameRecord{kRootId, "a", id(5)}}).empty());
+  const auto freed = apply({UnnameRecord{kRootId, "b", id(5)}});
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].object, id(5));
+  EXPECT_EQ(freed[0].place, packed(1, 4));
+  EXPECT_FALSE(exists(id(5)));
+  EXPECT_FALSE(*index_->find_successors(id(5)));
+  EXPECT_FALSE(*index_->find_extent({1, 1}));
+}
+
+TEST_F(IndexTest, ARenamedDirectorySurvivesTheMomentWithoutName) {
+  apply({PutRecord{make_directory(id(5))}, NameRecord{kRootId, "d", id(5)}, PutRecord{make_directory(id(6))},
+         NameRecord{kRootId, "e", id(6)}, PutRecord{make_file(id(7), packed(1, 0))}, NameRecord{id(5), "f", id(7)}});
+  EXPECT_EQ(nlink(kRootId), 4u);
+  EXPECT_TRUE(apply({UnnameRecord{kRootId, "d", id(5)}, NameRecord{id(6), "d2", id(5)}}).empty());
+  EXPECT_EQ(nlink(id(5)), 2u);
+  EXPECT_EQ(nlink(id(6)), 3u);
+  EXPECT_EQ(nlink(kRootId), 3u);
+  EXPECT_FALSE(*index_->is_empty(id(5)));
+  EXPECT_TRUE(*index_->find_name(id(5), "f"));
+}
+
+TEST_F(IndexTest, AReplacedNameFreesTheOldBodyButNotOneThatWasTakenOver) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}, NameRecord{kRootId, "chunk", id(5)}});
+  auto freed = apply({PutRecord{make_file(id(6), packed(1, 8))}, NameRecord{kRootId, "chunk", id(6)}});
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].place, packed(1, 0));
+  // Equal bytes: the new object keeps the old body.
+  EXPECT_TRUE(apply({PutRecord{make_file(id(7), packed(1, 8))}, NameRecord{kRootId, "chunk", id(7)}}).empty());
+  EXPECT_FALSE(exists(id(6)));
+  const auto usage = index_->find_extent({1, 1});
+  ASSERT_TRUE(usage && *usage);
+  EXPECT_EQ((*usage)->bodies, 1u);
+  EXPECT_EQ((*usage)->live_bytes, 8192u);
+}
+
+TEST_F(IndexTest, AMoveOfAnOldVersionGivesItsCopyBack) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}, NameRecord{kRootId, "chunk", id(5)}});
+  auto freed = apply({MoveRecord{id(5), 7, packed(2, 0)}});
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].place, packed(2, 0));
+  freed = apply({MoveRecord{id(5), 1, packed(3, 0)}});
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].place, packed(1, 0));
+  EXPECT_EQ((*index_->find_object(id(5)))->body.place, packed(3, 0));
+}
+
+TEST_F(IndexTest, ANamelessObjectIsListedAndCanBeDropped) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}});
+  ASSERT_TRUE(index_->commit());
+  EXPECT_EQ(index_->scan_nameless().value(), std::vector<ObjectId>{id(5)});
+  EXPECT_EQ(apply({UnnameRecord{{}, "", id(5)}}).size(), 1u);
+  EXPECT_FALSE(exists(id(5)));
+}
+
+TEST_F(IndexTest, FreezeDecidesWhatTheNextCommitWrites) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}, NameRecord{kRootId, "a", id(5)}});
+  const JournalPosition first = position_;
+  index_->freeze();
+  apply({PutRecord{make_file(id(6), packed(1, 8))}, NameRecord{kRootId, "b", id(6)}});
+  ASSERT_TRUE(index_->commit());
+  EXPECT_EQ(index_->position(), first);
+  EXPECT_TRUE(exists(id(6)));
+  reopen();
+  EXPECT_TRUE(exists(id(5)));
+  EXPECT_FALSE(exists(id(6)));
+  // Without a freeze since, a commit takes all.
+  position_ = first;
+  apply({PutRecord{make_file(id(7), packed(1, 16))}});
+  ASSERT_TRUE(index_->commit());
+  EXPECT_EQ(index_->position(), position_);
+  EXPECT_EQ(index_->overlay_rows(), 0u);
+}
+
+TEST_F(IndexTest, AReadLooksThroughEveryLayer) {
+  apply({PutRecord{make_file(id(5), packed(1, 0))}, NameRecord{kRootId, "lmdb", id(5)}});
+  ASSERT_TRUE(index_->commit());
+  apply({NameRecord{kRootId, "frozen", id(5)}});
+  index_->freeze();
+  apply({NameRecord{kRootId, "active", id(5)}, UnnameRecord{kRootId, "lmdb", id(5)}});
+  const auto names = index_->list(kRootId, 0, 10);
+  ASSERT_TRUE(names);
+  std::set<std::string> seen;
+  for (const NameEntry& entry : *names) seen.insert(entry.name);
+  EXPECT_EQ(seen, (std::set<std::string>{"active", "frozen"}));
+  EXPECT_EQ(nlink(id(5)), 2u);
+}
+
+TEST_F(IndexTest, LargeRowsAndManyEntriesSurvive) {
+  ObjectRecord large = make_file(id(5), packed(1, 0));
+  large.body.checksums.resize(40'000, 17);  // a body of 10 GiB: the row takes overflow pages
+  std::vector<Record> records{PutRecord{large}, NameRecord{kRootId, "large", id(5)}};
+  for (uint64_t n = 0; n < 5000; ++n) records.emplace_back(NameRecord{kRootId, fmt::format("name{}", n), id(5)});
+  apply(std::move(records));
+  ASSERT_TRUE(index_->commit());
+  for (uint64_t n = 0; n < 5000; n += 2) apply({UnnameRecord{kRootId, fmt::format("name{}", n), id(5)}});
+  reopen();
+  EXPECT_EQ((*index_->find_object(id(5)))->body.checksums, large.body.checksums);
+  EXPECT_EQ(nlink(id(5)), 5001u);
+}
+
+TEST_F(IndexTest, AnotherIdentityIsMovedAside) {
+  ASSERT_TRUE(index_->commit());
+  index_.reset();
+  IndexIdentity other = identity();
+  other.node = "node-b";
+  Index::Found found{};
+  std::string why;
+  auto index = Index::open(path(), other, &found, &why);
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_EQ(found, Index::Found::kFresh);
+  EXPECT_NE(why.find("another volume, node or format"), std::string::npos) << why;
+  EXPECT_TRUE(std::filesystem::exists(path() + ".damaged/data.mdb"));
+}
+
+TEST_F(IndexTest, OneDirectoryHasOneOwner) {
+  Index::Found found{};
+  std::string why;
+  const auto second = Index::open(path(), identity(), &found, &why);
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+}
+
+TEST_F(IndexTest, AnUnfinishedLoadIsForgotten) {
+  const std::string path = scratch_.path("load");
+  auto index = open_index(path, Index::Found::kFresh);
+  ASSERT_TRUE(index->begin_load());
+  ASSERT_TRUE(index->load(PutRecord{make_directory(kRootId)}));
+  EXPECT_FALSE(index->commit());
+  index.reset();
+  index = open_index(path, Index::Found::kFresh);
+  EXPECT_EQ(index->totals().directories, 0u);
+}
+
+TEST_F(IndexTest, ALoadRefusesWhatIsOutOfOrder) {
+  auto index = open_index(scratch_.path("load"), Index::Found::kFresh);
+  ASSERT_TRUE(index->begin_load());
+  ASSERT_TRUE(index->load(PutRecord{make_file(id(6), packed(1, 0))}));
+  const auto status = index->load(PutRecord{make_file(id(5), packed(1, 8))});
+  ASSERT_FALSE(status);
+  EXPECT_EQ(status.error().code, Code::kCorrupt);
+  // And one that is not empty refuses to load.
+  EXPECT_FALSE(index_->begin_load());
+}
+
+TEST_F(IndexTest, LinksOverTwoHundredFiftyFourAreCountedByALoad) {
+  std::vector<Record> records{PutRecord{make_file(id(5), packed(1, 0))}, PutRecord{make_directory(id(6))},
+                              NameRecord{kRootId, "sub", id(6)}};
+  for (uint64_t n = 0; n < 700; ++n) records.emplace_back(NameRecord{id(6), fmt::format("n{}", n), id(5)});
+  apply(std::move(records));
+  ASSERT_TRUE(index_->commit());
+  auto loaded = open_index(scratch_.path("load"), Index::Found::kFresh);
+  ASSERT_TRUE(copy_by_load(*index_, *loaded, position_));
+  EXPECT_EQ((*loaded->find_object(id(5)))->nlink, 700u);
+  EXPECT_EQ((*loaded->find_object(id(6)))->nlink, 2u);
+  EXPECT_EQ((*loaded->find_object(kRootId))->nlink, 3u);
+}
+
+TEST(IndexPlace, NetworkFileSystemsAreKnownByTheirType) {
+  for (const uint32_t network : {NFS_SUPER_MAGIC, FUSE_SUPER_MAGIC, 0x0bd00bd0 /* Lustre */, V9FS_MAGIC}) {
+    EXPECT_TRUE(is_network_file_system(network)) << network;
+  }
+  for (const uint32_t local : {EXT4_SUPER_MAGIC, TMPFS_MAGIC, XFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC}) {
+    EXPECT_FALSE(is_network_file_system(local)) << local;
+  }
+  EXPECT_FALSE(is_network_file_system(static_cast<uint32_t>(BTRFS_SUPER_MAGIC)));
+}
+
+TEST_F(IndexTest, ATrailingSlashMakesNoDifference) {
+  index_.reset();
+  ASSERT_EQ(truncate((path() + "/data.mdb").c_str(), 100), 0);
+  index_ = open_index(path() + "//", Index::Found::kFresh);
+  ASSERT_NE(index_, nullptr);
+  EXPECT_TRUE(std::filesystem::exists(path() + ".damaged"));
+}
+
+TEST_F(IndexTest, PathsThatCannotBeAreRefused) {
+  Index::Found found{};
+  std::string why;
+  EXPECT_EQ(Index::open("relative/path", identity(), &found, &why).error().code, Code::kInvalid);
+  // procfs is local, but nothing can be made there: an error, not a crash.
+  EXPECT_FALSE(Index::open("/proc/kvcachefs", identity(), &found, &why));
+}
+
+TEST(NameCookie, StaysClearOfTheReservedOnes) {
+  std::set<uint64_t> seen;
+  for (int n = 0; n < 100'000; ++n) {
+    const uint64_t cookie = name_cookie(fmt::format("{}", n));
+    EXPECT_GT(cookie, 2u);
+    EXPECT_LT(cookie, (uint64_t{1} << 63) - 1);
+    EXPECT_TRUE(seen.insert(cookie).second);
+  }
+  EXPECT_EQ(name_cookie("chunk"), name_cookie("chunk"));
+}
+
+TEST(IndexMap, GrowsWhenItIsFull) {
+  const ScratchDirectory scratch;
+  Index::Found found{};
+  std::string why;
+  auto index = LmdbIndex::open(scratch.path("index"), identity(), &found, &why, 256 * kKiB);
+  ASSERT_TRUE(index) << index.error().message;
+  ASSERT_TRUE((*index)->apply(batch_of(1, {PutRecord{make_directory(kRootId)}}), {3, 0, 1}));
+  std::atomic<bool> stop = false;
+  std::thread reader([&] {
+    while (!stop) {
+      const auto root = (*index)->find_object(kRootId);
+      ASSERT_TRUE(root && *root);
+    }
+  });
+  for (uint64_t n = 1; n <= 20'000; ++n) {
+    ASSERT_TRUE((*index)->apply(
+        batch_of(n, {PutRecord{make_file(id(n), packed(1, n))}, NameRecord{kRootId, fmt::format("{:032x}", n), id(n)}}),
+        {3, 0, 1 + n}));
+    if (n % 4000 == 0) {
+      ASSERT_TRUE((*index)->commit());
+    }
+  }
+  stop = true;
+  reader.join();
+  EXPECT_EQ((*index)->position(), (JournalPosition{3, 0, 20'001}));
+  index->reset();
+  index = LmdbIndex::open(scratch.path("index"), identity(), &found, &why, 256 * kKiB);
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_EQ(found, Index::Found::kOpened) << why;
+  EXPECT_EQ((*index)->totals().objects, 20'000u);
+}
+
+// Readers beside apply() and commit(): what was applied stays visible at every moment of its way into LMDB.
+TEST(IndexThreads, NothingAppliedIsEverMissing) {
+  const ScratchDirectory scratch;
+  auto index = open_index(scratch.path("index"), Index::Found::kFresh);
+  ASSERT_TRUE(index->apply(batch_of(1, {PutRecord{make_directory(kRootId)}}), {3, 0, 1}));
+  constexpr uint64_t kObjects = 3000;
+  std::atomic<uint64_t> applied = 0;
+  std::atomic<bool> stop = false;
+  std::thread committer([&] {
+    while (!stop) {
+      index->freeze();
+      EXPECT_TRUE(index->commit());
+    }
+  });
+  std::vector<std::thread> readers;
+  for (int t = 0; t < 3; ++t) {
+    readers.emplace_back([&, t] {
+      for (uint64_t i = static_cast<uint64_t>(t); !stop; i += 7) {
+        const uint64_t known = applied;
+        if (known == 0) continue;
+        const uint64_t n = 1 + i % known;
+        const auto entry = index->find_name(kRootId, fmt::format("{:016x}", n));
+        ASSERT_TRUE(entry && *entry) << n;
+        const auto object = index->find_object((*entry)->child);
+        ASSERT_TRUE(object && *object) << n;
+        EXPECT_EQ((*object)->nlink, 1u);
+        if (i % 100 == 0) {
+          const auto listed = index->list(kRootId, 0, 1u << 20);
+          ASSERT_TRUE(listed);
+          EXPECT_GE(listed->size(), known);
+        }
+      }
+    });
+  }
+  for (uint64_t n = 1; n <= kObjects; ++n) {
+    ASSERT_TRUE(index->apply(
+        batch_of(n, {PutRecord{make_file(id(n), packed(1, n))}, NameRecord{kRootId, fmt::format("{:016x}", n), id(n)}}),
+        {3, 0, 1 + n}));
+    applied = n;
+  }
+  stop = true;
+  committer.join();
+  for (std::thread& reader : readers) reader.join();
+  ASSERT_TRUE(index->commit());
+  EXPECT_EQ(index->totals().objects, kObjects);
+}
+
+}  // namespace
+
+}  // namespace kvcachefs::index_test

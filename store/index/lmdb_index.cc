@@ -1,0 +1,474 @@
+#include "store/index/lmdb_index.h"
+
+#include <algorithm>
+#include <limits>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/index/page_check.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
+
+ObjectRecord as_record(const ObjectRow& row) {
+  ObjectRecord record = row.object;
+  record.nlink = row.nlink();
+  return record;
+}
+
+ObjectRecord as_summary(const ObjectRow& row) {
+  ObjectRecord record;
+  record.id = row.object.id;
+  record.attributes = row.object.attributes;
+  record.body.size_bytes = row.object.body.size_bytes;
+  record.body.version = row.object.body.version;
+  record.body.place = row.object.body.place;
+  record.body.quarantined = row.object.body.quarantined;
+  record.nlink = row.nlink();
+  return record;
+}
+
+}  // namespace
+
+// Newest first, until `visit` is true.
+template <class Visit>
+bool LmdbIndex::visit_layers(const Visit& visit) const {
+  return visit(active_) || (waiting_ && visit(waiting_->rows)) || (writing_ && visit(writing_->rows));
+}
+
+template <class Map, class Key>
+const typename Map::mapped_type* LmdbIndex::in_overlay(Map Layer::* table, const Key& key) const {
+  const typename Map::mapped_type* row = nullptr;
+  visit_layers([&](const Layer& layer) {
+    const auto found = (layer.*table).find(key);
+    if (found == (layer.*table).end()) return false;
+    row = &found->second;
+    return true;
+  });
+  return row;
+}
+
+template <class T>
+Result<T> LmdbIndex::checked(Result<T>&& decoded) const {
+  if (!decoded) return env_->damage(decoded.error().message);
+  return std::move(decoded);
+}
+
+JournalPosition LmdbIndex::position() const {
+  std::shared_lock lock(overlay_mutex_);
+  return committed_;
+}
+
+Stamp LmdbIndex::stamp() const {
+  std::shared_lock lock(overlay_mutex_);
+  return state_.stamp;
+}
+
+IndexTotals LmdbIndex::totals() const {
+  std::shared_lock lock(overlay_mutex_);
+  return state_.totals;
+}
+
+EpochHighs LmdbIndex::read_epoch(uint32_t epoch) const {
+  std::shared_lock lock(overlay_mutex_);
+  const auto found = epochs_.find(epoch);
+  return found != epochs_.end() ? found->second : EpochHighs{};
+}
+
+uint64_t LmdbIndex::highest_number(uint32_t epoch) const { return read_epoch(epoch).number; }
+uint64_t LmdbIndex::highest_extent(uint32_t epoch) const { return read_epoch(epoch).extent; }
+
+uint64_t LmdbIndex::overlay_rows() const {
+  std::shared_lock lock(overlay_mutex_);
+  uint64_t rows = 0;
+  visit_layers([&rows](const Layer& layer) {
+    rows += layer.rows();
+    return false;
+  });
+  return rows;
+}
+
+// The four reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
+// to LMDB in between is in the newer snapshot.
+
+Result<std::shared_ptr<const ObjectRow>> LmdbIndex::read_object(ObjectId id) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::objects, id)) return *row;
+  }
+  Bytes value;
+  KVC_ASSIGN(const bool found, env_->get(Table::kObjects, object_key(id), value));
+  if (!found) return nullptr;
+  KVC_ASSIGN(auto row, checked(decode_object_row(id, value)));
+  return std::make_shared<const ObjectRow>(std::move(row));
+}
+
+Result<NameRow> LmdbIndex::read_names(NameKey key) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::names, key)) return *row;
+  }
+  Bytes value;
+  KVC_ASSIGN(const bool found, env_->get(Table::kNames, name_key(key), value));
+  if (!found) return NameRow{};
+  return checked(decode_name_row(key, value));
+}
+
+Result<ExtentUsage> LmdbIndex::read_extent(ExtentId id) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::extents, id)) return *row;
+  }
+  Bytes value;
+  KVC_ASSIGN(const bool found, env_->get(Table::kExtents, extent_key(id), value));
+  if (!found) return ExtentUsage{};
+  return checked(decode_extent_row(value));
+}
+
+Result<std::optional<SuccessorsRecord>> LmdbIndex::find_successors(ObjectId id) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::successors, id)) {
+      return *row ? std::optional(**row) : std::nullopt;
+    }
+  }
+  Bytes value;
+  KVC_ASSIGN(const bool found, env_->get(Table::kSuccessors, object_key(id), value));
+  if (!found) return std::nullopt;
+  ByteReader in(value);
+  KVC_ASSIGN(auto record, checked(decode_successors(in)));
+  return record;
+}
+
+Result<std::optional<NameEntry>> LmdbIndex::find_name(ObjectId parent, std::string_view name) const {
+  KVC_ASSIGN(auto row, read_names({parent, name_cookie(name)}));
+  const auto found = std::ranges::find(row, name, &NameEntry::name);
+  if (found == row.end()) return std::nullopt;
+  return std::move(*found);
+}
+
+Result<std::optional<ObjectRecord>> LmdbIndex::find_object(ObjectId id) const {
+  KVC_ASSIGN(const auto row, read_object(id));
+  if (row == nullptr) return std::nullopt;
+  return as_record(*row);
+}
+
+Result<std::optional<ObjectRecord>> LmdbIndex::find_object_summary(ObjectId id) const {
+  {
+    std::shared_lock lock(overlay_mutex_);
+    if (const auto* row = in_overlay(&Layer::objects, id)) {
+      return *row ? std::optional(as_summary(**row)) : std::nullopt;
+    }
+  }
+  Bytes value;
+  KVC_ASSIGN(const bool found, env_->get(Table::kObjects, object_key(id), value));
+  if (!found) return std::nullopt;
+  KVC_ASSIGN(const auto row, checked(decode_object_row(id, value, true)));
+  return as_summary(row);
+}
+
+Result<std::optional<ExtentUsage>> LmdbIndex::find_extent(ExtentId id) const {
+  KVC_ASSIGN(const auto usage, read_extent(id));
+  if (usage.bodies == 0) return std::nullopt;
+  return usage;
+}
+
+LmdbIndex::OverlayNames LmdbIndex::overlay_names(ObjectId parent, uint64_t after, size_t limit,
+                                                 const std::map<NameKey, NameRow>* above) const {
+  OverlayNames found;
+  found.covered = kLastCookie;
+  const auto take = [&](const std::map<NameKey, NameRow>& names) {
+    size_t taken = 0;
+    for (auto at = names.upper_bound({parent, after}); at != names.end() && at->first.parent == parent; ++at) {
+      if (++taken > limit) {  // this layer has more
+        found.covered = std::min(found.covered, at->first.cookie - 1);
+        break;
+      }
+      found.rows.emplace(at->first.cookie, at->second);  // newer layers came before
+    }
+  };
+  if (above != nullptr) take(*above);
+  {
+    std::shared_lock lock(overlay_mutex_);
+    visit_layers([&](const Layer& layer) {
+      take(layer.names);
+      return false;
+    });
+  }
+  found.rows.erase(found.rows.upper_bound(found.covered), found.rows.end());
+  return found;
+}
+
+Result<std::vector<NameEntry>> LmdbIndex::merge_names(ObjectId parent, uint64_t after, size_t limit,
+                                                      const std::map<NameKey, NameRow>* above) const {
+  std::vector<NameEntry> names;
+  const auto emit = [&names](NameRow&& row) { std::ranges::move(row, std::back_inserter(names)); };
+  while (names.size() < limit && after != kLastCookie) {
+    // Each round is complete up to `covered`; removed rows may make it yield less than was asked for.
+    OverlayNames newer = overlay_names(parent, after, limit + 64, above);
+    auto next = newer.rows.begin();
+    Status status;
+    const auto merge = [&](ByteSpan key_bytes, ByteSpan value) {
+      const auto key = checked(parse_name_key(key_bytes));
+      if (!key) {
+        status = std::unexpected(key.error());
+        return false;
+      }
+      if (key->parent != parent || key->cookie > newer.covered) return false;
+      for (; next != newer.rows.end() && next->first < key->cookie && names.size() < limit; ++next) {
+        emit(std::move(next->second));
+      }
+      if (names.size() >= limit) return false;
+      if (next != newer.rows.end() && next->first == key->cookie) {
+        emit(std::move(next->second));
+        ++next;
+        return names.size() < limit;
+      }
+      auto row = checked(decode_name_row(*key, value));
+      if (!row) {
+        status = std::unexpected(std::move(row).error());
+        return false;
+      }
+      emit(std::move(*row));
+      return names.size() < limit;
+    };
+    KVC_TRY(env_->scan(Table::kNames, name_key({parent, after + 1}), merge));
+    KVC_TRY(status);
+    for (; next != newer.rows.end() && names.size() < limit; ++next) emit(std::move(next->second));
+    after = newer.covered;
+  }
+  return names;
+}
+
+Result<std::vector<NameEntry>> LmdbIndex::list(ObjectId parent, uint64_t after, size_t limit) const {
+  return merge_names(parent, after, limit, nullptr);
+}
+
+Result<bool> LmdbIndex::is_empty(ObjectId directory) const {
+  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, nullptr));
+  return first.empty();
+}
+
+Result<bool> LmdbIndex::has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const {
+  KVC_ASSIGN(const auto first, merge_names(directory, 0, 1, &above));
+  return !first.empty();
+}
+
+Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosition after) {
+  // Only apply() changes the active layer, so what is read here stays true until it is changed below; a commit in
+  // between moves rows, it does not change them.
+  if (loader_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
+  if (damaged()) return env_->damage("found before");
+  KVC_ASSIGN(BatchEffect effect, apply_batch(batch, *this, totals()));
+  std::unique_lock lock(overlay_mutex_);
+  for (const auto& [epoch, highs] : effect.rows.epochs) epochs_[epoch] = highs;
+  active_.absorb(std::move(effect.rows));
+  state_.totals = effect.totals;
+  state_.stamp = std::max(state_.stamp, batch.stamp);
+  state_.position = after;
+  return std::move(effect.freed);
+}
+
+void LmdbIndex::freeze() {
+  std::unique_lock lock(overlay_mutex_);
+  freeze_locked();
+  frozen_since_commit_ = true;
+}
+
+void LmdbIndex::freeze_locked() {
+  if (active_.empty() && state_.position == committed_) return;
+  // What an earlier commit could not write goes along.
+  if (waiting_ == nullptr) waiting_ = std::make_unique<Frozen>();
+  waiting_->rows.absorb(std::exchange(active_, Layer{}));
+  waiting_->state = state_;
+}
+
+Status LmdbIndex::commit() {
+  std::lock_guard committing(commit_mutex_);
+  if (loader_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
+  if (damaged()) return env_->damage("found before");
+  {
+    std::unique_lock lock(overlay_mutex_);
+    if (!frozen_since_commit_) freeze_locked();
+    frozen_since_commit_ = false;
+    if (waiting_ == nullptr) return {};
+    writing_ = std::move(waiting_);
+  }
+  auto written = write_transaction(*writing_);
+  std::unique_ptr<Frozen> done;  // freed without the lock
+  std::unique_lock lock(overlay_mutex_);
+  if (written) {
+    committed_ = writing_->state.position;
+    done = std::move(writing_);
+    return {};
+  }
+  if (waiting_ != nullptr) {  // frozen meanwhile
+    writing_->rows.absorb(std::move(waiting_->rows));
+    writing_->state = waiting_->state;
+  }
+  waiting_ = std::move(writing_);
+  return written;
+}
+
+Status LmdbIndex::write_transaction(const Frozen& frozen) {
+  for (;;) {
+    {
+      KVC_ASSIGN(auto writer, env_->begin_write());
+      auto written = write_rows(writer, frozen.rows, frozen.state);
+      if (written) written = writer.commit();
+      if (written || !writer.map_full()) return written;
+    }
+    KVC_TRY(env_->enlarge_map());
+  }
+}
+
+Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const IndexState& state) const {
+  Bytes value;
+  const auto write = [&](Table table, ByteSpan key, const auto* row) -> Status {
+    if (row == nullptr) return writer.remove(table, key);
+    value.clear();
+    encode_row(*row, value);
+    return writer.put(table, key, value);
+  };
+  // In key order, so that neighbours are written while their page is at hand and new ids fill pages to the brim.
+  std::vector<ObjectId> ids;
+  ids.reserve(rows.objects.size());
+  for (const auto& [id, row] : rows.objects) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const ObjectId id : ids) KVC_TRY(write(Table::kObjects, object_key(id), rows.objects.at(id).get()));
+  for (const auto& [key, row] : rows.names) KVC_TRY(write(Table::kNames, name_key(key), row.empty() ? nullptr : &row));
+  for (const auto& [id, usage] : rows.extents) {
+    KVC_TRY(write(Table::kExtents, extent_key(id), usage.bodies == 0 ? nullptr : &usage));
+  }
+  for (const auto& [id, record] : rows.successors) {
+    if (record == nullptr) {
+      KVC_TRY(writer.remove(Table::kSuccessors, object_key(id)));
+      continue;
+    }
+    value.clear();
+    ByteWriter out(value);
+    encode_successors(*record, out);
+    KVC_TRY(writer.put(Table::kSuccessors, object_key(id), value));
+  }
+  for (const auto& [epoch, highs] : rows.epochs) KVC_TRY(write(Table::kMeta, epoch_key(epoch), &highs));
+  const CommittedState committed{state, false};
+  return write(Table::kMeta, kStateKey, &committed);
+}
+
+Status LmdbIndex::begin_load() {
+  std::lock_guard committing(commit_mutex_);
+  std::unique_lock lock(overlay_mutex_);
+  const bool fresh = !loader_ && !waiting_ && active_.empty() && state_.position == JournalPosition{} &&
+                     state_.totals.objects + state_.totals.directories == 0;
+  if (!fresh)
+    return fail(Code::kInvalid, fmt::format("index {}: only an empty one can load a checkpoint", directory_.path()));
+  lock.unlock();
+  KVC_ASSIGN(loader_, BulkLoader::begin(*env_));
+  return {};
+}
+
+Status LmdbIndex::load(Record&& record) {
+  if (!loader_) return fail(Code::kInvalid, "index: no load was begun");
+  return loader_->load(std::move(record));
+}
+
+Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
+  if (!loader_) return fail(Code::kInvalid, "index: no load was begun");
+  std::lock_guard committing(commit_mutex_);
+  KVC_TRY(loader_->finish(position, stamp));
+  std::unique_lock lock(overlay_mutex_);
+  state_ = loader_->state();
+  epochs_ = loader_->epochs();
+  committed_ = state_.position;
+  loader_.reset();
+  return {};
+}
+
+Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    auto decoded = id ? checked(decode_object_row(*id, value)) : std::unexpected(id.error());
+    if (decoded) return row(as_record(*decoded));
+    status = std::unexpected(std::move(decoded).error());
+    return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kNames, {}, [&](ByteSpan key_bytes, ByteSpan value) {
+    const auto key = checked(parse_name_key(key_bytes));
+    auto decoded = key ? checked(decode_name_row(*key, value)) : std::unexpected(key.error());
+    if (!decoded) {
+      status = std::unexpected(std::move(decoded).error());
+      return false;
+    }
+    return std::ranges::all_of(
+        *decoded, [&](NameEntry& entry) { return row(NameRecord{key->parent, std::move(entry.name), entry.child}); });
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan, ByteSpan value) {
+    ByteReader in(value);
+    auto decoded = checked(decode_successors(in));
+    if (decoded) return row(std::move(*decoded));
+    status = std::unexpected(std::move(decoded).error());
+    return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kExtents, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_extent_key(key));
+    const auto decoded = id ? checked(decode_extent_row(value)) : std::unexpected(id.error());
+    if (decoded) return row(*id, *decoded);
+    status = std::unexpected(decoded.error());
+    return false;
+  }));
+  return status;
+}
+
+Result<std::vector<ObjectId>> LmdbIndex::scan_nameless() const {
+  std::vector<ObjectId> nameless;
+  Status status;
+  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    const auto decoded = id ? checked(decode_object_row(*id, value, true)) : std::unexpected(id.error());
+    if (!decoded) {
+      status = std::unexpected(decoded.error());
+      return false;
+    }
+    if (decoded->nlink() == 0) nameless.push_back(*id);
+    return true;
+  }));
+  KVC_TRY(status);
+  return nameless;
+}
+
+Status LmdbIndex::close_clean() {
+  KVC_TRY(commit());
+  KVC_TRY(commit());  // what was applied after the last freeze()
+  std::lock_guard committing(commit_mutex_);
+  // A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
+  if (!damaged() && directory_.data_bytes() <= kMaxChecksummedBytes) {
+    auto sound = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
+    if (!sound && sound.error().code == Code::kCorrupt) return env_->damage(sound.error().message);
+    KVC_TRY(sound);
+  }
+  KVC_TRY(env_->close());
+  return directory_.mark_clean();
+}
+
+}  // namespace kvcachefs

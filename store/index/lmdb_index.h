@@ -1,0 +1,118 @@
+// The Index over LMDB: reads through the layers of the overlay, newest first, then LMDB.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <vector>
+
+#include "store/index/batch_applier.h"
+#include "store/index/bulk_loader.h"
+#include "store/index/index.h"
+#include "store/index/index_directory.h"
+#include "store/index/lmdb_env.h"
+#include "store/index/overlay.h"
+
+namespace kvcachefs {
+
+// Address space taken for the map; nothing else is. It grows by itself.
+inline constexpr uint64_t kMapBytes = uint64_t{64} << 30;
+
+class LmdbIndex final : public Index, private RowSource {
+ public:
+  // Index::open() with another size of the map, for tests.
+  static Result<std::unique_ptr<Index>> open(const std::string& directory, const IndexIdentity& identity, Found* found,
+                                             std::string* why, uint64_t map_bytes);
+
+  JournalPosition position() const override;
+  Stamp stamp() const override;
+  IndexTotals totals() const override;
+  uint64_t highest_number(uint32_t epoch) const override;
+  uint64_t highest_extent(uint32_t epoch) const override;
+
+  Result<std::optional<NameEntry>> find_name(ObjectId parent, std::string_view name) const override;
+  Result<std::optional<ObjectRecord>> find_object(ObjectId id) const override;
+  Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const override;
+  Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const override;
+  Result<bool> is_empty(ObjectId directory) const override;
+  Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const override;
+  Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const override;
+  bool damaged() const override { return env_->damaged(); }
+
+  Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
+  void freeze() override;
+  Status commit() override;
+  uint64_t overlay_rows() const override;
+
+  Status begin_load() override;
+  Status load(Record&& record) override;
+  Status finish_load(JournalPosition position, Stamp stamp) override;
+
+  Status scan_objects(const std::function<bool(ObjectRecord&&)>& row) const override;
+  Status scan_names(const std::function<bool(NameRecord&&)>& row) const override;
+  Status scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const override;
+  Status scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const override;
+  Result<std::vector<ObjectId>> scan_nameless() const override;
+
+  Status close_clean() override;
+
+ private:
+  explicit LmdbIndex(IndexDirectory directory) : directory_(std::move(directory)) {}
+  Status open_existing(const IndexIdentity& identity, uint64_t map_bytes);
+  Status create(const IndexIdentity& identity, uint64_t map_bytes);
+  Status read_epochs();
+
+  // RowSource: everything applied so far.
+  Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;
+  Result<NameRow> read_names(NameKey key) const override;
+  Result<ExtentUsage> read_extent(ExtentId id) const override;
+  Result<bool> has_names(ObjectId directory, const std::map<NameKey, NameRow>& above) const override;
+  EpochHighs read_epoch(uint32_t epoch) const override;
+
+  // The overlay's rows of a directory after `after`, newest layer first, complete up to `covered`.
+  struct OverlayNames {
+    std::map<uint64_t, NameRow> rows;
+    uint64_t covered = 0;
+  };
+  OverlayNames overlay_names(ObjectId parent, uint64_t after, size_t limit,
+                             const std::map<NameKey, NameRow>* above) const;
+  Result<std::vector<NameEntry>> merge_names(ObjectId parent, uint64_t after, size_t limit,
+                                             const std::map<NameKey, NameRow>* above) const;
+  // Asks the layers, newest first; null if none has the row.
+  template <class Map, class Key>
+  const typename Map::mapped_type* in_overlay(Map Layer::* table, const Key& key) const;
+  // Decoding errors of rows whose checksum matched: the writer was another program, or memory is bad.
+  template <class T>
+  Result<T> checked(Result<T>&& decoded) const;
+
+  // What a commit writes as one transaction.
+  struct Frozen {
+    Layer rows;
+    IndexState state;
+  };
+  void freeze_locked();
+  template <class Visit>
+  bool visit_layers(const Visit& visit) const;
+  Status write_transaction(const Frozen& frozen);
+  Status write_rows(LmdbEnv::Writer& writer, const Layer& rows, const IndexState& state) const;
+
+  IndexDirectory directory_;
+  std::unique_ptr<LmdbEnv> env_;
+  std::unique_ptr<BulkLoader> loader_;
+
+  // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
+  std::mutex commit_mutex_;
+  mutable std::shared_mutex overlay_mutex_;  // memory work only
+  // All below is guarded by overlay_mutex_. The layers, newest first:
+  Layer active_;
+  std::unique_ptr<Frozen> waiting_;  // for the next commit()
+  std::unique_ptr<Frozen> writing_;  // not changed while it is here: commit() reads it without the lock
+  bool frozen_since_commit_ = false;
+  IndexState state_;                       // with everything applied
+  std::map<uint32_t, EpochHighs> epochs_;  // with everything applied
+  JournalPosition committed_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,51 @@
+// Rows that are newer than those of LMDB: plain containers, guarded by whoever owns them.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+
+#include "store/base/records.h"
+#include "store/index/index.h"
+#include "store/index/rows.h"
+
+namespace kvcachefs {
+
+// Whole rows, each replacing the row of the same key below; a removed row is there as a marker of that.
+struct Layer {
+  std::unordered_map<ObjectId, std::shared_ptr<const ObjectRow>> objects;            // removed: null
+  std::map<NameKey, NameRow> names;                                                  // removed: empty
+  std::map<ExtentId, ExtentUsage> extents;                                           // removed: no bodies
+  std::unordered_map<ObjectId, std::shared_ptr<const SuccessorsRecord>> successors;  // removed: null
+  std::map<uint32_t, EpochHighs> epochs;
+
+  uint64_t rows() const { return objects.size() + names.size() + extents.size() + successors.size(); }
+  bool empty() const { return rows() == 0 && epochs.empty(); }
+
+  // `newer` wins.
+  void absorb(Layer&& newer) {
+    absorb_rows(objects, newer.objects);
+    absorb_rows(names, newer.names);
+    absorb_rows(extents, newer.extents);
+    absorb_rows(successors, newer.successors);
+    absorb_rows(epochs, newer.epochs);
+  }
+
+ private:
+  // Moves nodes, so that nothing is copied and nothing allocated.
+  template <class Map>
+  static void absorb_rows(Map& into, Map& newer) {
+    if (into.empty()) {
+      into.swap(newer);
+      return;
+    }
+    while (!newer.empty()) {
+      auto result = into.insert(newer.extract(newer.begin()));
+      if (!result.inserted) result.position->second = std::move(result.node.mapped());
+    }
+  }
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,242 @@
+#include "store/index/rows.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <limits>
+
+#include <fmt/format.h>
+
+#include "store/base/checksum.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr int kTypeShift = 12;
+uint64_t cookie_mask = ~uint64_t{0};
+
+template <class T>
+void big_endian(KeyBytes& out, T value) {
+  for (size_t i = sizeof(T); i-- > 0;) out.push_back(static_cast<std::byte>(static_cast<uint64_t>(value) >> (8 * i)));
+}
+
+template <class T>
+T from_big_endian(ByteSpan bytes) {
+  uint64_t value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) value = value << 8 | static_cast<uint64_t>(bytes[i]);
+  return static_cast<T>(value);
+}
+
+std::unexpected<Error> bad_key(const char* table, ByteSpan key) {
+  return fail(Code::kCorrupt, fmt::format("index: a key of {} has {} bytes", table, key.size()));
+}
+
+std::unexpected<Error> bad_row(std::string_view which) {
+  return fail(Code::kCorrupt, fmt::format("index: {} does not decode", which));
+}
+
+void encode_totals(const IndexTotals& totals, ByteWriter& out) {
+  for (const uint64_t value :
+       {totals.objects, totals.directories, totals.inline_bodies, totals.packed_bodies, totals.solo_bodies,
+        totals.raw_bodies, totals.quarantined, totals.live_bytes, totals.logical_bytes}) {
+    out.varint(value);
+  }
+}
+
+IndexTotals decode_totals(ByteReader& in) {
+  IndexTotals totals;
+  for (uint64_t* value :
+       {&totals.objects, &totals.directories, &totals.inline_bodies, &totals.packed_bodies, &totals.solo_bodies,
+        &totals.raw_bodies, &totals.quarantined, &totals.live_bytes, &totals.logical_bytes}) {
+    *value = in.varint();
+  }
+  return totals;
+}
+
+}  // namespace
+
+const ByteSpan kIdentityKey = as_bytes("identity");
+const ByteSpan kStateKey = as_bytes("state");
+const ByteSpan kEpochKeyPrefix = as_bytes("epoch");
+
+uint64_t name_cookie(std::string_view name) {
+  // 63 bits, because off_t is signed; 0 to 2 belong to the readers of directories, the last ones to "no more".
+  constexpr uint64_t kFirst = 3, kEnd = std::numeric_limits<int64_t>::max();
+  return kFirst + (checksum(as_bytes(name)) & cookie_mask) % (kEnd - kFirst);
+}
+
+void set_cookie_mask_for_tests(uint64_t mask) { cookie_mask = mask; }
+
+bool ObjectRow::is_directory() const { return S_ISDIR(object.attributes.mode); }
+
+uint32_t ObjectRow::nlink() const {
+  if (!is_directory()) return names;
+  return names > 0 || object.id == kRootId ? 2 + subdirectories : 0;
+}
+
+KeyBytes name_key(NameKey key) {
+  KeyBytes out;
+  out.reserve(16);
+  big_endian(out, key.parent.value);
+  big_endian(out, key.cookie);
+  return out;
+}
+
+KeyBytes object_key(ObjectId id) {
+  KeyBytes out;
+  out.reserve(8);
+  big_endian(out, id.value);
+  return out;
+}
+
+KeyBytes extent_key(ExtentId id) {
+  KeyBytes out;
+  out.reserve(12);
+  big_endian(out, id.epoch);
+  big_endian(out, id.seq);
+  return out;
+}
+
+KeyBytes epoch_key(uint32_t epoch) {
+  KeyBytes out(kEpochKeyPrefix.begin(), kEpochKeyPrefix.end());
+  big_endian(out, epoch);
+  return out;
+}
+
+Result<NameKey> parse_name_key(ByteSpan key) {
+  if (key.size() != 16) return bad_key("names", key);
+  return NameKey{{from_big_endian<uint64_t>(key)}, from_big_endian<uint64_t>(key.subspan(8))};
+}
+
+Result<ObjectId> parse_object_key(ByteSpan key) {
+  if (key.size() != 8) return bad_key("objects", key);
+  return ObjectId{from_big_endian<uint64_t>(key)};
+}
+
+Result<ExtentId> parse_extent_key(ByteSpan key) {
+  if (key.size() != 12) return bad_key("extents", key);
+  return ExtentId{from_big_endian<uint32_t>(key), from_big_endian<uint64_t>(key.subspan(4))};
+}
+
+Result<uint32_t> parse_epoch_key(ByteSpan key) {
+  if (key.size() != kEpochKeyPrefix.size() + 4) return bad_key("meta", key);
+  return from_big_endian<uint32_t>(key.subspan(kEpochKeyPrefix.size()));
+}
+
+void encode_row(const NameRow& row, Bytes& out) {
+  ByteWriter writer(out);
+  for (const NameEntry& entry : row) {
+    encode_name(entry.name, writer);
+    writer.varint(entry.child.value >> ObjectId::kNumberBits);
+    writer.varint(entry.child.number());
+    writer.u8(static_cast<uint8_t>((entry.type_bits & kTypeMask) >> kTypeShift));
+  }
+}
+
+void encode_row(const ObjectRow& row, Bytes& out) {
+  ByteWriter writer(out);
+  // Most have no subdirectories: one byte for both.
+  writer.varint(uint64_t{row.names} << 1 | (row.subdirectories > 0 ? 1 : 0));
+  if (row.subdirectories > 0) writer.varint(row.subdirectories);
+  encode_object(row.object, writer);
+}
+
+void encode_row(const ExtentUsage& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u8(static_cast<uint8_t>(row.kind));
+  writer.varint(row.live_bytes);
+  writer.varint(row.bodies);
+  writer.varint(row.object.value);
+}
+
+void encode_row(const EpochHighs& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.varint(row.number);
+  writer.varint(row.extent);
+}
+
+void encode_row(const CommittedState& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u8(row.loading ? 1 : 0);
+  writer.u32(row.state.position.epoch);
+  writer.u64(row.state.position.seq);
+  writer.u64(row.state.position.offset);
+  writer.u64(row.state.stamp.value);
+  encode_totals(row.state.totals, writer);
+}
+
+void encode_row(const IndexIdentity& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u32(kIndexFormat);
+  writer.raw(row.volume_uuid);
+  writer.text(row.node);
+}
+
+Result<NameRow> decode_name_row(NameKey key, ByteSpan value) {
+  NameRow row;
+  ByteReader in(value);
+  while (in.ok() && !in.at_end()) {
+    NameEntry entry;
+    auto name = decode_name(in);
+    if (!name) return std::unexpected(std::move(name).error().at("index: a name"));
+    entry.name = std::move(*name);
+    const uint64_t home = in.varint();
+    entry.child = ObjectId{home << ObjectId::kNumberBits | in.varint()};
+    entry.type_bits = static_cast<uint32_t>(in.u8()) << kTypeShift;
+    entry.cookie = key.cookie;
+    row.push_back(std::move(entry));
+  }
+  if (!in.ok() || row.empty()) return bad_row("a row of names");
+  return row;
+}
+
+Result<ObjectRow> decode_object_row(ObjectId id, ByteSpan value, bool summary) {
+  ObjectRow row;
+  ByteReader in(value);
+  const uint64_t counts = in.varint();
+  row.names = static_cast<uint32_t>(counts >> 1);
+  if (counts & 1) row.subdirectories = static_cast<uint32_t>(in.varint());
+  auto object = decode_object(in, summary ? ObjectParts::kSummary : ObjectParts::kAll);
+  if (!object) return std::unexpected(std::move(object).error().at(fmt::format("index: object {:#x}", id.value)));
+  row.object = std::move(*object);
+  if (!in.ok() || (!summary && !in.at_end()) || row.object.id != id) return bad_row("a row of objects");
+  return row;
+}
+
+Result<ExtentUsage> decode_extent_row(ByteSpan value) {
+  ExtentUsage usage;
+  ByteReader in(value);
+  const uint8_t kind = in.u8();
+  usage.kind = static_cast<PlaceKind>(kind);
+  usage.live_bytes = in.varint();
+  usage.bodies = in.varint();
+  usage.object.value = in.varint();
+  if (!in.ok() || !in.at_end() || kind > static_cast<uint8_t>(PlaceKind::kRaw)) return bad_row("a row of extents");
+  return usage;
+}
+
+Result<EpochHighs> decode_epoch_row(ByteSpan value) {
+  ByteReader in(value);
+  EpochHighs highs;
+  highs.number = in.varint();
+  highs.extent = in.varint();
+  if (!in.ok() || !in.at_end()) return bad_row("the row of an epoch");
+  return highs;
+}
+
+Result<CommittedState> decode_state_row(ByteSpan value) {
+  ByteReader in(value);
+  CommittedState row;
+  row.loading = in.u8() != 0;
+  row.state.position.epoch = in.u32();
+  row.state.position.seq = in.u64();
+  row.state.position.offset = in.u64();
+  row.state.stamp.value = in.u64();
+  row.state.totals = decode_totals(in);
+  if (!in.ok() || !in.at_end()) return bad_row("the row of its state");
+  return row;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,96 @@
+// Keys and values of the index's tables. Keys are big endian, so that LMDB's order is the order of ids and cookies;
+// values are little endian like every format here. Private to the index: other formats never refer to these bytes, and
+// a change of them raises kIndexFormat, upon which an index of the old format is rebuilt.
+//
+//   names       parent (8) cookie (8)  -> entries in name order: name, child, type
+//   objects     id (8)                 -> names and subdirectories that count into nlink, object as in the journal
+//   extents     epoch (4) seq (8)      -> usage
+//   successors  id (8)                 -> record as in the journal
+//   meta        "identity", "state", "epoch" epoch (4)
+// The environment adds a checksum to every value (lmdb_env.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "store/base/bytes.h"
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+inline constexpr uint32_t kIndexFormat = 1;
+inline constexpr uint32_t kTypeMask = 0170000;  // S_IFMT
+
+struct NameKey {
+  ObjectId parent;
+  uint64_t cookie = 0;
+  auto operator<=>(const NameKey&) const = default;
+};
+
+// Names of one directory with one cookie: one entry, but for collisions; sorted by name.
+using NameRow = std::vector<NameEntry>;
+
+struct ObjectRow {
+  ObjectRecord object;          // its nlink is not kept here
+  uint32_t names = 0;           // that lead to it
+  uint32_t subdirectories = 0;  // of a directory, by the types in its names
+
+  bool is_directory() const;
+  // Files: names. Directories: 2 + subdirectories, or 0 without a name (the root needs none).
+  uint32_t nlink() const;
+};
+
+// What is known of an epoch beyond the rows that are left of it.
+struct EpochHighs {
+  uint64_t number = 0;
+  uint64_t extent = 0;
+  bool operator==(const EpochHighs&) const = default;
+};
+
+struct IndexState {
+  JournalPosition position;
+  Stamp stamp;
+  IndexTotals totals;
+};
+struct CommittedState {
+  IndexState state;
+  bool loading = false;  // a bulk load has not reached its end: the tables are of no use
+};
+
+// Tests narrow cookies to make names collide; the default is all of the hash. Not thread-safe.
+void set_cookie_mask_for_tests(uint64_t mask);
+
+using KeyBytes = std::vector<std::byte>;
+KeyBytes name_key(NameKey key);
+KeyBytes object_key(ObjectId id);  // also of successors
+KeyBytes extent_key(ExtentId id);
+KeyBytes epoch_key(uint32_t epoch);
+extern const ByteSpan kIdentityKey;
+extern const ByteSpan kStateKey;
+extern const ByteSpan kEpochKeyPrefix;
+
+// From keys that a scan met; kCorrupt if they have another length.
+Result<NameKey> parse_name_key(ByteSpan key);
+Result<ObjectId> parse_object_key(ByteSpan key);
+Result<ExtentId> parse_extent_key(ByteSpan key);
+Result<uint32_t> parse_epoch_key(ByteSpan key);
+
+void encode_row(const NameRow& row, Bytes& out);
+void encode_row(const ObjectRow& row, Bytes& out);
+void encode_row(const ExtentUsage& row, Bytes& out);
+void encode_row(const EpochHighs& row, Bytes& out);
+void encode_row(const CommittedState& row, Bytes& out);
+void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
+
+// kCorrupt if the bytes are not what encode_row() makes or contradict the key.
+Result<NameRow> decode_name_row(NameKey key, ByteSpan value);
+// `summary`: without checksums and inline bytes.
+Result<ObjectRow> decode_object_row(ObjectId id, ByteSpan value, bool summary = false);
+Result<ExtentUsage> decode_extent_row(ByteSpan value);
+Result<EpochHighs> decode_epoch_row(ByteSpan value);
+Result<CommittedState> decode_state_row(ByteSpan value);
+
+}  // namespace kvcachefs

@@ -1,0 +1,159 @@
+#include "store/journal/epoch_walk.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "store/journal/file_header.h"
+
+namespace kvcachefs {
+namespace {
+
+FrameReader make_reader(FilePtr file, uint64_t size_bytes, const FileIdentity& identity, uint64_t seq) {
+  return FrameReader(
+      [file = std::move(file)](std::span<std::byte> into, uint64_t offset) { return file->read(into, offset); },
+      size_bytes, FrameKey(FileKind::kJournal, identity, seq));
+}
+
+// Whether the files before it lead up to `file`: `before` is the one walked last, none at the start.
+bool leads_to(const WalkedFile& file, const WalkedFile* before, JournalLink from) {
+  if (!file.header) return true;  // cannot be told; its header is reported anyway
+  const auto& previous = file.header->header.previous;
+  if (before) return previous && previous->seq == before->seq;
+  if (file.seq == from.seq) return true;
+  return previous ? *previous == from : from == JournalLink{};
+}
+
+}  // namespace
+
+Result<EpochWalk> EpochWalk::open(Volume& volume, const FileIdentity& identity) {
+  EpochWalk walk(volume, identity);
+  KVC_ASSIGN(const auto seqs, list_seqs(volume, journal_directory(identity.node, identity.epoch), ".log"));
+  for (const uint64_t seq : seqs) KVC_TRY(walk.read_header(seq));
+  walk.link();
+  return walk;
+}
+
+Status EpochWalk::read_header(uint64_t seq) {
+  WalkedFile walked;
+  walked.path = journal_path(identity_.node, identity_.epoch, seq);
+  walked.seq = seq;
+  KVC_ASSIGN(const FilePtr file, volume_->open(walked.path, {}));
+  KVC_ASSIGN(const FileInfo info, file->info());
+  walked.size_bytes = info.size_bytes;
+  Bytes start(static_cast<size_t>(std::min<uint64_t>(info.size_bytes, kMaxHeaderBytes)));
+  KVC_ASSIGN(const size_t got, file->read(start, 0));
+  start.resize(std::min(got, start.size()));
+  auto decoded = decode_journal_header(start);
+  if (!decoded && decoded.error().code == Code::kVersion) {
+    return std::unexpected(std::move(decoded).error().at(walked.path));
+  }
+  if (!decoded) {
+    walked.why = std::move(decoded.error().message);
+    files_.push_back(std::move(walked));
+    return {};
+  }
+  const FileIdentity& found = decoded->header.identity;
+  FileIdentity same_place = identity_;
+  same_place.epoch = found.epoch;
+  if (auto same = check_identity(found, same_place); !same) {
+    return std::unexpected(std::move(same).error().at(walked.path));
+  }
+  if (found.epoch != identity_.epoch || decoded->header.seq != seq) {
+    walked.why = fmt::format("is journal file {} of epoch {}, in the wrong place", decoded->header.seq, found.epoch);
+  } else {
+    walked.header = std::move(*decoded);
+  }
+  files_.push_back(std::move(walked));
+  return {};
+}
+
+// Backwards along the chain of headers: each tells which file came before it and where that one's good frames end.
+void EpochWalk::link() {
+  std::optional<JournalLink> expected;
+  bool first_known = false;  // a header said that nothing comes before it
+  for (auto file = files_.rbegin(); file != files_.rend(); ++file) {
+    if (first_known || (expected && file->seq > expected->seq)) {
+      file->outside_chain = true;
+      continue;
+    }
+    if (expected && file->seq == expected->seq) file->good_end = expected->end;
+    expected.reset();
+    if (!file->header) continue;  // it may link to any file before it
+    expected = file->header->header.previous;
+    first_known = !expected;
+  }
+}
+
+Status EpochWalk::walk(JournalLink from, const WalkVisitor& visitor) const {
+  const WalkedFile* before = nullptr;
+  for (const WalkedFile& file : files_) {
+    if (file.outside_chain || file.seq < from.seq) continue;
+    if (!leads_to(file, before, from)) {
+      const Gap gap{file.seq, 0, fmt::format("{}: journal files before it are missing", file.path), before == nullptr};
+      KVC_ASSIGN(const bool go_on, visitor.gap(gap));
+      if (!go_on) return {};
+    }
+    KVC_ASSIGN(const bool go_on, walk_file(file, file.seq == from.seq ? from.end : 0, visitor));
+    if (!go_on) return {};
+    before = &file;
+  }
+  return {};
+}
+
+Result<bool> EpochWalk::walk_file(const WalkedFile& file, uint64_t from_offset, const WalkVisitor& visitor) const {
+  const uint64_t header_bytes = file.header ? file.header->size_bytes : 0;
+  const uint64_t start = std::max(from_offset, header_bytes);
+  const uint64_t limit = std::min(file.size_bytes, file.good_end.value_or(file.size_bytes));
+  if (!file.header && from_offset == 0) {
+    KVC_ASSIGN(const bool go_on, visitor.gap({file.seq, 0, fmt::format("{}: {}", file.path, file.why), false}));
+    if (!go_on) return false;
+  }
+  if (start > limit) {
+    return visitor.gap({file.seq, limit,
+                        fmt::format("{}: ends at {}, but was read up to {} before", file.path, limit, from_offset),
+                        true});
+  }
+  KVC_ASSIGN(const bool go_on, walk_frames(file, start, limit, visitor));
+  if (go_on && file.good_end && file.size_bytes > *file.good_end) visitor.given_up_tail(file);
+  return go_on;
+}
+
+Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit,
+                                    const WalkVisitor& visitor) const {
+  KVC_ASSIGN(FilePtr opened, volume_->open(file.path, {}));
+  FrameReader reader = make_reader(std::move(opened), limit, identity_, file.seq);
+  while (offset < limit) {
+    KVC_ASSIGN(const auto frame, reader.at(offset));
+    if (frame) {
+      offset = frame->end();
+      KVC_ASSIGN(const bool go_on, visitor.frame(file, *frame));
+      if (!go_on) return false;
+      continue;
+    }
+    KVC_ASSIGN(const auto next, reader.find(offset + (offset == 0 ? 0 : 1)));
+    if (!next) break;
+    // Offset 0 is where a header should be: reported already.
+    if (offset != 0) {
+      KVC_ASSIGN(const bool go_on,
+                 visitor.gap({file.seq, offset,
+                              fmt::format("{}: bytes {} to {} are damaged", file.path, offset, next->offset), false}));
+      if (!go_on) return false;
+    }
+    offset = next->offset;
+  }
+  if (file.good_end && offset < *file.good_end) {
+    return visitor.gap(
+        {file.seq, offset, fmt::format("{}: frames from {} to {} are lost", file.path, offset, *file.good_end), false});
+  }
+  if (offset < limit && (offset != 0 || file.header)) {
+    return visitor.gap({file.seq, offset,
+                        fmt::format("{}: ends in a broken frame at {} ({} bytes)", file.path, offset, limit - offset),
+                        false});
+  }
+  return true;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,41 @@
+// The header that every file of a volume begins with (store/FORMAT.md, "File header"). Its first 24 bytes keep their
+// meaning in every format version, so that a file of a newer program is told from a damaged one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "store/base/bytes.h"
+#include "store/base/result.h"
+#include "store/journal/journal.h"
+
+namespace kvcachefs {
+
+// Written to VOLUME and every other file; this program reads and writes only this one.
+inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr size_t kHeaderPreludeBytes = 24;
+inline constexpr size_t kMaxHeaderBytes = 4096;
+
+enum class FileKind : uint8_t { kVolume = 1, kJournal = 2, kCheckpoint = 3, kPackExtent = 4 };
+const char* file_kind_name(FileKind kind);
+
+// The whole header around `body`, zero-padded to `padded_bytes` if that is not 0. `body` must fit kMaxHeaderBytes.
+Bytes encode_header(FileKind kind, ByteSpan body, size_t padded_bytes = 0);
+
+struct HeaderView {
+  ByteSpan body;          // into the bytes given, padding included
+  size_t size_bytes = 0;  // of the whole header: the content begins here
+};
+// `start` is the beginning of a file, kMaxHeaderBytes or what there is. kVersion: intact, but of another version.
+Result<HeaderView> decode_header(FileKind kind, ByteSpan start);
+
+void encode_identity(const FileIdentity& identity, ByteWriter& out);
+// On bad bytes `in` is not ok() afterwards.
+FileIdentity decode_identity(ByteReader& in);
+// kCorrupt, saying what differs, unless `found` is `expected`.
+Status check_identity(const FileIdentity& found, const FileIdentity& expected);
+
+std::string format_uuid(const std::array<std::byte, 16>& uuid);
+
+}  // namespace kvcachefs

@@ -1,0 +1,50 @@
+// Reads the frames of one file in order, a window at a time, and finds the next valid one behind damage.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "store/base/bytes.h"
+#include "store/base/result.h"
+#include "store/journal/frame.h"
+
+namespace kvcachefs {
+
+struct Frame {
+  uint64_t offset = 0;  // of its header
+  ByteSpan payload;     // in the reader's window: valid until its next call
+  uint64_t end() const { return offset + kFrameHeaderBytes + payload.size(); }
+};
+
+// Not thread-safe. Holds a window of about 1 MiB, or of one frame if that is longer.
+class FrameReader {
+ public:
+  // As File::read: fewer bytes than asked only at the end of the file.
+  using Read = std::function<Result<size_t>(std::span<std::byte> into, uint64_t offset)>;
+
+  // Frames end at `size_bytes` or before.
+  FrameReader(Read read, uint64_t size_bytes, FrameKey key);
+
+  uint64_t size_bytes() const { return size_bytes_; }
+  // The first `length` bytes of the file or what there is of them (for the file header).
+  Result<ByteSpan> head(size_t length) { return view(0, length); }
+  // The frame at `offset`; nullopt if there is no valid one. Errors are those of reading.
+  Result<std::optional<Frame>> at(uint64_t offset);
+  // The first valid frame at or after `offset`; nullopt if there is none. Gives up (nullopt) once it has hashed a few
+  // times the file's size in false starts, so that crafted files cost linear time.
+  Result<std::optional<Frame>> find(uint64_t offset);
+
+ private:
+  Result<ByteSpan> view(uint64_t offset, size_t length);
+
+  Read read_;
+  uint64_t size_bytes_;
+  FrameKey key_;
+  Bytes window_;
+  uint64_t window_offset_ = 0;
+  uint64_t search_budget_bytes_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,246 @@
+// JournalWriter. Locks: `commit_mutex` serialises append() and rotate() and is held over their I/O; `sync_mutex` the
+// same for sync() (of two syncs of one descriptor at once only one would hear of an error); `mutex` guards the numbers
+// that both look at and is never held over I/O. Order: commit_mutex or sync_mutex, then mutex.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include "store/journal/frame.h"
+#include "store/journal/frame_reader.h"
+#include "store/journal/journal.h"
+#include "store/journal/journal_file.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr size_t kMaxHeaderTextBytes = 255;    // node and boot id: the header stays far below its limit
+constexpr size_t kScratchBytes = 1024 * 1024;  // kept between appends
+
+// A file with bytes that no successful sync covers yet.
+struct OpenJournal {
+  FilePtr file;
+  uint64_t seq = 0;
+  Bytes header;
+  uint64_t start = 0;   // behind the header
+  uint64_t end = 0;     // behind the last good frame
+  uint64_t synced = 0;  // everything below is on the medium
+  bool sync_failed = false;
+};
+
+Status write_one(File& file, ByteSpan bytes, uint64_t offset) {
+  const ByteSpan pieces[] = {bytes};
+  return file.write(pieces, offset);
+}
+
+}  // namespace
+
+struct JournalWriter::State {
+  std::shared_ptr<Volume> volume;
+  FileIdentity identity;
+  std::string boot_id;
+  uint64_t max_file_bytes = 0;
+
+  std::mutex commit_mutex;
+  bool abandoned = false;  // the current file takes no more frames: a write to it failed
+  uint64_t next_seq = 0;   // of the next file; rises with every attempt to make one
+  Bytes payload, frame;    // scratch of append()
+
+  std::mutex sync_mutex;
+
+  mutable std::mutex mutex;
+  std::shared_ptr<OpenJournal> current;                // its numbers change under `mutex` only
+  std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
+  uint64_t names_made = 0, names_synced = 0;
+  uint64_t bytes_since_rotate = 0;
+
+  Status open_next();
+  Status write_frame();
+  Status sync_file(OpenJournal& journal);
+  Status rewrite(const OpenJournal& journal, uint64_t from, uint64_t to);
+  JournalPosition position_locked() const { return {identity.epoch, current->seq, current->end}; }
+};
+
+// Makes the file after `current` (or the first) and switches to it. On failure `current` stays.
+Status JournalWriter::State::open_next() {
+  const uint64_t seq = next_seq++;
+  const std::string path = journal_path(identity.node, identity.epoch, seq);
+  JournalFileHeader header{identity, seq, boot_id, std::nullopt};
+  if (current) header.previous = JournalLink{current->seq, current->end};
+  const Bytes bytes = encode_journal_header(header);
+  KVC_ASSIGN(FilePtr file, volume->open(path, {.writable = true, .create_exclusive = true}));
+  if (auto written = write_one(*file, bytes, 0); !written) {
+    // A rest that cannot be removed does no harm: no later header links to it.
+    (void)volume->remove_file(path);
+    return written;
+  }
+  const uint64_t start = bytes.size();
+  auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, bytes, start, start, 0, false});
+  const std::lock_guard lock(mutex);
+  if (current && (current->synced < current->end || current->sync_failed)) unsynced.push_back(current);
+  current = std::move(opened);
+  abandoned = false;
+  ++names_made;
+  return {};
+}
+
+// Writes `frame` at the end of the current file.
+Status JournalWriter::State::write_frame() {
+  if (auto written = write_one(*current->file, frame, current->end); !written) {
+    // Whatever reached the file must not count. The next file's header says where this one ends; until there is one,
+    // cutting the file is the only way, and it may fail as well: then a reader may still see the batch.
+    abandoned = true;
+    (void)current->file->truncate(current->end);
+    return written;
+  }
+  const std::lock_guard lock(mutex);
+  current->end += frame.size();
+  bytes_since_rotate += frame.size();
+  return {};
+}
+
+Result<std::unique_ptr<JournalWriter>> JournalWriter::create(std::shared_ptr<Volume> volume, FileIdentity identity,
+                                                             std::string boot_id, uint64_t max_file_bytes) {
+  if (identity.node.empty() || identity.node.size() > kMaxHeaderTextBytes || boot_id.size() > kMaxHeaderTextBytes) {
+    return fail(Code::kInvalid,
+                fmt::format("journal of node '{}': node must have 1 to {} bytes and boot id '{}' at most "
+                            "as many",
+                            identity.node, kMaxHeaderTextBytes, boot_id));
+  }
+  if (identity.epoch == 0 || identity.epoch > kMaxEpoch) {
+    return fail(Code::kInvalid, fmt::format("journal of node '{}': epoch {} is outside 1..{}", identity.node,
+                                            identity.epoch, kMaxEpoch));
+  }
+  auto state = std::make_shared<State>();
+  state->volume = std::move(volume);
+  state->identity = std::move(identity);
+  state->boot_id = std::move(boot_id);
+  state->max_file_bytes = max_file_bytes;
+  const std::string directory = journal_directory(state->identity.node, state->identity.epoch);
+  KVC_TRY(state->volume->make_directories(directory));
+  KVC_TRY(state->volume->sync_directory(epoch_directory(state->identity.node, state->identity.epoch)));
+  KVC_TRY(state->open_next());
+  std::unique_ptr<JournalWriter> writer(new JournalWriter);
+  writer->state_ = std::move(state);
+  KVC_TRY(writer->sync());
+  return writer;
+}
+
+Result<JournalPosition> JournalWriter::append(const Batch& batch) {
+  State& state = *state_;
+  const std::lock_guard commit(state.commit_mutex);
+  state.payload.clear();
+  encode_batch(batch, state.payload);
+  if (state.payload.size() > kMaxFramePayloadBytes) {
+    return fail(Code::kTooBig, fmt::format("journal of epoch {}: a batch of {} bytes is over the limit of {}: split it",
+                                           state.identity.epoch, state.payload.size(), kMaxFramePayloadBytes));
+  }
+  const uint64_t end = state.current->end;
+  const bool full = end > state.current->start && end + kFrameHeaderBytes + state.payload.size() > state.max_file_bytes;
+  if (state.abandoned || full) KVC_TRY(state.open_next());
+  const FrameKey key(FileKind::kJournal, state.identity, state.current->seq);
+  state.frame.clear();
+  key.append(state.payload, state.current->end, state.frame);
+  KVC_TRY(state.write_frame());
+  if (state.frame.capacity() > kScratchBytes) {
+    state.payload = Bytes();
+    state.frame = Bytes();
+  }
+  return position();
+}
+
+Status JournalWriter::sync() {
+  State& state = *state_;
+  const std::lock_guard one_sync(state.sync_mutex);
+  std::vector<std::shared_ptr<OpenJournal>> owed;
+  std::shared_ptr<OpenJournal> current;
+  uint64_t names_made = 0;
+  bool name_owed = false;
+  {
+    const std::lock_guard lock(state.mutex);
+    owed = state.unsynced;
+    current = state.current;
+    names_made = state.names_made;
+    name_owed = state.names_synced < names_made;
+  }
+  for (const auto& journal : owed) KVC_TRY(state.sync_file(*journal));
+  KVC_TRY(state.sync_file(*current));
+  if (name_owed) {
+    KVC_TRY(state.volume->sync_directory(journal_directory(state.identity.node, state.identity.epoch)));
+  }
+  const std::lock_guard lock(state.mutex);
+  // Files before the current one take no more frames, so what was synced here is all of them.
+  std::erase_if(state.unsynced, [&](const auto& journal) {
+    return !journal->sync_failed && std::find(owed.begin(), owed.end(), journal) != owed.end();
+  });
+  state.names_synced = std::max(state.names_synced, names_made);
+  return {};
+}
+
+Status JournalWriter::State::sync_file(OpenJournal& journal) {
+  uint64_t from = 0, to = 0;
+  bool failed_before = false;
+  {
+    const std::lock_guard lock(mutex);
+    from = journal.synced;
+    to = journal.end;
+    failed_before = journal.sync_failed;
+  }
+  if (from == to && !failed_before) return {};
+  Status status = failed_before ? rewrite(journal, from, to) : Status{};
+  if (status) status = journal.file->sync_data();
+  const std::lock_guard lock(mutex);
+  journal.sync_failed = !status;
+  if (status) journal.synced = std::max(journal.synced, to);
+  return status;
+}
+
+// After a failed sync the kernel may have dropped the pages or marked them clean, so that a later sync succeeds without
+// having written them. They are read back, must be the frames that were appended, and are written once more.
+Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, uint64_t to) {
+  if (from < journal.start) {
+    KVC_TRY(write_one(*journal.file, journal.header, 0));
+    from = journal.start;
+  }
+  const FrameKey key(FileKind::kJournal, identity, journal.seq);
+  FrameReader reader([&](std::span<std::byte> into, uint64_t offset) { return journal.file->read(into, offset); }, to,
+                     key);
+  while (from < to) {
+    KVC_ASSIGN(const auto found, reader.at(from));
+    if (!found) {
+      return fail(Code::kIo, fmt::format("{}: syncing it failed and bytes from {} on are lost since: unmount and mount "
+                                         "again",
+                                         journal.file->path(), from));
+    }
+    Bytes bytes;
+    key.append(found->payload, from, bytes);
+    KVC_TRY(write_one(*journal.file, bytes, from));
+    from = found->end();
+  }
+  return {};
+}
+
+Result<JournalPosition> JournalWriter::rotate() {
+  State& state = *state_;
+  const std::lock_guard commit(state.commit_mutex);
+  if (state.abandoned || state.current->end > state.current->start) KVC_TRY(state.open_next());
+  const std::lock_guard lock(state.mutex);
+  state.bytes_since_rotate = 0;
+  return state.position_locked();
+}
+
+JournalPosition JournalWriter::position() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->position_locked();
+}
+
+uint64_t JournalWriter::bytes_since_rotate() const {
+  const std::lock_guard lock(state_->mutex);
+  return state_->bytes_since_rotate;
+}
+
+}  // namespace kvcachefs

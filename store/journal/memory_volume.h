@@ -1,0 +1,52 @@
+// For tests and fuzz targets of this room: the few calls that journals and checkpoints make, on files in memory. Not
+// thread-safe. For faults and power cuts there is SimVolume (store/volume/fault_volume.h).
+#pragma once
+
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/base/bytes.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class MemoryVolume final : public Volume {
+ public:
+  using Files = std::map<std::string, std::shared_ptr<Bytes>>;
+  Files& files() { return files_; }
+  // Makes the directories above it, too.
+  void put(const std::string& path, ByteSpan content);
+  // > 0: that many more writes succeed, then each fails with ENOSPC after half of its bytes; < 0: none fails.
+  int writes_until_full = -1;
+  // Syncs of files fail with EIO while set.
+  bool sync_fails = false;
+  int file_syncs = 0;
+  int directory_syncs = 0;
+
+  const VolumeFeatures& features() const override { return features_; }
+  const std::string& root() const override { return root_; }
+  Result<FilePtr> open(const std::string& path, OpenOptions options) override;
+  Status make_directory(const std::string& path) override;
+  Status make_directories(const std::string& path) override;
+  Status remove_file(const std::string& path) override;
+  Status remove_directory(const std::string& path) override;
+  Status rename(const std::string& from, const std::string& to) override;
+  Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
+  Result<FileInfo> info(const std::string& path) override;
+  Status sync_directory(const std::string& path) override;
+  Result<SpaceInfo> space() override;
+  Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
+  void submit(std::vector<IoRequest> requests) override;
+  void drain() override {}
+
+ private:
+  VolumeFeatures features_;
+  std::string root_ = "memory";
+  Files files_;
+  std::set<std::string> directories_;
+};
+
+}  // namespace kvcachefs

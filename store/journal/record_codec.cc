@@ -1,0 +1,537 @@
+#include "store/journal/record_codec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <optional>
+#include <type_traits>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+namespace {
+
+enum class RecordType : uint8_t {
+  kPut = 1,
+  kAttributes = 2,
+  kName = 3,
+  kUnname = 4,
+  kMove = 5,
+  kTouch = 6,
+  kSuccessors = 7,
+  kSynced = 8,
+};
+
+// Flag bytes. A bit that is not listed is refused: it may change the meaning of what follows.
+constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2, kAttributesKnown = 3;
+constexpr uint8_t kBodyHasChecksums = 1, kBodyHasInline = 2, kBodyQuarantined = 4, kBodyKnown = 7;
+constexpr uint8_t kNamePacked = 1, kNamePackedAtStart = 2, kNameKnown = 3;
+// Place byte: kind in the low three bits, then these.
+constexpr uint8_t kPlaceKindMask = 7, kPlaceHasExtent = 8, kPlaceHasEpoch = 16, kPlaceHasLength = 32;
+constexpr uint8_t kOffsetZero = 0, kOffsetBlocks = 1, kOffsetBytes = 2;  // in the top two bits
+constexpr int kOffsetShift = 6;
+
+// Shorter runs gain nothing after the bytes that describe them.
+constexpr size_t kMinHexRun = 8;
+
+constexpr size_t kUsualRecordBytes = 128;
+
+// A ByteReader whose first refusal is kept, so that decoders read on and check once.
+class Cursor {
+ public:
+  explicit Cursor(ByteReader& in) : in_(in) {}
+  ByteReader& in() { return in_; }
+  bool ok() const { return in_.ok() && !error_; }
+  uint8_t u8() { return in_.u8(); }
+  uint64_t u64() { return in_.u64(); }
+  uint64_t varint() { return in_.varint(); }
+  int64_t svarint() { return in_.svarint(); }
+  uint32_t varint32(const char* what) {
+    const uint64_t value = in_.varint();
+    if (value > std::numeric_limits<uint32_t>::max()) refuse(fmt::format("{} {} is out of range", what, value));
+    return static_cast<uint32_t>(value);
+  }
+  ObjectId id() {
+    const uint64_t home = in_.varint();
+    const uint64_t number = in_.varint();
+    if (home >> (64 - ObjectId::kNumberBits) || number >> ObjectId::kNumberBits) {
+      refuse(fmt::format("object id {}:{} is out of range", home, number));
+      return {};
+    }
+    return ObjectId{(home << ObjectId::kNumberBits) | number};
+  }
+  uint8_t flags(uint8_t known, const char* what) {
+    const uint8_t value = in_.u8();
+    if (value & static_cast<uint8_t>(~known)) refuse_version(fmt::format("{} flags {:#x}", what, value));
+    return value;
+  }
+  void refuse(std::string why) { keep(Code::kCorrupt, std::move(why)); }
+  void refuse_version(const std::string& what) {
+    keep(Code::kVersion, what + " not known to this program: written by a newer kvcachefs, or damaged");
+  }
+  Status end(const char* what) {
+    if (error_) return std::unexpected(std::move(*error_).at(what));
+    if (!in_.ok()) return fail(Code::kCorrupt, fmt::format("{}: ends too early or holds an overlong number", what));
+    return {};
+  }
+
+ private:
+  void keep(Code code, std::string message) {
+    if (!error_ && in_.ok()) error_ = Error{code, 0, std::move(message)};
+  }
+  ByteReader& in_;
+  std::optional<Error> error_;
+};
+
+// Differences are taken modulo 2^64, so that every pair of values has one.
+int64_t difference(int64_t value, int64_t base) {
+  return static_cast<int64_t>(static_cast<uint64_t>(value) - static_cast<uint64_t>(base));
+}
+int64_t sum(int64_t base, int64_t delta) {
+  return static_cast<int64_t>(static_cast<uint64_t>(base) + static_cast<uint64_t>(delta));
+}
+
+void put_id(ObjectId id, ByteWriter& out) {
+  out.varint(id.value >> ObjectId::kNumberBits);  // the epoch, with the node ordinal above it
+  out.varint(id.number());
+}
+
+void put_id_delta(ObjectId id, ObjectId base, ByteWriter& out) {
+  out.svarint(static_cast<int64_t>(id.value - base.value));
+}
+ObjectId get_id_delta(Cursor& in, ObjectId base) { return ObjectId{base.value + static_cast<uint64_t>(in.svarint())}; }
+
+void put_attributes(const Attributes& attributes, ByteWriter& out) {
+  out.u8(static_cast<uint8_t>((attributes.rdev ? kAttributesHaveRdev : 0) |
+                              (attributes.xattrs.empty() ? 0 : kAttributesHaveXattrs)));
+  out.varint(attributes.mode);
+  out.varint(attributes.uid);
+  out.varint(attributes.gid);
+  if (attributes.rdev) out.varint(attributes.rdev);
+  out.svarint(attributes.btime_ns);
+  out.svarint(difference(attributes.mtime_ns, attributes.btime_ns));
+  out.svarint(difference(attributes.ctime_ns, attributes.mtime_ns));
+  out.svarint(difference(attributes.atime_ns, attributes.btime_ns));
+  if (attributes.xattrs.empty()) return;
+  out.varint(attributes.xattrs.size());
+  for (const Xattr& xattr : attributes.xattrs) {
+    out.text(xattr.name);
+    out.text(xattr.value);
+  }
+}
+
+Attributes get_attributes(Cursor& in) {
+  Attributes attributes;
+  const uint8_t flags = in.flags(kAttributesKnown, "attribute");
+  attributes.mode = in.varint32("mode");
+  attributes.uid = in.varint32("uid");
+  attributes.gid = in.varint32("gid");
+  if (flags & kAttributesHaveRdev) attributes.rdev = in.varint32("device number");
+  attributes.btime_ns = in.svarint();
+  attributes.mtime_ns = sum(attributes.btime_ns, in.svarint());
+  attributes.ctime_ns = sum(attributes.mtime_ns, in.svarint());
+  attributes.atime_ns = sum(attributes.btime_ns, in.svarint());
+  if (!(flags & kAttributesHaveXattrs)) return attributes;
+  const uint64_t count = in.varint();
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {  // grows with what was really read, whatever `count` says
+    Xattr xattr;
+    xattr.name = in.in().text();
+    xattr.value = in.in().text();
+    attributes.xattrs.push_back(std::move(xattr));
+  }
+  return attributes;
+}
+
+uint64_t default_length(PlaceKind kind, uint64_t size_bytes) { return kind == PlaceKind::kNone ? 0 : size_bytes; }
+
+// `home` is the epoch of the object, the usual one of its extent; `size_bytes` its size, the usual length.
+void put_place(const Place& place, uint32_t home, uint64_t size_bytes, ByteWriter& out) {
+  const bool extent = place.extent.epoch != 0 || place.extent.seq != 0;
+  const bool epoch = extent && place.extent.epoch != home;
+  const bool length = place.length != default_length(place.kind, size_bytes);
+  const uint8_t form = place.offset == 0 ? kOffsetZero : place.offset % kBlockBytes == 0 ? kOffsetBlocks : kOffsetBytes;
+  out.u8(static_cast<uint8_t>(static_cast<uint8_t>(place.kind) | (extent ? kPlaceHasExtent : 0) |
+                              (epoch ? kPlaceHasEpoch : 0) | (length ? kPlaceHasLength : 0) | (form << kOffsetShift)));
+  if (epoch) out.varint(place.extent.epoch);
+  if (extent) out.varint(place.extent.seq);
+  if (form == kOffsetBlocks) out.varint(place.offset / kBlockBytes);
+  if (form == kOffsetBytes) out.varint(place.offset);
+  if (length) out.varint(place.length);
+}
+
+uint64_t get_offset(Cursor& in, uint8_t form) {
+  if (form == kOffsetZero) return 0;
+  const uint64_t value = in.varint();
+  if (form == kOffsetBytes) return value;
+  if (value > std::numeric_limits<uint64_t>::max() / kBlockBytes) {
+    in.refuse(fmt::format("offset of {} blocks is out of range", value));
+    return 0;
+  }
+  return value * kBlockBytes;
+}
+
+Place get_place(Cursor& in, uint32_t home, uint64_t size_bytes) {
+  Place place;
+  const uint8_t head = in.u8();
+  const uint8_t kind = head & kPlaceKindMask;
+  const uint8_t form = static_cast<uint8_t>(head >> kOffsetShift);
+  if (kind > static_cast<uint8_t>(PlaceKind::kRaw) || form > kOffsetBytes ||
+      ((head & kPlaceHasEpoch) && !(head & kPlaceHasExtent))) {
+    in.refuse_version(fmt::format("place {:#x}", head));
+    return place;
+  }
+  place.kind = static_cast<PlaceKind>(kind);
+  if (head & kPlaceHasExtent) {
+    place.extent.epoch = head & kPlaceHasEpoch ? in.varint32("extent epoch") : home;
+    place.extent.seq = in.varint();
+  }
+  place.offset = get_offset(in, form);
+  place.length = head & kPlaceHasLength ? in.varint() : default_length(place.kind, size_bytes);
+  return place;
+}
+
+void put_body(const Body& body, uint32_t home, ByteWriter& out) {
+  out.u8(static_cast<uint8_t>((body.checksums.empty() ? 0 : kBodyHasChecksums) |
+                              (body.inline_bytes.empty() ? 0 : kBodyHasInline) |
+                              (body.quarantined ? kBodyQuarantined : 0)));
+  out.varint(body.size_bytes);
+  out.varint(body.version);
+  put_place(body.place, home, body.size_bytes, out);
+  if (!body.checksums.empty()) {
+    out.varint(body.checksums.size());
+    for (const uint64_t checksum : body.checksums) out.u64(checksum);
+  }
+  if (!body.inline_bytes.empty()) {
+    out.varint(body.inline_bytes.size());
+    out.raw(body.inline_bytes);
+  }
+}
+
+void get_checksums(Cursor& in, std::vector<uint64_t>& checksums) {
+  const uint64_t count = in.varint();
+  if (count > in.in().left() / sizeof(uint64_t)) {
+    in.refuse(fmt::format("{} checksums in {} bytes", count, in.in().left()));
+    return;
+  }
+  checksums.reserve(static_cast<size_t>(count));
+  for (uint64_t i = 0; i < count; ++i) checksums.push_back(in.u64());
+}
+
+Body get_body(Cursor& in, uint32_t home, ObjectParts parts) {
+  Body body;
+  const uint8_t flags = in.flags(kBodyKnown, "body");
+  body.quarantined = flags & kBodyQuarantined;
+  body.size_bytes = in.varint();
+  body.version = in.varint32("body version");
+  body.place = get_place(in, home, body.size_bytes);
+  if (parts == ObjectParts::kSummary || !in.ok()) return body;
+  if (flags & kBodyHasChecksums) get_checksums(in, body.checksums);
+  if ((flags & kBodyHasInline) && in.ok()) {
+    const ByteSpan bytes = in.in().raw(in.varint());
+    body.inline_bytes.assign(bytes.begin(), bytes.end());
+  }
+  return body;
+}
+
+ObjectRecord get_object(Cursor& in, ObjectParts parts) {
+  ObjectRecord object;
+  object.id = in.id();
+  object.attributes = get_attributes(in);
+  if (in.ok()) object.body = get_body(in, object.id.epoch(), parts);
+  return object;
+}
+
+bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
+uint8_t hex_value(char c) { return static_cast<uint8_t>(c <= '9' ? c - '0' : c - 'a' + 10); }
+
+struct HexRun {
+  size_t start = 0;
+  size_t pairs = 0;
+};
+
+// The first of the longest runs, cut to whole pairs; pairs == 0 if none is worth it.
+HexRun find_hex_run(std::string_view name) {
+  HexRun best;
+  for (size_t i = 0; i < name.size();) {
+    size_t end = i;
+    while (end < name.size() && is_hex(name[end])) ++end;
+    if (end - i >= kMinHexRun && (end - i) / 2 > best.pairs) best = {i, (end - i) / 2};
+    i = end + 1;
+  }
+  return best;
+}
+
+std::string get_name(Cursor& in) {
+  const uint8_t flags = in.flags(kNameKnown, "name");
+  const uint64_t length = in.varint();
+  uint64_t start = 0, pairs = 0;
+  if (flags & kNamePacked) {
+    if (!(flags & kNamePackedAtStart)) start = in.varint();
+    pairs = in.varint();
+  } else if (flags & kNamePackedAtStart) {
+    in.refuse("name claims a packed run and has none");
+  }
+  if (!in.ok()) return {};
+  // Written so that nothing overflows; `length` is bounded by twice the input before anything is allocated.
+  if (start > length || pairs > (length - start) / 2 || length - pairs > in.in().left()) {
+    in.refuse(fmt::format("name of {} bytes with {} packed pairs from {} on in {} bytes", length, pairs, start,
+                          in.in().left()));
+    return {};
+  }
+  std::string name;
+  name.reserve(static_cast<size_t>(length));
+  name += as_text(in.in().raw(start));
+  for (const std::byte pair : in.in().raw(pairs)) {
+    name += "0123456789abcdef"[static_cast<uint8_t>(pair) >> 4];
+    name += "0123456789abcdef"[static_cast<uint8_t>(pair) & 15];
+  }
+  name += as_text(in.in().raw(length - start - 2 * pairs));
+  return name;
+}
+
+SuccessorsRecord get_successors(Cursor& in) {
+  SuccessorsRecord record;
+  record.id = in.id();
+  record.predecessor = in.id();
+  const uint64_t count = in.varint();
+  ObjectId last = record.id;
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {
+    last = get_id_delta(in, last);
+    const uint32_t seen = in.varint32("successor count");
+    record.successors.emplace_back(last, seen);
+  }
+  return record;
+}
+
+struct RecordEncoder {
+  ByteWriter& out;
+  void type(RecordType type) { out.u8(static_cast<uint8_t>(type)); }
+
+  void operator()(const PutRecord& record) {
+    type(RecordType::kPut);
+    encode_object(record.object, out);
+  }
+  void operator()(const AttributesRecord& record) {
+    type(RecordType::kAttributes);
+    put_id(record.id, out);
+    put_attributes(record.attributes, out);
+  }
+  void operator()(const NameRecord& record) { name(RecordType::kName, record.parent, record.child, record.name); }
+  void operator()(const UnnameRecord& record) { name(RecordType::kUnname, record.parent, record.child, record.name); }
+  void operator()(const MoveRecord& record) {
+    type(RecordType::kMove);
+    put_id(record.id, out);
+    out.varint(record.version);
+    put_place(record.place, record.id.epoch(), 0, out);
+  }
+  void operator()(const TouchRecord& record) {
+    type(RecordType::kTouch);
+    out.varint(record.atimes_ns.size());
+    ObjectId last_id;
+    int64_t last_ns = 0;
+    for (const auto& [id, atime_ns] : record.atimes_ns) {
+      put_id_delta(id, last_id, out);
+      out.svarint(difference(atime_ns, last_ns));
+      last_id = id;
+      last_ns = atime_ns;
+    }
+  }
+  void operator()(const SuccessorsRecord& record) {
+    type(RecordType::kSuccessors);
+    encode_successors(record, out);
+  }
+  void operator()(const SyncedRecord&) { type(RecordType::kSynced); }
+
+  void name(RecordType which, ObjectId parent, ObjectId child, std::string_view text) {
+    type(which);
+    put_id(parent, out);
+    put_id(child, out);
+    encode_name(text, out);
+  }
+};
+
+template <class T>
+T get_naming(Cursor& in) {
+  T record;
+  record.parent = in.id();
+  record.child = in.id();
+  if (in.ok()) record.name = get_name(in);
+  return record;
+}
+
+MoveRecord get_move(Cursor& in) {
+  MoveRecord record;
+  record.id = in.id();
+  record.version = in.varint32("body version");
+  record.place = get_place(in, record.id.epoch(), 0);
+  return record;
+}
+
+TouchRecord get_touch(Cursor& in) {
+  TouchRecord record;
+  const uint64_t count = in.varint();
+  ObjectId id;
+  int64_t atime_ns = 0;
+  for (uint64_t i = 0; i < count && in.ok(); ++i) {
+    id = get_id_delta(in, id);
+    atime_ns = sum(atime_ns, in.svarint());
+    record.atimes_ns.emplace_back(id, atime_ns);
+  }
+  return record;
+}
+
+AttributesRecord get_attributes_record(Cursor& in) {
+  AttributesRecord record;
+  record.id = in.id();
+  record.attributes = get_attributes(in);
+  return record;
+}
+
+struct NamedRecord {
+  Record record;
+  const char* what;
+};
+
+NamedRecord get_typed(RecordType type, Cursor& in) {
+  switch (type) {
+    case RecordType::kPut: return {PutRecord{get_object(in, ObjectParts::kAll)}, "put record"};
+    case RecordType::kAttributes: return {get_attributes_record(in), "attributes record"};
+    case RecordType::kName: return {get_naming<NameRecord>(in), "name record"};
+    case RecordType::kUnname: return {get_naming<UnnameRecord>(in), "unname record"};
+    case RecordType::kMove: return {get_move(in), "move record"};
+    case RecordType::kTouch: return {get_touch(in), "touch record"};
+    case RecordType::kSuccessors: return {get_successors(in), "successors record"};
+    case RecordType::kSynced: return {SyncedRecord{}, "synced record"};
+  }
+  in.refuse_version(fmt::format("record type {}", static_cast<unsigned>(type)));
+  return {SyncedRecord{}, "record"};
+}
+
+// The bytes of the next record, type byte first; never empty.
+Result<ByteSpan> next_record(ByteReader& in) {
+  const uint64_t length = in.varint();
+  const ByteSpan bytes = in.raw(length);
+  if (!in.ok() || bytes.empty()) return fail(Code::kCorrupt, "record: its length passes the end or is 0");
+  return bytes;
+}
+
+}  // namespace
+
+void encode_object(const ObjectRecord& object, ByteWriter& out) {
+  put_id(object.id, out);
+  put_attributes(object.attributes, out);
+  put_body(object.body, object.id.epoch(), out);
+}
+
+Result<ObjectRecord> decode_object(ByteReader& in, ObjectParts parts) {
+  Cursor cursor(in);
+  ObjectRecord object = get_object(cursor, parts);
+  KVC_TRY(cursor.end("object"));
+  return object;
+}
+
+void encode_name(std::string_view name, ByteWriter& out) {
+  const HexRun run = find_hex_run(name);
+  out.u8(static_cast<uint8_t>((run.pairs ? kNamePacked : 0) | (run.pairs && run.start == 0 ? kNamePackedAtStart : 0)));
+  out.varint(name.size());
+  if (run.pairs == 0) {
+    out.raw(as_bytes(name));
+    return;
+  }
+  if (run.start != 0) out.varint(run.start);
+  out.varint(run.pairs);
+  out.raw(as_bytes(name.substr(0, run.start)));
+  for (size_t i = 0; i < run.pairs; ++i) {
+    const size_t at = run.start + 2 * i;
+    out.u8(static_cast<uint8_t>((hex_value(name[at]) << 4) | hex_value(name[at + 1])));
+  }
+  out.raw(as_bytes(name.substr(run.start + 2 * run.pairs)));
+}
+
+Result<std::string> decode_name(ByteReader& in) {
+  Cursor cursor(in);
+  std::string name = get_name(cursor);
+  KVC_TRY(cursor.end("name"));
+  return name;
+}
+
+void encode_successors(const SuccessorsRecord& record, ByteWriter& out) {
+  put_id(record.id, out);
+  put_id(record.predecessor, out);
+  out.varint(record.successors.size());
+  ObjectId last = record.id;
+  for (const auto& [id, seen] : record.successors) {
+    put_id_delta(id, last, out);
+    out.varint(seen);
+    last = id;
+  }
+}
+
+Result<SuccessorsRecord> decode_successors(ByteReader& in) {
+  Cursor cursor(in);
+  SuccessorsRecord record = get_successors(cursor);
+  KVC_TRY(cursor.end("successors"));
+  return record;
+}
+
+void encode_record(const Record& record, ByteWriter& out) {
+  Bytes bytes;
+  bytes.reserve(kUsualRecordBytes);
+  ByteWriter body(bytes);
+  std::visit(RecordEncoder{body}, record);
+  out.varint(bytes.size());
+  out.raw(bytes);
+}
+
+Result<Record> decode_record(ByteReader& in) {
+  KVC_ASSIGN(const ByteSpan bytes, next_record(in));
+  ByteReader reader(bytes);
+  Cursor cursor(reader);
+  const auto type = static_cast<RecordType>(cursor.u8());
+  NamedRecord named = get_typed(type, cursor);
+  KVC_TRY(cursor.end(named.what));
+  if (!reader.at_end()) {
+    return fail(Code::kCorrupt, fmt::format("{}: {} bytes follow its end", named.what, reader.left()));
+  }
+  return std::move(named.record);
+}
+
+void encode_batch(const Batch& batch, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u64(batch.stamp.value);
+  writer.varint(batch.records.size());
+  for (const Record& record : batch.records) encode_record(record, writer);
+}
+
+Result<Batch> decode_batch(ByteSpan payload) {
+  ByteReader in(payload);
+  Batch batch;
+  batch.stamp.value = in.u64();
+  const uint64_t count = in.varint();
+  if (!in.ok() || count > in.left() / 2) {
+    return fail(Code::kCorrupt, fmt::format("batch: {} records in {} bytes", count, payload.size()));
+  }
+  for (uint64_t i = 0; i < count; ++i) {
+    auto record = decode_record(in);
+    if (!record) return std::unexpected(std::move(record).error().at(fmt::format("batch record {}", i)));
+    batch.records.push_back(std::move(*record));
+  }
+  if (!in.at_end()) return fail(Code::kCorrupt, fmt::format("batch: {} bytes follow its end", in.left()));
+  return batch;
+}
+
+Result<bool> batch_has_synced(ByteSpan payload) {
+  ByteReader in(payload);
+  in.u64();
+  const uint64_t count = in.varint();
+  bool synced = false;
+  for (uint64_t i = 0; i < count; ++i) {
+    KVC_ASSIGN(const ByteSpan bytes, next_record(in));
+    synced |= bytes[0] == static_cast<std::byte>(RecordType::kSynced);
+  }
+  if (!in.ok()) return fail(Code::kCorrupt, "batch: ends too early");
+  return synced;
+}
+
+}  // namespace kvcachefs

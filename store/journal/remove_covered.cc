@@ -1,0 +1,70 @@
+// remove_covered.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "store/journal/journal.h"
+#include "store/journal/journal_file.h"
+
+namespace kvcachefs {
+namespace {
+
+Status remove_unless_gone(Volume& volume, const std::string& path) {
+  auto removed = volume.remove_file(path);
+  if (!removed && removed.error().code != Code::kNotFound) return removed;
+  return {};
+}
+
+// Removes the files "<seq><suffix>" with seq below `end` and syncs the directory if there were any.
+Status remove_below(Volume& volume, const std::string& directory, std::string_view suffix, uint64_t end) {
+  KVC_ASSIGN(const auto seqs, list_seqs(volume, directory, suffix));
+  bool any = false;
+  for (const uint64_t seq : seqs) {
+    if (seq >= end) break;
+    KVC_TRY(remove_unless_gone(volume, fmt::format("{}/{}{}", directory, seq, suffix)));
+    any = true;
+  }
+  return any ? volume.sync_directory(directory) : Status{};
+}
+
+// Of an epoch that is over: nothing will be put there any more.
+Status remove_if_empty(Volume& volume, const std::string& directory) {
+  auto entries = volume.list(directory);
+  if (!entries) {
+    if (entries.error().code == Code::kNotFound) return {};
+    return std::unexpected(std::move(entries).error());
+  }
+  return entries->empty() ? volume.remove_directory(directory) : Status{};
+}
+
+}  // namespace
+
+Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosition covered,
+                      const CheckpointInfo& keep) {
+  if (covered > keep.header.covers) {
+    return fail(Code::kInvalid,
+                fmt::format("journals of node '{}' up to {}/{}/{} are not covered by checkpoint {}/{}: not removed",
+                            identity.node, covered.epoch, covered.seq, covered.offset, keep.epoch, keep.seq));
+  }
+  constexpr uint64_t kAll = ~uint64_t{0};
+  KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
+  for (const uint32_t epoch : epochs) {
+    const std::string journals = journal_directory(identity.node, epoch);
+    const std::string checkpoints = checkpoint_directory(identity.node, epoch);
+    if (epoch <= covered.epoch) {
+      KVC_TRY(remove_below(volume, journals, ".log", epoch < covered.epoch ? kAll : covered.seq));
+    }
+    if (epoch <= keep.epoch) {
+      const uint64_t end = epoch < keep.epoch ? kAll : keep.seq;
+      KVC_TRY(remove_below(volume, checkpoints, "", end));
+      KVC_TRY(remove_below(volume, checkpoints, ".tmp", end));
+    }
+    if (epoch < covered.epoch && epoch < identity.epoch) {
+      KVC_TRY(remove_if_empty(volume, journals));
+      KVC_TRY(remove_if_empty(volume, checkpoints));
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,127 @@
+// replay_journals, list_journals. Each epoch is walked twice: first to find how far it was synced, then to apply. What
+// a power cut leaves behind the last synced record is a tail with holes; it ends the epoch at its first hole, because a
+// batch may build on every one before it. A hole before that record is damage: it is reported and passed over.
+#include <fmt/format.h>
+
+#include <optional>
+#include <set>
+#include <utility>
+
+#include "store/journal/epoch_walk.h"
+#include "store/journal/file_header.h"
+#include "store/journal/journal.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+namespace {
+
+using Apply = std::function<Status(const Batch&, JournalPosition after, bool synced)>;
+
+// How far an epoch can be relied on.
+struct Reach {
+  JournalPosition synced;      // behind the last SyncedRecord; {0, 0, 0} if there is none
+  JournalPosition last_valid;  // behind the last valid frame
+};
+
+class EpochReplay {
+ public:
+  EpochReplay(const EpochWalk& walk, uint32_t epoch, ReplayStatistics& statistics, const Apply& apply)
+      : walk_(walk), epoch_(epoch), statistics_(statistics), apply_(apply) {}
+
+  Status run(JournalLink from) {
+    KVC_TRY(walk_.walk(from, {.frame = [this](const WalkedFile& file, const Frame& frame) { return look(file, frame); },
+                              .gap = [](const Gap&) { return true; },
+                              .given_up_tail = [](const WalkedFile&) {}}));
+    return walk_.walk(from,
+                      {.frame = [this](const WalkedFile& file, const Frame& frame) { return replay(file, frame); },
+                       .gap = [this](const Gap& gap) { return judge(gap); },
+                       .given_up_tail =
+                           [this](const WalkedFile& file) {
+                             ++statistics_.torn_tails;
+                             statistics_.problems.push_back(fmt::format(
+                                 "{}: bytes from {} on were given up after a failed write", file.path, *file.good_end));
+                           }});
+  }
+
+ private:
+  Result<bool> look(const WalkedFile& file, const Frame& frame) {
+    reach_.last_valid = {epoch_, file.seq, frame.end()};
+    const auto synced = batch_has_synced(frame.payload);  // one that cannot be read is reported when it is applied
+    if (synced && *synced) reach_.synced = reach_.last_valid;
+    return true;
+  }
+
+  Result<bool> replay(const WalkedFile& file, const Frame& frame) {
+    if (files_seen_.insert(file.seq).second) ++statistics_.files;
+    const JournalPosition after{epoch_, file.seq, frame.end()};
+    auto batch = decode_batch(frame.payload);
+    if (!batch) {
+      std::string where = fmt::format("{}: frame at {}", file.path, frame.offset);
+      if (batch.error().code == Code::kVersion) return std::unexpected(std::move(batch).error().at(where));
+      damaged(file.seq, fmt::format("{}: {}", where, batch.error().message));
+      return true;
+    }
+    ++statistics_.batches;
+    statistics_.records += batch->records.size();
+    statistics_.bytes += kFrameHeaderBytes + frame.payload.size();
+    KVC_TRY(apply_(*batch, after, after <= reach_.synced));
+    return true;
+  }
+
+  Result<bool> judge(const Gap& gap) {
+    const JournalPosition where{epoch_, gap.seq, gap.offset};
+    if (gap.at_start || where < reach_.synced) {
+      damaged(gap.seq, gap.what);
+      return true;
+    }
+    ++statistics_.torn_tails;
+    statistics_.problems.push_back(
+        gap.what + (where < reach_.last_valid ? "; what follows in this epoch was never synced and is left out" : ""));
+    return false;
+  }
+
+  void damaged(uint64_t seq, std::string what) {
+    if (damaged_seen_.insert(seq).second) ++statistics_.damaged_files;
+    statistics_.problems.push_back(std::move(what));
+  }
+
+  const EpochWalk& walk_;
+  uint32_t epoch_;
+  ReplayStatistics& statistics_;
+  const Apply& apply_;
+  Reach reach_;
+  std::set<uint64_t> files_seen_, damaged_seen_;
+};
+
+}  // namespace
+
+Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& identity, JournalPosition from,
+                                         const Apply& apply) {
+  ReplayStatistics statistics;
+  KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
+  for (const uint32_t epoch : epochs) {
+    if (epoch < from.epoch) continue;
+    FileIdentity its = identity;
+    its.epoch = epoch;
+    KVC_ASSIGN(const EpochWalk walk, EpochWalk::open(volume, its));
+    EpochReplay replay(walk, epoch, statistics, apply);
+    KVC_TRY(replay.run(epoch == from.epoch ? JournalLink{from.seq, from.offset} : JournalLink{}));
+  }
+  return statistics;
+}
+
+Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIdentity& identity) {
+  std::vector<JournalFileInfo> infos;
+  KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
+  for (const uint32_t epoch : epochs) {
+    FileIdentity its = identity;
+    its.epoch = epoch;
+    KVC_ASSIGN(const EpochWalk walk, EpochWalk::open(volume, its));
+    for (const WalkedFile& file : walk.files()) {
+      infos.push_back({epoch, file.seq, file.header ? file.header->header.boot_id : std::string(), file.size_bytes});
+    }
+  }
+  return infos;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,31 @@
+// The file VOLUME at the root of a volume: what makes a directory ours. Binary, one block.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "store/base/bytes.h"
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+inline constexpr const char* kVolumeFileName = "VOLUME";
+inline constexpr size_t kVolumeFileBytes = kBlockBytes;
+
+struct VolumeHeader {
+  std::array<std::byte, 16> uuid{};
+  uint32_t format_version = 1;  // set by decode; encode always writes the version of this program
+  Stamp created_stamp;
+  // Parameters that the layout depends on. Fixed in format 1, recorded so that a change is noticed.
+  uint32_t pack_alignment_bytes = static_cast<uint32_t>(kBlockBytes);
+  uint32_t unit_bytes = static_cast<uint32_t>(kUnitBytes);
+  bool operator==(const VolumeHeader&) const = default;
+};
+
+Bytes encode_volume_file(const VolumeHeader& header);
+// The content of the file, whole. kVersion: another format version or parameters this program does not know.
+Result<VolumeHeader> decode_volume_file(ByteSpan content);
+
+}  // namespace kvcachefs

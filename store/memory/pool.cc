@@ -1,0 +1,192 @@
+#include "store/memory/pool.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <new>
+#include <utility>
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kSmallest = kBlockBytes;
+constexpr size_t kSlots = MemoryPool::kArenaBytes / kSmallest;
+// Arenas kept mapped though empty, so that a steady load does not map and unmap all the time.
+constexpr size_t kEmptyArenasKept = 16;
+
+int order_of(size_t bytes) {
+  return static_cast<int>(std::bit_width(std::bit_ceil(std::max(bytes, kSmallest)) / kSmallest)) - 1;
+}
+}  // namespace
+
+// For each 4 KiB slot: which order begins there and whether it is free. The state of a buddy is read from here, so free
+// blocks can be merged without searching.
+struct MemoryPool::Arena {
+  static constexpr uint8_t kNoBlock = 0xff;
+  static constexpr uint8_t kFree = 0x80;
+  std::byte* base = nullptr;
+  size_t used_slots = 0;
+  uint8_t state[kSlots];
+};
+
+Block::~Block() {
+  pool_.give(data_, order_of(capacity_bytes_));
+  pool_.uncharge(capacity_bytes_);
+}
+
+Reservation& Reservation::operator=(Reservation&& other) noexcept {
+  if (this != &other) {
+    if (pool_ != nullptr && bytes_ > 0) pool_->uncharge(bytes_);
+    pool_ = std::exchange(other.pool_, nullptr);
+    bytes_ = std::exchange(other.bytes_, 0);
+  }
+  return *this;
+}
+
+Reservation::~Reservation() {
+  if (pool_ != nullptr && bytes_ > 0) pool_->uncharge(bytes_);
+}
+
+BlockPtr Reservation::make_block(size_t bytes) {
+  const uint32_t size = MemoryPool::block_bytes(bytes);
+  if (pool_ == nullptr || bytes_ < size) std::abort();  // the caller's sum was wrong: a bug, not a condition
+  bytes_ -= size;                                       // the charge passes to the block
+  return std::make_shared<Block>(*pool_, pool_->take(order_of(size)), size);
+}
+
+MemoryPool::MemoryPool(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+MemoryPool::~MemoryPool() {
+  for (auto& arena : arenas_) munmap(arena->base, kArenaBytes);
+}
+
+uint32_t MemoryPool::block_bytes(size_t bytes) {
+  return static_cast<uint32_t>(std::min<size_t>(std::bit_ceil(std::max(bytes, kSmallest)), kMaxBlockBytes));
+}
+
+Reservation MemoryPool::try_reserve(uint64_t bytes) {
+  uint64_t used = used_bytes_.load(std::memory_order_relaxed);
+  for (int attempt = 0; attempt < 2; ++attempt) {
+    do {
+      if (used + bytes > limit_bytes()) break;
+      if (used_bytes_.compare_exchange_weak(used, used + bytes)) return Reservation(this, bytes);
+    } while (true);
+    // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
+    refused_.store(true);
+    used = used_bytes_.load();
+  }
+  return {};
+}
+
+Reservation MemoryPool::reserve_past_limit(uint64_t bytes) {
+  used_bytes_.fetch_add(bytes);
+  return Reservation(this, bytes);
+}
+
+void MemoryPool::set_available_callback(std::function<void()> callback) { available_ = std::move(callback); }
+
+void MemoryPool::uncharge(uint64_t bytes) {
+  used_bytes_.fetch_sub(bytes);
+  if (refused_.load() && refused_.exchange(false) && available_) available_();
+}
+
+MemoryPool::Arena* MemoryPool::map_arena() {
+  // Over-map to align to the huge page, then trim.
+  const size_t span = 2 * kArenaBytes;
+  void* raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (raw == MAP_FAILED) throw std::bad_alloc();
+  auto* start = static_cast<std::byte*>(raw);
+  auto* base = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(start), kArenaBytes));
+  if (base > start) munmap(start, static_cast<size_t>(base - start));
+  std::byte* end = base + kArenaBytes;
+  if (end < start + span) munmap(end, static_cast<size_t>(start + span - end));
+  madvise(base, kArenaBytes, MADV_HUGEPAGE);
+  auto arena = std::make_unique<Arena>();
+  arena->base = base;
+  std::fill(std::begin(arena->state), std::end(arena->state), Arena::kNoBlock);
+  Arena* result = arena.get();
+  auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
+                                [](const std::byte* b, const auto& other) { return b < other->base; });
+  arenas_.insert(where, std::move(arena));
+  mapped_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
+  return result;
+}
+
+void MemoryPool::unmap_arena(Arena* arena) {
+  munmap(arena->base, kArenaBytes);
+  mapped_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
+  std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
+}
+
+MemoryPool::Arena* MemoryPool::arena_of(const std::byte* data) {
+  auto after = std::upper_bound(arenas_.begin(), arenas_.end(), data,
+                                [](const std::byte* b, const auto& arena) { return b < arena->base; });
+  return std::prev(after)->get();
+}
+
+void MemoryPool::push_free(std::byte* data, int order) {
+  auto* node = new (data) FreeNode{free_[order], nullptr};
+  if (free_[order] != nullptr) free_[order]->previous = node;
+  free_[order] = node;
+}
+
+void MemoryPool::drop_free(std::byte* data, int order) {
+  auto* node = reinterpret_cast<FreeNode*>(data);
+  if (node->previous != nullptr) node->previous->next = node->next;
+  if (node->next != nullptr) node->next->previous = node->previous;
+  if (free_[order] == node) free_[order] = node->next;
+}
+
+std::byte* MemoryPool::take(int order) {
+  std::lock_guard lock(mutex_);
+  int found = order;
+  while (found < kOrders && free_[found] == nullptr) ++found;
+  std::byte* data = nullptr;
+  Arena* arena = nullptr;
+  if (found == kOrders) {
+    arena = map_arena();
+    data = arena->base;
+    found = kOrders - 1;
+  } else {
+    data = reinterpret_cast<std::byte*>(free_[found]);
+    drop_free(data, found);
+    arena = arena_of(data);
+    if (arena->used_slots == 0) --empty_arenas_;
+  }
+  auto slot_of = [&](const std::byte* at) { return static_cast<size_t>(at - arena->base) / kSmallest; };
+  while (found > order) {  // give the upper halves back
+    --found;
+    std::byte* half = data + (kSmallest << found);
+    arena->state[slot_of(half)] = static_cast<uint8_t>(Arena::kFree | found);
+    push_free(half, found);
+  }
+  arena->state[slot_of(data)] = static_cast<uint8_t>(order);
+  arena->used_slots += size_t{1} << order;
+  return data;
+}
+
+void MemoryPool::give(std::byte* data, int order) {
+  std::lock_guard lock(mutex_);
+  Arena* arena = arena_of(data);
+  arena->used_slots -= size_t{1} << order;
+  size_t slot = static_cast<size_t>(data - arena->base) / kSmallest;
+  while (order < kOrders - 1) {
+    const size_t buddy = slot ^ (size_t{1} << order);
+    if (arena->state[buddy] != (Arena::kFree | order)) break;
+    drop_free(arena->base + buddy * kSmallest, order);
+    arena->state[std::max(slot, buddy)] = Arena::kNoBlock;
+    slot = std::min(slot, buddy);
+    ++order;
+  }
+  if (arena->used_slots == 0 && empty_arenas_ >= kEmptyArenasKept) {
+    unmap_arena(arena);
+    return;
+  }
+  if (arena->used_slots == 0) ++empty_arenas_;
+  arena->state[slot] = static_cast<uint8_t>(Arena::kFree | order);
+  push_free(arena->base + slot * kSmallest, order);
+}
+
+}  // namespace kvcachefs

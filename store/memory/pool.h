@@ -1,0 +1,122 @@
+// The one RAM pool: blocks of 4 KiB to 256 KiB, cut from 2 MiB huge-page arenas by a buddy scheme. Huge pages double the
+// rate of O_DIRECT I/O; a free arena goes back to the system.
+//
+// Invariant 10 (store/README.md): the bytes handed out never exceed the limit. Who needs memory reserves first,
+// without holding any lock, so that a full pool can never deadlock a lock holder; blocks are then cut from the
+// reservation and cannot fail.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+class MemoryPool;
+
+// A piece of RAM, 4 KiB-aligned. Given back when the last shared_ptr goes. Content starts undefined.
+class Block {
+ public:
+  Block(MemoryPool& pool, std::byte* data, uint32_t capacity_bytes)
+      : pool_(pool), data_(data), capacity_bytes_(capacity_bytes) {}
+  ~Block();
+  Block(const Block&) = delete;
+  Block& operator=(const Block&) = delete;
+  std::byte* data() const { return data_; }
+  uint32_t capacity_bytes() const { return capacity_bytes_; }
+  std::span<std::byte> bytes() const { return {data_, capacity_bytes_}; }
+
+ private:
+  MemoryPool& pool_;
+  std::byte* data_;
+  uint32_t capacity_bytes_;
+};
+using BlockPtr = std::shared_ptr<Block>;
+
+// Bytes of the pool set aside for blocks to be made. What is not used goes back on destruction. One owner, one thread.
+class Reservation {
+ public:
+  Reservation() = default;
+  Reservation(Reservation&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Reservation& operator=(Reservation&& other) noexcept;
+  ~Reservation();
+  uint64_t bytes() const { return bytes_; }
+  // A block of at least `bytes`, of the next power of two; the caller reserved that much (block_bytes()).
+  BlockPtr make_block(size_t bytes);
+
+ private:
+  friend class MemoryPool;
+  Reservation(MemoryPool* pool, uint64_t bytes) : pool_(pool), bytes_(bytes) {}
+  MemoryPool* pool_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+class MemoryPool {
+ public:
+  static constexpr uint64_t kArenaBytes = 2 * kMiB;
+  static constexpr uint64_t kMaxBlockBytes = kUnitBytes;
+
+  explicit MemoryPool(uint64_t limit_bytes);
+  ~MemoryPool();  // every block is gone by then
+  MemoryPool(const MemoryPool&) = delete;
+  MemoryPool& operator=(const MemoryPool&) = delete;
+
+  // The size a block for `bytes` takes: the power of two from 4 KiB to 256 KiB.
+  static uint32_t block_bytes(size_t bytes);
+
+  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit would be passed.
+  // Never blocks.
+  Reservation try_reserve(uint64_t bytes);
+  // Past the limit if need be: for the few megabytes the flusher needs to give memory back (a window of a body at a time).
+  Reservation reserve_past_limit(uint64_t bytes);
+  // Called, from whatever thread gives memory back, when some came back after a refused try_reserve. Must not block and
+  // must not call the pool.
+  void set_available_callback(std::function<void()> callback);
+
+  uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
+  void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
+  uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  uint64_t mapped_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  friend class Block;
+  friend class Reservation;
+  static constexpr int kOrders = 10;  // 4 KiB << 9 = 2 MiB: a whole arena
+  struct Arena;
+
+  std::byte* take(int order);             // takes mutex_
+  void give(std::byte* data, int order);  // takes mutex_
+  void uncharge(uint64_t bytes);
+  Arena* map_arena();                     // mutex_ held: mmap of address space only, no I/O
+  void unmap_arena(Arena* arena);
+
+  std::atomic<uint64_t> limit_bytes_;
+  std::atomic<uint64_t> used_bytes_{0};
+  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<bool> refused_{false};
+  std::function<void()> available_;  // set once before use
+
+  std::mutex mutex_;  // a leaf: nothing is called with it held. Guards the free lists and arenas.
+  struct FreeNode {
+    FreeNode* next;
+    FreeNode* previous;
+  };
+  FreeNode* free_[kOrders] = {};
+  std::vector<std::unique_ptr<Arena>> arenas_;  // sorted by base
+  size_t empty_arenas_ = 0;
+
+  Arena* arena_of(const std::byte* data);
+  void push_free(std::byte* data, int order);
+  void drop_free(std::byte* data, int order);
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,100 @@
+#include "store/memory/pool.h"
+
+#include <algorithm>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+TEST(MemoryPool, BlocksAreAlignedDistinctAndWithinTheLimit) {
+  MemoryPool pool(8 * kMiB);
+  std::mt19937 random(7);
+  std::vector<std::pair<BlockPtr, uint8_t>> held;
+  for (int round = 0; round < 20'000; ++round) {
+    if (held.empty() || random() % 2 == 0) {
+      const size_t bytes = 1 + random() % kUnitBytes;
+      Reservation room = pool.try_reserve(MemoryPool::block_bytes(bytes));
+      if (room.bytes() == 0) {
+        held.erase(held.begin() + static_cast<long>(random() % held.size()));
+        continue;
+      }
+      BlockPtr block = room.make_block(bytes);
+      ASSERT_EQ(reinterpret_cast<uintptr_t>(block->data()) % kBlockBytes, 0u);
+      ASSERT_GE(block->capacity_bytes(), bytes);
+      const auto mark = static_cast<uint8_t>(random());
+      std::memset(block->data(), mark, block->capacity_bytes());
+      held.emplace_back(std::move(block), mark);
+    } else {
+      const size_t which = random() % held.size();
+      auto& [block, mark] = held[which];
+      ASSERT_TRUE(std::all_of(block->bytes().begin(), block->bytes().end(),
+                              [&](std::byte b) { return b == static_cast<std::byte>(mark); }));
+      held.erase(held.begin() + static_cast<long>(which));
+    }
+    ASSERT_LE(pool.used_bytes(), pool.limit_bytes());
+  }
+  held.clear();
+  EXPECT_EQ(pool.used_bytes(), 0u);
+}
+
+TEST(MemoryPool, FreedHalvesMergeAgain) {
+  MemoryPool pool(2 * kMiB);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<BlockPtr> small;
+    for (int i = 0; i < 512; ++i) small.push_back(pool.try_reserve(4096).make_block(4096));
+    EXPECT_EQ(pool.try_reserve(4096).bytes(), 0u);
+    small.clear();
+    std::vector<BlockPtr> big;
+    for (int i = 0; i < 8; ++i) big.push_back(pool.try_reserve(kUnitBytes).make_block(kUnitBytes));
+    EXPECT_EQ(pool.mapped_bytes(), MemoryPool::kArenaBytes);
+  }
+}
+
+TEST(MemoryPool, TellsOnceWhenMemoryCameBackAfterARefusal) {
+  MemoryPool pool(64 * kKiB);
+  int told = 0;
+  pool.set_available_callback([&] { ++told; });
+  BlockPtr block = pool.try_reserve(64 * kKiB).make_block(64 * kKiB);
+  block.reset();
+  EXPECT_EQ(told, 0);
+  block = pool.try_reserve(64 * kKiB).make_block(64 * kKiB);
+  EXPECT_EQ(pool.try_reserve(4096).bytes(), 0u);
+  block.reset();
+  EXPECT_EQ(told, 1);
+}
+
+TEST(MemoryPool, UnusedReservationGoesBack) {
+  MemoryPool pool(kMiB);
+  {
+    Reservation room = pool.try_reserve(kMiB);
+    EXPECT_EQ(pool.used_bytes(), kMiB);
+    BlockPtr block = room.make_block(100);
+    EXPECT_EQ(pool.used_bytes(), kMiB);
+  }
+  EXPECT_EQ(pool.used_bytes(), 0u);
+}
+
+TEST(MemoryPool, ManyThreads) {
+  MemoryPool pool(16 * kMiB);
+  std::vector<std::thread> threads;
+  for (unsigned t = 0; t < 4; ++t)
+    threads.emplace_back([&pool, t] {
+      std::mt19937 random(t);
+      std::vector<BlockPtr> held;
+      for (int i = 0; i < 5'000; ++i) {
+        const size_t bytes = 1 + random() % kUnitBytes;
+        Reservation room = pool.try_reserve(MemoryPool::block_bytes(bytes));
+        if (room.bytes() > 0) held.push_back(room.make_block(bytes));
+        if (held.size() > 16) held.erase(held.begin());
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  EXPECT_EQ(pool.used_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,135 @@
+#include "store/namespace.h"
+
+#include <algorithm>
+
+namespace kvcachefs {
+
+const NameState* Namespace::dirty(ObjectId parent, std::string_view name) const {
+  auto directory = directories_.find(parent);
+  if (directory == directories_.end()) return nullptr;
+  auto found = directory->second.find(LocalName{name_cookie(name), std::string(name)});
+  return found == directory->second.end() ? nullptr : &found->second;
+}
+
+Result<std::optional<Namespace::Found>> Namespace::find(ObjectId parent, std::string_view name) const {
+  if (const NameState* state = dirty(parent, name)) {
+    if (!state->child.valid()) return std::nullopt;
+    return Found{state->child, state->type_bits};
+  }
+  KVC_ASSIGN(auto entry, index_.find_name(parent, name));
+  if (!entry) return std::nullopt;
+  return Found{entry->child, entry->type_bits};
+}
+
+Result<NameState*> Namespace::edit(ObjectId parent, std::string_view name) {
+  LocalName key{name_cookie(name), std::string(name)};
+  Directory& directory = directories_[parent];
+  auto found = directory.find(key);
+  if (found == directory.end()) {
+    auto entry = index_.find_name(parent, name);
+    if (!entry) {
+      if (directory.empty()) directories_.erase(parent);
+      return std::unexpected(std::move(entry).error());
+    }
+    NameState fresh;
+    if (*entry) {
+      fresh.child = fresh.durable = (*entry)->child;
+      fresh.type_bits = (*entry)->type_bits;
+    }
+    found = directory.emplace(key, std::move(fresh)).first;
+    ++dirty_names_;
+  }
+  NameState& state = found->second;
+  if (!state.pending) {
+    state.pending = true;
+    pending_.push_back({parent, std::move(key)});
+  }
+  return &state;
+}
+
+Result<std::vector<NameEntry>> Namespace::list(ObjectId parent, uint64_t after, size_t limit) const {
+  auto changed = directories_.find(parent);
+  if (changed == directories_.end()) return index_.list(parent, after, limit);
+
+  const Directory& directory = changed->second;
+  std::vector<NameEntry> merged;
+  uint64_t cut = after;  // everything up to here was looked at
+  while (merged.empty() && cut != UINT64_MAX) {  // a stretch of removed names yields nothing: look further
+    const uint64_t from = cut;
+    KVC_ASSIGN(auto indexed, index_.list(parent, from, limit));
+    cut = indexed.empty() ? UINT64_MAX : indexed.back().cookie;
+    auto first = directory.upper_bound(LocalName{from, std::string(256, '\xff')});
+    auto end = first;
+    for (size_t taken = 0; end != directory.end() && end->first.cookie <= cut; ++end, ++taken)
+      if (taken >= limit && end->first.cookie != std::prev(end)->first.cookie) {
+        cut = std::prev(end)->first.cookie;
+        break;
+      }
+    for (auto& entry : indexed) {
+      if (entry.cookie > cut) break;
+      if (!directory.contains(LocalName{entry.cookie, entry.name})) merged.push_back(std::move(entry));
+    }
+    for (auto each = first; each != end; ++each)
+      if (each->second.child.valid())
+        merged.push_back({each->first.name, each->second.child, each->second.type_bits, each->first.cookie});
+  }
+  std::sort(merged.begin(), merged.end(), [](const NameEntry& a, const NameEntry& b) {
+    return a.cookie != b.cookie ? a.cookie < b.cookie : a.name < b.name;
+  });
+  return merged;
+}
+
+Result<bool> Namespace::is_empty(ObjectId directory) const {
+  if (!directories_.contains(directory)) return index_.is_empty(directory);
+  KVC_ASSIGN(auto some, list(directory, 0, 64));
+  return some.empty();
+}
+
+std::vector<DirtyName> Namespace::take_pending() {
+  std::vector<DirtyName> taken = std::move(pending_);
+  pending_.clear();
+  for (const DirtyName& name : taken)
+    if (NameState* known = state(name)) known->pending = false;
+  return taken;
+}
+
+void Namespace::put_back_pending(DirtyName name) {
+  NameState* known = state(name);
+  if (known == nullptr || known->pending) return;
+  known->pending = true;
+  pending_.push_back(std::move(name));
+}
+
+NameState* Namespace::state(const DirtyName& name) {
+  auto directory = directories_.find(name.parent);
+  if (directory == directories_.end()) return nullptr;
+  auto found = directory->second.find(name.key);
+  return found == directory->second.end() ? nullptr : &found->second;
+}
+
+void Namespace::settle(const DirtyName& name, ObjectId durable) {
+  auto directory = directories_.find(name.parent);
+  if (directory == directories_.end()) return;
+  auto found = directory->second.find(name.key);
+  if (found == directory->second.end()) return;
+  NameState& state = found->second;
+  state.durable = durable;
+  if (state.child != durable || !state.older_versions.empty() || state.pending) return;
+  directory->second.erase(found);
+  --dirty_names_;
+  if (directory->second.empty()) directories_.erase(directory);
+}
+
+void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit) {
+  for (auto& [parent, directory] : directories_)
+    for (auto& [key, state] : directory)
+      if (state.child == child) visit(state);
+}
+
+void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {
+  for (auto& [parent, directory] : directories_)
+    for (auto& [key, state] : directory)
+      if (!state.older_versions.empty()) visit({parent, key}, state);
+}
+
+}  // namespace kvcachefs

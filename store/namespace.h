@@ -1,0 +1,82 @@
+// The current view of names: what clients see, which runs ahead of what is journaled. It holds only names that differ from
+// the index ("dirty"); all others are read through to the index. No I/O but index reads; no lock of its own: the
+// store's namespace lock guards it (shared for const members, exclusive for the others).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+// One dirty name.
+struct NameState {
+  ObjectId child;              // what the name is now; invalid = nothing
+  uint32_t type_bits = 0;
+  ObjectId durable;            // what the journal says; invalid = nothing
+  bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
+                               // come back, even while `child` is not sealed yet
+  std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
+  bool pending = false;        // listed for the next commit
+};
+
+struct LocalName {
+  uint64_t cookie = 0;
+  std::string name;
+  auto operator<=>(const LocalName&) const = default;
+};
+
+struct DirtyName {
+  ObjectId parent;
+  LocalName key;
+};
+
+class Namespace {
+ public:
+  explicit Namespace(Index& index) : index_(index) {}
+
+  struct Found {
+    ObjectId child;
+    uint32_t type_bits = 0;
+  };
+  // What the name is now.
+  Result<std::optional<Found>> find(ObjectId parent, std::string_view name) const;
+  // The state of a dirty name; null if the name is as the index says.
+  const NameState* dirty(ObjectId parent, std::string_view name) const;
+  // Makes the name dirty (loading what the index says) and returns its state to be changed. Valid until the next
+  // change of the namespace.
+  Result<NameState*> edit(ObjectId parent, std::string_view name);
+  // Merged listing: names with cookie > after, ascending; cookies are never split.
+  Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const;
+  Result<bool> is_empty(ObjectId directory) const;
+
+  // Names changed since the last call; states stay dirty until settle().
+  std::vector<DirtyName> take_pending();
+  void put_back_pending(DirtyName name);
+  NameState* state(const DirtyName& name);
+  // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
+  void settle(const DirtyName& name, ObjectId durable);
+  size_t dirty_names() const { return dirty_names_; }
+  bool has_pending() const { return !pending_.empty(); }
+  // The dirty names of an object that is not published yet (normally one).
+  void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
+  // All dirty names, for housekeeping of temporary versions.
+  void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);
+
+ private:
+  using Directory = std::map<LocalName, NameState>;
+  Index& index_;
+  std::unordered_map<ObjectId, Directory> directories_;
+  std::vector<DirtyName> pending_;
+  size_t dirty_names_ = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,113 @@
+// An object while it is in RAM: open, changed since it was last journaled, or with bytes cached. Everything else about
+// objects is in the index.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/memory/pool.h"
+#include "store/store.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// One kUnitBytes piece of a body. Without a block its bytes are those of the spill file (if `spilled`), else of the base
+// body (as far as that is valid), else zeros. A block may be smaller than the unit: what lies beyond is zeros.
+//
+// A block that somebody else holds too (a seal in progress, a reply on its way) is never written: writers clone it
+// first. So a snapshot of a body is a copy of its block pointers.
+struct Unit {
+  BlockPtr block;
+  bool dirty = false;    // the block is newer than base and spill file
+  bool spilled = false;  // the spill file holds the unit's bytes
+  uint32_t spill_bytes = 0;        // of the unit in the spill file; what follows is zeros
+  uint32_t spill_valid_bytes = 0;  // of them: truncation cut off the rest, it reads as zeros
+  uint64_t spill_checksum = 0;     // of spill_bytes
+};
+
+class Object {
+ public:
+  Object(ObjectId object_id, Attributes initial) : id(object_id), attributes(std::move(initial)) {}
+
+  const ObjectId id;
+
+  std::mutex mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
+  Attributes attributes;
+  uint64_t size_bytes = 0;
+  Body base;                      // as last journaled (or found in the index)
+  uint64_t base_valid_bytes = 0;  // of the base: what truncation has not cut off since
+  std::vector<Unit> units;        // may be shorter than the body: missing ones have no block
+  uint64_t content_version = 0;   // rises with every change of bytes or size
+  uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty
+  uint64_t attributes_version = 0, attributes_durable = 0;
+  uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
+  uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
+  std::optional<Error> write_error;  // a write failed: rename, fsync and close fail until the content is replaced
+  bool sealing = false;           // one seal at a time, from snapshot to commit
+  bool in_dirty_queue = false;
+  bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
+  int64_t last_write_ns = 0;      // monotonic
+  uint64_t finish_sequence = 0;   // order in which bodies became complete
+  FilePtr raw;                    // set for raw bodies
+  FilePtr spill;                  // a solo extent that takes what does not fit in memory
+  ExtentId spill_extent;
+  std::map<size_t, std::vector<std::move_only_function<void(Status)>>> loading;  // by unit: who waits for the read
+  uint32_t handles = 0;           // open
+  uint32_t write_handles = 0;     // of them for writing
+  uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
+  uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
+  uint64_t read_bytes = 0, opens = 0;
+
+  // --- guarded by the namespace lock ---
+  uint32_t nlink = 0;
+  bool durable = false;       // the journal knows it
+  bool published = false;     // was renamed or linked to, or found in the index
+  std::atomic<bool> relookup{false};  // (atomic) an open by this nodeid is answered kStale once: the kernel's name cache may be wrong
+  ObjectId replaced;          // what a rename put it in place of: perhaps the same bytes
+  uint32_t writer_thread = 0; // that created this version of its name
+
+  bool is_regular() const { return (attributes.mode & 0170000) == 0100000; }
+  bool is_directory() const { return (attributes.mode & 0170000) == 0040000; }
+  // With `mutex` held:
+  bool content_dirty() const { return content_version != sealed_version; }
+  bool finished() const { return unflushed_handles == 0; }
+  Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
+  // The unit has bytes on the volume that are not in RAM.
+  bool needs_load(size_t index) {
+    const Unit* unit = unit_or_null(index);
+    if (unit != nullptr && (unit->block || unit->dirty)) return false;
+    if (unit != nullptr && unit->spilled) return true;
+    return !raw && index * kUnitBytes < base_valid_bytes;
+  }
+};
+using ObjectPtr = std::shared_ptr<Object>;
+
+class Handle {
+ public:
+  ObjectPtr object;
+  OpenRequest request;
+  uint32_t thread_id = 0;
+  bool unflushed = false;  // guarded by object->mutex
+};
+
+// What a body was at one moment: holds its blocks, so that it can be written while the object changes.
+struct Snapshot {
+  ObjectPtr object;
+  uint64_t size_bytes = 0;
+  std::vector<Unit> units;
+  Body base;
+  uint64_t base_valid_bytes = 0;
+  FilePtr spill;
+  ExtentId spill_extent;
+  uint64_t content_version = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,148 @@
+#include "store/options.h"
+
+#include <charconv>
+
+#include <fmt/format.h>
+
+namespace kvcachefs {
+
+namespace {
+
+Result<uint64_t> number_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
+  uint64_t number = 0;
+  auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (ec != std::errc() || end != value.data() + value.size() || number < least || number > most)
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a number from {} to {}", name, value, least, most));
+  return number;
+}
+
+Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
+  auto size = parse_size(value);
+  if (!size || *size < least || *size > most)
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G)", name, value,
+                                            format_size(least), format_size(most)));
+  return *size;
+}
+
+constexpr uint64_t kLargest = uint64_t{1} << 60;
+
+struct OptionEntry {
+  std::string_view name;
+  bool live;
+  Status (*set)(StoreOptions&, std::string_view name, std::string_view value);
+  std::string (*get)(const StoreOptions&);
+  std::string_view help;
+};
+
+template <uint64_t StoreOptions::* Field, uint64_t kLeast, uint64_t kMost>
+Status set_size(StoreOptions& options, std::string_view name, std::string_view value) {
+  KVC_ASSIGN(options.*Field, size_in(name, value, kLeast, kMost));
+  return {};
+}
+template <uint64_t StoreOptions::* Field>
+std::string get_size(const StoreOptions& options) {
+  return format_size(options.*Field);
+}
+template <uint64_t StoreOptions::* Field, uint64_t kLeast, uint64_t kMost>
+Status set_number(StoreOptions& options, std::string_view name, std::string_view value) {
+  KVC_ASSIGN(options.*Field, number_in(name, value, kLeast, kMost));
+  return {};
+}
+template <uint64_t StoreOptions::* Field>
+std::string get_number(const StoreOptions& options) {
+  return fmt::format("{}", options.*Field);
+}
+
+Status set_durability(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value == "none") options.durability = Durability::kNone;
+  else if (value == "close") options.durability = Durability::kClose;
+  else if (value == "sync") options.durability = Durability::kSync;
+  else return fail(Code::kInvalid, fmt::format("option {}={}: expected none, close or sync", name, value));
+  return {};
+}
+std::string get_durability(const StoreOptions& options) {
+  return options.durability == Durability::kNone ? "none" : options.durability == Durability::kClose ? "close" : "sync";
+}
+
+Status set_verify(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value != "auto" && value != "always")
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected auto or always", name, value));
+  options.verify = value == "auto" ? Verify::kAuto : Verify::kAlways;
+  return {};
+}
+
+Status set_index(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value.empty() || value[0] != '/')
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected an absolute directory on a local file system", name, value));
+  options.index_directory = value;
+  return {};
+}
+
+Status set_node(StoreOptions& options, std::string_view name, std::string_view value) {
+  bool good = !value.empty() && value.size() <= 63 && value[0] != '.';
+  for (char c : value) good &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
+  if (!good) return fail(Code::kInvalid, fmt::format("option {}={}: expected 1 to 63 letters, digits, '-', '_', '.'", name, value));
+  options.node = value;
+  return {};
+}
+
+constexpr OptionEntry kOptions[] = {
+    {"capacity", true, set_size<&StoreOptions::capacity_bytes, 16 * kMiB, kLargest>, get_size<&StoreOptions::capacity_bytes>,
+     "most bytes of the volume to use; default 90% of its file system; from 16M"},
+    {"keep_free", true, set_size<&StoreOptions::keep_free_bytes, 0, kLargest>, get_size<&StoreOptions::keep_free_bytes>,
+     "never fill the backing file system past this; default 5% of it"},
+    {"memory", true, set_size<&StoreOptions::memory_bytes, 16 * kMiB, kLargest>, get_size<&StoreOptions::memory_bytes>,
+     "RAM for bodies; default a quarter of the machine's, at most 32G; from 16M"},
+    {"durability", true, set_durability, get_durability,
+     "none (default): answered when in RAM; close: written and journaled; sync: also synced"},
+    {"verify", false, set_verify, [](const StoreOptions& o) -> std::string { return o.verify == Verify::kAuto ? "auto" : "always"; },
+     "auto (default): known-good solo bodies may be passed through; always: every byte is checked, no passthrough"},
+    {"pack_below", true, set_size<&StoreOptions::pack_below_bytes, 0, kGiB>, get_size<&StoreOptions::pack_below_bytes>,
+     "bodies smaller than this share extents; default by the volume: 4M where passthrough serves solo bodies, else 32M"},
+    {"inline_below", true, set_size<&StoreOptions::inline_below_bytes, 0, 64 * kKiB>, get_size<&StoreOptions::inline_below_bytes>,
+     "bodies smaller than this live in the index; default 0 (none); to 64K"},
+    {"extent_size", false, set_size<&StoreOptions::extent_bytes, kMiB, 4 * kGiB>, get_size<&StoreOptions::extent_bytes>,
+     "a pack extent is closed at this size; default 256M; 1M to 4G"},
+    {"raw_above", true, set_size<&StoreOptions::raw_above_bytes, kMiB, kLargest>, get_size<&StoreOptions::raw_above_bytes>,
+     "files sized beyond this are 1:1 with a backing file, not checksummed; default 1G"},
+    {"flush_interval_ms", true, set_number<&StoreOptions::flush_interval_ms, 1, 60'000>, get_number<&StoreOptions::flush_interval_ms>,
+     "finished bodies go to the volume at least this often; default 200; 1 to 60000"},
+    {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },
+     "directory of the index, on a local file system; default in the volume, or /var/lib/kvcachefs/... for a network volume"},
+    {"node", false, set_node, [](const StoreOptions& o) { return o.node; }, "name of this node's part of the volume; default the host name"},
+};
+
+const OptionEntry* find_option(std::string_view name) {
+  for (const OptionEntry& entry : kOptions)
+    if (entry.name == name) return &entry;
+  return nullptr;
+}
+
+}  // namespace
+
+Status set_store_option(StoreOptions& options, std::string_view name, std::string_view value) {
+  const OptionEntry* entry = find_option(name);
+  if (entry == nullptr) return fail(Code::kNotFound, fmt::format("unknown option '{}'", name));
+  return entry->set(options, name, value);
+}
+
+bool store_option_is_live(std::string_view name) {
+  const OptionEntry* entry = find_option(name);
+  return entry != nullptr && entry->live;
+}
+
+std::vector<OptionText> store_options_text(const StoreOptions& options) {
+  std::vector<OptionText> listed;
+  for (const OptionEntry& entry : kOptions)
+    listed.push_back({std::string(entry.name), entry.get(options), entry.live, std::string(entry.help)});
+  return listed;
+}
+
+Status check_store_options(const StoreOptions& options) {
+  if (options.inline_below_bytes > options.pack_below_bytes && options.pack_below_bytes > 0)
+    return fail(Code::kInvalid, fmt::format("options inline_below={} and pack_below={}: inline_below must not be the larger",
+                                            format_size(options.inline_below_bytes), format_size(options.pack_below_bytes)));
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,54 @@
+// What a store can be told. Names and meanings are those of the mount options; README.md has the table.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+enum class Durability : uint8_t {
+  kNone,   // answered when safely in RAM; a crash of the daemon loses at most the last flush_interval_ms
+  kClose,  // close and rename answer when written and journaled: a crash of the daemon loses nothing acknowledged
+  kSync,   // ... and synced: nor does power loss
+};
+enum class Verify : uint8_t { kAuto, kAlways };
+
+struct StoreOptions {
+  uint64_t capacity_bytes = 0;           // 0: 90 % of the backing file system
+  uint64_t keep_free_bytes = 0;          // 0: 5 % of the backing file system
+  uint64_t memory_bytes = 0;             // 0: a quarter of the machine's RAM, at most 32 GiB
+  Durability durability = Durability::kNone;
+  Verify verify = Verify::kAuto;
+  uint64_t pack_below_bytes = 0;         // 0: by the volume (4 MiB where passthrough serves solo bodies, 32 MiB on a network)
+  uint64_t inline_below_bytes = 0;       // bodies smaller than this live in the index; 0: none do
+  uint64_t extent_bytes = 256 * kMiB;    // a pack extent is closed at this size
+  uint64_t raw_above_bytes = 1 * kGiB;   // files sized beyond this are raw: 1:1 with a backing file
+  uint64_t flush_interval_ms = 200;
+  bool read_only = false;
+  std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume
+  std::string node;                      // empty: this machine's host name
+  bool passthrough = true;               // whether the driver can serve solo bodies by passthrough (drives pack_below)
+  bool background = true;                // threads of its own; false: tests drive it by Store::pump()
+};
+
+// A command-line or setfattr option: "memory" "4G" -> StoreOptions. kNotFound if the name is not one of the store's.
+// Messages name the option, the value and the allowed range.
+Status set_store_option(StoreOptions& options, std::string_view name, std::string_view value);
+// Can it be changed on a running store?
+bool store_option_is_live(std::string_view name);
+struct OptionText {
+  std::string name;
+  std::string value;
+  bool live = false;
+  std::string help;  // one line with the default and the allowed range
+};
+std::vector<OptionText> store_options_text(const StoreOptions& options);
+// Contradictions between options.
+Status check_store_options(const StoreOptions& options);
+
+}  // namespace kvcachefs

@@ -1,0 +1,61 @@
+// How much of the volume may be used. Space is reserved before bytes are accepted, so that nothing accepted meets a full
+// disk later (invariant 8). All counters are atomics; nothing here blocks.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+#include "store/base/result.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class Space {
+ public:
+  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone.
+  void configure(uint64_t limit_bytes, uint64_t keep_free_bytes) {
+    limit_bytes_ = limit_bytes;
+    keep_free_bytes_ = keep_free_bytes;
+  }
+  // Sets `bytes` aside for a body to come; false when they do not fit.
+  bool try_reserve(uint64_t bytes) {
+    uint64_t reserved = reserved_bytes_.load();
+    do {
+      if (physical_bytes() + reserved + bytes > limit_bytes_.load()) return false;
+      if (reserved + bytes > backing_free_bytes_.load()) return false;
+    } while (!reserved_bytes_.compare_exchange_weak(reserved, reserved + bytes));
+    return true;
+  }
+  void release(uint64_t bytes) { reserved_bytes_.fetch_sub(bytes); }
+
+  void set_live(uint64_t bytes) { live_bytes_ = bytes; }
+  void set_dead(uint64_t bytes) { dead_bytes_ = bytes; }
+  void set_overhead(uint64_t bytes) { overhead_bytes_ = bytes; }
+  void set_backing(const SpaceInfo& backing) {
+    backing_free_bytes_ = backing.available_bytes > keep_free_bytes_ ? backing.available_bytes - keep_free_bytes_ : 0;
+  }
+
+  uint64_t limit_bytes() const { return limit_bytes_; }
+  uint64_t keep_free_bytes() const { return keep_free_bytes_; }
+  uint64_t reserved_bytes() const { return reserved_bytes_; }
+  uint64_t live_bytes() const { return live_bytes_; }
+  uint64_t dead_bytes() const { return dead_bytes_; }
+  // Everything on the volume: live places, places not given back yet, journals, checkpoints, index.
+  uint64_t physical_bytes() const { return live_bytes_ + dead_bytes_ + overhead_bytes_; }
+  // What df shows as free: dead space counts as free, it comes back by itself.
+  uint64_t free_bytes() const {
+    const uint64_t used = live_bytes_ + overhead_bytes_ + reserved_bytes_;
+    const uint64_t limit = limit_bytes_;
+    const uint64_t by_limit = limit > used ? limit - used : 0;
+    const uint64_t backing = backing_free_bytes_ + dead_bytes_;
+    const uint64_t by_backing = backing > reserved_bytes_ ? backing - reserved_bytes_ : 0;
+    return by_limit < by_backing ? by_limit : by_backing;
+  }
+
+ private:
+  std::atomic<uint64_t> limit_bytes_{UINT64_MAX}, keep_free_bytes_{0};
+  std::atomic<uint64_t> reserved_bytes_{0}, live_bytes_{0}, dead_bytes_{0}, overhead_bytes_{0};
+  std::atomic<uint64_t> backing_free_bytes_{UINT64_MAX};
+};
+
+}  // namespace kvcachefs

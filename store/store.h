@@ -1,0 +1,208 @@
+// The one face of the chunk store: everything fs/, tools/ and tests/ may call.
+//
+// Ids: an ObjectId is an inode number and, as it stands, a FUSE nodeid. Handles are owned by the store and live from
+// create()/open() until release().
+//
+// Threads: every call may come from any thread at once. No call blocks on the backing volume: what may have to wait takes a
+// completion, which runs exactly once, either inside the call or later on a thread of the store, and must not block.
+// Namespace calls work in RAM and on the memory-mapped index. open_store() and Store::close() do block.
+//
+// Errors name the object; fs/ maps their code to an errno in one place.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/options.h"
+
+namespace kvcachefs {
+
+class Volume;
+class Handle;  // opaque
+
+template <class T>
+using Completion = std::move_only_function<void(Result<T>)>;
+using StatusCompletion = std::move_only_function<void(Status)>;
+
+struct Caller {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t thread_id = 0;  // of the calling thread: tells streams and writers of one name apart
+};
+
+struct Stat {
+  ObjectId id;
+  uint32_t mode = 0, nlink = 0, uid = 0, gid = 0, rdev = 0;
+  uint64_t size_bytes = 0;
+  uint64_t blocks_512 = 0;
+  int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
+};
+
+struct SetAttributes {
+  std::optional<uint32_t> mode;  // permission bits
+  std::optional<uint32_t> uid, gid;
+  std::optional<uint64_t> size_bytes;
+  std::optional<int64_t> atime_ns, mtime_ns, ctime_ns;  // exact
+  bool atime_now = false, mtime_now = false;
+  bool kill_privileges = false;  // drop setuid/setgid bits (HANDLE_KILLPRIV_V2)
+};
+
+struct DirectoryItem {
+  std::string name;
+  ObjectId id;
+  uint32_t type_bits = 0;  // S_IFMT part
+  uint64_t cookie = 0;     // pass the last one seen to go on after it
+};
+
+// What read() hands out: memory that stays valid and unchanged in extent (not in content, if written meanwhile) while
+// `keep` lives. At the end of the file fewer bytes than asked.
+struct ReadReply {
+  std::vector<iovec> pieces;
+  size_t bytes = 0;
+  std::vector<std::shared_ptr<const void>> keep;
+};
+
+struct OpenRequest {
+  bool read = true;
+  bool write = false;
+  bool truncate = false;
+  bool append = false;
+};
+
+// For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
+struct BackingFile {
+  int descriptor = -1;
+  std::shared_ptr<void> keep;  // keeps the descriptor open
+};
+
+struct FileSystemSpace {
+  uint64_t block_bytes = 4096, blocks = 0, blocks_free = 0, files = 0, files_free = 0;
+};
+
+enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
+
+struct RenameOutcome {
+  // The kernel's name cache binds the new name to another node than the store does (several writers used one
+  // temporary name): the driver must invalidate the new name after replying.
+  bool invalidate_target = false;
+};
+
+// One flat set of counters and facts; fs/ and tools/ render it. See README.md "status" for each field.
+struct StoreStatus {
+  std::string node, volume_root, volume_filesystem, index_directory, state, state_reason;
+  std::string volume_uuid;
+  uint32_t epoch = 0;
+  int64_t state_since_ns = 0;
+  bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
+  uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0;
+  uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
+           objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
+  uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
+  uint64_t probe_hits = 0, probe_misses = 0;
+  uint64_t opens = 0, passthrough_opens = 0;
+  uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
+  uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0;
+  uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
+  uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
+  uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
+  uint64_t eviction_objects = 0, eviction_bytes = 0;
+  uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
+           errors_no_space = 0;
+  uint64_t open_handles = 0;
+  // Recovery at this mount.
+  uint64_t replayed_batches = 0, dropped_bodies = 0, verified_bodies = 0, swept_files = 0;
+  bool index_rebuilt = false, unclean_start = false;
+};
+
+class Store {
+ public:
+  virtual ~Store() = default;
+
+  // --- names (store_names.cc) ---
+  virtual Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) = 0;
+  virtual Result<Stat> stat(ObjectId id) = 0;
+  virtual Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) = 0;
+  // Regular files, fifos, sockets, devices.
+  virtual Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
+                                 const Caller& caller) = 0;
+  virtual Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target,
+                                    const Caller& caller) = 0;
+  virtual Result<std::string> read_symlink(ObjectId id) = 0;
+  // kExists if the name is there (`exclusive` or not: the driver looks up first). The handle is open for `request`.
+  virtual Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
+                                                  const OpenRequest& request, const Caller& caller) = 0;
+  virtual void link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) = 0;
+  virtual void unlink(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
+  virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
+  virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
+                      RenameMode mode, const Caller& caller, Completion<RenameOutcome> done) = 0;
+  // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together.
+  // Without "." and "..". `parent_of` serves "..".
+  virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
+
+  // --- attributes (store_attributes.cc) ---
+  // Size changes may wait for memory or a read; everything else completes inside the call. `handle` may be null.
+  virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
+                              Completion<Stat> done) = 0;
+  // Any namespace prefix the driver lets through. kNoAttribute if absent.
+  virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
+  enum class XattrMode : uint8_t { kAny, kCreate, kReplace };
+  virtual Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) = 0;
+  virtual Status remove_xattr(ObjectId id, std::string_view name) = 0;
+  virtual Result<std::vector<std::string>> list_xattrs(ObjectId id) = 0;
+  // What `getfattr -m user.kvcachefs` shows of an object: (name without prefix, value).
+  virtual Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) = 0;
+
+  // --- bytes (store_io.cc) ---
+  // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
+  virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
+  virtual ObjectId object_of(const Handle* handle) const = 0;
+  virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
+  // `bytes` is copied before the call returns, also when the completion comes later.
+  virtual void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) = 0;
+  // close(2) of one descriptor: errors of earlier writes surface here; durable as the option says.
+  virtual void flush(Handle* handle, StatusCompletion done) = 0;
+  virtual void fsync(Handle* handle, StatusCompletion done) = 0;
+  virtual void sync_directory(ObjectId directory, StatusCompletion done) = 0;
+  virtual void release(Handle* handle) = 0;
+  enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange };
+  virtual void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) = 0;
+  virtual Result<uint64_t> seek_data(Handle* handle, uint64_t offset) = 0;  // kNoData past the last
+  virtual Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) = 0;
+  // The body as one whole, known good, immutable file, for passthrough; descriptor -1 if it is none.
+  virtual BackingFile backing_file(ObjectId id) = 0;
+  virtual void count_passthrough_open(ObjectId id) = 0;
+
+  // --- the whole ---
+  virtual FileSystemSpace space() = 0;
+  // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
+  virtual void drain(bool sync, StatusCompletion done) = 0;
+  virtual void drop_caches() = 0;  // clean bodies in RAM
+  virtual StoreStatus status() = 0;
+  virtual StoreOptions options() const = 0;
+  virtual Status set_option(std::string_view name, std::string_view value) = 0;
+  // Drains, syncs, commits the index, writes a checkpoint if due, gives the lock up. No other call may be running or
+  // follow. An error says what could not be written; the journals still hold what was acknowledged.
+  virtual Status close() = 0;
+  // One round of all background work, for stores opened with background = false. Returns whether anything was done.
+  virtual bool pump() = 0;
+};
+
+// Who holds a volume's lock is told by the message of kBusy.
+// An empty or missing-but-creatable root is initialised; anything else must be a volume of ours.
+Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
+                                          std::string_view holder);
+
+}  // namespace kvcachefs

@@ -1,0 +1,172 @@
+// Attributes and extended attributes.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kMaxXattrBytes = 64 * kKiB;        // of one value, as the kernel's own limit
+constexpr size_t kMaxXattrTotalBytes = 256 * kKiB;  // of an object
+}  // namespace
+
+void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
+                               Completion<Stat> done) {
+  if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
+  auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : get(id);
+  if (!got) return done(std::unexpected(std::move(got).error()));
+  ObjectPtr object = *got;
+  if (change.size_bytes && object->is_directory())
+    return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
+  if (change.size_bytes && !object->is_regular())
+    return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
+  if (change.size_bytes && handle == nullptr && object->base.place.kind == PlaceKind::kRaw && !object->raw) {
+    // truncate(2) by path of a raw file that nobody has open
+    auto opened = open(id, {.read = false, .write = true}, caller);
+    if (!opened) return done(std::unexpected(std::move(opened).error()));
+    return set_attributes(id, *opened, change, caller, [this, opened = *opened, done = std::move(done)](Result<Stat> result) mutable {
+      release(opened);
+      done(std::move(result));
+    });
+  }
+  auto rest = [this, object, change, done = std::move(done)](Status status) mutable {
+    if (!status) return done(std::unexpected(std::move(status).error()));
+    const int64_t now = clock_.realtime_ns();
+    Stat stat;
+    {
+      std::shared_lock names(names_mutex_);
+      std::lock_guard lock(object->mutex);
+      Attributes& attributes = object->attributes;
+      if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
+      if (change.uid) attributes.uid = *change.uid;
+      if (change.gid) attributes.gid = *change.gid;
+      if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
+        attributes.mode &= ~static_cast<uint32_t>(S_ISUID | ((attributes.mode & S_IXGRP) ? S_ISGID : 0));
+      if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
+      if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
+      attributes.ctime_ns = change.ctime_ns.value_or(now);
+      mark_attributes_dirty(object);
+      stat = stat_of(*object);
+    }
+    kick_bulk();
+    done(stat);
+  };
+  if (change.size_bytes) return resize(object, *change.size_bytes, std::move(rest));
+  rest({});
+}
+
+Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
+  ObjectPtr object;
+  {
+    std::shared_lock lock(names_mutex_);
+    object = live(id);
+  }
+  auto pick = [&](const std::vector<Xattr>& xattrs) -> Result<std::string> {
+    for (const Xattr& xattr : xattrs)
+      if (xattr.name == name) return xattr.value;
+    return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
+  };
+  if (object) {
+    std::lock_guard lock(object->mutex);
+    return pick(object->attributes.xattrs);
+  }
+  KVC_ASSIGN(auto record, index_->find_object_summary(id));
+  if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  return pick(record->attributes.xattrs);
+}
+
+Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) {
+  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  if (name.empty() || name.size() > 255) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
+  if (value.size() > kMaxXattrBytes)
+    return fail(Code::kTooBig, fmt::format("attribute '{}': {} bytes, at most {}", name, value.size(), kMaxXattrBytes));
+  KVC_ASSIGN(ObjectPtr object, get(id));
+  std::shared_lock names(names_mutex_);
+  std::lock_guard lock(object->mutex);
+  auto& xattrs = object->attributes.xattrs;
+  auto where = std::lower_bound(xattrs.begin(), xattrs.end(), name, [](const Xattr& x, std::string_view n) { return x.name < n; });
+  const bool there = where != xattrs.end() && where->name == name;
+  if (there && mode == XattrMode::kCreate) return fail(Code::kExists, fmt::format("attribute '{}' of object {}", name, id.value));
+  if (!there && mode == XattrMode::kReplace)
+    return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
+  size_t total = value.size();
+  for (const Xattr& xattr : xattrs) total += xattr.name.size() + xattr.value.size();
+  if (total > kMaxXattrTotalBytes)
+    return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
+  if (there)
+    where->value = value;
+  else
+    xattrs.insert(where, Xattr{std::string(name), std::string(value)});
+  object->attributes.ctime_ns = clock_.realtime_ns();
+  mark_attributes_dirty(object);
+  kick_bulk();
+  return {};
+}
+
+Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
+  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  KVC_ASSIGN(ObjectPtr object, get(id));
+  std::lock_guard lock(object->mutex);
+  if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) == 0)
+    return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
+  object->attributes.ctime_ns = clock_.realtime_ns();
+  mark_attributes_dirty(object);
+  kick_bulk();
+  return {};
+}
+
+Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
+  KVC_ASSIGN(ObjectPtr object, get(id));
+  std::lock_guard lock(object->mutex);
+  std::vector<std::string> listed;
+  for (const Xattr& xattr : object->attributes.xattrs) listed.push_back(xattr.name);
+  return listed;
+}
+
+Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id) {
+  KVC_ASSIGN(ObjectPtr object, get(id));
+  std::vector<std::pair<std::string, std::string>> facts;
+  {
+    std::lock_guard lock(object->mutex);
+    const Body& body = object->base;
+    const char* kind = "none";
+    switch (body.place.kind) {
+      case PlaceKind::kNone: break;
+      case PlaceKind::kInline: kind = "inline"; break;
+      case PlaceKind::kPacked: kind = "packed"; break;
+      case PlaceKind::kSolo: kind = "solo"; break;
+      case PlaceKind::kRaw: kind = "raw"; break;
+    }
+    const bool staged = object->content_dirty();
+    facts.emplace_back("id", fmt::format("{}", id.value));
+    facts.emplace_back("kind", object->is_regular() ? (staged && body.version == 0 ? "staged" : kind) : "none");
+    facts.emplace_back("state", body.quarantined ? "quarantined" : staged ? "staged" : "sealed");
+    if (body.place.extent.valid())
+      facts.emplace_back("place", fmt::format("{}:{}+{}", extent_path(identity_.node, body.place.extent, body.place.kind),
+                                              body.place.offset, body.place.length));
+    if (!body.checksums.empty()) {
+      std::string list;
+      for (uint64_t value : body.checksums) list += fmt::format("{}{:016x}", list.empty() ? "" : ",", value);
+      facts.emplace_back("checksums", std::move(list));
+    }
+    facts.emplace_back("checksummed", body.place.kind == PlaceKind::kRaw ? "no" : "yes");
+    facts.emplace_back("version", fmt::format("{}", body.version));
+    facts.emplace_back("hits", fmt::format("{}", object->opens));
+    facts.emplace_back("age_s", fmt::format("{}", (clock_.realtime_ns() - object->attributes.btime_ns) / 1'000'000'000));
+    uint64_t ram = 0;
+    for (const Unit& unit : object->units)
+      if (unit.block) ram += unit.block->capacity_bytes();
+    facts.emplace_back("ram_bytes", fmt::format("{}", ram));
+  }
+  {
+    std::unique_lock lock(names_mutex_);
+    forget_if_idle(object);
+  }
+  return facts;
+}
+
+}  // namespace kvcachefs

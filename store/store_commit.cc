@@ -1,0 +1,305 @@
+// The committer: one thread that turns sealed bodies, changed attributes and changed names into one journal batch, applies it
+// to the index, and then answers who waited. All requests that queue up meanwhile go into one batch (group commit).
+//
+// Invariant 3 is kept here: a body is written before its SealedBody reaches this file, and under sync the data is
+// synced before the record, the record before the answer.
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+void StoreImpl::commit(CommitRequest request) {
+  {
+    std::lock_guard lock(commit_mutex_);
+    commit_queue_.push_back(std::move(request));
+    committing_.fetch_add(1);
+  }
+  commit_ready_.notify_one();
+}
+
+bool StoreImpl::commit_step() {
+  Commit commit;
+  {
+    std::lock_guard lock(commit_mutex_);
+    commit.requests.swap(commit_queue_);
+  }
+  if (commit.requests.empty()) return false;
+  const size_t count = commit.requests.size();
+  Status status = sync_data(commit);
+  if (status) {
+    build_batch(commit);
+    if (!commit.batch.records.empty()) {
+      const auto after = journal_->append(commit.batch);
+      if (after) {
+        counters_.journal_batches.fetch_add(1, std::memory_order_relaxed);
+        journal_bytes_.store(journal_->bytes_since_rotate(), std::memory_order_relaxed);
+        Status applied = apply_committed(commit, *after);
+        if (!applied) log::error("index: {}", applied.error().message);
+        if (commit.sync) status = journal_->sync();
+      } else {
+        status = std::unexpected(after.error());
+        give_up(commit, status);
+      }
+    } else if (commit.sync) {
+      status = journal_->sync();
+    }
+    if (status && commit.sync_all) status = mark_synced();
+    if (status && commit.sync) counters_.syncs.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    give_up(commit, status);
+  }
+  if (!status) {
+    counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
+    log::error("journal: {}", status.error().message);
+    set_trouble(status);
+  }
+  committing_.fetch_sub(count);
+  requeue_deferred();
+  for (CommitRequest& request : commit.requests)
+    if (request.done) request.done(status);
+  return true;
+}
+
+Status StoreImpl::sync_data(Commit& commit) {
+  std::vector<ExtentId> extents;
+  for (const CommitRequest& request : commit.requests) {
+    commit.sync |= request.sync || request.sync_all;
+    commit.sync_all |= request.sync_all;
+    if (!request.sync) continue;
+    for (const SealedBody& sealed : request.bodies)
+      if (sealed.extent.valid()) extents.push_back(sealed.extent);
+  }
+  if (commit.sync_all) {
+    data_bytes_unsynced_.store(0, std::memory_order_relaxed);
+    return extents_->sync_all();
+  }
+  if (!commit.sync) return {};
+  return extents_->sync(extents);
+}
+
+// After sync_all: everything journaled before this, and its data, is on the medium. Recovery need not verify it, and the
+// index may hold it (an index ahead of the data would trust bodies that a power cut took).
+Status StoreImpl::mark_synced() {
+  Batch mark;
+  mark.stamp = stamps_.next();
+  mark.records.emplace_back(SyncedRecord{});
+  KVC_ASSIGN(JournalPosition after, journal_->append(mark));
+  std::unique_lock lock(names_mutex_);
+  auto freed = index_->apply(mark, after);
+  if (!freed) return std::unexpected(std::move(freed).error());
+  index_->freeze();
+  return {};
+}
+
+// --- building ---
+
+void StoreImpl::build_batch(Commit& commit) {
+  std::unique_lock lock(names_mutex_);
+  commit.batch.stamp = stamps_.next();
+  std::unordered_set<ObjectId> put;
+  add_bodies(commit, put);
+  add_attributes(commit, put);
+  add_names(commit, put);
+}
+
+// names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.
+void StoreImpl::drop_body(SealedBody& sealed) {
+  if (!sealed.shared_with.valid() && !sealed.body.quarantined && !sealed.snapshot.spill) give_back({}, sealed.body.place);
+  ObjectPtr object = std::move(sealed.snapshot.object);
+  sealed.snapshot = {};
+  {
+    std::lock_guard lock(object->mutex);
+    object->replaced_checked = true;
+  }
+  abandon_seal(object);
+  forget_if_idle(object);
+}
+
+void StoreImpl::add_bodies(Commit& commit, std::unordered_set<ObjectId>& put) {
+  for (CommitRequest& request : commit.requests) {
+    for (SealedBody& sealed : request.bodies) {
+      const ObjectPtr& object = sealed.snapshot.object;
+      bool drop = object->nlink == 0;
+      if (sealed.shared_with.valid() && !drop) {
+        // The shared place must still be the other's, and the other must go with this very batch.
+        auto other = index_->find_object(sealed.shared_with);
+        drop = !other || !*other || (*other)->body.place != sealed.body.place;
+        if (ObjectPtr alive = live(sealed.shared_with); alive && alive->nlink > 0) drop = true;
+      }
+      if (drop) {
+        drop_body(sealed);
+        continue;
+      }
+      std::lock_guard lock(object->mutex);
+      PutRecord record;
+      record.object.id = object->id;
+      record.object.attributes = object->attributes;
+      record.object.body = sealed.body;
+      commit.batch.records.emplace_back(std::move(record));
+      commit.attributes.emplace_back(object, object->attributes_version);
+      put.insert(object->id);
+    }
+    std::erase_if(request.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
+  }
+}
+
+void StoreImpl::add_attributes(Commit& commit, std::unordered_set<ObjectId>& put) {
+  std::vector<ObjectPtr> changed;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    changed.swap(dirty_attributes_);
+  }
+  for (ObjectPtr& object : changed) {
+    std::lock_guard lock(object->mutex);
+    if (object->nlink == 0) {
+      object->attributes_durable = object->attributes_version;
+      continue;
+    }
+    if (put.contains(object->id)) continue;
+    if (object->durable) {
+      commit.batch.records.emplace_back(AttributesRecord{object->id, object->attributes});
+    } else if (!object->is_regular()) {
+      PutRecord record;
+      record.object.id = object->id;
+      record.object.attributes = object->attributes;
+      record.object.body = object->base;
+      commit.batch.records.emplace_back(std::move(record));
+      put.insert(object->id);
+    } else {
+      // Comes with its body. Marked clean so that a later change lists it again.
+      object->attributes_durable = object->attributes_version;
+      continue;
+    }
+    commit.attributes.emplace_back(object, object->attributes_version);
+  }
+}
+
+void StoreImpl::add_names(Commit& commit, const std::unordered_set<ObjectId>& put) {
+  for (DirtyName& name : names_->take_pending()) {
+    NameState* state = names_->state(name);
+    if (state == nullptr) continue;
+    bool ready = state->child.valid() && state->older_versions.empty();
+    if (ready) {
+      ObjectPtr child = live(state->child);
+      ready = !child || child->durable || put.contains(state->child);
+    }
+    if (ready) {
+      if (state->child != state->durable)
+        commit.batch.records.emplace_back(NameRecord{name.parent, name.key.name, state->child});
+      commit.names.emplace_back(std::move(name), state->child);
+    } else if (state->durable.valid() && state->older_versions.empty() && (!state->child.valid() || state->erase_durable)) {
+      commit.batch.records.emplace_back(UnnameRecord{name.parent, name.key.name, state->durable});
+      commit.names.emplace_back(std::move(name), ObjectId{});
+    } else if (state->child.valid()) {
+      names_->put_back_pending(std::move(name));  // its body is not sealed yet
+    } else {
+      commit.names.emplace_back(std::move(name), ObjectId{});  // came and went between two commits
+    }
+  }
+}
+
+void StoreImpl::give_up(Commit& commit, const Status& why) {
+  std::unique_lock lock(names_mutex_);
+  for (auto& [name, durable] : commit.names) names_->put_back_pending(std::move(name));
+  for (auto& [object, version] : commit.attributes) {
+    std::lock_guard object_lock(object->mutex);
+    std::lock_guard dirty_lock(dirty_mutex_);
+    dirty_attributes_.push_back(object);
+  }
+  for (CommitRequest& request : commit.requests)
+    for (SealedBody& sealed : request.bodies) {
+      if (!sealed.shared_with.valid() && !sealed.snapshot.spill) give_back({}, sealed.body.place);
+      abandon_seal(sealed.snapshot.object);
+    }
+  log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
+}
+
+// --- settling ---
+
+void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
+  std::lock_guard lock(object->mutex);
+  object->attributes_durable = version;
+  if (object->attributes_version == version) return;
+  std::lock_guard dirty_lock(dirty_mutex_);
+  dirty_attributes_.push_back(object);
+}
+
+void StoreImpl::settle_body(SealedBody& sealed) {
+  const ObjectPtr object = sealed.snapshot.object;
+  bool clean_units = false;
+  {
+    std::lock_guard lock(object->mutex);
+    object->sealing = false;
+    object->base = std::move(sealed.body);
+    object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
+    object->sealed_version = sealed.snapshot.content_version;
+    // A unit whose block is still the one that was written is clean now; any other is newer.
+    for (size_t index = 0; index < object->units.size(); ++index) {
+      Unit& unit = object->units[index];
+      const bool known = index < sealed.snapshot.units.size();
+      if (unit.block && known && unit.block == sealed.snapshot.units[index].block) unit.dirty = false;
+      unit.spilled = false;  // the spill file is the base now
+      clean_units |= unit.block && !unit.dirty;
+    }
+    if (sealed.snapshot.spill) {
+      object->spill.reset();
+      object->spill_extent = {};
+    }
+    if (!object->content_dirty()) {
+      space_.release(std::exchange(object->reserved_bytes, 0));
+      object->replaced_checked = false;
+    }
+  }
+  object->replaced = {};
+  sealed.snapshot = {};
+  if (clean_units) note_clean(object);
+}
+
+Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
+  std::unique_lock lock(names_mutex_);
+  auto freed = index_->apply(commit.batch, after);
+  // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then).
+  std::vector<ObjectPtr> touched;
+  for (CommitRequest& request : commit.requests)
+    for (SealedBody& sealed : request.bodies) {
+      touched.push_back(sealed.snapshot.object);
+      settle_body(sealed);
+      touched.back()->durable = true;
+    }
+  for (auto& [object, version] : commit.attributes) {
+    object->durable = true;
+    settle_attributes(object, version);
+    touched.push_back(object);
+  }
+  for (auto& [name, durable] : commit.names) {
+    if (NameState* state = names_->state(name)) {
+      if (!durable.valid()) state->erase_durable = false;
+      if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+    }
+    names_->settle(name, durable);
+  }
+  for (const ObjectPtr& object : touched)
+    if (live(object->id) == object) forget_if_idle(object);
+  if (!freed) {
+    counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
+    return std::unexpected(std::move(freed).error());
+  }
+  space_.set_live(index_->totals().live_bytes);
+  if (freed->empty()) return {};
+  std::lock_guard keeper(keeper_mutex_);
+  for (FreedPlace& place : *freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(std::move(place));
+  }
+  space_.set_dead(freed_bytes_);
+  keeper_has_work_ = true;
+  return {};
+}
+
+}  // namespace kvcachefs

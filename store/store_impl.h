@@ -1,0 +1,381 @@
+// The store behind store.h. One class, its members spread over files by what they do:
+//   store_open.cc       recovery and start, close                 store_names.cc      names
+//   store_attributes.cc attributes and xattrs                     store_io.cc         open, read, write, allocate
+//   store_load.cc       volume -> RAM, verified                   store_seal.cc       RAM -> volume (lanes)
+//   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
+//   store_status.cc     space and counters                                            reclaim, sweeping
+//
+// Threads: two seal lanes (bulk: by flush_interval_ms and memory pressure; urgent: what somebody waits for), one
+// committer, one keeper, one resumer of requests that wait for memory. Each has a step function; with
+// background = false Store::pump() runs them in turn.
+//
+// Lock order (each may be taken while holding those before it, never the other way round):
+//   1. names_mutex_          the namespace, the object table, the fields of Object it guards
+//   2. Object::mutex         one object at a time; two only by id order (nowhere today)
+//   3. leaves                dirty_mutex_, lru_mutex_, urgent_mutex_, commit_mutex_, waiting_mutex_, keeper_mutex_,
+//                            Index's, Extents', MemoryPool's own
+// No lock is held across a call to the volume. (Index reads under names_mutex_ touch mapped memory, which can fault.)
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <shared_mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/units.h"
+#include "store/extent/extents.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/memory/pool.h"
+#include "store/namespace.h"
+#include "store/object.h"
+#include "store/space.h"
+#include "store/store.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// A body that is on the volume and waits for its journal record.
+struct SealedBody {
+  Snapshot snapshot;
+  Body body;
+  ExtentId extent;  // to sync before the record when asked to; invalid: nothing was written (inline, empty, shared)
+  ObjectId shared_with;  // the object whose place this body takes over: it must lose its last name in the same batch
+};
+
+struct CommitRequest {
+  std::vector<SealedBody> bodies;
+  bool sync = false;        // sync these bodies' extents before the record and the record before `done`
+  bool sync_all = false;    // ... and everything else written so far, and say so in the journal
+  StatusCompletion done;    // may be empty
+};
+
+struct Counters {
+  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, read_requests{0},
+      read_bytes_from_ram{0}, read_bytes_from_volume{0}, write_requests{0}, write_received_bytes{0},
+      write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},
+      checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, errors_checksum{0},
+      errors_volume_read{0}, errors_volume_write{0}, errors_journal{0}, errors_index{0}, errors_no_space{0},
+      open_handles{0}, replayed_batches{0}, dropped_bodies{0}, verified_bodies{0}, swept_files{0};
+};
+
+class StoreImpl final : public Store {
+ public:
+  StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock);
+  ~StoreImpl() override;
+  Status start(std::string_view holder);
+
+  Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
+  Result<Stat> stat(ObjectId id) override;
+  Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override;
+  Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
+                         const Caller& caller) override;
+  Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target,
+                            const Caller& caller) override;
+  Result<std::string> read_symlink(ObjectId id) override;
+  Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
+                                          const OpenRequest& request, const Caller& caller) override;
+  void link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) override;
+  void unlink(ObjectId parent, std::string_view name, StatusCompletion done) override;
+  void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
+  void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
+              const Caller& caller, Completion<RenameOutcome> done) override;
+  Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
+
+  void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
+                      Completion<Stat> done) override;
+  Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
+  Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
+  Status remove_xattr(ObjectId id, std::string_view name) override;
+  Result<std::vector<std::string>> list_xattrs(ObjectId id) override;
+  Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) override;
+
+  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
+  ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
+  void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override;
+  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
+  void flush(Handle* handle, StatusCompletion done) override;
+  void fsync(Handle* handle, StatusCompletion done) override;
+  void sync_directory(ObjectId directory, StatusCompletion done) override;
+  void release(Handle* handle) override;
+  void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
+  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
+  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
+  BackingFile backing_file(ObjectId id) override;
+  void count_passthrough_open(ObjectId id) override;
+
+  FileSystemSpace space() override;
+  void drain(bool sync, StatusCompletion done) override;
+  void drop_caches() override;
+  StoreStatus status() override;
+  StoreOptions options() const override;
+  Status set_option(std::string_view name, std::string_view value) override;
+  Status close() override;
+  bool pump() override;
+
+ private:
+  // --- objects (store_names.cc) ---
+  ObjectPtr live(ObjectId id) const;             // names_mutex_ held: in the table, else null
+  Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
+  Result<ObjectPtr> get_locked(ObjectId id);     // names_mutex_ held exclusively
+  ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
+  static Stat stat_of(const Object& object);     // names_mutex_ and object.mutex held
+  static Stat stat_of(const ObjectRecord& record);
+  Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
+  Status check_new_name(ObjectId parent, std::string_view name) const;
+  void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
+  void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
+  void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
+  // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
+  void forget_if_idle(const ObjectPtr& object);
+  void remove_later(ExtentId id, PlaceKind kind);
+  Status unlink_now(ObjectId parent, std::string_view name, ObjectPtr* victim);
+  Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
+                    RenameMode mode, const Caller& caller, RenameOutcome& outcome);
+  ObjectId choose_version(const NameState& state, uint32_t thread_id);
+  bool still_written_by_other(Object& object, uint32_t thread_id);
+  Result<ObjectPtr> new_version(const ObjectPtr& object, const Caller& caller);
+
+  // --- bytes (store_io.cc) ---
+  enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
+  struct WriteAttempt;
+  struct PendingWrite;
+  // Bytes of a write, or `length` zeros (then without extending the file).
+  struct WriteSource {
+    uint64_t offset = 0;
+    std::span<const std::byte> bytes;
+    uint64_t zeros = 0;
+    uint64_t length() const { return bytes.empty() ? zeros : bytes.size(); }
+  };
+  Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
+  Progress push_write(PendingWrite& pending);
+  static bool needs_waiting(Progress progress) { return progress != Progress::kDone; }
+  void continue_write(std::shared_ptr<PendingWrite> pending);
+  void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
+  static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
+  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
+  void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, Completion<ReadReply> done);
+  void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
+  void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
+  Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
+  void note_write_error(Object& object, const Error& error);  // object.mutex held
+  // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
+  bool reserve_space(Object& object, uint64_t size_bytes);
+  void content_changed(const ObjectPtr& object);  // object->mutex held
+  void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros
+
+  // --- memory (store_load.cc) ---
+  // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
+  Reservation reserve_memory(uint64_t bytes);
+  uint64_t evict_clean(uint64_t bytes);
+  void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
+  void wait_for_memory(std::move_only_function<bool()> retry);
+  bool resume_waiting();
+  // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
+  // or one failed. No lock held.
+  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
+  struct LoadJob;
+  void submit_load(std::shared_ptr<LoadJob> job);
+  void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
+  // Second look through a fresh descriptor, then quarantine. Blocks; runs on the keeper.
+  void second_look(std::shared_ptr<LoadJob> job);
+  void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);
+  // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
+  Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index);
+
+  // --- sealing (store_seal.cc) ---
+  struct UrgentItem {
+    ObjectPtr object;  // may be null: names only
+    bool sync = false;
+    StatusCompletion done;
+  };
+  struct PackTarget;   // the open pack extent of a lane
+  struct SealPlan;
+  class BodyWriter;
+  void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
+  bool bulk_step(bool force);
+  bool urgent_step();
+  void requeue_deferred();  // a seal ended: those who waited for it go on
+  std::vector<Snapshot> choose_for_bulk(bool force, bool* left);
+  bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
+  // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
+  // first error.
+  std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
+  void abandon_seal(const ObjectPtr& object);
+  void give_back(ObjectId object, const Place& place);  // space written to in vain
+  Status place_body(SealPlan& plan, PackTarget& target);
+  void close_target(PackTarget& target);
+  Status write_body(SealPlan& plan, BodyWriter& writer);
+  Status finish_solo(SealPlan& plan);
+  bool same_bytes_as_replaced(SealPlan& plan);
+  bool spill_one();
+  Status spill(const ObjectPtr& object);
+  bool memory_pressure() const;
+  void kick_bulk(bool hurry = false);
+  void set_trouble(const Status& status);
+
+  // --- journal (store_commit.cc) ---
+  void commit(CommitRequest request);
+  bool commit_step();
+  // One batch as it goes to the journal, and what has to be settled when it is there.
+  struct Commit {
+    std::vector<CommitRequest> requests;
+    Batch batch;
+    std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
+    std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
+    bool sync = false, sync_all = false;
+  };
+  Status sync_data(Commit& commit);
+  Status mark_synced();
+  void build_batch(Commit& commit);
+  void add_bodies(Commit& commit, std::unordered_set<ObjectId>& put);
+  void add_attributes(Commit& commit, std::unordered_set<ObjectId>& put);
+  void add_names(Commit& commit, const std::unordered_set<ObjectId>& put);
+  void drop_body(SealedBody& sealed);
+  void give_up(Commit& commit, const Status& why);
+  Status apply_committed(Commit& commit, JournalPosition after);
+  void settle_body(SealedBody& sealed);
+  void settle_attributes(const ObjectPtr& object, uint64_t version);
+
+  // --- upkeep (store_keep.cc) ---
+  bool keeper_step(bool force);
+  Status sync_point();           // data, then journal, then a SyncedRecord
+  Status index_point();          // sync_point, index commit, checkpoint if due
+  Status write_checkpoint();
+  void reclaim(std::vector<FreedPlace> dead);
+  bool reclaim_range(const Place& place, uint64_t end);
+  bool still_open(ObjectId id);
+  void sweep_versions();
+  void refresh_space();
+  void set_state(std::string state, std::string reason);
+
+  void apply_live_options();
+
+  // --- start (store_open.cc) ---
+  Status open_volume_file();
+  Status choose_node();
+  Status fill_in_options();
+  Status open_index();
+  bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
+  Status load_checkpoint(const CheckpointInfo& checkpoint);
+  Status replay(bool host_crashed);
+  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify);
+  bool body_is_whole(const ObjectRecord& object);
+  Status start_epoch();
+  Status make_root();
+  Status drop_nameless();
+  void sweep_crashed_epoch();
+  void find_quarantined();
+  void measure_overhead();
+  void start_threads();
+  void stop_threads();
+  void bulk_loop();
+  void keeper_loop();
+  void resumer_loop();
+
+  ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
+  bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
+  bool durable_sync() const { return durability_.load(std::memory_order_relaxed) == Durability::kSync; }
+
+  // Fixed after start().
+  const std::shared_ptr<Volume> volume_;
+  Clock& clock_;
+  HybridClock stamps_;
+  FileIdentity identity_;
+  uint32_t previous_epoch_ = 0;
+  std::unique_ptr<VolumeLock> lock_;
+  std::unique_ptr<Index> index_;
+  std::unique_ptr<Namespace> names_;  // its content is guarded by names_mutex_
+  std::unique_ptr<Extents> extents_;
+  std::unique_ptr<JournalWriter> journal_;
+  std::unique_ptr<MemoryPool> pool_;
+  std::string index_directory_;
+  bool background_ = true;
+  bool read_only_ = false;
+  uint64_t extent_bytes_ = 256 * kMiB;
+  bool index_rebuilt_ = false, unclean_start_ = false;
+
+  // Read by hot paths, changed by set_option.
+  std::atomic<Durability> durability_{Durability::kNone};
+  std::atomic<uint64_t> pack_below_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
+  mutable std::mutex options_mutex_;  // leaf
+  StoreOptions options_;              // options_mutex_
+
+  Space space_;
+  Counters counters_;
+  std::atomic<uint64_t> next_number_{1};
+  std::atomic<uint64_t> finish_counter_{0};
+
+  mutable std::shared_mutex names_mutex_;  // 1.
+  std::unordered_map<ObjectId, ObjectPtr> table_;
+  // (parent, name hash) -> version to answer to the next lookup of this thread: it was told kStale a moment ago.
+  std::unordered_map<uint32_t, std::pair<ObjectId, ObjectId>> stale_redirect_;  // thread -> (old, new)
+  std::unordered_set<ObjectId> quarantined_;  // their names read as absent
+  std::atomic<uint64_t> quarantined_count_{0};
+
+  std::mutex dirty_mutex_;  // leaf
+  std::vector<ObjectPtr> dirty_;             // content
+  std::vector<ObjectPtr> dirty_attributes_;  // everything else
+
+  std::mutex lru_mutex_;  // leaf
+  std::list<ObjectPtr> lru_;  // with clean units, most recent first
+  std::unordered_map<ObjectId, std::list<ObjectPtr>::iterator> lru_where_;
+
+  std::mutex urgent_mutex_;  // leaf
+  std::condition_variable urgent_ready_;
+  std::deque<UrgentItem> urgent_;
+  std::deque<UrgentItem> urgent_deferred_;  // their object is being sealed
+
+  std::mutex bulk_mutex_;  // leaf
+  std::condition_variable bulk_ready_;
+  bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
+  std::atomic<bool> bulk_has_work_{false};
+  std::vector<CommitRequest> drains_;  // bulk_mutex_: to be done after a forced round
+
+  std::mutex commit_mutex_;  // leaf
+  std::condition_variable commit_ready_;
+  std::vector<CommitRequest> commit_queue_;
+  std::atomic<uint64_t> committing_{0};  // requests queued or in work
+
+  std::mutex waiting_mutex_;  // leaf
+  std::condition_variable waiting_ready_;
+  std::deque<std::move_only_function<bool()>> waiting_;
+  bool memory_came_back_ = false;
+  std::atomic<uint64_t> waiting_count_{0};
+
+  std::mutex keeper_mutex_;  // leaf
+  std::condition_variable keeper_ready_;
+  bool keeper_kicked_ = false;               // keeper_mutex_: at once
+  bool keeper_has_work_ = false;             // keeper_mutex_: when it is time
+  std::deque<std::move_only_function<void()>> keeper_work_;
+  std::vector<FreedPlace> freed_;  // keeper_mutex_: to be reclaimed once their records are synced
+  uint64_t freed_bytes_ = 0;       // keeper_mutex_
+  std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents the lanes append to
+  std::string state_ = "ok", state_reason_;  // keeper_mutex_
+  int64_t state_since_ns_ = 0;               // keeper_mutex_
+  // Only the keeper (or close()) touches these.
+  uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
+  int64_t last_index_point_ns_ = 0;
+  std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
+  std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point
+
+  std::unique_ptr<PackTarget> bulk_target_, urgent_target_;  // each touched by its lane only
+
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> committer_runs_{false};  // else who waits for a commit does it itself
+  Verify verify_ = Verify::kAuto;            // fixed after start()
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,663 @@
+// Open, read, write, truncate, allocate. A request is tried under the object's mutex; when it lacks memory, bytes of the
+// volume, or space, it lets go of every lock, gets that, and is tried again. Nothing waits on a thread of the caller.
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
+alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
+
+size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes); }
+
+}  // namespace
+
+// --- open and close ---
+
+Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
+  KVC_ASSIGN(ObjectPtr object, get(id));
+  if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
+  if (request.write && read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  if (object->relookup.exchange(false)) return fail(Code::kStale, fmt::format("object {}: look its name up again", id.value));
+  if (request.truncate) {
+    std::unique_lock lock(names_mutex_);
+    if (still_written_by_other(*object, caller.thread_id)) {
+      if (auto fresh = new_version(object, caller)) {
+        stale_redirect_[caller.thread_id] = {id, (*fresh)->id};
+        return fail(Code::kStale, fmt::format("object {} is being written by another; look its name up again", id.value));
+      }
+    }
+    object->writer_thread = caller.thread_id;
+  }
+  if (object->base.place.kind == PlaceKind::kRaw && !request.truncate) {
+    const ExtentId extent = object->base.place.extent;
+    KVC_ASSIGN(FilePtr raw, extents_->open(extent, PlaceKind::kRaw));
+    std::lock_guard lock(object->mutex);
+    if (!object->raw && object->base.place.kind == PlaceKind::kRaw && object->base_valid_bytes == 0)
+      object->raw = std::move(raw);
+  }
+  auto handle = std::make_unique<Handle>();
+  handle->object = object;
+  handle->request = request;
+  handle->thread_id = caller.thread_id;
+  {
+    std::shared_lock names(names_mutex_);  // so that the table keeps the object
+    std::lock_guard lock(object->mutex);
+    if (live(id) != object) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+    if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
+      object->units.clear();
+      object->raw.reset();
+      object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+      object->write_error.reset();
+      content_changed(object);
+    }
+    ++object->handles;
+    ++object->opens;
+    if (request.write) ++object->write_handles;
+    if (request.truncate) {
+      handle->unflushed = true;
+      ++object->unflushed_handles;
+    }
+    object->attributes.atime_ns = clock_.realtime_ns();
+  }
+  counters_.opens.fetch_add(1, std::memory_order_relaxed);
+  counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
+  return handle.release();
+}
+
+void StoreImpl::release(Handle* handle_pointer) {
+  std::unique_ptr<Handle> handle(handle_pointer);
+  ObjectPtr object = handle->object;
+  counters_.open_handles.fetch_sub(1, std::memory_order_relaxed);
+  bool last = false;
+  {
+    std::lock_guard lock(object->mutex);
+    if (handle->unflushed) {
+      --object->unflushed_handles;
+      if (object->unflushed_handles == 0) object->finish_sequence = finish_counter_.fetch_add(1) + 1;
+    }
+    if (handle->request.write) --object->write_handles;
+    last = --object->handles == 0;
+  }
+  if (!last) return;
+  std::unique_lock lock(names_mutex_);
+  forget_if_idle(object);
+}
+
+// --- changes of content ---
+
+void StoreImpl::content_changed(const ObjectPtr& object) {
+  ++object->content_version;
+  object->last_write_ns = clock_.monotonic_ns();
+  object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+  if (object->in_dirty_queue) return;
+  object->in_dirty_queue = true;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    dirty_.push_back(object);
+  }
+  kick_bulk();
+}
+
+bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
+  const uint64_t wanted = align_up(size_bytes, kBlockBytes);
+  if (wanted <= object.reserved_bytes) return true;
+  if (!space_.try_reserve(wanted - object.reserved_bytes)) return false;
+  object.reserved_bytes = wanted;
+  return true;
+}
+
+void StoreImpl::note_write_error(Object& object, const Error& error) {
+  if (!object.write_error) object.write_error = error;
+}
+
+// --- write ---
+
+struct StoreImpl::WriteAttempt {
+  Reservation memory;
+  uint64_t memory_needed = 0;
+  size_t load_first = 0, load_last = 0;
+};
+
+struct StoreImpl::PendingWrite {
+  ObjectPtr object;
+  Handle* handle = nullptr;  // null for zeroing
+  WriteSource source;
+  std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
+  WriteAttempt attempt;
+  size_t written = 0;
+  std::optional<Error> error;
+  int space_waits = 0;
+  Completion<size_t> done;
+
+  void finish() {
+    if (error) return done(std::unexpected(std::move(*error)));
+    done(written);
+  }
+};
+
+// Pool memory that writing [begin, end) of a unit takes. object.mutex held.
+uint64_t StoreImpl::memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end) {
+  const Unit* unit = object.unit_or_null(index);
+  if (unit == nullptr || !unit->block) return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
+  const uint32_t capacity = unit->block->capacity_bytes();
+  if (end <= capacity && unit->block.use_count() == 1) return 0;
+  return MemoryPool::block_bytes(std::max<uint64_t>(end, capacity));
+}
+
+// Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit. object.mutex held; memory suffices.
+void StoreImpl::place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes,
+                            Reservation& memory) {
+  if (object.units.size() <= index) object.units.resize(index + 1);
+  Unit& unit = object.units[index];
+  if (memory_for_piece(object, index, begin, end) > 0) {
+    const size_t old_bytes = unit.block ? unit.block->capacity_bytes() : 0;
+    BlockPtr block = memory.make_block(std::max<size_t>(end, old_bytes));
+    if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
+    // Only what neither the old block nor this write fills must be cleared.
+    if (begin > old_bytes) std::memset(block->data() + old_bytes, 0, begin - old_bytes);
+    const uint64_t filled = std::max<uint64_t>(end, old_bytes);
+    std::memset(block->data() + filled, 0, block->capacity_bytes() - filled);
+    unit.block = std::move(block);
+  }
+  if (bytes != nullptr)
+    std::memcpy(unit.block->data() + begin, bytes, end - begin);
+  else
+    std::memset(unit.block->data() + begin, 0, end - begin);
+  unit.dirty = true;
+}
+
+StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
+                                         WriteAttempt& attempt) {
+  Object& object = *object_pointer;
+  std::lock_guard lock(object.mutex);
+  if (handle != nullptr && handle->request.append) source.offset = object.size_bytes;
+  const bool zeroing = source.bytes.empty();
+  uint64_t end = source.offset + source.length();
+  if (zeroing) end = std::min(end, object.size_bytes);
+  if (end <= source.offset) return Progress::kDone;
+  const uint64_t new_size = std::max(object.size_bytes, end);
+  if (!reserve_space(object, new_size)) return Progress::kNeedsSpace;
+
+  const size_t first = unit_of(source.offset), last = unit_of(end - 1);
+  uint64_t needed = 0;
+  auto bounds = [&](size_t index) {
+    const uint64_t unit_start = index * kUnitBytes;
+    return std::pair{std::max(source.offset, unit_start) - unit_start, std::min(end - unit_start, kUnitBytes)};
+  };
+  auto hole = [&](size_t index) {  // zeroing what is zeros already
+    const Unit* unit = object.unit_or_null(index);
+    return zeroing && !object.needs_load(index) && (unit == nullptr || !unit->block);
+  };
+  for (size_t index = first; index <= last; ++index) {
+    auto [begin, stop] = bounds(index);
+    if (hole(index)) continue;
+    const uint64_t unit_bytes = std::min<uint64_t>(kUnitBytes, object.size_bytes - std::min(object.size_bytes, index * kUnitBytes));
+    if (object.needs_load(index) && (begin > 0 || stop < unit_bytes)) {
+      attempt.load_first = index;
+      attempt.load_last = index + 1;
+      return Progress::kNeedsLoad;
+    }
+    needed += memory_for_piece(object, index, begin, stop);
+  }
+  if (needed > attempt.memory.bytes()) {
+    attempt.memory_needed = needed;
+    return Progress::kNeedsMemory;
+  }
+  for (size_t index = first; index <= last; ++index) {
+    auto [begin, stop] = bounds(index);
+    if (hole(index)) continue;
+    const std::byte* from = zeroing ? nullptr : source.bytes.data() + (index * kUnitBytes + begin - source.offset);
+    place_piece(object, index, begin, stop, from, attempt.memory);
+  }
+  object.size_bytes = new_size;
+  content_changed(object_pointer);
+  if (handle != nullptr && !handle->unflushed) {
+    handle->unflushed = true;
+    ++object.unflushed_handles;
+  }
+  return Progress::kDone;
+}
+
+// Tries as long as memory can be had at once. kDone: `written` or `error` is set.
+StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
+  while (true) {
+    const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
+    if (progress == Progress::kDone) {
+      pending.written = pending.source.length();
+      pending.attempt.memory = Reservation();
+      return progress;
+    }
+    if (progress == Progress::kNeedsMemory) {
+      pending.attempt.memory = Reservation();  // or its bytes would count twice
+      pending.attempt.memory = reserve_memory(pending.attempt.memory_needed);
+      if (pending.attempt.memory.bytes() > 0) continue;
+      return progress;
+    }
+    if (progress == Progress::kNeedsSpace) {
+      constexpr int kMaxSpaceWaits = 50;
+      if (space_.dead_bytes() > 0 && pending.space_waits++ < kMaxSpaceWaits) return progress;  // it is about to come back
+      counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+      pending.error = Error{Code::kNoSpace, 0,
+                            fmt::format("object {}: {} more do not fit the capacity of {}", pending.object->id.value,
+                                        format_size(pending.source.length()), format_size(space_.limit_bytes()))};
+      std::lock_guard lock(pending.object->mutex);
+      note_write_error(*pending.object, *pending.error);
+      return Progress::kDone;
+    }
+    return progress;
+  }
+}
+
+void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
+  const Progress progress = push_write(*pending);
+  if (progress == Progress::kDone) return pending->finish();
+  if (progress == Progress::kNeedsLoad) {
+    auto object = pending->object;
+    const size_t first = pending->attempt.load_first, last = pending->attempt.load_last;
+    return load_units(object, first, last, last, [this, pending](Status status) {
+      if (status) return continue_write(pending);
+      pending->error = std::move(status).error();
+      {
+        std::lock_guard lock(pending->object->mutex);
+        note_write_error(*pending->object, *pending->error);
+      }
+      pending->finish();
+    });
+  }
+  if (progress == Progress::kNeedsSpace) {
+    std::lock_guard lock(keeper_mutex_);
+    keeper_kicked_ = true;
+    keeper_ready_.notify_one();
+  }
+  wait_for_memory([this, pending] {
+    const Progress again = push_write(*pending);
+    if (again == Progress::kNeedsMemory || again == Progress::kNeedsSpace) return false;
+    if (again == Progress::kDone)
+      pending->finish();
+    else
+      continue_write(pending);
+    return true;
+  });
+}
+
+void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) {
+  const ObjectPtr& object = handle->object;
+  counters_.write_requests.fetch_add(1, std::memory_order_relaxed);
+  counters_.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  if (bytes.empty()) return done(size_t{0});
+  if (offset > kMaxFileBytes || bytes.size() > kMaxFileBytes - offset)
+    return done(fail(Code::kTooBig, fmt::format("object {}: offset {} is past the largest file of {}", object->id.value,
+                                                offset, format_size(kMaxFileBytes))));
+  FilePtr raw;
+  {
+    std::lock_guard lock(object->mutex);
+    raw = object->raw;
+    if (raw && handle->request.append) offset = object->size_bytes;
+  }
+  if (raw) return write_raw(handle, std::move(raw), offset, bytes, std::move(done));
+
+  auto pending = std::make_shared<PendingWrite>();
+  pending->object = object;
+  pending->handle = handle;
+  pending->source = {offset, bytes, 0};
+  pending->done = std::move(done);
+  // First come, first served once somebody waits.
+  if (waiting_count_.load(std::memory_order_relaxed) == 0 && push_write(*pending) == Progress::kDone)
+    return pending->finish();
+  pending->owned.assign(bytes.begin(), bytes.end());
+  pending->source.bytes = pending->owned;
+  continue_write(std::move(pending));
+}
+
+void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
+                          Completion<size_t> done) {
+  const ObjectPtr object = handle->object;
+  if (space_.free_bytes() < bytes.size()) {
+    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    return done(fail(Code::kNoSpace, fmt::format("object {}: the capacity of {} is used up", object->id.value,
+                                                 format_size(space_.limit_bytes()))));
+  }
+  {
+    std::lock_guard lock(object->mutex);
+    if (offset + bytes.size() > object->size_bytes) {
+      object->size_bytes = offset + bytes.size();
+      content_changed(object);  // the size is in the record
+    } else {
+      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+      mark_attributes_dirty(object);
+    }
+    if (!handle->unflushed) {
+      handle->unflushed = true;
+      ++object->unflushed_handles;
+    }
+  }
+  extents_->note_unsynced(object->base.place.extent, raw);
+  auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  std::vector<IoRequest> requests(1);
+  requests[0].kind = IoRequest::Kind::kWrite;
+  requests[0].file = std::move(raw);
+  requests[0].offset = offset;
+  requests[0].pieces = {std::span(*copy)};
+  requests[0].done = [this, copy, done = std::move(done)](Result<size_t> result) mutable {
+    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+    if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
+    done(std::move(result));
+  };
+  volume_->submit(std::move(requests));
+}
+
+// --- read ---
+
+void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
+  counters_.read_requests.fetch_add(1, std::memory_order_relaxed);
+  FilePtr raw;
+  {
+    std::lock_guard lock(handle->object->mutex);
+    raw = handle->object->raw;
+  }
+  if (raw) return read_raw(handle->object, std::move(raw), offset, length, std::move(done));
+  read_attempt(handle->object, offset, length, 0, std::move(done));
+}
+
+void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts,
+                             Completion<ReadReply> done) {
+  // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
+  constexpr uint64_t kReadAheadBytes = 8 * kMiB;
+  constexpr int kMaxAttempts = 16;  // loaded bytes can be evicted before they are used, when memory is very short
+  size_t missing_first = SIZE_MAX, wanted = 0, ahead = 0;
+  ReadReply reply;
+  bool quarantined = false;
+  {
+    std::lock_guard lock(object->mutex);
+    if (offset >= object->size_bytes) length = 0;
+    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
+    const uint64_t end = offset + length;
+    for (uint64_t at = offset; at < end;) {
+      const size_t index = unit_of(at);
+      const uint64_t in_unit = at % kUnitBytes;
+      const uint64_t take = std::min(kUnitBytes - in_unit, end - at);
+      if (object->needs_load(index)) {
+        missing_first = std::min(missing_first, index);
+        wanted = index + 1;
+      } else if (missing_first == SIZE_MAX) {
+        const Unit* unit = object->unit_or_null(index);
+        const uint64_t capacity = unit != nullptr && unit->block ? unit->block->capacity_bytes() : 0;
+        const uint64_t from_block = capacity > in_unit ? std::min(take, capacity - in_unit) : 0;
+        if (from_block > 0) {
+          reply.pieces.push_back({unit->block->data() + in_unit, from_block});
+          reply.keep.push_back(unit->block);
+        }
+        if (from_block < take) reply.pieces.push_back({const_cast<std::byte*>(kZeros.data()), take - from_block});
+      }
+      at += take;
+    }
+    reply.bytes = length;
+    quarantined = object->base.quarantined;
+    if (missing_first == SIZE_MAX) object->read_bytes += length;
+    const uint64_t body_units = div_ceil(object->size_bytes, kUnitBytes);
+    ahead = static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
+  }
+  if (missing_first == SIZE_MAX) {
+    if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(length, std::memory_order_relaxed);
+    return done(std::move(reply));
+  }
+  if (quarantined)
+    return done(fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object->id.value)));
+  if (attempts >= kMaxAttempts)
+    return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
+  reply = {};
+  load_units(object, missing_first, wanted, ahead,
+             [this, object, offset, length, attempts, done = std::move(done)](Status status) mutable {
+               if (!status) return done(std::unexpected(std::move(status).error()));
+               read_attempt(std::move(object), offset, length, attempts + 1, std::move(done));
+             });
+}
+
+void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
+  {
+    std::lock_guard lock(object->mutex);
+    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
+  }
+  if (length == 0) return done(ReadReply{});
+  auto buffer = std::make_shared<std::vector<std::byte>>(length);
+  std::vector<IoRequest> requests(1);
+  requests[0].file = std::move(raw);
+  requests[0].offset = offset;
+  requests[0].pieces = {std::span(*buffer)};
+  requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
+    if (!result) {
+      counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+      return done(std::unexpected(std::move(result).error()));
+    }
+    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
+    ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
+    reply.bytes = length;
+    reply.pieces.push_back({buffer->data(), length});
+    reply.keep.push_back(std::move(buffer));
+    done(std::move(reply));
+  };
+  volume_->submit(std::move(requests));
+}
+
+// --- durability of one object ---
+
+void StoreImpl::flush(Handle* handle, StatusCompletion done) {
+  const ObjectPtr& object = handle->object;
+  bool dirty = false;
+  std::optional<Error> error;
+  {
+    std::lock_guard lock(object->mutex);
+    if (handle->unflushed) {
+      handle->unflushed = false;
+      if (--object->unflushed_handles == 0) object->finish_sequence = finish_counter_.fetch_add(1) + 1;
+    }
+    if (handle->request.write) error = object->write_error;
+    dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
+  }
+  if (error) return done(std::unexpected(std::move(*error)));
+  if (!handle->request.write || !durable_close() || !dirty) return done({});
+  make_durable(object, durable_sync(), std::move(done));
+}
+
+void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
+  const ObjectPtr& object = handle->object;
+  std::optional<Error> error;
+  {
+    std::lock_guard lock(object->mutex);
+    error = object->write_error;
+  }
+  if (error) return done(std::unexpected(std::move(*error)));
+  make_durable(object, true, std::move(done));
+}
+
+void StoreImpl::sync_directory(ObjectId, StatusCompletion done) { make_durable(nullptr, true, std::move(done)); }
+
+// --- size ---
+
+// A file sized far beyond a chunk becomes 1:1 with a backing file. Blocks for making that file. No lock held.
+Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
+  KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
+  KVC_TRY(made.file->truncate(size_bytes));
+  std::lock_guard lock(object->mutex);
+  object->raw = made.file;
+  object->units.clear();
+  object->base_valid_bytes = 0;
+  object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
+  object->base.checksums.clear();
+  object->size_bytes = size_bytes;
+  space_.release(std::exchange(object->reserved_bytes, 0));
+  content_changed(object);
+  return {};
+}
+
+void StoreImpl::zero_tail(Object& object, uint64_t from) {
+  const size_t index = unit_of(from);
+  Unit* unit = object.unit_or_null(index);
+  if (unit == nullptr) return;
+  const uint64_t in_unit = from % kUnitBytes;
+  unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
+  if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
+  Reservation memory;
+  const uint64_t capacity = unit->block->capacity_bytes();
+  if (const uint64_t needed = memory_for_piece(object, index, in_unit, capacity)) memory = pool_->reserve_past_limit(needed);
+  place_piece(object, index, in_unit, capacity, nullptr, memory);
+}
+
+void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
+  if (size_bytes > kMaxFileBytes)
+    return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
+                                                format_size(size_bytes), format_size(kMaxFileBytes))));
+  FilePtr raw;
+  bool become_raw = false;
+  {
+    std::lock_guard lock(object->mutex);
+    raw = object->raw;
+    become_raw = !raw && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed) && object->size_bytes == 0;
+  }
+  if (raw || become_raw) {
+    if (size_bytes > space_.limit_bytes())
+      return done(fail(Code::kNoSpace, fmt::format("object {}: {} is more than the capacity of {}", object->id.value,
+                                                   format_size(size_bytes), format_size(space_.limit_bytes()))));
+    if (become_raw) return done(make_raw(object, size_bytes));
+    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
+    {
+      std::lock_guard lock(object->mutex);
+      object->size_bytes = size_bytes;
+      content_changed(object);  // the size is in the record
+    }
+    return done({});
+  }
+  std::optional<Error> error;
+  {
+    std::lock_guard lock(object->mutex);
+    if (size_bytes > object->size_bytes && !reserve_space(*object, size_bytes)) {
+      error = Error{Code::kNoSpace, 0,
+                    fmt::format("object {}: {} do not fit the capacity of {}", object->id.value,
+                                format_size(size_bytes), format_size(space_.limit_bytes()))};
+      counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    } else if (size_bytes != object->size_bytes || object->write_error) {
+      if (size_bytes < object->size_bytes) {
+        if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
+        if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
+        object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
+        object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
+      }
+      if (size_bytes == 0) object->write_error.reset();
+      object->size_bytes = size_bytes;
+      reserve_space(*object, size_bytes);  // a clean body is written anew as a whole
+      content_changed(object);
+    } else {
+      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+      mark_attributes_dirty(object);
+    }
+  }
+  if (error) return done(std::unexpected(std::move(*error)));
+  done({});
+}
+
+void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  const ObjectPtr object = handle->object;
+  const uint64_t end = offset + length;
+  if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
+    return done(fail(length == 0 ? Code::kInvalid : Code::kTooBig,
+                     fmt::format("object {}: fallocate of {} bytes at {}", object->id.value, length, offset)));
+  FilePtr raw;
+  uint64_t size = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    raw = object->raw;
+    size = object->size_bytes;
+  }
+  const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
+  if (extends && !raw) {
+    // Sized first (that decides whether the body becomes raw), then this call again for what the mode adds.
+    return resize(object, end, [this, handle, mode, offset, length, done = std::move(done)](Status status) mutable {
+      if (!status) return done(std::move(status));
+      allocate(handle, mode, offset, length, std::move(done));
+    });
+  }
+  if (raw) {
+    Status status;
+    if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
+      status = raw->punch(offset, length);
+    } else {
+      if (end - std::min(end, size) > space_.free_bytes())
+        return done(fail(Code::kNoSpace, fmt::format("object {}: the capacity of {} is used up", object->id.value,
+                                                     format_size(space_.limit_bytes()))));
+      status = raw->allocate(offset, length);
+      if (!status && status.error().code == Code::kUnsupported) status = {};  // sparse is all it can be
+    }
+    if (status && extends) return resize(object, end, std::move(done));
+    return done(std::move(status));
+  }
+  if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
+    std::unique_lock lock(object->mutex);
+    if (reserve_space(*object, std::max(end, object->size_bytes))) {
+      if (!object->in_dirty_queue && !object->content_dirty()) {
+        // Nothing to write: the promise is kept by the space already used.
+        space_.release(std::exchange(object->reserved_bytes, 0));
+      }
+      lock.unlock();
+      return done({});
+    }
+    lock.unlock();
+    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    return done(fail(Code::kNoSpace, fmt::format("object {}: {} do not fit the capacity of {}", object->id.value,
+                                                 format_size(end), format_size(space_.limit_bytes()))));
+  }
+  auto pending = std::make_shared<PendingWrite>();
+  pending->object = object;
+  pending->source = {offset, {}, length};
+  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
+    if (!result) return done(std::unexpected(std::move(result).error()));
+    done({});
+  };
+  continue_write(std::move(pending));
+}
+
+Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
+  Object& object = *handle->object;
+  FilePtr raw;
+  {
+    std::lock_guard lock(object.mutex);
+    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
+    raw = object.raw;
+    if (!raw) {
+      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
+        const Unit* unit = object.unit_or_null(unit_of(at));
+        if ((unit != nullptr && unit->block) || object.needs_load(unit_of(at))) return at;
+      }
+      return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
+    }
+  }
+  return raw->next_data(offset);
+}
+
+Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
+  Object& object = *handle->object;
+  FilePtr raw;
+  {
+    std::lock_guard lock(object.mutex);
+    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: nothing past {}", object.id.value, offset));
+    raw = object.raw;
+    if (!raw) {
+      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
+        const Unit* unit = object.unit_or_null(unit_of(at));
+        if ((unit == nullptr || !unit->block) && !object.needs_load(unit_of(at))) return at;
+      }
+      return object.size_bytes;
+    }
+  }
+  return raw->next_hole(offset);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,421 @@
+// Volume -> RAM, every byte verified before anybody sees it (invariant 2), and the memory that takes.
+#include <algorithm>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "store/base/checksum.h"
+#include "store/base/log.h"
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight beat one large one
+
+uint64_t unit_length(uint64_t size_bytes, size_t index) {
+  const uint64_t start = index * kUnitBytes;
+  return start >= size_bytes ? 0 : std::min(kUnitBytes, size_bytes - start);
+}
+}  // namespace
+
+// --- memory ---
+
+Reservation StoreImpl::reserve_memory(uint64_t bytes) {
+  while (true) {
+    Reservation memory = pool_->try_reserve(bytes);
+    if (memory.bytes() >= bytes) return memory;
+    if (evict_clean(std::max<uint64_t>(bytes, 4 * kMiB)) == 0) return {};
+  }
+}
+
+void StoreImpl::note_clean(const ObjectPtr& object) {
+  std::lock_guard lock(lru_mutex_);
+  auto found = lru_where_.find(object->id);
+  if (found != lru_where_.end()) {
+    lru_.splice(lru_.begin(), lru_, found->second);
+    return;
+  }
+  lru_.push_front(object);
+  lru_where_.emplace(object->id, lru_.begin());
+}
+
+uint64_t StoreImpl::evict_clean(uint64_t bytes) {
+  uint64_t freed = 0;
+  while (freed < bytes) {
+    ObjectPtr object;
+    {
+      std::lock_guard lock(lru_mutex_);
+      if (lru_.empty()) break;
+      object = std::move(lru_.back());
+      lru_.pop_back();
+      lru_where_.erase(object->id);
+    }
+    std::vector<BlockPtr> dropped;  // given back after the lock
+    {
+      std::lock_guard lock(object->mutex);
+      for (Unit& unit : object->units) {
+        if (!unit.block || unit.dirty) continue;
+        freed += unit.block->capacity_bytes();
+        dropped.push_back(std::move(unit.block));
+        unit.block.reset();
+      }
+    }
+    dropped.clear();
+    std::unique_lock lock(names_mutex_, std::try_to_lock);
+    if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
+  }
+  return freed;
+}
+
+void StoreImpl::drop_caches() { evict_clean(UINT64_MAX); }
+
+void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
+  {
+    std::lock_guard lock(waiting_mutex_);
+    waiting_.push_back(std::move(retry));
+    waiting_count_.fetch_add(1);
+    memory_came_back_ = true;  // look at once: memory may have come back since the refusal
+  }
+  waiting_ready_.notify_one();
+  kick_bulk(true);
+}
+
+bool StoreImpl::resume_waiting() {
+  bool any = false;
+  while (true) {
+    std::move_only_function<bool()> retry;
+    {
+      std::lock_guard lock(waiting_mutex_);
+      if (waiting_.empty()) return any;
+      retry = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    if (!retry()) {
+      std::lock_guard lock(waiting_mutex_);
+      waiting_.push_front(std::move(retry));
+      return any;
+    }
+    waiting_count_.fetch_sub(1);
+    any = true;
+  }
+}
+
+// --- loading ---
+
+struct StoreImpl::LoadJob {
+  ObjectPtr object;
+  uint32_t base_version = 0;
+  bool spilled = false;
+  Place place;
+  size_t first = 0;
+  std::vector<uint64_t> checksums;  // of the units, in order
+  std::vector<uint32_t> lengths;    // bytes of each on the volume
+  std::vector<BlockPtr> blocks;
+  FilePtr file;
+};
+
+void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+  struct Waiter {
+    std::atomic<size_t> open{1};
+    std::mutex mutex;
+    std::optional<Error> error;
+    StatusCompletion done;
+    void finish_one(Status status) {
+      if (!status) {
+        std::lock_guard lock(mutex);
+        if (!error) error = std::move(status).error();
+      }
+      if (open.fetch_sub(1) != 1) return;
+      if (error) return done(std::unexpected(std::move(*error)));
+      done({});
+    }
+  };
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  auto waiter = std::make_shared<Waiter>();
+  waiter->done = std::move(done);
+  Reservation memory;
+  std::unique_lock lock(object->mutex);
+  // Callers of these hold the lock.
+  auto fresh = [&](size_t index) { return object->needs_load(index) && !object->loading.contains(index); };
+  auto spilled_unit = [&](size_t index) {
+    Unit* unit = object->unit_or_null(index);
+    return unit != nullptr && unit->spilled ? unit : nullptr;
+  };
+  auto stored_bytes = [&](size_t index) {
+    const Unit* unit = spilled_unit(index);
+    return unit != nullptr ? unit->spill_bytes : static_cast<uint32_t>(unit_length(object->base.size_bytes, index));
+  };
+  auto block_for = [&](size_t index) {
+    return MemoryPool::block_bytes(std::max<uint64_t>(stored_bytes(index), unit_length(object->size_bytes, index)));
+  };
+  while (true) {  // first what it takes, then, once that is there, the jobs
+    uint64_t needed = 0;
+    for (size_t index = first; index < last; ++index)
+      if (fresh(index)) needed += block_for(index);
+    if (needed > memory.bytes()) {
+      lock.unlock();
+      memory = Reservation();
+      memory = reserve_memory(needed);
+      lock.lock();
+      if (memory.bytes() > 0) continue;
+      if (last == wanted) break;
+      last = wanted;  // without reading ahead
+      continue;
+    }
+    for (size_t index = first; index < last; ++index) {
+      if (fresh(index)) {
+        const Unit* unit = spilled_unit(index);
+        const bool spilled = unit != nullptr;
+        const bool extend = !jobs.empty() && jobs.back()->spilled == spilled &&
+                            jobs.back()->first + jobs.back()->blocks.size() == index &&
+                            jobs.back()->blocks.size() < kUnitsPerRequest && index != wanted;
+        if (!extend) {
+          auto job = std::make_shared<LoadJob>();
+          job->object = object;
+          job->base_version = object->base.version;
+          job->spilled = spilled;
+          job->place = spilled ? Place{PlaceKind::kSolo, object->spill_extent, 0, 0} : object->base.place;
+          job->file = spilled ? object->spill : nullptr;
+          job->first = index;
+          jobs.push_back(std::move(job));
+        }
+        LoadJob& job = *jobs.back();
+        job.lengths.push_back(stored_bytes(index));
+        job.checksums.push_back(spilled ? unit->spill_checksum
+                                        : index < object->base.checksums.size() ? object->base.checksums[index] : 0);
+        job.blocks.push_back(memory.make_block(block_for(index)));
+        object->loading[index];
+      }
+      if (index < wanted)
+        if (auto loading = object->loading.find(index); loading != object->loading.end()) {
+          waiter->open.fetch_add(1);
+          loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
+        }
+    }
+    break;
+  }
+  bool still_missing = false;
+  if (jobs.empty() && waiter->open.load() == 1)
+    for (size_t index = first; index < wanted; ++index) still_missing |= object->needs_load(index);
+  lock.unlock();
+  if (still_missing) {  // no memory: somebody has to give some back first
+    wait_for_memory([this, object, first, wanted, waiter] {
+      uint64_t needed = 0;
+      {
+        std::lock_guard object_lock(object->mutex);
+        for (size_t index = first; index < wanted; ++index)
+          if (object->needs_load(index)) needed += kUnitBytes;
+      }
+      if (needed > 0 && reserve_memory(needed).bytes() == 0) return false;
+      load_units(object, first, wanted, wanted, [waiter](Status status) { waiter->finish_one(std::move(status)); });
+      return true;
+    });
+    return;
+  }
+  for (auto& job : jobs) submit_load(std::move(job));
+  waiter->finish_one({});
+}
+
+void StoreImpl::submit_load(std::shared_ptr<LoadJob> job) {
+  if (job->place.kind == PlaceKind::kInline) {
+    std::unique_lock lock(job->object->mutex);
+    const Bytes inline_bytes = job->object->base.inline_bytes;
+    lock.unlock();
+    size_t total = 0;
+    for (size_t i = 0; i < job->blocks.size(); ++i) {
+      const size_t start = (job->first + i) * kUnitBytes;
+      const size_t length = std::min<size_t>(job->lengths[i], inline_bytes.size() - std::min(inline_bytes.size(), start));
+      std::memcpy(job->blocks[i]->data(), inline_bytes.data() + std::min(inline_bytes.size(), start), length);
+      total += length;
+    }
+    return finish_load(std::move(job), total);
+  }
+  if (!job->file) {
+    auto file = extents_->open(job->place.extent, job->place.kind);
+    if (!file) return finish_load(std::move(job), std::unexpected(std::move(file).error()));
+    job->file = *file;
+  }
+  IoRequest request;
+  request.file = job->file;
+  request.offset = job->place.offset + job->first * kUnitBytes;
+  for (size_t i = 0; i < job->blocks.size(); ++i)
+    request.pieces.push_back(job->blocks[i]->bytes().first(std::min<size_t>(
+        align_up(job->lengths[i], kBlockBytes), job->blocks[i]->capacity_bytes())));
+  request.done = [this, job](Result<size_t> result) { finish_load(job, std::move(result)); };
+  std::vector<IoRequest> requests;
+  requests.push_back(std::move(request));
+  volume_->submit(std::move(requests));
+}
+
+namespace {
+Status check_units(const std::vector<uint64_t>& checksums, const std::vector<uint32_t>& lengths,
+                   const std::vector<BlockPtr>& blocks, size_t first, size_t bytes_read, const std::string& path) {
+  size_t before = 0;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    if (bytes_read < before + lengths[i])
+      return fail(Code::kCorrupt, fmt::format("{}: unit {} ends after {} of {} bytes", path, first + i,
+                                              bytes_read > before ? bytes_read - before : 0, lengths[i]));
+    if (checksum(blocks[i]->bytes().first(lengths[i])) != checksums[i])
+      return fail(Code::kCorrupt, fmt::format("{}: unit {} does not match its checksum", path, first + i));
+    before += align_up(lengths[i], kBlockBytes);
+  }
+  return {};
+}
+}  // namespace
+
+void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result) {
+  const std::string path = job->file ? job->file->path() : std::string("inline body");
+  Status status;
+  if (result) {
+    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
+    status = check_units(job->checksums, job->lengths, job->blocks, job->first, *result, path);
+    if (!status && job->place.kind != PlaceKind::kInline) {
+      // Perhaps the cache lied: once more through a fresh descriptor, off this thread.
+      std::lock_guard lock(keeper_mutex_);
+      keeper_work_.push_back([this, job] { second_look(job); });
+      keeper_kicked_ = true;
+      keeper_ready_.notify_one();
+      return;
+    }
+  } else {
+    status = std::unexpected(std::move(result).error());
+    counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+    log::error("object {}: {}", job->object->id.value, status.error().message);
+  }
+  std::vector<std::move_only_function<void(Status)>> waiters;
+  {
+    std::lock_guard lock(job->object->mutex);
+    Object& object = *job->object;
+    for (size_t i = 0; i < job->blocks.size(); ++i) {
+      const size_t index = job->first + i;
+      auto loading = object.loading.find(index);
+      if (loading != object.loading.end()) {
+        for (auto& waiting : loading->second) waiters.push_back(std::move(waiting));
+        object.loading.erase(loading);
+      }
+      const bool current = job->spilled || object.base.version == job->base_version;
+      if (!status || !current || !object.needs_load(index)) continue;
+      if (object.units.size() <= index) object.units.resize(index + 1);
+      Unit& unit = object.units[index];
+      if (unit.spilled != job->spilled) continue;
+      BlockPtr& block = job->blocks[i];
+      const uint64_t start = index * kUnitBytes;
+      const uint64_t valid = job->spilled ? unit.spill_valid_bytes
+                                    : std::min<uint64_t>(job->lengths[i], object.base_valid_bytes - start);
+      std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
+      unit.block = std::move(block);
+      unit.dirty = job->spilled;  // the base does not have it
+    }
+  }
+  if (status) note_clean(job->object);
+  for (auto& waiting : waiters) waiting(status);
+}
+
+void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
+  bool superseded = false;
+  {
+    std::lock_guard lock(job->object->mutex);
+    superseded = !job->spilled && job->object->base.version != job->base_version;
+  }
+  Status status;
+  if (!superseded) {
+    auto file = job->spilled ? Result<FilePtr>(job->file) : extents_->open_fresh(job->place.extent, job->place.kind);
+    if (file) {
+      size_t total = 0;
+      uint64_t offset = job->place.offset + job->first * kUnitBytes;
+      for (size_t i = 0; i < job->blocks.size() && status; ++i) {
+        auto piece = job->blocks[i]->bytes().first(std::min<size_t>(align_up(job->lengths[i], kBlockBytes),
+                                                                    job->blocks[i]->capacity_bytes()));
+        auto got = (*file)->read(piece, offset);
+        if (!got) {
+          status = std::unexpected(std::move(got).error());
+          break;
+        }
+        total += *got;
+        offset += piece.size();
+      }
+      if (status) status = check_units(job->checksums, job->lengths, job->blocks, job->first, total, (*file)->path());
+    } else {
+      status = std::unexpected(std::move(file).error());
+    }
+  }
+  if (status && !superseded) {
+    size_t total = 0;
+    for (uint32_t length : job->lengths) total += align_up(length, kBlockBytes);
+    return finish_load(job, total);
+  }
+  if (!superseded && status.error().code == Code::kCorrupt) {
+    counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);
+    if (!job->spilled) quarantine(job->object, job->base_version, status.error().message);
+  }
+  // Superseded: those who wait look at the new base. Bad: they get the error.
+  std::vector<std::move_only_function<void(Status)>> waiters;
+  {
+    std::lock_guard lock(job->object->mutex);
+    for (size_t i = 0; i < job->blocks.size(); ++i) {
+      auto loading = job->object->loading.find(job->first + i);
+      if (loading == job->object->loading.end()) continue;
+      for (auto& waiting : loading->second) waiters.push_back(std::move(waiting));
+      job->object->loading.erase(loading);
+    }
+  }
+  for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
+}
+
+void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
+  SealedBody record;
+  {
+    std::unique_lock names(names_mutex_);
+    std::lock_guard lock(object->mutex);
+    if (object->base.quarantined || object->base.version != base_version) return;
+    object->base.quarantined = true;
+    quarantined_.insert(object->id);
+    quarantined_count_.store(quarantined_.size());
+    if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it
+    object->sealing = true;
+    record.snapshot.object = object;
+    record.snapshot.size_bytes = object->size_bytes;
+    record.snapshot.content_version = object->content_version;
+    record.body = object->base;
+  }
+  log::error("object {} is quarantined: {}. It reads as absent from now on; `kvcachefs fsck` tells more", object->id.value,
+             why);
+  CommitRequest request;
+  request.bodies.push_back(std::move(record));
+  commit(std::move(request));
+}
+
+Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
+  const uint64_t wanted = unit_length(snapshot.size_bytes, index);
+  BlockPtr block = pool_->reserve_past_limit(MemoryPool::block_bytes(wanted)).make_block(wanted);
+  const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
+  const bool spilled = unit != nullptr && unit->spilled && !unit->block;
+  const uint64_t length = spilled ? unit->spill_bytes : unit_length(snapshot.base.size_bytes, index);
+  const uint64_t base_left = snapshot.base_valid_bytes - std::min(snapshot.base_valid_bytes, index * kUnitBytes);
+  const uint64_t valid = std::min({spilled ? uint64_t{unit->spill_valid_bytes} : base_left, length, wanted});
+  BlockPtr whole = block;  // the stored unit may be longer than what is left of it
+  if (align_up(length, kBlockBytes) > block->capacity_bytes())
+    whole = pool_->reserve_past_limit(MemoryPool::block_bytes(length)).make_block(length);
+  if (!spilled && snapshot.base.place.kind == PlaceKind::kInline) {
+    std::memcpy(whole->data(), snapshot.base.inline_bytes.data() + index * kUnitBytes, length);
+  } else if (length > 0) {
+    FilePtr file = snapshot.spill;
+    const Place place = spilled ? Place{PlaceKind::kSolo, snapshot.spill_extent, 0, 0} : snapshot.base.place;
+    if (!spilled) {
+      KVC_ASSIGN(file, extents_->open(place.extent, place.kind));
+    }
+    const uint64_t expected = spilled ? unit->spill_checksum : snapshot.base.checksums.at(index);
+    const auto piece = whole->bytes().first(align_up(length, kBlockBytes));
+    KVC_ASSIGN(size_t got, file->read(piece, place.offset + index * kUnitBytes));
+    counters_.read_bytes_from_volume.fetch_add(got, std::memory_order_relaxed);
+    if (got < length || checksum(whole->bytes().first(length)) != expected)
+      return fail(Code::kCorrupt, fmt::format("{}: unit {} of object {} does not match its checksum", file->path(), index,
+                                              snapshot.object ? snapshot.object->id.value : 0));
+  }
+  if (whole != block) std::memcpy(block->data(), whole->data(), valid);
+  std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
+  return block;
+}
+
+}  // namespace kvcachefs

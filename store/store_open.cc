@@ -1,0 +1,555 @@
+// Start and end: the volume's header, the node and its lock, the index (opened, or rebuilt from checkpoint and journals),
+// what a crash left, a new epoch, the threads. Reads what was added since the last checkpoint, never every chunk.
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <future>
+
+#include <fmt/format.h>
+
+#include "store/base/checksum.h"
+#include "store/base/log.h"
+#include "store/journal/volume_file.h"
+#include "store/store_impl.h"
+#include "store/store_seal.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr size_t kMaxOpenExtents = 512;
+constexpr uint64_t kJournalFileBytes = 64 * kMiB;
+constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
+
+std::string read_line(const char* path) {
+  std::ifstream file(path);
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+// Identifies one start of this machine's kernel: bodies written since survive a crash of the daemon without a sync.
+std::string boot_id() { return read_line("/proc/sys/kernel/random/boot_id"); }
+
+std::string host_name() {
+  char name[256] = "localhost";
+  gethostname(name, sizeof name - 1);
+  std::string clean;
+  for (const char* c = name; *c != 0; ++c)
+    clean += std::isalnum(static_cast<unsigned char>(*c)) || *c == '-' || *c == '_' || *c == '.' ? *c : '-';
+  return clean.empty() || clean[0] == '.' ? "localhost" : clean;
+}
+
+std::string hex(std::span<const std::byte> bytes) {
+  std::string text;
+  for (std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  return text;
+}
+
+uint64_t machine_memory_bytes() {
+  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+}  // namespace
+
+StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
+    : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
+  background_ = options_.background;
+  read_only_ = options_.read_only;
+  verify_ = options_.verify;
+}
+
+Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
+                                          std::string_view holder) {
+  KVC_TRY(check_store_options(options));
+  auto store = std::make_unique<StoreImpl>(std::move(volume), std::move(options), clock);
+  KVC_TRY(store->start(holder));
+  return store;
+}
+
+Status StoreImpl::start(std::string_view holder) {
+  const int64_t started_ns = clock_.monotonic_ns();
+  KVC_TRY(open_volume_file());
+  KVC_TRY(choose_node());
+  KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
+  auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
+  if (!lock) {
+    if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
+    return std::unexpected(std::move(lock).error());
+  }
+  lock_ = std::move(*lock);
+  KVC_TRY(lock_->describe(holder));
+  KVC_TRY(fill_in_options());
+  pool_ = std::make_unique<MemoryPool>(options_.memory_bytes);
+  pool_->set_available_callback([this] {
+    std::lock_guard waiting(waiting_mutex_);
+    memory_came_back_ = true;
+    waiting_ready_.notify_one();
+  });
+  apply_live_options();
+  extent_bytes_ = options_.extent_bytes;
+  refresh_space();
+
+  KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity_.node));
+  previous_epoch_ = epochs.empty() ? 0 : epochs.back();
+  identity_.epoch = previous_epoch_;
+  KVC_TRY(open_index());
+  KVC_TRY(start_epoch());
+  extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
+  extents_->start_at(1);
+  names_ = std::make_unique<Namespace>(*index_);
+  bulk_target_ = std::make_unique<PackTarget>();
+  urgent_target_ = std::make_unique<PackTarget>();
+  KVC_TRY(make_root());
+  KVC_TRY(drop_nameless());
+  find_quarantined();
+  if (unclean_start_) sweep_crashed_epoch();
+  space_.set_live(index_->totals().live_bytes);
+  measure_overhead();
+  state_since_ns_ = clock_.realtime_ns();
+  last_index_point_ns_ = clock_.monotonic_ns();
+  log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
+            identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
+            (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
+  if (background_) start_threads();
+  return {};
+}
+
+// --- volume and node ---
+
+Status StoreImpl::open_volume_file() {
+  auto content = read_file(*volume_, kVolumeFileName, kVolumeFileBytes);
+  if (content) {
+    auto header = decode_volume_file(*content);
+    if (!header) return std::unexpected(std::move(header).error().at("volume " + volume_->root()));
+    identity_.volume_uuid = header->uuid;
+    return {};
+  }
+  if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
+  KVC_ASSIGN(auto entries, volume_->list(""));
+  for (const DirectoryEntry& entry : entries)
+    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs"))
+      return fail(Code::kExists,
+                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
+                              volume_->root(), entry.name));
+  VolumeHeader header;
+  if (getrandom(header.uuid.data(), header.uuid.size(), 0) != static_cast<ssize_t>(header.uuid.size()))
+    return fail(Code::kIo, "no random bytes for the id of a new volume");
+  header.created_stamp = stamps_.next();
+  KVC_TRY(write_file_atomically(*volume_, kVolumeFileName, encode_volume_file(header)));
+  identity_.volume_uuid = header.uuid;
+  log::info("initialised a new volume in {}", volume_->root());
+  return {};
+}
+
+Status StoreImpl::choose_node() {
+  identity_.node = options_.node.empty() ? host_name() : options_.node;
+  auto nodes = volume_->list("nodes");
+  if (!nodes) {
+    if (nodes.error().code == Code::kNotFound) return {};
+    return std::unexpected(std::move(nodes).error());
+  }
+  std::string others;
+  for (const DirectoryEntry& entry : *nodes) {
+    if (entry.name == identity_.node) return {};
+    others += (others.empty() ? "" : ", ") + entry.name;
+  }
+  if (others.empty()) return {};
+  return fail(Code::kPermission,
+              fmt::format("volume {} belongs to node {}, this is node '{}': mount with -o node={} to take it over",
+                          volume_->root(), others, identity_.node, others.substr(0, others.find(','))));
+}
+
+Status StoreImpl::fill_in_options() {
+  KVC_ASSIGN(SpaceInfo backing, volume_->space());
+  if (options_.capacity_bytes == 0) options_.capacity_bytes = backing.total_bytes / 10 * 9;
+  if (options_.keep_free_bytes == 0) options_.keep_free_bytes = backing.total_bytes / 20;
+  if (options_.memory_bytes == 0) options_.memory_bytes = std::min(machine_memory_bytes() / 4, 32 * kGiB);
+  if (options_.pack_below_bytes == 0)
+    options_.pack_below_bytes = volume_->features().network || !options_.passthrough ? 32 * kMiB : 4 * kMiB;
+  options_.pack_below_bytes = std::min(options_.pack_below_bytes, options_.extent_bytes - kBlockBytes);
+  if (options_.index_directory.empty()) {
+    options_.index_directory =
+        volume_->features().network
+            ? fmt::format("/var/lib/kvcachefs/{}/{}", hex(identity_.volume_uuid), identity_.node)
+            : fmt::format("{}/nodes/{}/index", volume_->root(), identity_.node);
+  }
+  index_directory_ = options_.index_directory;
+  return check_store_options(options_);
+}
+
+// --- index and recovery ---
+
+Status StoreImpl::open_index() {
+  std::error_code ignored;
+  std::filesystem::create_directories(index_directory_, ignored);
+  const IndexIdentity who{identity_.volume_uuid, identity_.node};
+  Index::Found found{};
+  std::string why;
+  KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
+  if (!why.empty()) log::warn("index {}: {}", index_directory_, why);
+
+  KVC_ASSIGN(auto journals, list_journals(*volume_, identity_));
+  std::vector<std::string> problems;
+  KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
+  for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  if (checkpoint) checkpoint_bytes_ = checkpoint->records * 64;
+  journal_files_ = journals.size() + 1;
+
+  if (found == Index::Found::kOpened && !index_fits(journals, checkpoint)) {
+    log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", index_directory_);
+    index_.reset();
+    std::filesystem::remove_all(index_directory_, ignored);
+    std::filesystem::create_directories(index_directory_, ignored);
+    KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
+  }
+  const bool anything = !journals.empty() || checkpoint;
+  if (found == Index::Found::kFresh && anything) {
+    index_rebuilt_ = true;
+    log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
+    if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
+  }
+  const std::string last_boot = journals.empty() ? "" : journals.back().boot_id;
+  return replay(last_boot != boot_id());
+}
+
+// Do the journals go on where the index ends?
+bool StoreImpl::index_fits(const std::vector<JournalFileInfo>& journals,
+                           const std::optional<CheckpointInfo>& checkpoint) const {
+  const JournalPosition at = index_->position();
+  if (checkpoint && at < checkpoint->header.covers) return false;  // the journals in between may be gone
+  if (checkpoint && at == checkpoint->header.covers) return true;
+  for (const JournalFileInfo& file : journals)
+    if (file.epoch == at.epoch && file.seq == at.seq) return file.size_bytes >= at.offset;
+  return at == JournalPosition{} && !checkpoint;
+}
+
+Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
+  KVC_TRY(index_->begin_load());
+  KVC_TRY(read_checkpoint(*volume_, identity_, checkpoint, [&](Record&& record) { return index_->load(std::move(record)); }));
+  stamps_.observe(checkpoint.header.stamp);
+  return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
+}
+
+Status StoreImpl::replay(bool host_crashed) {
+  extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
+  bool unsynced_seen = false;
+  auto result = replay_journals(*volume_, identity_, index_->position(),
+                                [&](const Batch& batch, JournalPosition after, bool synced) {
+                                  unsynced_seen |= !synced;
+                                  return apply_replayed(batch, after, host_crashed && !synced);
+                                });
+  if (!result) return std::unexpected(std::move(result).error());
+  unclean_start_ = unsynced_seen || result->torn_tails > 0;
+  counters_.replayed_batches = result->batches;
+  for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
+  if (result->batches > 0) {
+    log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
+              format_size(result->bytes), host_crashed && unsynced_seen ? " after an unclean stop of the host" : "");
+    KVC_TRY(index_->commit());
+  }
+  extents_.reset();
+  return {};
+}
+
+// After an unclean stop of the host, a body that was not synced is read before it is trusted; one that fails is absent: its
+// record, and so its names, are left out, and what was there before stays.
+Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify) {
+  stamps_.observe(batch.stamp);
+  Batch trusted;
+  trusted.stamp = batch.stamp;
+  std::unordered_set<ObjectId> absent;
+  for (const Record& record : batch.records) {
+    if (const auto* put = std::get_if<PutRecord>(&record)) {
+      if (verify && !body_is_whole(put->object)) {
+        counters_.dropped_bodies.fetch_add(1);
+        absent.insert(put->object.id);
+        continue;
+      }
+    } else if (const auto* name = std::get_if<NameRecord>(&record)) {
+      if (absent.contains(name->child)) {
+        // A rename that replaced something: what was replaced stays. An earlier version of the same object, too.
+        continue;
+      }
+    }
+    trusted.records.push_back(record);
+  }
+  KVC_ASSIGN(auto freed, index_->apply(trusted, after));
+  std::lock_guard lock(keeper_mutex_);
+  for (FreedPlace& place : freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(std::move(place));
+  }
+  space_.set_dead(freed_bytes_);
+  return {};
+}
+
+bool StoreImpl::body_is_whole(const ObjectRecord& object) {
+  const Body& body = object.body;
+  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return true;
+  if (body.place.kind == PlaceKind::kRaw)
+    return volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw)).has_value();
+  counters_.verified_bodies.fetch_add(1);
+  Snapshot stored;
+  stored.size_bytes = body.size_bytes;
+  stored.base = body;
+  stored.base_valid_bytes = body.size_bytes;
+  if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return false;
+  for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index) {
+    auto block = fetch_unit(stored, index);
+    if (block) continue;
+    log::warn("object {} was not on the medium when the machine stopped, and is absent: {}", object.id.value,
+              block.error().message);
+    return false;
+  }
+  return true;
+}
+
+// --- a new epoch ---
+
+Status StoreImpl::start_epoch() {
+  for (uint32_t epoch = previous_epoch_ + 1; epoch <= kMaxEpoch; ++epoch) {
+    Status made = volume_->make_directory(epoch_directory(identity_.node, epoch));
+    if (!made && made.error().code == Code::kExists) continue;
+    KVC_TRY(std::move(made));
+    identity_.epoch = epoch;
+    KVC_TRY(volume_->sync_directory("nodes/" + identity_.node));
+    KVC_ASSIGN(journal_, JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes));
+    return {};
+  }
+  return fail(Code::kTooBig, fmt::format("node {} of volume {} has used all {} epochs: copy its content to a new volume",
+                                         identity_.node, volume_->root(), kMaxEpoch));
+}
+
+Status StoreImpl::make_root() {
+  KVC_ASSIGN(auto there, index_->find_object(kRootId));
+  if (there) return {};
+  PutRecord root;
+  root.object.id = kRootId;
+  Attributes& attributes = root.object.attributes;
+  attributes.mode = S_IFDIR | 0755;
+  attributes.uid = getuid();
+  attributes.gid = getgid();
+  attributes.btime_ns = clock_.realtime_ns();
+  attributes.atime_ns = attributes.mtime_ns = attributes.ctime_ns = attributes.btime_ns;
+  Batch batch;
+  batch.stamp = stamps_.next();
+  batch.records.emplace_back(std::move(root));
+  KVC_ASSIGN(JournalPosition after, journal_->append(batch));
+  KVC_ASSIGN(auto freed, index_->apply(batch, after));
+  return {};
+}
+
+// Objects whose name a crash took: named and unnamed in one batch, which drops them and frees their places.
+Status StoreImpl::drop_nameless() {
+  if (!unclean_start_ && !index_rebuilt_) return {};
+  KVC_ASSIGN(auto nameless, index_->scan_nameless());
+  std::erase(nameless, kRootId);
+  if (nameless.empty()) return {};
+  Batch batch;
+  batch.stamp = stamps_.next();
+  for (ObjectId id : nameless) {
+    const std::string name = fmt::format(".kvcachefs-nameless-{}", id.value);
+    batch.records.emplace_back(NameRecord{kRootId, name, id});
+    batch.records.emplace_back(UnnameRecord{kRootId, name, id});
+  }
+  KVC_ASSIGN(JournalPosition after, journal_->append(batch));
+  KVC_ASSIGN(auto freed, index_->apply(batch, after));
+  std::lock_guard lock(keeper_mutex_);
+  for (FreedPlace& place : freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(std::move(place));
+  }
+  counters_.swept_files.fetch_add(nameless.size());
+  return {};
+}
+
+// Extents of the epoch that crashed which no record names: written, but never journaled.
+void StoreImpl::sweep_crashed_epoch() {
+  if (previous_epoch_ == 0) return;
+  const std::string root = epoch_directory(identity_.node, previous_epoch_) + "/extents";
+  auto directories = volume_->list(root);
+  if (!directories) return;
+  for (const DirectoryEntry& directory : *directories) {
+    auto files = volume_->list(root + "/" + directory.name);
+    if (!files) continue;
+    for (const DirectoryEntry& file : *files) {
+      char* end = nullptr;
+      const uint64_t seq = std::strtoull(file.name.c_str(), &end, 10);
+      auto usage = index_->find_extent({previous_epoch_, seq});
+      if (*end != '.' || !usage || (*usage && (*usage)->bodies > 0)) continue;
+      if (Status status = volume_->remove_file(root + "/" + directory.name + "/" + file.name); status)
+        counters_.swept_files.fetch_add(1);
+    }
+  }
+}
+
+void StoreImpl::find_quarantined() {
+  if (index_->totals().quarantined == 0) return;
+  Status status = index_->scan_objects([&](ObjectRecord&& row) {
+    if (row.body.quarantined) quarantined_.insert(row.id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+  quarantined_count_ = quarantined_.size();
+}
+
+void StoreImpl::measure_overhead() {
+  uint64_t bytes = checkpoint_bytes_;
+  if (auto journals = list_journals(*volume_, identity_))
+    for (const JournalFileInfo& file : *journals) bytes += file.size_bytes;
+  struct stat data {};
+  if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
+    bytes += static_cast<uint64_t>(data.st_blocks) * 512;
+  space_.set_overhead(bytes);
+}
+
+// --- threads ---
+
+void StoreImpl::start_threads() {
+  committer_runs_ = true;
+  threads_.emplace_back([this] { bulk_loop(); });
+  threads_.emplace_back([this] {
+    while (true) {
+      {
+        std::unique_lock lock(urgent_mutex_);
+        urgent_ready_.wait(lock, [&] { return stopping_ || !urgent_.empty(); });
+        if (stopping_ && urgent_.empty()) return;
+      }
+      urgent_step();
+    }
+  });
+  threads_.emplace_back([this] {
+    while (true) {
+      {
+        std::unique_lock lock(commit_mutex_);
+        commit_ready_.wait(lock, [&] { return stopping_ || !commit_queue_.empty(); });
+        if (stopping_ && commit_queue_.empty()) return;
+      }
+      commit_step();
+    }
+  });
+  threads_.emplace_back([this] { keeper_loop(); });
+  threads_.emplace_back([this] { resumer_loop(); });
+}
+
+void StoreImpl::bulk_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(bulk_mutex_);
+      bulk_ready_.wait(lock, [&] { return stopping_ || bulk_has_work_; });
+      if (stopping_) return;
+      const auto interval = std::chrono::milliseconds(flush_interval_ms_.load());
+      bulk_ready_.wait_for(lock, interval, [&] { return stopping_ || bulk_hurry_; });
+      if (stopping_) return;
+    }
+    // Under pressure at once again, as long as it helps; else there is time until the next interval.
+    bool helped = bulk_step(false);
+    while (helped && !stopping_ && (memory_pressure() || waiting_count_.load() > 0)) helped = bulk_step(false);
+    if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+void StoreImpl::keeper_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(keeper_mutex_);
+      keeper_ready_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || keeper_kicked_; });
+      if (stopping_) return;
+    }
+    keeper_step(false);
+  }
+}
+
+void StoreImpl::resumer_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(waiting_mutex_);
+      const auto woken = [&] { return stopping_ || memory_came_back_; };
+      if (waiting_.empty())
+        waiting_ready_.wait(lock, [&] { return stopping_ || (memory_came_back_ && !waiting_.empty()); });
+      else
+        waiting_ready_.wait_for(lock, std::chrono::milliseconds(20), woken);
+      if (stopping_) return;
+      memory_came_back_ = false;
+    }
+    resume_waiting();
+    if (waiting_count_.load() > 0) kick_bulk(true);
+  }
+}
+
+void StoreImpl::stop_threads() {
+  stopping_ = true;
+  for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
+                              std::pair{&commit_mutex_, &commit_ready_}, std::pair{&keeper_mutex_, &keeper_ready_},
+                              std::pair{&waiting_mutex_, &waiting_ready_}}) {
+    std::lock_guard lock(*mutex);
+    ready->notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  committer_runs_ = false;
+  volume_->drain();
+}
+
+bool StoreImpl::pump() {
+  bool any = resume_waiting();
+  any |= bulk_step(false);
+  any |= urgent_step();
+  any |= commit_step();
+  any |= keeper_step(false);
+  return any;
+}
+
+// --- end ---
+
+Status StoreImpl::close() {
+  if (!index_ || !journal_) return {};
+  std::optional<Status> drained;
+  if (background_) {
+    std::promise<Status> done;
+    auto answer = done.get_future();
+    drain(true, [&](Status status) { done.set_value(std::move(status)); });
+    drained = answer.get();
+    stop_threads();
+  } else {
+    drain(true, [&](Status status) { drained = std::move(status); });
+  }
+  constexpr int kRounds = 8;  // a failing volume is given a few
+  for (int round = 0; round < kRounds && (pump() || !drained); ++round) {
+  }
+  Status status = drained.value_or(fail(Code::kIo, "the volume did not take everything"));
+  close_target(*bulk_target_);
+  close_target(*urgent_target_);
+  if (status) status = index_point();
+  if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
+  if (status) {
+    // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
+    status = sync_point();
+    if (status) status = index_->commit();
+    if (status) status = index_->close_clean();
+  }
+  lru_.clear();
+  lru_where_.clear();
+  dirty_.clear();
+  dirty_attributes_.clear();
+  table_.clear();
+  if (!status) log::error("closing {}: {}", volume_->root(), status.error().message);
+  index_.reset();
+  journal_.reset();
+  extents_.reset();
+  lock_.reset();
+  return status;
+}
+
+StoreImpl::~StoreImpl() {
+  if (!threads_.empty()) stop_threads();
+  volume_->drain();
+}
+
+}  // namespace kvcachefs

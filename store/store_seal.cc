@@ -1,0 +1,667 @@
+// RAM -> volume. A lane takes snapshots of finished bodies, gives each its place, writes them in large aligned pieces,
+// hashes while the writes are under way, and hands the result to the committer. Two lanes: bulk and urgent.
+#include <algorithm>
+#include <array>
+#include <condition_variable>
+#include <cstring>
+
+#include <fmt/format.h>
+
+#include "store/base/checksum.h"
+#include "store/base/log.h"
+#include "store/store_impl.h"
+#include "store/store_seal.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kWriteBytes = 4 * kMiB;         // one request to the volume
+constexpr uint64_t kInFlightBytes = 32 * kMiB;     // of a lane
+constexpr size_t kMaxPieces = 512;                 // iovecs of one request (IOV_MAX is 1024)
+constexpr uint64_t kBatchBytes = 256 * kMiB;       // sealed before the journal hears of it
+constexpr size_t kBatchBodies = 8192;
+constexpr int64_t kQuietNs = 1'000'000'000;        // a body open for writing is sealed when left alone this long
+alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
+
+std::span<std::byte> zeros(uint64_t bytes) { return {const_cast<std::byte*>(kZeros.data()), bytes}; }
+
+uint64_t unit_length(uint64_t size_bytes, size_t index) { return std::min(kUnitBytes, size_bytes - index * kUnitBytes); }
+
+}  // namespace
+
+// One body on its way.
+struct StoreImpl::SealPlan {
+  Snapshot snapshot;
+  Body body;
+  FilePtr file;       // where it goes; null: nothing to write
+  ExtentId extent;
+  ObjectId shared_with;
+  Status status;
+};
+
+// Collects pieces that lie next to each other in a file into large requests, several in flight. Used by one thread;
+// completions come on the volume's.
+class StoreImpl::BodyWriter {
+ public:
+  explicit BodyWriter(StoreImpl& store) : store_(store) {}
+  ~BodyWriter() { wait_all(); }
+
+  // `keep` holds the memory of the piece. Blocks while too much is in flight.
+  void add(SealPlan* plan, const FilePtr& file, uint64_t offset, std::span<std::byte> piece, BlockPtr keep) {
+    if (!(file == file_ && offset == offset_ + bytes_ && bytes_ + piece.size() <= kWriteBytes && pieces_.size() < kMaxPieces))
+      send();
+    if (pieces_.empty()) {
+      file_ = file;
+      offset_ = offset;
+    }
+    pieces_.push_back(piece);
+    bytes_ += piece.size();
+    if (keep) keep_.push_back(std::move(keep));
+    if (plans_.empty() || plans_.back() != plan) plans_.push_back(plan);
+  }
+
+  void send() {
+    if (pieces_.empty()) return;
+    {
+      std::unique_lock lock(mutex_);
+      room_.wait(lock, [&] { return in_flight_ == 0 || in_flight_ + bytes_ <= kInFlightBytes; });
+      in_flight_ += bytes_;
+    }
+    IoRequest request;
+    request.kind = IoRequest::Kind::kWrite;
+    request.file = std::move(file_);
+    request.offset = offset_;
+    request.pieces = std::move(pieces_);
+    request.urgent = false;
+    request.done = [this, bytes = bytes_, keep = std::move(keep_), plans = std::move(plans_)](Result<size_t> result) mutable {
+      keep.clear();
+      std::lock_guard lock(mutex_);
+      if (result)
+        store_.counters_.write_volume_bytes.fetch_add(bytes, std::memory_order_relaxed);
+      else
+        for (SealPlan* plan : plans) plan->status = std::unexpected(result.error());
+      in_flight_ -= bytes;
+      room_.notify_all();
+    };
+    std::vector<IoRequest> requests;
+    requests.push_back(std::move(request));
+    file_.reset();
+    pieces_.clear();
+    keep_.clear();
+    plans_.clear();
+    bytes_ = 0;
+    store_.volume_->submit(std::move(requests));
+  }
+
+  void wait_all() {
+    send();
+    std::unique_lock lock(mutex_);
+    room_.wait(lock, [&] { return in_flight_ == 0; });
+  }
+
+ private:
+  StoreImpl& store_;
+  FilePtr file_;
+  uint64_t offset_ = 0, bytes_ = 0;
+  std::vector<std::span<std::byte>> pieces_;
+  std::vector<BlockPtr> keep_;
+  std::vector<SealPlan*> plans_;
+  std::mutex mutex_;  // a leaf: in_flight_ and the status of plans
+  std::condition_variable room_;
+  uint64_t in_flight_ = 0;
+};
+
+// --- choosing ---
+
+void StoreImpl::kick_bulk(bool hurry) {
+  if (!hurry && bulk_has_work_.load(std::memory_order_relaxed)) return;
+  {
+    std::lock_guard lock(bulk_mutex_);
+    bulk_has_work_.store(true);
+    if (hurry) bulk_hurry_ = true;
+  }
+  bulk_ready_.notify_one();
+}
+
+bool StoreImpl::memory_pressure() const { return pool_->used_bytes() * 4 > pool_->limit_bytes() * 3; }
+
+bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
+  std::lock_guard lock(object->mutex);
+  if (object->sealing || !object->content_dirty() || object->write_error) return false;
+  object->sealing = true;
+  object->shrunk_to_bytes = UINT64_MAX;
+  snapshot.object = object;
+  snapshot.size_bytes = object->size_bytes;
+  snapshot.units = object->units;
+  snapshot.base = object->base;
+  snapshot.base_valid_bytes = object->base_valid_bytes;
+  snapshot.spill = object->spill;
+  snapshot.spill_extent = object->spill_extent;
+  snapshot.content_version = object->content_version;
+  return true;
+}
+
+std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
+  std::vector<ObjectPtr> candidates;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    candidates.swap(dirty_);
+  }
+  std::vector<ObjectPtr> kept;
+  std::vector<std::pair<uint64_t, Snapshot>> chosen;
+  uint64_t bytes = 0;
+  const int64_t now = clock_.monotonic_ns();
+  {
+    std::shared_lock names(names_mutex_);  // for nlink
+    for (ObjectPtr& object : candidates) {
+      bool ready = false;
+      {
+        std::lock_guard lock(object->mutex);
+        if (object->nlink == 0 || !object->content_dirty()) {
+          object->in_dirty_queue = false;
+          continue;
+        }
+        ready = object->finished() && (force || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
+        if (object->sealing && object->finished() && force) *left = true;
+      }
+      Snapshot snapshot;
+      if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
+        *left = true;
+      } else if (ready && snapshot_for_seal(object, snapshot)) {
+        bytes += snapshot.size_bytes;
+        chosen.emplace_back(object->finish_sequence, std::move(snapshot));
+      }
+      kept.push_back(std::move(object));  // leaves the queue when it is found clean
+    }
+  }
+  {
+    std::lock_guard lock(dirty_mutex_);
+    dirty_.insert(dirty_.end(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+  }
+  std::sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Snapshot> snapshots;
+  for (auto& [sequence, snapshot] : chosen) snapshots.push_back(std::move(snapshot));
+  return snapshots;
+}
+
+// --- placing ---
+
+void StoreImpl::close_target(PackTarget& target) {
+  if (!target.file) return;
+  std::lock_guard lock(keeper_mutex_);
+  open_extents_.erase(target.extent);
+  // Looked at once more by the reclaimer: everything in it may have died already.
+  freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, target.extent, 0, 0}});
+  target = PackTarget{};
+}
+
+Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
+  const Snapshot& snapshot = plan.snapshot;
+  const uint64_t room = align_up(snapshot.size_bytes, kBlockBytes);
+  Body& body = plan.body;
+  body.size_bytes = snapshot.size_bytes;
+  body.version = snapshot.base.version + 1;
+  if (snapshot.object->raw) {
+    body.place = snapshot.base.place;
+    plan.extent = body.place.extent;
+    return {};
+  }
+  if (snapshot.size_bytes == 0) return {};
+  if (snapshot.spill) {
+    body.place = {PlaceKind::kSolo, snapshot.spill_extent, 0, snapshot.size_bytes};
+    plan.file = snapshot.spill;
+    plan.extent = snapshot.spill_extent;
+    return {};
+  }
+  if (snapshot.size_bytes < inline_below_bytes_.load(std::memory_order_relaxed)) {
+    body.place = {PlaceKind::kInline, {}, 0, snapshot.size_bytes};
+    return {};
+  }
+  if (snapshot.size_bytes >= pack_below_bytes_.load(std::memory_order_relaxed) || room > extent_bytes_ - kBlockBytes) {
+    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    body.place = {PlaceKind::kSolo, made.id, 0, snapshot.size_bytes};
+    plan.file = std::move(made.file);
+    plan.extent = made.id;
+    return {};
+  }
+  if (target.file && target.next_offset + room > extent_bytes_) close_target(target);
+  if (!target.file) {
+    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kPacked));
+    target = {made.id, std::move(made.file), kBlockBytes};
+    std::lock_guard lock(keeper_mutex_);
+    open_extents_.insert(target.extent);
+  }
+  body.place = {PlaceKind::kPacked, target.extent, target.next_offset, snapshot.size_bytes};
+  plan.file = target.file;
+  plan.extent = target.extent;
+  target.next_offset += room;
+  return {};
+}
+
+// --- writing ---
+
+Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
+  const Snapshot& snapshot = plan.snapshot;
+  Body& body = plan.body;
+  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kRaw) return {};
+  const bool sparse = body.place.kind == PlaceKind::kSolo;  // holes stay holes
+  const size_t count = div_ceil(snapshot.size_bytes, kUnitBytes);
+  body.checksums.clear();
+  body.checksums.reserve(count);
+  for (size_t index = 0; index < count; ++index) {
+    const uint64_t length = unit_length(snapshot.size_bytes, index);
+    const uint64_t padded = align_up(length, kBlockBytes);
+    const uint64_t offset = body.place.offset + index * kUnitBytes;
+    const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
+    BlockPtr block = unit != nullptr ? unit->block : nullptr;
+    const bool spilled = unit != nullptr && unit->spilled && !unit->dirty;
+    if (spilled && plan.file == snapshot.spill && unit->spill_bytes == length && unit->spill_valid_bytes == length) {
+      body.checksums.push_back(unit->spill_checksum);  // it lies there already
+      continue;
+    }
+    if (!block && ((unit != nullptr && unit->spilled) || index * kUnitBytes < snapshot.base_valid_bytes)) {
+      KVC_ASSIGN(block, fetch_unit(snapshot, index));
+    }
+    if (!block) {
+      body.checksums.push_back(checksum_of_zeros(length));
+      if (body.place.kind == PlaceKind::kInline)
+        body.inline_bytes.resize(body.inline_bytes.size() + length);
+      else if (!sparse)
+        writer.add(&plan, plan.file, offset, zeros(padded), nullptr);
+      continue;
+    }
+    const uint64_t from_block = std::min<uint64_t>(padded, block->capacity_bytes());
+    const auto stored = block->bytes().first(from_block);
+    if (body.place.kind == PlaceKind::kInline) {
+      body.inline_bytes.insert(body.inline_bytes.end(), stored.begin(), stored.begin() + static_cast<long>(std::min(length, from_block)));
+      body.inline_bytes.resize(index * kUnitBytes + length);
+    } else {
+      writer.add(&plan, plan.file, offset, stored, block);
+      if (from_block < padded && !sparse) writer.add(&plan, plan.file, offset + from_block, zeros(padded - from_block), nullptr);
+    }
+    if (from_block >= length) {
+      body.checksums.push_back(checksum(stored.first(length)));
+    } else {
+      Hasher hasher;
+      hasher.update(stored);
+      hasher.update(zeros(length - from_block));
+      body.checksums.push_back(hasher.digest());
+    }
+  }
+  return {};
+}
+
+// A solo extent is cut to size: its last block was written whole, or it ends in a hole.
+Status StoreImpl::finish_solo(SealPlan& plan) {
+  if (plan.body.place.kind != PlaceKind::kSolo || !plan.file) return {};
+  return plan.file->truncate(plan.body.size_bytes);
+}
+
+// A rename put this object in place of another: when that has the same bytes its place is taken over.
+bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
+  ObjectId replaced;
+  {
+    std::shared_lock names(names_mutex_);
+    replaced = plan.snapshot.object->replaced;
+    std::lock_guard lock(plan.snapshot.object->mutex);
+    if (plan.snapshot.object->replaced_checked) return false;
+  }
+  if (!replaced.valid() || plan.snapshot.spill) return false;
+  auto record = index_->find_object(replaced);
+  if (!record || !*record) return false;
+  const Body& old = (*record)->body;
+  const PlaceKind kind = old.place.kind;
+  if (old.size_bytes != plan.snapshot.size_bytes || old.quarantined || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo))
+    return false;
+  Snapshot stored;
+  stored.size_bytes = old.size_bytes;
+  stored.base = old;
+  stored.base_valid_bytes = old.size_bytes;
+  std::vector<uint64_t> checksums;
+  for (size_t index = 0; index < div_ceil(old.size_bytes, kUnitBytes); ++index) {
+    const uint64_t length = unit_length(old.size_bytes, index);
+    const Unit* unit = index < plan.snapshot.units.size() ? &plan.snapshot.units[index] : nullptr;
+    if (unit == nullptr || !unit->block || unit->block->capacity_bytes() < length) return false;
+    if (checksum(unit->block->bytes().first(length)) != old.checksums.at(index)) return false;
+    auto block = fetch_unit(stored, index);
+    if (!block || std::memcmp((*block)->data(), unit->block->data(), length) != 0) return false;
+    checksums.push_back(old.checksums[index]);
+  }
+  plan.body.size_bytes = old.size_bytes;
+  plan.body.version = plan.snapshot.base.version + 1;
+  plan.body.place = old.place;
+  plan.body.checksums = std::move(checksums);
+  plan.shared_with = replaced;
+  counters_.deduplicated_bodies.fetch_add(1, std::memory_order_relaxed);
+  return true;
+}
+
+void StoreImpl::abandon_seal(const ObjectPtr& object) {
+  {
+    std::lock_guard lock(object->mutex);
+    object->sealing = false;
+    if (object->content_dirty() && !object->in_dirty_queue) {
+      object->in_dirty_queue = true;
+      std::lock_guard dirty_lock(dirty_mutex_);
+      dirty_.push_back(object);
+    }
+  }
+  requeue_deferred();
+}
+
+void StoreImpl::give_back(ObjectId object, const Place& place) {
+  if (place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) return;
+  std::lock_guard lock(keeper_mutex_);
+  freed_.push_back({object, place});
+  freed_bytes_ += align_up(place.length, kBlockBytes);
+}
+
+std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status) {
+  std::vector<SealPlan> plans(snapshots.size());
+  {
+    BodyWriter writer(*this);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      SealPlan& plan = plans[i];
+      plan.snapshot = std::move(snapshots[i]);
+      if (same_bytes_as_replaced(plan)) continue;
+      Status done = place_body(plan, target);
+      if (done) done = write_body(plan, writer);
+      if (!done) {
+        writer.wait_all();  // its earlier pieces refer to the plan
+        plan.status = std::move(done);
+      }
+    }
+    writer.wait_all();
+  }
+  std::vector<SealedBody> sealed;
+  for (SealPlan& plan : plans) {
+    if (plan.status) plan.status = finish_solo(plan);
+    if (!plan.status) {
+      counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+      log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
+      if (status) status = plan.status;
+      if (plan.file != plan.snapshot.spill || !plan.file) give_back({}, plan.body.place);
+      abandon_seal(plan.snapshot.object);
+      continue;
+    }
+    if (plan.file) extents_->note_unsynced(plan.extent, plan.file);
+    data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
+    counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
+    sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
+  }
+  return sealed;
+}
+
+// --- the lanes ---
+
+void StoreImpl::set_trouble(const Status& status) {
+  if (!status) return set_state("degraded", status.error().message);
+  std::lock_guard lock(keeper_mutex_);
+  if (state_ != "degraded") return;
+  state_ = "ok";
+  state_reason_.clear();
+  state_since_ns_ = clock_.realtime_ns();
+}
+
+bool StoreImpl::bulk_step(bool force) {
+  std::vector<CommitRequest> drains;
+  {
+    std::lock_guard lock(bulk_mutex_);
+    drains.swap(drains_);
+    bulk_hurry_ = false;
+    bulk_has_work_.store(false);
+  }
+  force |= !drains.empty();
+  bool left = false, any = false;
+  std::vector<Snapshot> snapshots = choose_for_bulk(force, &left);
+  Status status;
+  if (!snapshots.empty()) {
+    any = true;
+    CommitRequest request;
+    request.bodies = seal(std::move(snapshots), *bulk_target_, status);
+    set_trouble(status);
+    commit(std::move(request));
+  } else if (memory_pressure() && evict_clean(kMaxSpillBytes) == 0) {
+    any = spill_one();
+  }
+  bool names_pending = false;
+  {
+    std::shared_lock names(names_mutex_);
+    std::lock_guard lock(dirty_mutex_);
+    names_pending = names_->has_pending() || !dirty_attributes_.empty();
+    left |= !dirty_.empty();
+  }
+  if (names_pending && !any) commit({});
+  any |= names_pending;
+  if (!drains.empty()) {
+    bool unfinished_seals = false;
+    {
+      std::shared_lock names(names_mutex_);
+      std::vector<ObjectPtr> dirty;
+      {
+        std::lock_guard lock(dirty_mutex_);
+        dirty = dirty_;
+      }
+      for (const ObjectPtr& object : dirty) {
+        std::lock_guard object_lock(object->mutex);
+        unfinished_seals |= object->content_dirty() && object->finished() && !object->write_error && object->nlink > 0 &&
+                            (!object->sealing || committing_.load() == 0);
+      }
+    }
+    if (unfinished_seals && status) {  // another round: there was more than one batch
+      std::lock_guard lock(bulk_mutex_);
+      drains_.insert(drains_.end(), std::make_move_iterator(drains.begin()), std::make_move_iterator(drains.end()));
+      bulk_hurry_ = true;
+      bulk_has_work_.store(true);
+      return true;
+    }
+    for (CommitRequest& drain : drains) {
+      if (!status) {
+        drain.done(status);
+        continue;
+      }
+      commit(std::move(drain));
+    }
+    any = true;
+  }
+  if (left) bulk_has_work_.store(true);
+  return any;
+}
+
+void StoreImpl::drain(bool sync, StatusCompletion done) {
+  CommitRequest request;
+  request.sync = request.sync_all = sync;
+  request.done = std::move(done);
+  {
+    std::lock_guard lock(bulk_mutex_);
+    drains_.push_back(std::move(request));
+  }
+  kick_bulk(true);
+}
+
+void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done) {
+  {
+    std::lock_guard lock(urgent_mutex_);
+    urgent_.push_back({std::move(object), sync, std::move(done)});
+  }
+  urgent_ready_.notify_one();
+}
+
+bool StoreImpl::urgent_step() {
+  std::deque<UrgentItem> items;
+  {
+    std::lock_guard lock(urgent_mutex_);
+    items.swap(urgent_);
+  }
+  if (items.empty()) return false;
+  std::vector<Snapshot> snapshots;
+  std::deque<UrgentItem> taken, deferred;
+  for (UrgentItem& item : items) {
+    if (item.object) {
+      Snapshot snapshot;
+      std::unique_lock lock(item.object->mutex);
+      const bool dirty = item.object->content_dirty();
+      const bool busy = item.object->sealing;
+      lock.unlock();
+      const bool mine = std::any_of(snapshots.begin(), snapshots.end(),
+                                    [&](const Snapshot& each) { return each.object == item.object; });
+      if (dirty && !mine) {
+        if (busy || !snapshot_for_seal(item.object, snapshot)) {
+          deferred.push_back(std::move(item));
+          continue;
+        }
+        snapshots.push_back(std::move(snapshot));
+      } else if (busy && !mine) {
+        deferred.push_back(std::move(item));
+        continue;
+      }
+    }
+    taken.push_back(std::move(item));
+  }
+  Status status;
+  CommitRequest request;
+  std::vector<ObjectId> asked;
+  for (const Snapshot& snapshot : snapshots) asked.push_back(snapshot.object->id);
+  if (!snapshots.empty()) request.bodies = seal(std::move(snapshots), *urgent_target_, status);
+  for (const SealedBody& body : request.bodies) std::erase(asked, body.snapshot.object->id);  // left: those that failed
+  if (!taken.empty()) {
+    auto waiting = std::make_shared<std::deque<UrgentItem>>();
+    for (UrgentItem& item : taken) {
+      if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
+        item.done(status);
+        continue;
+      }
+      request.sync |= item.sync;
+      waiting->push_back(std::move(item));
+    }
+    request.done = [waiting](Status result) {
+      for (UrgentItem& item : *waiting) item.done(result);
+    };
+    commit(std::move(request));
+  }
+  for (UrgentItem& item : deferred) {
+    // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
+    std::unique_lock lock(item.object->mutex);
+    if (item.object->write_error) {
+      Error error = *item.object->write_error;
+      lock.unlock();
+      item.done(std::unexpected(std::move(error)));
+      continue;
+    }
+    const bool busy = item.object->sealing;
+    std::lock_guard urgent_lock(urgent_mutex_);
+    (busy ? urgent_deferred_ : urgent_).push_back(std::move(item));
+  }
+  return true;
+}
+
+void StoreImpl::requeue_deferred() {
+  {
+    std::lock_guard lock(urgent_mutex_);
+    if (urgent_deferred_.empty()) return;
+    for (UrgentItem& item : urgent_deferred_) urgent_.push_back(std::move(item));
+    urgent_deferred_.clear();
+  }
+  urgent_ready_.notify_one();
+}
+
+// --- spilling ---
+
+bool StoreImpl::spill_one() {
+  ObjectPtr largest;
+  uint64_t most = 0;
+  std::vector<ObjectPtr> candidates;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    candidates = dirty_;
+  }
+  for (const ObjectPtr& object : candidates) {
+    std::lock_guard lock(object->mutex);
+    if (object->sealing || object->raw) continue;
+    uint64_t bytes = 0;
+    for (const Unit& unit : object->units)
+      if (unit.block && unit.dirty) bytes += unit.block->capacity_bytes();
+    if (bytes <= most) continue;
+    most = bytes;
+    largest = object;
+  }
+  if (!largest) return false;
+  {
+    std::lock_guard lock(largest->mutex);
+    if (largest->sealing) return true;
+    largest->sealing = true;  // nobody else seals or spills it meanwhile
+  }
+  Status status = spill(largest);
+  {
+    std::lock_guard lock(largest->mutex);
+    largest->sealing = false;
+  }
+  requeue_deferred();
+  set_trouble(status);
+  std::unique_lock lock(names_mutex_);
+  forget_if_idle(largest);
+  return status.has_value();
+}
+
+Status StoreImpl::spill(const ObjectPtr& object) {
+  FilePtr file;
+  ExtentId extent;
+  {
+    std::lock_guard lock(object->mutex);
+    file = object->spill;
+    extent = object->spill_extent;
+  }
+  if (!file) {
+    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    file = made.file;
+    extent = made.id;
+    std::lock_guard lock(object->mutex);
+    object->spill = made.file;
+    object->spill_extent = made.id;
+  }
+  struct Piece {
+    size_t index;
+    BlockPtr block;
+    uint32_t bytes;
+    uint64_t checksum = 0;
+  };
+  uint64_t spilled = 0;
+  size_t next = 0;
+  while (spilled < kMaxSpillBytes) {
+    std::vector<Piece> pieces;
+    {
+      std::lock_guard lock(object->mutex);
+      for (; next < object->units.size() && pieces.size() < kWriteBytes / kUnitBytes; ++next) {
+        const Unit& unit = object->units[next];
+        if (!unit.block || !unit.dirty || next * kUnitBytes >= object->size_bytes) continue;
+        const uint64_t length = unit_length(object->size_bytes, next);
+        pieces.push_back({next, unit.block, static_cast<uint32_t>(std::min<uint64_t>(length, unit.block->capacity_bytes()))});
+      }
+    }
+    if (pieces.empty()) break;
+    for (Piece& piece : pieces) {
+      const std::span<const std::byte> bytes = piece.block->bytes().first(align_up(piece.bytes, kBlockBytes));
+      KVC_TRY(file->write({&bytes, 1}, piece.index * kUnitBytes));
+      piece.checksum = checksum(bytes.first(piece.bytes));
+      counters_.write_volume_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+      spilled += bytes.size();
+    }
+    std::vector<BlockPtr> dropped;
+    std::lock_guard lock(object->mutex);
+    for (Piece& piece : pieces) {
+      if (piece.index >= object->units.size()) continue;  // truncated meanwhile
+      Unit& unit = object->units[piece.index];
+      if (unit.block != piece.block) continue;  // written meanwhile: the clone is newer
+      unit.spilled = true;
+      unit.spill_bytes = unit.spill_valid_bytes = piece.bytes;
+      unit.spill_checksum = piece.checksum;
+      unit.dirty = false;
+      dropped.push_back(std::move(unit.block));
+      unit.block.reset();
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcachefs

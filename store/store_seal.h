@@ -1,0 +1,17 @@
+// Private to store_seal.cc and the files that start and stop the lanes.
+#pragma once
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+inline constexpr uint64_t kMaxSpillBytes = 64 * kMiB;  // given back in one go under memory pressure
+
+// The pack extent a lane appends to. One writer: the lane.
+struct StoreImpl::PackTarget {
+  ExtentId extent;
+  FilePtr file;
+  uint64_t next_offset = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,152 @@
+// Space, counters, options of a running store.
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+FileSystemSpace StoreImpl::space() {
+  FileSystemSpace result;
+  const uint64_t limit = space_.limit_bytes();
+  result.blocks = limit / kBlockBytes;
+  result.blocks_free = std::min(space_.free_bytes(), limit) / kBlockBytes;
+  const IndexTotals totals = index_->totals();
+  constexpr uint64_t kMaxFiles = uint64_t{1} << ObjectId::kNumberBits;
+  result.files = kMaxFiles;
+  result.files_free = kMaxFiles - std::min(kMaxFiles, totals.objects);
+  return result;
+}
+
+StoreStatus StoreImpl::status() {
+  StoreStatus status;
+  status.node = identity_.node;
+  status.volume_root = volume_->root();
+  const VolumeFeatures& features = volume_->features();
+  status.volume_filesystem = features.filesystem;
+  status.io_uring = features.io_uring;
+  status.direct_io = features.direct_io;
+  status.punch_hole = features.punch_hole;
+  status.network_volume = features.network;
+  status.index_directory = index_directory_;
+  for (std::byte byte : identity_.volume_uuid) status.volume_uuid += fmt::format("{:02x}", static_cast<unsigned>(byte));
+  status.epoch = identity_.epoch;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    status.state = state_;
+    status.state_reason = state_reason_;
+    status.state_since_ns = state_since_ns_;
+  }
+  status.limit_bytes = space_.limit_bytes();
+  status.physical_bytes = space_.physical_bytes();
+  status.live_bytes = space_.live_bytes();
+  status.reclaimable_bytes = space_.dead_bytes();
+  status.staged_bytes = space_.reserved_bytes();
+  const IndexTotals totals = index_->totals();
+  status.objects_total = totals.objects;
+  status.directories = totals.directories;
+  status.objects_inline = totals.inline_bodies;
+  status.objects_packed = totals.packed_bodies;
+  status.objects_solo = totals.solo_bodies;
+  status.objects_raw = totals.raw_bodies;
+  status.objects_quarantined = totals.quarantined;
+  {
+    std::shared_lock lock(names_mutex_);
+    status.objects_in_ram = table_.size();
+  }
+  status.memory_limit_bytes = pool_->limit_bytes();
+  status.memory_used_bytes = pool_->used_bytes();
+  status.memory_dirty_bytes = std::min(space_.reserved_bytes(), pool_->used_bytes());
+  status.waiting_writes = waiting_count_.load();
+  const Counters& c = counters_;
+  status.probe_hits = c.probe_hits;
+  status.probe_misses = c.probe_misses;
+  status.opens = c.opens;
+  status.passthrough_opens = c.passthrough_opens;
+  status.read_bytes_from_ram = c.read_bytes_from_ram;
+  status.read_bytes_from_volume = c.read_bytes_from_volume;
+  status.read_requests = c.read_requests;
+  status.write_received_bytes = c.write_received_bytes;
+  status.write_volume_bytes = c.write_volume_bytes;
+  status.write_requests = c.write_requests;
+  status.sealed_bodies = c.sealed_bodies;
+  status.deduplicated_bodies = c.deduplicated_bodies;
+  status.journal_bytes = journal_bytes_;
+  status.journal_batches = c.journal_batches;
+  status.syncs = c.syncs;
+  status.index_commits = c.index_commits;
+  status.checkpoints = c.checkpoints;
+  status.reclaimed_bytes = c.reclaimed_bytes;
+  status.punched_ranges = c.punched_ranges;
+  status.removed_extents = c.removed_extents;
+  status.errors_checksum = c.errors_checksum;
+  status.errors_volume_read = c.errors_volume_read;
+  status.errors_volume_write = c.errors_volume_write;
+  status.errors_journal = c.errors_journal;
+  status.errors_index = c.errors_index;
+  status.errors_no_space = c.errors_no_space;
+  status.open_handles = c.open_handles;
+  status.replayed_batches = c.replayed_batches;
+  status.dropped_bodies = c.dropped_bodies;
+  status.verified_bodies = c.verified_bodies;
+  status.swept_files = c.swept_files;
+  status.index_rebuilt = index_rebuilt_;
+  status.unclean_start = unclean_start_;
+  return status;
+}
+
+StoreOptions StoreImpl::options() const {
+  std::lock_guard lock(options_mutex_);
+  return options_;
+}
+
+Status StoreImpl::set_option(std::string_view name, std::string_view value) {
+  if (!store_option_is_live(name))
+    return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount with -o {}={}", name,
+                                            name, value));
+  std::lock_guard lock(options_mutex_);
+  StoreOptions changed = options_;
+  KVC_TRY(set_store_option(changed, name, value));
+  KVC_TRY(check_store_options(changed));
+  options_ = changed;
+  apply_live_options();
+  return {};
+}
+
+// options_mutex_ held (or nothing runs yet).
+void StoreImpl::apply_live_options() {
+  durability_ = options_.durability;
+  pack_below_bytes_ = options_.pack_below_bytes;
+  inline_below_bytes_ = options_.inline_below_bytes;
+  raw_above_bytes_ = options_.raw_above_bytes;
+  flush_interval_ms_ = options_.flush_interval_ms;
+  if (pool_) pool_->set_limit_bytes(options_.memory_bytes);
+  space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
+}
+
+BackingFile StoreImpl::backing_file(ObjectId id) {
+  auto object = get(id);
+  if (!object) return {};
+  ExtentId extent;
+  {
+    std::lock_guard lock((*object)->mutex);
+    Object& each = **object;
+    if (each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
+        each.base_valid_bytes != each.size_bytes || verify_ == Verify::kAlways)
+      return {};
+    extent = each.base.place.extent;
+  }
+  auto file = extents_->open_buffered(extent, PlaceKind::kSolo);
+  if (!file || (*file)->descriptor() < 0) return {};
+  return {(*file)->descriptor(), *file};
+}
+
+void StoreImpl::count_passthrough_open(ObjectId id) {
+  counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
+  std::shared_lock lock(names_mutex_);
+  if (ObjectPtr object = live(id)) {
+    std::lock_guard object_lock(object->mutex);
+    ++object->passthrough_opens;
+  }
+}
+
+}  // namespace kvcachefs

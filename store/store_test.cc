@@ -1,0 +1,227 @@
+// The store through its face, on a real directory and in one thread (pump), small and readable cases.
+#include <sys/stat.h>
+
+#include <cstring>
+#include <filesystem>
+#include <optional>
+
+#include <gtest/gtest.h>
+
+#include "store/store.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+TEST(Store, WhatWasWrittenIsReadBackBeforeAndAfterARemount) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("chunk", store.payload(1, 300'000)));
+  EXPECT_EQ(store.read_file("chunk"), store.payload(1, 300'000));
+  store.remount();
+  EXPECT_EQ(store.read_file("chunk"), store.payload(1, 300'000));
+}
+
+TEST(Store, SmallBodiesShareOneExtent) {
+  TestStore store;
+  for (int i = 0; i < 200; ++i) ASSERT_TRUE(store.write_file("c" + std::to_string(i), store.payload(i, 65'536)));
+  store.remount();
+  size_t extents = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(store.root()))
+    extents += entry.path().extension() == ".pack";
+  EXPECT_LE(extents, 2u);
+  for (int i = 0; i < 200; ++i) EXPECT_EQ(store.read_file("c" + std::to_string(i)), store.payload(i, 65'536)) << i;
+}
+
+TEST(Store, RenameReplacesAndTheOldBodyGoes) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("final", store.payload(1, 100'000)));
+  store.drain();
+  ASSERT_TRUE(store.write_file("final.tmp", store.payload(2, 120'000)));
+  ASSERT_TRUE(store.rename("final.tmp", "final"));
+  EXPECT_EQ(store.read_file("final"), store.payload(2, 120'000));
+  EXPECT_FALSE(store.exists("final.tmp"));
+  store.remount();
+  EXPECT_EQ(store.read_file("final"), store.payload(2, 120'000));
+  EXPECT_FALSE(store.exists("final.tmp"));
+}
+
+TEST(Store, EqualBytesAreStoredOnce) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("final", store.payload(1, 700'000)));
+  store.drain();
+  const uint64_t live = store->status().live_bytes;
+  ASSERT_TRUE(store.write_file("t", store.payload(1, 700'000)));
+  ASSERT_TRUE(store.rename("t", "final"));
+  store.drain();
+  EXPECT_EQ(store->status().live_bytes, live);
+  EXPECT_EQ(store->status().deduplicated_bodies, 1u);
+  store.remount();
+  EXPECT_EQ(store.read_file("final"), store.payload(1, 700'000));
+}
+
+TEST(Store, OverwriteInPlaceAndSparse) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("f", store.payload(1, 1'000'000)));
+  store.remount();
+  std::string expected = store.payload(1, 1'000'000);
+  Handle* handle = store.open("f", {.read = true, .write = true});
+  store.pwrite(handle, 500'003, "hello");
+  std::memcpy(expected.data() + 500'003, "hello", 5);
+  store.pwrite(handle, 2'000'000, "end");
+  expected.resize(2'000'003);
+  std::memcpy(expected.data() + 2'000'000, "end", 3);
+  store.close(handle);
+  EXPECT_EQ(store.read_file("f"), expected);
+  store.remount();
+  EXPECT_EQ(store.read_file("f"), expected);
+}
+
+TEST(Store, TruncatedAndExtendedReadsZeros) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("f", store.payload(1, 600'000)));
+  store.remount();
+  store.truncate("f", 100'001);
+  store.truncate("f", 400'000);
+  std::string expected = store.payload(1, 600'000).substr(0, 100'001);
+  expected.resize(400'000);
+  EXPECT_EQ(store.read_file("f"), expected);
+  store.remount();
+  EXPECT_EQ(store.read_file("f"), expected);
+}
+
+TEST(Store, UnlinkedSpaceComesBack) {
+  TestStore store;
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(store.write_file("c" + std::to_string(i), store.payload(i, 1 << 20)));
+  store.drain();
+  const uint64_t full = store.allocated_bytes();
+  EXPECT_GE(full, 40u << 20);
+  const uint64_t free_before = store->space().blocks_free;
+  for (int i = 0; i < 40; i += 2) ASSERT_TRUE(store.unlink("c" + std::to_string(i)));
+  EXPECT_GE(store->space().blocks_free, free_before + 20 * 256 - 64) << "statfs falls at once";
+  store.remount();
+  EXPECT_LT(store.allocated_bytes(), full - (19u << 20));
+  for (int i = 1; i < 40; i += 2) EXPECT_EQ(store.read_file("c" + std::to_string(i)), store.payload(i, 1 << 20));
+}
+
+TEST(Store, ABodyLargerThanMemoryIsSpilled) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  Handle* handle = store.create("big");
+  const std::string piece = store.payload(5, 1 << 20);
+  for (uint64_t i = 0; i < 64; ++i) store.pwrite(handle, i << 20, piece);
+  EXPECT_LE(store->status().memory_used_bytes, 17 * kMiB);
+  store.close(handle);
+  store.remount();
+  std::string all;
+  for (int i = 0; i < 64; ++i) all += piece;
+  EXPECT_EQ(store.read_file("big"), all);
+}
+
+TEST(Store, CapacityIsRefusedEarlyAndTheRenameFails) {
+  StoreOptions options;
+  options.capacity_bytes = 16 * kMiB;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("kept", store.payload(1, 8 << 20)));
+  Handle* handle = store.create("t");
+  EXPECT_EQ(store.try_pwrite(handle, 0, std::string(9 << 20, 'x')), Code::kNoSpace);
+  store.close(handle);
+  EXPECT_FALSE(store.rename("t", "final"));
+  EXPECT_FALSE(store.exists("final"));
+  EXPECT_EQ(store.read_file("kept"), store.payload(1, 8 << 20));
+}
+
+TEST(Store, AFlippedByteIsNeverServed) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 100'000)));
+  ASSERT_TRUE(store.write_file("b", store.payload(2, 100'000)));
+  store.remount();
+  store.flip_in_extents(store.payload(1, 100'000).substr(50'000, 64));
+  EXPECT_EQ(store.try_read_file("a"), Code::kCorrupt);
+  EXPECT_EQ(store.read_file("b"), store.payload(2, 100'000));
+  EXPECT_FALSE(store.exists("a"));
+  store.remount();
+  EXPECT_FALSE(store.exists("a"));
+  ASSERT_TRUE(store.write_file("a", store.payload(3, 5'000)));
+  EXPECT_EQ(store.read_file("a"), store.payload(3, 5'000));
+}
+
+TEST(Store, TheIndexCanBeDeleted) {
+  TestStore store;
+  for (int i = 0; i < 50; ++i) {
+    const std::string directory = "d" + std::to_string(i % 7);
+    store.mkdir(directory);
+    ASSERT_TRUE(store.write_file(directory + "/c" + std::to_string(i), store.payload(i, 3'000 + 1'000 * static_cast<size_t>(i))));
+  }
+  const auto before = store.tree();
+  store.unmount();
+  std::filesystem::remove_all(store.root() + "/nodes/test/index");
+  store.mount();
+  EXPECT_TRUE(store->status().index_rebuilt);
+  EXPECT_EQ(store.tree(), before);
+}
+
+TEST(Store, WithDurabilityCloseACrashLosesNothingClosed) {
+  StoreOptions options;
+  options.durability = Durability::kClose;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("t", store.payload(1, 400'000)));
+  ASSERT_TRUE(store.rename("t", "final"));
+  ASSERT_TRUE(store.write_file("gone", store.payload(2, 10)));
+  ASSERT_TRUE(store.unlink("gone"));
+  store.crash();
+  EXPECT_EQ(store.read_file("final"), store.payload(1, 400'000));
+  EXPECT_FALSE(store.exists("t"));
+  EXPECT_FALSE(store.exists("gone"));
+}
+
+TEST(Store, TwoWritersOfOneTemporaryNameBothSucceed) {
+  TestStore store;
+  Handle* first = store.create("t", /*thread=*/11);
+  store.pwrite(first, 0, std::string(1000, 'a'));
+  Handle* second = store.open_for_rewrite("t", /*thread=*/22);  // ESTALE, lookup, open
+  ASSERT_NE(second, nullptr);
+  store.pwrite(second, 0, std::string(10, 'b'));
+  store.close(first);
+  ASSERT_TRUE(store.rename("t", "final", 11));
+  EXPECT_EQ(store.read_file("final"), std::string(1000, 'a'));
+  store.pwrite(second, 10, std::string(990, 'b'));
+  store.close(second);
+  ASSERT_TRUE(store.rename("t", "final", 22));
+  EXPECT_EQ(store.read_file("final"), std::string(1000, 'b'));
+  EXPECT_FALSE(store.exists("t"));
+  store.remount();
+  EXPECT_EQ(store.read_file("final"), std::string(1000, 'b'));
+}
+
+TEST(Store, ASecondDaemonIsRefusedAndTheFirstNamed) {
+  TestStore store;
+  auto volume = open_posix_volume(store.root(), {});
+  ASSERT_TRUE(volume);
+  StoreOptions options;
+  options.node = "test";
+  options.background = false;
+  auto second = open_store(*volume, options, system_clock(), "pid=2");
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_NE(second.error().message.find("test store"), std::string::npos) << second.error().message;
+}
+
+TEST(Store, ADirectoryOfSomethingElseIsRefused) {
+  TestStore store;
+  const std::string other = store.root() + "-other";
+  std::filesystem::create_directories(other + "/stuff");
+  auto volume = open_posix_volume(other, {});
+  ASSERT_TRUE(volume);
+  StoreOptions options;
+  options.background = false;
+  auto opened = open_store(*volume, options, system_clock(), "x");
+  ASSERT_FALSE(opened);
+  EXPECT_NE(opened.error().message.find("stuff"), std::string::npos);
+  std::filesystem::remove_all(other);
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,67 @@
+// A store on a temporary directory, driven from one thread, with the calls a client makes. For tests.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/store.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs::testing {
+
+class TestStore {
+ public:
+  explicit TestStore(StoreOptions options = {});
+  ~TestStore();
+  TestStore(const TestStore&) = delete;
+  TestStore& operator=(const TestStore&) = delete;
+
+  Store* operator->() { return store_.get(); }
+  const std::string& root() const { return root_; }
+
+  void mount();
+  void unmount();
+  void remount() {
+    unmount();
+    mount();
+  }
+  void crash();  // the store object goes away without a close; then mounted again
+  void drain();
+  // Runs background work until nothing is left to do.
+  void settle();
+
+  static std::string payload(int seed, size_t bytes);
+  void mkdir(const std::string& path);
+  bool write_file(const std::string& path, const std::string& content, uint32_t thread = 1);
+  std::string read_file(const std::string& path);
+  Code try_read_file(const std::string& path);  // the error; kNoData if there was none
+  bool exists(const std::string& path);
+  bool rename(const std::string& from, const std::string& to, uint32_t thread = 1);
+  bool unlink(const std::string& path);
+  void truncate(const std::string& path, uint64_t size);
+  Handle* create(const std::string& path, uint32_t thread = 1);
+  Handle* open(const std::string& path, OpenRequest request, uint32_t thread = 1);
+  // O_WRONLY|O_TRUNC as the kernel does it: on kStale one more lookup and open. Null if that fails, too.
+  Handle* open_for_rewrite(const std::string& path, uint32_t thread);
+  void pwrite(Handle* handle, uint64_t offset, const std::string& bytes);
+  Code try_pwrite(Handle* handle, uint64_t offset, const std::string& bytes);
+  bool close(Handle* handle);
+  std::map<std::string, std::string> tree();  // path -> attributes and content
+  uint64_t allocated_bytes() const;           // of extents on the volume
+  void flip_in_extents(const std::string& needle);
+
+ private:
+  ObjectId resolve(const std::string& path);  // 0 if absent
+  std::pair<ObjectId, std::string> parent_of(const std::string& path);
+  template <class T, class Call>
+  Result<T> wait(Call call);
+  void add_to_tree(ObjectId directory, const std::string& path, std::map<std::string, std::string>& tree);
+
+  std::string root_;
+  StoreOptions options_;
+  std::unique_ptr<Store> store_;
+};
+
+}  // namespace kvcachefs::testing

@@ -1,0 +1,38 @@
+// Holds requests back for a time, then hands them on. Submitting through it never blocks.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <thread>
+
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class DelayLine {
+ public:
+  // `pass_on` runs on the line's own thread, with no lock held.
+  explicit DelayLine(std::function<void(IoRequest)> pass_on) : pass_on_(std::move(pass_on)) {}
+  ~DelayLine();  // passes on what is left, at once
+  void push(IoRequest request, int64_t delay_ns);
+  // Until all that was pushed before has been passed on.
+  void wait();
+
+ private:
+  using Time = std::chrono::steady_clock::time_point;
+  void run();
+
+  const std::function<void(IoRequest)> pass_on_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::multimap<Time, IoRequest> waiting_;
+  uint64_t pushed_ = 0;
+  uint64_t passed_ = 0;
+  bool stopping_ = false;
+  std::thread thread_;  // started by the first push
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,52 @@
+// Asynchronous reads and writes below a PosixVolume: a pool of threads, or io_uring.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// The contract is that of Volume::submit and Volume::drain. The destructor waits for every request; it must not run on
+// a thread of the engine, that is: inside a `done`, and nothing may be submitted once it has begun.
+class IoEngine {
+ public:
+  virtual ~IoEngine() = default;
+  virtual void submit(std::vector<IoRequest> requests) = 0;
+  virtual void drain() = 0;
+};
+
+std::unique_ptr<IoEngine> make_posix_engine(unsigned threads);
+// kUnsupported (with the reason) where the kernel does not offer what the engine needs.
+Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth);
+
+// Counts requests under way, so that `wait` waits for those begun before it and not for later ones. Thread-safe.
+class RequestCounter {
+ public:
+  // Begins `count` requests; each is later ended with the generation returned.
+  uint64_t begin(size_t count);
+  void end(uint64_t generation);
+  void wait();
+  // Until none is under way, those begun meanwhile included.
+  void wait_for_all();
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  uint64_t generation_ = 1;
+  std::map<uint64_t, size_t> under_way_;  // by generation; no zeros
+};
+
+// A request and the generation it was begun in.
+struct QueuedRequest {
+  IoRequest request;
+  uint64_t generation = 0;
+};
+
+}  // namespace kvcachefs

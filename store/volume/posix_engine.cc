@@ -1,0 +1,94 @@
+// The engine for kernels without io_uring: a pool of threads that make blocking calls.
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "store/volume/io_engine.h"
+#include "store/volume/request_queue.h"
+#include "store/volume/transfer.h"
+
+namespace kvcachefs {
+
+namespace {
+
+Result<size_t> run_request(IoRequest& request) {
+  File& file = *request.file;
+  Transfer transfer(request.kind, file.descriptor(), file.path(), file.is_direct(), request.offset);
+  for (const auto piece : request.pieces) transfer.add(piece.data(), piece.size());
+  return run_transfer(transfer);
+}
+
+class PosixEngine final : public IoEngine {
+ public:
+  // One thread is kept free of background requests where there is more than one.
+  explicit PosixEngine(unsigned threads) : queue_(std::max(1u, threads - 1)) {
+    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+  }
+
+  ~PosixEngine() override {
+    counter_.wait_for_all();
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    changed_.notify_all();
+    for (auto& thread : threads_) thread.join();
+  }
+
+  void submit(std::vector<IoRequest> requests) override {
+    const uint64_t generation = counter_.begin(requests.size());
+    const size_t count = requests.size();
+    {
+      const std::lock_guard lock(mutex_);
+      for (auto& request : requests) queue_.push({std::move(request), generation});
+    }
+    count == 1 ? changed_.notify_one() : changed_.notify_all();
+  }
+
+  void drain() override { counter_.wait(); }
+
+ private:
+  void run() {
+    while (auto queued = take()) {
+      const bool urgent = queued->request.urgent;
+      const uint64_t generation = queued->generation;
+      auto result = run_request(queued->request);
+      give_back(urgent);
+      queued->request.done(std::move(result));
+      queued.reset();  // what the request owns is gone before it counts as finished
+      counter_.end(generation);
+    }
+  }
+
+  // Waits for a request that may start; nothing when the engine stops.
+  std::optional<QueuedRequest> take() {
+    std::unique_lock lock(mutex_);
+    while (true) {
+      if (auto queued = queue_.next()) return queued;
+      if (stopping_) return std::nullopt;
+      changed_.wait(lock);
+    }
+  }
+
+  void give_back(bool urgent) {
+    const std::lock_guard lock(mutex_);
+    queue_.finished(urgent);
+    if (!queue_.empty()) changed_.notify_one();  // a request that was held back may start now
+  }
+
+  RequestCounter counter_;
+  std::mutex mutex_;  // guards queue_ and stopping_
+  std::condition_variable changed_;
+  RequestQueue queue_;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace
+
+std::unique_ptr<IoEngine> make_posix_engine(unsigned threads) {
+  return std::make_unique<PosixEngine>(std::max(1u, threads));
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,90 @@
+#include "store/volume/posix_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "store/volume/transfer.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kStatBlockBytes = 512;  // the unit of st_blocks, whatever the file system's own is
+constexpr int64_t kNanosecondsPerSecond = 1'000'000'000;
+
+std::string range_text(uint64_t offset, uint64_t length) {
+  return std::to_string(length) + " bytes at " + std::to_string(offset);
+}
+}  // namespace
+
+FileInfo to_file_info(const struct stat& attributes) {
+  FileInfo info;
+  info.size_bytes = static_cast<uint64_t>(attributes.st_size);
+  info.allocated_bytes = static_cast<uint64_t>(attributes.st_blocks) * kStatBlockBytes;
+  info.mtime_ns = attributes.st_mtim.tv_sec * kNanosecondsPerSecond + attributes.st_mtim.tv_nsec;
+  info.is_directory = S_ISDIR(attributes.st_mode);
+  return info;
+}
+
+Result<size_t> PosixFile::read(std::span<std::byte> into, uint64_t offset) {
+  Transfer transfer(IoRequest::Kind::kRead, fd_.get(), path_, direct_, offset);
+  transfer.add(into.data(), into.size());
+  return run_transfer(transfer);
+}
+
+Status PosixFile::write(std::span<const std::span<const std::byte>> pieces, uint64_t offset) {
+  Transfer transfer(IoRequest::Kind::kWrite, fd_.get(), path_, direct_, offset);
+  // struct iovec has one type for reads and writes; writes do not touch the memory.
+  for (const auto piece : pieces) transfer.add(const_cast<std::byte*>(piece.data()), piece.size());
+  KVC_TRY(run_transfer(transfer));
+  return {};
+}
+
+Status PosixFile::sync_data() {
+  if (retry_interrupted([&] { return ::fdatasync(fd_.get()); }) != 0) return fail_errno(errno, path_ + ": sync");
+  return {};
+}
+
+Status PosixFile::truncate(uint64_t size_bytes) {
+  if (retry_interrupted([&] { return ::ftruncate(fd_.get(), static_cast<off_t>(size_bytes)); }) != 0)
+    return fail_errno(errno, path_ + ": truncate to " + std::to_string(size_bytes) + " bytes");
+  return {};
+}
+
+Status PosixFile::allocate(uint64_t offset, uint64_t length) {
+  return change_allocation(0, "allocate", offset, length);
+}
+
+Status PosixFile::punch(uint64_t offset, uint64_t length) {
+  return change_allocation(FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, "punch", offset, length);
+}
+
+Status PosixFile::change_allocation(int mode, const char* verb, uint64_t offset, uint64_t length) {
+  if (length == 0) return {};  // fallocate calls that an error
+  const int result = retry_interrupted(
+      [&] { return ::fallocate(fd_.get(), mode, static_cast<off_t>(offset), static_cast<off_t>(length)); });
+  if (result != 0) return fail_errno(errno, path_ + ": " + verb + " " + range_text(offset, length));
+  return {};
+}
+
+Result<FileInfo> PosixFile::info() {
+  struct stat attributes {};
+  if (retry_interrupted([&] { return ::fstat(fd_.get(), &attributes); }) != 0)
+    return fail_errno(errno, path_ + ": fstat");
+  return to_file_info(attributes);
+}
+
+Result<uint64_t> PosixFile::next_data(uint64_t offset) { return seek(offset, SEEK_DATA, "data"); }
+Result<uint64_t> PosixFile::next_hole(uint64_t offset) { return seek(offset, SEEK_HOLE, "hole"); }
+
+Result<uint64_t> PosixFile::seek(uint64_t offset, int whence, const char* what) {
+  const off_t found = retry_interrupted([&] { return ::lseek(fd_.get(), static_cast<off_t>(offset), whence); });
+  if (found >= 0) return static_cast<uint64_t>(found);
+  std::string place = path_ + ": no " + what + " at or after " + std::to_string(offset);
+  if (errno == ENXIO) return fail(Code::kNoData, std::move(place));
+  return fail_errno(errno, std::move(place));
+}
+
+}  // namespace kvcachefs

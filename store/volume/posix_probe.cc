@@ -1,0 +1,170 @@
+#include "store/volume/posix_probe.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include "store/base/log.h"
+#include "store/base/units.h"
+#include "store/volume/unique_fd.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr size_t kProbeBytes = 64 * kKiB;  // more than one block of any file system in use
+
+struct FreeBlock {
+  void operator()(std::byte* memory) const { std::free(memory); }
+};
+using AlignedBlock = std::unique_ptr<std::byte, FreeBlock>;
+
+AlignedBlock make_block(std::byte fill) {
+  AlignedBlock block(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kProbeBytes)));
+  if (block) std::memset(block.get(), static_cast<int>(fill), kProbeBytes);
+  return block;
+}
+
+std::string unescape_octal(const std::string& text) {  // mountinfo writes a space as \040
+  std::string plain;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\\' && i + 3 < text.size()) {
+      plain.push_back(static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)));
+      i += 3;
+    } else {
+      plain.push_back(text[i]);
+    }
+  }
+  return plain;
+}
+
+// The type of the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
+std::string type_from_mountinfo(uint64_t mount_id) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  std::string line;
+  while (std::getline(mounts, line)) {
+    const size_t separator = line.find(" - ");
+    if (separator == std::string::npos || std::strtoull(line.c_str(), nullptr, 10) != mount_id) continue;
+    std::istringstream rest(line.substr(separator + 3));
+    std::string type;
+    rest >> type;
+    return unescape_octal(type);
+  }
+  return {};
+}
+
+// For kernels without mount ids in statx, or without /proc.
+std::string type_from_statfs(int fd) {
+  struct statfs about {};
+  if (::fstatfs(fd, &about) != 0) return "unknown";
+  constexpr std::array<std::pair<uint32_t, const char*>, 12> kMagics = {{{0xEF53, "ext4"},
+                                                                         {0x58465342, "xfs"},
+                                                                         {0x9123683E, "btrfs"},
+                                                                         {0x01021994, "tmpfs"},
+                                                                         {0x6969, "nfs"},
+                                                                         {0x65735546, "fuse"},
+                                                                         {0xF2F52010, "f2fs"},
+                                                                         {0x2FC12FC1, "zfs"},
+                                                                         {0x00C36400, "ceph"},
+                                                                         {0x0BD00BD0, "lustre"},
+                                                                         {0xFF534D42, "cifs"},
+                                                                         {0x794C7630, "overlay"}}};
+  for (const auto& [magic, name] : kMagics)
+    if (static_cast<uint32_t>(about.f_type) == magic) return name;
+  return "unknown";
+}
+
+std::string filesystem_type(int fd) {
+  struct statx about {};
+  if (::statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &about) == 0 && (about.stx_mask & STATX_MNT_ID) != 0) {
+    std::string type = type_from_mountinfo(about.stx_mnt_id);
+    if (!type.empty()) return type;
+  }
+  return type_from_statfs(fd);
+}
+
+UniqueFd create_probe(int root_fd, const std::string& name) {
+  const auto create = [&] {
+    return UniqueFd(retry_interrupted(
+        [&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+  };
+  UniqueFd fd = create();
+  if (!fd.valid() && errno == EEXIST) {  // left by a crashed process that had this process id
+    ::unlinkat(root_fd, name.c_str(), 0);
+    fd = create();
+  }
+  return fd;
+}
+
+bool write_block(int fd, const std::byte* block) {
+  return retry_interrupted([&] { return ::pwrite(fd, block, kProbeBytes, 0); }) == static_cast<ssize_t>(kProbeBytes);
+}
+
+bool probe_direct(int root_fd, const std::string& name) {
+  const UniqueFd fd(retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC); }));
+  const AlignedBlock out = make_block(std::byte{0x5a});
+  const AlignedBlock in = make_block(std::byte{0});
+  if (!fd.valid() || !out || !in || !write_block(fd.get(), out.get())) return false;
+  const ssize_t got = retry_interrupted([&] { return ::pread(fd.get(), in.get(), kProbeBytes, 0); });
+  return got == static_cast<ssize_t>(kProbeBytes) && std::memcmp(in.get(), out.get(), kProbeBytes) == 0;
+}
+
+blkcnt_t blocks_of(int fd) {
+  struct stat attributes {};
+  ::fsync(fd);  // delayed allocation and attribute caches would hide the truth
+  return ::fstat(fd, &attributes) == 0 ? attributes.st_blocks : 0;
+}
+
+bool probe_punch(int fd) {
+  const AlignedBlock block = make_block(std::byte{0x5a});
+  if (!block || !write_block(fd, block.get())) return false;
+  const blkcnt_t before = blocks_of(fd);
+  const int result = retry_interrupted(
+      [&] { return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(kProbeBytes)); });
+  return result == 0 && blocks_of(fd) < before;
+}
+
+}  // namespace
+
+bool is_network_filesystem(const std::string& type) {
+  // Every FUSE file system counts: a call there is at least a round trip to another process.
+  if (type.starts_with("fuse")) return true;
+  constexpr std::array<std::string_view, 18> kNetwork = {"nfs",    "nfs4",  "cifs",      "smb3",   "smbfs",    "ceph",
+                                                         "lustre", "9p",    "afs",       "gpfs",   "ocfs2",    "gfs2",
+                                                         "beegfs", "pvfs2", "glusterfs", "wekafs", "virtiofs", "panfs"};
+  return std::ranges::find(kNetwork, type) != kNetwork.end();
+}
+
+VolumeFeatures probe_features(int root_fd, const std::string& root) {
+  VolumeFeatures features;
+  features.filesystem = filesystem_type(root_fd);
+  features.network = is_network_filesystem(features.filesystem);
+  const std::string name = ".kvcachefs-probe-" + std::to_string(::getpid());
+  UniqueFd probe = create_probe(root_fd, name);
+  if (!probe.valid()) {
+    log::debug("volume {}: no probe file ({}); direct I/O is assumed, hole punching is not", root,
+               std::strerror(errno));
+    features.direct_io = true;
+    return features;
+  }
+  features.punch_hole = probe_punch(probe.get());
+  features.direct_io = probe_direct(root_fd, name);
+  probe.reset(-1);  // before the unlink: NFS renames open files instead of removing them
+  if (::unlinkat(root_fd, name.c_str(), 0) != 0 && errno != ENOENT)
+    log::warn("volume {}: {} could not be removed: {}; remove it by hand", root, name, std::strerror(errno));
+  return features;
+}
+
+}  // namespace kvcachefs

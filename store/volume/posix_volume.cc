@@ -1,0 +1,227 @@
+// A volume that is a directory of a mounted file system.
+#include <dirent.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "store/base/log.h"
+#include "store/volume/io_engine.h"
+#include "store/volume/posix_file.h"
+#include "store/volume/posix_lock.h"
+#include "store/volume/posix_probe.h"
+#include "store/volume/unique_fd.h"
+#include "store/volume/volume.h"
+#include "store/volume/volume_path.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// The store's own users only: what it holds may be private to the users of the mount.
+constexpr mode_t kFileMode = 0600;
+constexpr mode_t kDirectoryMode = 0700;
+
+struct CloseDirectory {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+using DirectoryStream = std::unique_ptr<DIR, CloseDirectory>;
+
+class PosixVolume final : public Volume {
+ public:
+  PosixVolume(UniqueFd root_fd, std::string root, VolumeFeatures features, std::unique_ptr<IoEngine> engine)
+      : root_(std::move(root)),
+        features_(std::move(features)),
+        root_fd_(std::move(root_fd)),
+        engine_(std::move(engine)) {}
+
+  const VolumeFeatures& features() const override { return features_; }
+  const std::string& root() const override { return root_; }
+
+  Result<FilePtr> open(const std::string& path, OpenOptions options) override;
+  Status make_directory(const std::string& path) override;
+  Status make_directories(const std::string& path) override;
+  Status remove_file(const std::string& path) override { return unlink_at(path, 0, "remove"); }
+  Status remove_directory(const std::string& path) override {
+    return unlink_at(path, AT_REMOVEDIR, "remove directory");
+  }
+  Status rename(const std::string& from, const std::string& to) override;
+  Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
+  Result<FileInfo> info(const std::string& path) override;
+  Status sync_directory(const std::string& path) override;
+  Result<SpaceInfo> space() override;
+  Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
+  void submit(std::vector<IoRequest> requests) override { engine_->submit(std::move(requests)); }
+  void drain() override { engine_->drain(); }
+
+ private:
+  std::string place(const std::string& path) const { return path.empty() ? root_ : root_ + "/" + path; }
+  UniqueFd open_at(const std::string& path, int flags) const {
+    return UniqueFd(
+        retry_interrupted([&] { return ::openat(root_fd_.get(), path.c_str(), flags | O_CLOEXEC, kFileMode); }));
+  }
+  Result<UniqueFd> open_directory(const std::string& path) const;
+  Status unlink_at(const std::string& path, int flags, const char* verb);
+  Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;
+
+  std::string root_;
+  VolumeFeatures features_;
+  UniqueFd root_fd_;
+  std::unique_ptr<IoEngine> engine_;
+};
+
+Result<FilePtr> PosixVolume::open(const std::string& path, OpenOptions options) {
+  KVC_TRY(check_path(path));
+  const bool writable = options.writable || options.create_exclusive;
+  const int flags = (writable ? O_RDWR : O_RDONLY) | (options.create_exclusive ? O_CREAT | O_EXCL : 0);
+  bool direct = options.direct && features_.direct_io;
+  UniqueFd fd = open_at(path, flags | (direct ? O_DIRECT : 0));
+  if (!fd.valid() && direct && errno == EINVAL) {  // features of a read-only volume are assumed, not probed
+    direct = false;
+    // Some file systems have made the file before they refuse O_DIRECT; it is this call's own then.
+    fd = open_at(path, flags & ~O_EXCL);
+  }
+  if (!fd.valid()) return fail_errno(errno, place(path) + (options.create_exclusive ? ": create" : ": open"));
+  if (!writable) {  // a directory opens for reading, too
+    struct stat attributes {};
+    if (::fstat(fd.get(), &attributes) != 0) return fail_errno(errno, place(path) + ": fstat");
+    if (S_ISDIR(attributes.st_mode)) return fail_errno(EISDIR, place(path) + ": open");
+  }
+  return std::make_shared<PosixFile>(std::move(fd), place(path), direct);
+}
+
+Status PosixVolume::make_directory(const std::string& path) {
+  KVC_TRY(check_path(path));
+  if (retry_interrupted([&] { return ::mkdirat(root_fd_.get(), path.c_str(), kDirectoryMode); }) != 0)
+    return fail_errno(errno, place(path) + ": make directory");
+  return {};
+}
+
+// Makes rather than looks: a look-up of a missing name would be cached by network file systems.
+Status PosixVolume::make_directories(const std::string& path) {
+  KVC_TRY(check_path(path));
+  for (size_t end = 0; end != std::string::npos;) {
+    end = path.find('/', end + 1);
+    const auto made = make_directory(path.substr(0, end));
+    if (!made && made.error().code != Code::kExists) return made;
+  }
+  KVC_ASSIGN(const FileInfo made, info(path));
+  if (!made.is_directory) return fail_errno(ENOTDIR, place(path) + ": make directory");
+  return {};
+}
+
+Status PosixVolume::unlink_at(const std::string& path, int flags, const char* verb) {
+  KVC_TRY(check_path(path));
+  if (retry_interrupted([&] { return ::unlinkat(root_fd_.get(), path.c_str(), flags); }) != 0)
+    return fail_errno(errno == EEXIST ? ENOTEMPTY : errno, place(path) + ": " + verb);
+  return {};
+}
+
+Status PosixVolume::rename(const std::string& from, const std::string& to) {
+  KVC_TRY(check_path(from));
+  KVC_TRY(check_path(to));
+  if (retry_interrupted([&] { return ::renameat(root_fd_.get(), from.c_str(), root_fd_.get(), to.c_str()); }) != 0)
+    return fail_errno(errno == EEXIST ? ENOTEMPTY : errno, place(from) + ": rename to " + place(to));
+  return {};
+}
+
+Result<UniqueFd> PosixVolume::open_directory(const std::string& path) const {
+  if (!is_root_path(path)) KVC_TRY(check_path(path));
+  UniqueFd fd = open_at(is_root_path(path) ? "." : path, O_RDONLY | O_DIRECTORY);
+  if (!fd.valid()) return fail_errno(errno, place(path) + ": open directory");
+  return fd;
+}
+
+Result<bool> PosixVolume::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {
+  if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
+  struct stat attributes {};
+  if (::fstatat(directory_fd, entry.d_name, &attributes, AT_SYMLINK_NOFOLLOW) == 0) return S_ISDIR(attributes.st_mode);
+  if (errno == ENOENT) return false;  // removed meanwhile
+  return fail_errno(errno, place(path) + "/" + entry.d_name + ": stat");
+}
+
+Result<std::vector<DirectoryEntry>> PosixVolume::list(const std::string& path) {
+  KVC_ASSIGN(UniqueFd fd, open_directory(path));
+  const DirectoryStream stream(::fdopendir(fd.get()));
+  if (!stream) return fail_errno(errno, place(path) + ": list");
+  const int directory_fd = fd.release();  // the stream closes it from here on
+  std::vector<DirectoryEntry> entries;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    KVC_ASSIGN(const bool is_directory, entry_is_directory(directory_fd, *entry, path));
+    entries.push_back({std::string(name), is_directory});
+  }
+  if (errno != 0) return fail_errno(errno, place(path) + ": list");
+  std::ranges::sort(entries, {}, &DirectoryEntry::name);
+  return entries;
+}
+
+Result<FileInfo> PosixVolume::info(const std::string& path) {
+  if (!is_root_path(path)) KVC_TRY(check_path(path));
+  struct stat attributes {};
+  const char* name = is_root_path(path) ? "." : path.c_str();
+  if (retry_interrupted([&] { return ::fstatat(root_fd_.get(), name, &attributes, 0); }) != 0)
+    return fail_errno(errno, place(path) + ": stat");
+  return to_file_info(attributes);
+}
+
+Status PosixVolume::sync_directory(const std::string& path) {
+  KVC_ASSIGN(const UniqueFd fd, open_directory(path));
+  if (retry_interrupted([&] { return ::fsync(fd.get()); }) == 0) return {};
+  // Some network and FUSE file systems have no fsync of directories: there names are durable when the call returns.
+  if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return {};
+  return fail_errno(errno, place(path) + ": sync directory");
+}
+
+Result<SpaceInfo> PosixVolume::space() {
+  struct statvfs about {};
+  if (retry_interrupted([&] { return ::fstatvfs(root_fd_.get(), &about); }) != 0)
+    return fail_errno(errno, root_ + ": statvfs");
+  return SpaceInfo{.total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize,
+                   .available_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize};
+}
+
+Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
+  KVC_TRY(check_path(path));
+  UniqueFd fd = open_at(path, O_RDWR | O_CREAT);
+  if (!fd.valid()) return fail_errno(errno, place(path) + ": open to lock");
+  return take_posix_lock(std::move(fd), place(path));
+}
+
+std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolumeOptions& options, bool& io_uring) {
+  io_uring = false;
+  if (options.io_uring) {
+    auto engine = make_uring_engine(options.queue_depth);
+    if (engine) {
+      io_uring = true;
+      return std::move(*engine);
+    }
+    log::info("volume {}: no io_uring ({}); {} threads instead", root, engine.error().message, options.threads);
+  }
+  return make_posix_engine(options.threads);
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const PosixVolumeOptions& options) {
+  if (options.queue_depth == 0 || options.queue_depth > 4096)
+    return fail(Code::kInvalid, "volume " + root + ": queue depth " + std::to_string(options.queue_depth) +
+                                    " is not between 1 and 4096");
+  if (options.threads == 0 || options.threads > 1024)
+    return fail(Code::kInvalid,
+                "volume " + root + ": " + std::to_string(options.threads) + " I/O threads; give between 1 and 1024");
+  UniqueFd fd(retry_interrupted([&] { return ::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
+  if (!fd.valid()) return fail_errno(errno, "volume " + root + ": open directory");
+  VolumeFeatures features = probe_features(fd.get(), root);
+  auto engine = make_engine(root, options, features.io_uring);
+  return std::make_shared<PosixVolume>(std::move(fd), root, std::move(features), std::move(engine));
+}
+
+}  // namespace kvcachefs

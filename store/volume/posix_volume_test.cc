@@ -1,0 +1,311 @@
+// Files, directories and locks of a volume that is a directory.
+#include <fcntl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "store/base/bytes.h"
+#include "store/volume/posix_probe.h"
+#include "store/volume/test_directory.h"
+#include "store/volume/volume.h"
+#include "store/volume/volume_path.h"
+
+namespace kvcachefs {
+namespace {
+
+using test::AlignedBuffer;
+using test::TestDirectory;
+
+class PosixVolumeTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    ASSERT_FALSE(directory_.path().empty());
+    auto opened = open_posix_volume(directory_.path(), {.io_uring = false, .threads = 2});
+    ASSERT_TRUE(opened) << opened.error().message;
+    volume_ = *opened;
+  }
+  FilePtr create(const std::string& path, bool direct = false) {
+    auto file = volume_->open(path, {.create_exclusive = true, .direct = direct});
+    EXPECT_TRUE(file) << file.error().message;
+    return file ? *file : nullptr;
+  }
+  static Status write(File& file, std::span<const std::byte> data, uint64_t offset) {
+    const std::span<const std::byte> pieces[] = {data};
+    return file.write(pieces, offset);
+  }
+
+  TestDirectory directory_;
+  std::shared_ptr<Volume> volume_;
+};
+
+TEST(VolumePath, Grammar) {
+  for (const char* good : {"a", "a/b", "nodes/a/1/journal/0.log", "..a", "a..", ".tmp"})
+    EXPECT_TRUE(check_path(good)) << good;
+  for (const char* bad : {"", "/", "/a", "a/", "a//b", ".", "..", "a/..", "../a", "a/./b"})
+    EXPECT_EQ(check_path(bad).error().code, Code::kInvalid) << bad;
+  EXPECT_EQ(check_path(std::string_view("a\0b", 3)).error().code, Code::kInvalid);
+  EXPECT_TRUE(check_path(std::string(255, 'x')));
+  EXPECT_EQ(check_path("a/" + std::string(256, 'x')).error().code, Code::kNameTooLong);
+  EXPECT_EQ(parent_path("a/b/c"), "a/b");
+  EXPECT_EQ(parent_path("a"), "");
+}
+
+TEST(PosixProbe, NetworkFilesystems) {
+  for (const char* name : {"nfs", "nfs4", "cifs", "lustre", "ceph", "fuse.sshfs", "fuse", "9p"})
+    EXPECT_TRUE(is_network_filesystem(name)) << name;
+  for (const char* name : {"ext4", "xfs", "btrfs", "tmpfs", "overlay", "unknown"})
+    EXPECT_FALSE(is_network_filesystem(name)) << name;
+}
+
+TEST_F(PosixVolumeTest, ProbeLeavesNothingAndTellsTheFilesystem) {
+  EXPECT_TRUE(volume_->list("")->empty());
+  EXPECT_FALSE(volume_->features().io_uring);
+  EXPECT_FALSE(volume_->features().filesystem.empty());
+  EXPECT_NE(volume_->features().filesystem, "unknown");
+  EXPECT_EQ(volume_->root(), directory_.path());
+}
+
+TEST_F(PosixVolumeTest, RefusesWhatIsNotADirectoryAndBadOptions) {
+  create("plain");
+  EXPECT_EQ(open_posix_volume(directory_.path() + "/plain", {}).error().code, Code::kNotDirectory);
+  EXPECT_EQ(open_posix_volume(directory_.path() + "/missing", {}).error().code, Code::kNotFound);
+  EXPECT_EQ(open_posix_volume(directory_.path(), {.queue_depth = 0}).error().code, Code::kInvalid);
+  EXPECT_EQ(open_posix_volume(directory_.path(), {.threads = 0}).error().code, Code::kInvalid);
+}
+
+TEST_F(PosixVolumeTest, RefusesPathsThatLeave) {
+  EXPECT_EQ(volume_->open("/etc/passwd", {}).error().code, Code::kInvalid);
+  EXPECT_EQ(volume_->open("../x", {.create_exclusive = true}).error().code, Code::kInvalid);
+  EXPECT_EQ(volume_->make_directory("a/../b").error().code, Code::kInvalid);
+  EXPECT_EQ(volume_->rename("a", "/b").error().code, Code::kInvalid);
+  EXPECT_EQ(volume_->remove_directory("").error().code, Code::kInvalid);
+  EXPECT_EQ(volume_->list("..").error().code, Code::kInvalid);
+}
+
+TEST_F(PosixVolumeTest, ReadsWhatWasWrittenInPieces) {
+  const FilePtr file = create("f");
+  const AlignedBuffer data(300'000, 1);
+  const std::span<const std::byte> pieces[] = {data.span(0, 1), data.span(1, 0), data.span(1, 99'999),
+                                               data.span(100'000, 200'000)};
+  ASSERT_TRUE(file->write(pieces, 12'345));
+  const AlignedBuffer back(400'000);
+  const auto got = file->read(back.span(), 12'345);
+  ASSERT_TRUE(got) << got.error().message;
+  EXPECT_EQ(*got, 300'000u);  // the end of the file
+  EXPECT_TRUE(std::ranges::equal(back.span(0, 300'000), data.span()));
+  EXPECT_EQ(file->read(back.span(), 312'345).value(), 0u);
+  EXPECT_EQ(file->read(back.span(), 1 << 30).value(), 0u);
+  EXPECT_EQ(file->info()->size_bytes, 312'345u);
+  EXPECT_TRUE(file->sync_data());
+}
+
+TEST_F(PosixVolumeTest, MorePiecesThanOneCallTakes) {
+  const FilePtr file = create("f");
+  const AlignedBuffer data(5000 * 3, 2);
+  std::vector<std::span<const std::byte>> pieces;
+  for (size_t i = 0; i < 5000; ++i) pieces.push_back(data.span(i * 3, 3));
+  ASSERT_TRUE(file->write(pieces, 7));
+  const AlignedBuffer back(5000 * 3);
+  ASSERT_EQ(file->read(back.span(), 7).value(), 15'000u);
+  EXPECT_TRUE(std::ranges::equal(back.span(), data.span()));
+}
+
+TEST_F(PosixVolumeTest, DirectReadsStopAtAnUnalignedEnd) {
+  const FilePtr plain = create("f");
+  const AlignedBuffer data(3 * kBlockBytes + 1000, 3);
+  ASSERT_TRUE(write(*plain, data.span(), 0));
+  ASSERT_TRUE(plain->sync_data());
+  const auto direct = volume_->open("f", {.writable = true, .direct = true});
+  ASSERT_TRUE(direct) << direct.error().message;
+  ASSERT_EQ((*direct)->is_direct(), volume_->features().direct_io);
+  const AlignedBuffer back(8 * kBlockBytes);
+  ASSERT_EQ((*direct)->read(back.span(), 0).value(), data.span().size());
+  EXPECT_TRUE(std::ranges::equal(back.span(0, data.span().size()), data.span()));
+  EXPECT_EQ((*direct)->read(back.span(), 3 * kBlockBytes).value(), 1000u);
+  EXPECT_EQ((*direct)->read(back.span(), 4 * kBlockBytes).value(), 0u);
+}
+
+TEST_F(PosixVolumeTest, DirectFilesRefuseWhatIsNotAligned) {
+  if (!volume_->features().direct_io) GTEST_SKIP() << "no direct I/O on " << volume_->features().filesystem;
+  const FilePtr file = create("f", true);
+  ASSERT_TRUE(file->is_direct());
+  const AlignedBuffer data(2 * kBlockBytes, 4);
+  EXPECT_TRUE(write(*file, data.span(), kBlockBytes));
+  EXPECT_EQ(write(*file, data.span(), 512).error().code, Code::kInvalid);
+  EXPECT_EQ(write(*file, data.span(0, 1000), 0).error().code, Code::kInvalid);
+  EXPECT_EQ(file->read(data.span(8, kBlockBytes), 0).error().code, Code::kInvalid);
+}
+
+TEST_F(PosixVolumeTest, ErrorsNameThePlace) {
+  const FilePtr made = create("ro");
+  const auto file = volume_->open("ro", {});
+  const AlignedBuffer data(10);
+  const auto failed = write(**file, data.span(), 77);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().sys_errno, EBADF);
+  EXPECT_NE(failed.error().message.find(directory_.path() + "/ro: write of 10 bytes at 77"), std::string::npos)
+      << failed.error().message;
+  EXPECT_EQ(write(*made, data.span(), ~uint64_t{0} - 5).error().code, Code::kTooBig);
+}
+
+TEST_F(PosixVolumeTest, SizesAllocationAndHoles) {
+  const FilePtr file = create("f");
+  constexpr uint64_t kSize = 256 * kKiB;
+  const AlignedBuffer data(kSize, 5);
+  ASSERT_TRUE(write(*file, data.span(), 0));
+  ASSERT_TRUE(file->sync_data());
+  const uint64_t full = file->info()->allocated_bytes;
+  if (volume_->features().punch_hole) {
+    ASSERT_TRUE(file->punch(64 * kKiB, 128 * kKiB));
+    ASSERT_TRUE(file->sync_data());
+    EXPECT_EQ(file->info()->allocated_bytes, full - 128 * kKiB);
+    EXPECT_EQ(file->next_hole(0).value(), 64 * kKiB);
+    EXPECT_EQ(file->next_data(64 * kKiB).value(), 192 * kKiB);
+    const AlignedBuffer back(kSize);
+    ASSERT_EQ(file->read(back.span(), 0).value(), kSize);
+    EXPECT_TRUE(std::ranges::all_of(back.span(64 * kKiB, 128 * kKiB), [](std::byte b) { return b == std::byte{0}; }));
+    EXPECT_TRUE(std::ranges::equal(back.span(192 * kKiB, 64 * kKiB), data.span(192 * kKiB, 64 * kKiB)));
+  }
+  EXPECT_EQ(file->info()->size_bytes, kSize);
+  EXPECT_EQ(file->next_data(kSize).error().code, Code::kNoData);
+  if (const auto allocated = file->allocate(0, 2 * kSize); allocated) {
+    EXPECT_EQ(file->info()->size_bytes, 2 * kSize);
+    EXPECT_GE(file->info()->allocated_bytes, 2 * kSize);
+  } else {
+    EXPECT_EQ(allocated.error().code, Code::kUnsupported);
+  }
+  ASSERT_TRUE(file->truncate(5));
+  EXPECT_EQ(file->info()->size_bytes, 5u);
+}
+
+TEST_F(PosixVolumeTest, Directories) {
+  ASSERT_TRUE(volume_->make_directories("a/b/c"));
+  ASSERT_TRUE(volume_->make_directories("a/b/c"));
+  EXPECT_EQ(volume_->make_directory("a").error().code, Code::kExists);
+  EXPECT_EQ(volume_->make_directory("x/y").error().code, Code::kNotFound);
+  create("a/b/f");
+  EXPECT_EQ(volume_->make_directories("a/b/f").error().code, Code::kNotDirectory);
+  EXPECT_EQ(volume_->make_directories("a/b/f/g").error().code, Code::kNotDirectory);
+  const auto entries = volume_->list("a/b");
+  ASSERT_TRUE(entries);
+  ASSERT_EQ(entries->size(), 2u);
+  EXPECT_EQ((*entries)[0].name, "c");
+  EXPECT_TRUE((*entries)[0].is_directory);
+  EXPECT_EQ((*entries)[1].name, "f");
+  EXPECT_FALSE((*entries)[1].is_directory);
+  EXPECT_TRUE(volume_->info("a/b")->is_directory);
+  EXPECT_TRUE(volume_->info("")->is_directory);
+  EXPECT_EQ(volume_->open("a/b", {}).error().code, Code::kIsDirectory);
+  EXPECT_EQ(volume_->remove_directory("a/b").error().code, Code::kNotEmpty);
+  EXPECT_EQ(volume_->remove_directory("a/b/f").error().code, Code::kNotDirectory);
+  EXPECT_EQ(volume_->remove_file("a/b/c").error().code, Code::kIsDirectory);
+  EXPECT_TRUE(volume_->sync_directory("a/b"));
+  EXPECT_TRUE(volume_->sync_directory(""));
+  EXPECT_EQ(volume_->sync_directory("nothing").error().code, Code::kNotFound);
+  ASSERT_TRUE(volume_->remove_file("a/b/f"));
+  ASSERT_TRUE(volume_->remove_directory("a/b/c"));
+  EXPECT_TRUE(volume_->list("a/b")->empty());
+}
+
+TEST_F(PosixVolumeTest, CreateExclusiveRenameRemoveWhileOpen) {
+  const FilePtr old = create("f");
+  EXPECT_EQ(volume_->open("f", {.create_exclusive = true}).error().code, Code::kExists);
+  EXPECT_EQ(volume_->open("g", {.writable = true}).error().code, Code::kNotFound);
+  ASSERT_TRUE(write(*old, as_bytes("old"), 0));
+  ASSERT_TRUE(write(*create("g"), as_bytes("newer"), 0));
+  ASSERT_TRUE(volume_->rename("g", "f"));
+  EXPECT_EQ(volume_->info("f")->size_bytes, 5u);
+  EXPECT_EQ(volume_->info("g").error().code, Code::kNotFound);
+  EXPECT_EQ(old->info()->size_bytes, 3u);  // the replaced file lives on in its handle
+  ASSERT_TRUE(volume_->remove_file("f"));
+  EXPECT_EQ(volume_->remove_file("f").error().code, Code::kNotFound);
+  EXPECT_TRUE(write(*old, as_bytes("still"), 0));
+}
+
+TEST_F(PosixVolumeTest, SmallFileHelpers) {
+  ASSERT_TRUE(volume_->make_directory("d"));
+  ASSERT_TRUE(write_file_atomically(*volume_, "d/f", as_bytes("one")));
+  create("d/f.tmp");  // what a crash leaves
+  ASSERT_TRUE(write_file_atomically(*volume_, "d/f", as_bytes("number two")));
+  EXPECT_EQ(volume_->list("d")->size(), 1u);
+  EXPECT_EQ(as_text(read_file(*volume_, "d/f", 10).value()), "number two");
+  EXPECT_EQ(read_file(*volume_, "d/f", 9).error().code, Code::kTooBig);
+  EXPECT_EQ(read_file(*volume_, "d/g", 9).error().code, Code::kNotFound);
+  EXPECT_EQ(read_file(*volume_, "d/f", ~uint64_t{0})->size(), 10u);
+  ASSERT_TRUE(write_file_atomically(*volume_, "empty", {}));
+  EXPECT_TRUE(read_file(*volume_, "empty", 0)->empty());
+}
+
+TEST_F(PosixVolumeTest, SpaceIsPlausible) {
+  const auto space = volume_->space();
+  ASSERT_TRUE(space);
+  EXPECT_GT(space->total_bytes, 0u);
+  EXPECT_LE(space->available_bytes, space->total_bytes);
+}
+
+// Runs `body` in a child process and returns its exit status.
+template <class Body>
+int in_child(Body body) {
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(body());
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+TEST_F(PosixVolumeTest, LockKeepsOthersOut) {
+  auto lock = volume_->lock("LOCK");
+  ASSERT_TRUE(lock) << lock.error().message;
+  ASSERT_TRUE((*lock)->describe("a rather long description of the holder"));
+  ASSERT_TRUE((*lock)->describe("node a, pid 7\n"));
+  const auto second = volume_->lock("LOCK");  // another descriptor of this very process
+  ASSERT_FALSE(second);
+  EXPECT_EQ(second.error().code, Code::kBusy);
+  EXPECT_NE(second.error().message.find("locked by node a, pid 7"), std::string::npos) << second.error().message;
+  const std::string path = directory_.path() + "/LOCK";
+  const auto try_in_child = [&] {
+    return in_child([&] {
+      struct flock whole {};
+      whole.l_type = F_WRLCK;
+      const int fd = ::open(path.c_str(), O_RDWR);  // not the inherited one: that shares the parent's lock
+      return fd >= 0 && ::fcntl(fd, F_OFD_SETLK, &whole) == 0 ? 0 : 1;
+    });
+  };
+  EXPECT_EQ(try_in_child(), 1);
+  lock->reset();
+  EXPECT_EQ(try_in_child(), 0);
+  EXPECT_TRUE(volume_->lock("LOCK"));  // the child's lock went with it
+}
+
+TEST_F(PosixVolumeTest, LockOfAnotherProcessIsSeenAndGoesWithIt) {
+  int to_child[2];
+  int to_parent[2];
+  ASSERT_EQ(::pipe(to_child), 0);
+  ASSERT_EQ(::pipe(to_parent), 0);
+  const std::string path = directory_.path() + "/LOCK";
+  const pid_t child = ::fork();
+  if (child == 0) {
+    struct flock whole {};
+    whole.l_type = F_WRLCK;
+    const int fd = ::open(path.c_str(), O_RDWR | O_CREAT, 0600);
+    char byte = fd >= 0 && ::fcntl(fd, F_OFD_SETLK, &whole) == 0 ? 'y' : 'n';
+    if (::write(to_parent[1], &byte, 1) != 1 || ::read(to_child[0], &byte, 1) != 1) ::_exit(1);
+    ::_exit(0);
+  }
+  char byte = 0;
+  ASSERT_EQ(::read(to_parent[0], &byte, 1), 1);
+  ASSERT_EQ(byte, 'y');
+  EXPECT_EQ(volume_->lock("LOCK").error().code, Code::kBusy);
+  ASSERT_EQ(::write(to_child[1], &byte, 1), 1);
+  int status = 0;
+  ::waitpid(child, &status, 0);
+  EXPECT_TRUE(volume_->lock("LOCK"));
+  for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
+}
+
+}  // namespace
+}  // namespace kvcachefs

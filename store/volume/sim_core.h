@@ -1,0 +1,44 @@
+// What a simulated volume, its files and its locks share: the state, who may call, and the moment of the crash.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <set>
+
+#include "store/volume/fault_volume.h"
+#include "store/volume/sim_state.h"
+
+namespace kvcachefs {
+
+// Every member is guarded by `mutex`.
+struct SimCore {
+  SimCore(SimState initial, const SimVolumeOptions& volume_options)
+      : state(std::move(initial)), options(volume_options) {}
+
+  enum class Verdict : uint8_t { kGo, kTorn, kFail };
+  // Counts a mutating call and says what becomes of it.
+  Verdict begin_mutating() {
+    if (dead || stopped) return Verdict::kFail;
+    ++calls;
+    if (stop_number == 0 || calls < stop_number) return Verdict::kGo;
+    stopped = true;
+    return torn_bytes >= 0 ? Verdict::kTorn : Verdict::kFail;
+  }
+  // For calls that cannot be torn.
+  bool may_mutate() { return begin_mutating() == Verdict::kGo; }
+  bool alive() const { return !dead && !stopped; }
+
+  std::mutex mutex;
+  SimState state;
+  const SimVolumeOptions options;
+  std::set<uint64_t> locked;  // inodes
+  uint64_t calls = 0;
+  uint64_t stop_number = 0;
+  int64_t torn_bytes = -1;
+  bool stopped = false;
+  bool dead = false;  // another volume goes on from here
+};
+using SimCorePtr = std::shared_ptr<SimCore>;
+
+}  // namespace kvcachefs

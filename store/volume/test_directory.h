@@ -1,0 +1,54 @@
+// Helpers of this room's tests and of tests above it that need a directory of their own.
+#pragma once
+
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "store/base/units.h"
+
+namespace kvcachefs::test {
+
+// A new directory, removed with its content at the end. Below $KVCACHEFS_TEST_DIR if set, else the system's place.
+class TestDirectory {
+ public:
+  TestDirectory() {
+    const char* base = std::getenv("KVCACHEFS_TEST_DIR");
+    std::string name = base != nullptr ? std::string(base) : std::filesystem::temp_directory_path().string();
+    name += "/kvcachefs-test-XXXXXX";
+    if (::mkdtemp(name.data()) != nullptr) path_ = name;
+  }
+  TestDirectory(const TestDirectory&) = delete;
+  TestDirectory& operator=(const TestDirectory&) = delete;
+  ~TestDirectory() {
+    std::error_code ignored;
+    if (!path_.empty()) std::filesystem::remove_all(path_, ignored);
+  }
+  const std::string& path() const { return path_; }  // empty if it could not be made
+
+ private:
+  std::string path_;
+};
+
+// Memory that direct I/O accepts, filled with a pattern that depends on `seed`.
+class AlignedBuffer {
+ public:
+  explicit AlignedBuffer(size_t size, unsigned seed = 0)
+      : size_(size), data_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, align_up(size + 1, kBlockBytes)))) {
+    std::byte* const bytes = data_.get();
+    for (size_t i = 0; i < size; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 251 + seed * 7 + 1);
+  }
+  std::span<std::byte> span() const { return {data_.get(), size_}; }
+  std::span<std::byte> span(size_t offset, size_t length) const { return span().subspan(offset, length); }
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  size_t size_;
+  std::unique_ptr<std::byte, Free> data_;
+};
+
+}  // namespace kvcachefs::test

@@ -1,0 +1,272 @@
+// The io_uring engine. One thread owns the ring: it alone submits and reaps, so nothing of the ring is locked, requests
+// do not die with the thread that asked for them, and their completions never wait for a thread that sleeps elsewhere.
+// Others put requests into a list and wake it through an eventfd that the ring itself reads; all that is found in the
+// list, and all continuations, go to the kernel with one system call, which is also the wait.
+#include <liburing.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <future>
+#include <mutex>
+#include <optional>
+#include <thread>
+
+#include "store/base/log.h"
+#include "store/volume/io_engine.h"
+#include "store/volume/request_queue.h"
+#include "store/volume/transfer.h"
+#include "store/volume/unique_fd.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kWakeUp = ~uint64_t{0};  // user_data of the eventfd read; else it is a slot's index
+constexpr unsigned kMaxAgain = 100;         // EAGAIN for one request before it counts as failed
+constexpr size_t kReapBatch = 32;
+
+// A request under way. It has at most one entry in the ring at any time.
+struct Slot {
+  QueuedRequest queued;
+  std::optional<Transfer> transfer;
+  unsigned again = 0;
+};
+
+class UringEngine final : public IoEngine {
+ public:
+  explicit UringEngine(unsigned queue_depth)
+      : queue_(std::max(1u, queue_depth / 2)), slots_(queue_depth), wake_fd_(::eventfd(0, EFD_CLOEXEC)) {
+    for (unsigned i = queue_depth; i > 0; --i) free_slots_.push_back(i - 1);
+  }
+
+  // Starts the thread; it sets the ring up, because the kernel ties the ring to the thread that does.
+  Status start() {
+    if (!wake_fd_.valid()) return fail_errno(errno, "eventfd");
+    std::promise<Status> ready;
+    auto outcome = ready.get_future();
+    thread_ = std::thread([this, promise = std::move(ready)]() mutable {
+      auto status = set_up_ring();
+      const bool ok = status.has_value();
+      promise.set_value(std::move(status));
+      if (ok) run();
+    });
+    return outcome.get();
+  }
+
+  ~UringEngine() override {
+    counter_.wait_for_all();
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    wake_up();
+    thread_.join();
+  }
+
+  void submit(std::vector<IoRequest> requests) override {
+    if (requests.empty()) return;
+    const uint64_t generation = counter_.begin(requests.size());
+    bool first = false;
+    {
+      const std::lock_guard lock(mutex_);
+      first = incoming_.empty();  // else a wake-up is on its way already
+      for (auto& request : requests) incoming_.push_back({std::move(request), generation});
+    }
+    if (std::this_thread::get_id() == thread_.get_id())
+      submitted_inside_ = true;  // by a `done`: the thread looks again before it sleeps
+    else if (first)
+      wake_up();
+  }
+
+  void drain() override { counter_.wait(); }
+
+ private:
+  Status set_up_ring();
+  void run();
+  void take_incoming();
+  void fill_ring();
+  void start_slot(unsigned index, QueuedRequest queued);
+  void issue(unsigned index);
+  void issue_wake_read();
+  void enter_kernel();
+  void reap();
+  void complete(unsigned index, int result);
+  void finish(unsigned index, Result<size_t> result);
+  void wake_up() {
+    const uint64_t one = 1;
+    (void)retry_interrupted([&] { return ::write(wake_fd_.get(), &one, sizeof(one)); });
+  }
+
+  RequestCounter counter_;
+  std::mutex mutex_;  // guards the next two
+  std::vector<QueuedRequest> incoming_;
+  bool stopping_ = false;
+
+  // Only the engine's thread touches these.
+  io_uring ring_{};
+  RequestQueue queue_;
+  std::vector<Slot> slots_;
+  std::vector<unsigned> free_slots_;
+  uint64_t wake_count_ = 0;
+  bool submitted_inside_ = false;
+  bool stop_seen_ = false;
+  bool failing_ = false;
+
+  UniqueFd wake_fd_;
+  std::thread thread_;
+};
+
+Status UringEngine::set_up_ring() {
+  // Each slot has at most one entry, and one is for the wake-up: entries never run out.
+  const auto entries = static_cast<unsigned>(slots_.size()) + 1;
+  int error = -EINVAL;
+#ifdef IORING_SETUP_DEFER_TASKRUN
+  // Linux >= 6.1: completions are worked off when this thread asks for them, not by interrupting it.
+  error = io_uring_queue_init(entries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+#endif
+  if (error == -EINVAL) error = io_uring_queue_init(entries, &ring_, 0);
+  if (error < 0) return fail(Code::kUnsupported, std::string("io_uring_setup: ") + std::strerror(-error));
+  io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
+  const auto supports = [&](int operation) { return io_uring_opcode_supported(probe, operation) != 0; };
+  const bool enough =
+      probe != nullptr && supports(IORING_OP_READV) && supports(IORING_OP_WRITEV) && supports(IORING_OP_READ);
+  if (probe != nullptr) io_uring_free_probe(probe);
+  if (enough) return {};
+  io_uring_queue_exit(&ring_);
+  return fail(Code::kUnsupported, "io_uring without READV, WRITEV and READ");
+}
+
+void UringEngine::run() {
+  issue_wake_read();
+  while (true) {
+    do {
+      submitted_inside_ = false;
+      take_incoming();
+      fill_ring();
+    } while (submitted_inside_);
+    if (stop_seen_) break;
+    enter_kernel();
+    reap();
+  }
+  io_uring_queue_exit(&ring_);
+}
+
+void UringEngine::take_incoming() {
+  std::vector<QueuedRequest> taken;
+  {
+    const std::lock_guard lock(mutex_);
+    taken.swap(incoming_);
+    stop_seen_ = stopping_;
+  }
+  for (auto& queued : taken) queue_.push(std::move(queued));
+}
+
+void UringEngine::fill_ring() {
+  while (!free_slots_.empty()) {
+    auto queued = queue_.next();
+    if (!queued) return;
+    const unsigned index = free_slots_.back();
+    free_slots_.pop_back();
+    start_slot(index, std::move(*queued));
+  }
+}
+
+void UringEngine::start_slot(unsigned index, QueuedRequest queued) {
+  Slot& slot = slots_[index];
+  slot.queued = std::move(queued);
+  slot.again = 0;
+  IoRequest& request = slot.queued.request;
+  Transfer& transfer = slot.transfer.emplace(request.kind, request.file->descriptor(), request.file->path(),
+                                             request.file->is_direct(), request.offset);
+  for (const auto piece : request.pieces) transfer.add(piece.data(), piece.size());
+  if (auto checked = transfer.check(); !checked) return finish(index, std::unexpected(std::move(checked).error()));
+  if (transfer.pending().empty()) return finish(index, size_t{0});
+  issue(index);
+}
+
+void UringEngine::issue(unsigned index) {
+  Transfer& transfer = *slots_[index].transfer;
+  const auto pieces = transfer.pending();
+  const auto count = static_cast<unsigned>(pieces.size());
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  if (transfer.reading())
+    io_uring_prep_readv(entry, transfer.fd(), pieces.data(), count, transfer.pending_offset());
+  else
+    io_uring_prep_writev(entry, transfer.fd(), pieces.data(), count, transfer.pending_offset());
+  io_uring_sqe_set_data64(entry, index);
+}
+
+void UringEngine::issue_wake_read() {
+  io_uring_sqe* entry = io_uring_get_sqe(&ring_);
+  io_uring_prep_read(entry, wake_fd_.get(), &wake_count_, sizeof(wake_count_), 0);
+  io_uring_sqe_set_data64(entry, kWakeUp);
+}
+
+// Hands the new entries over and waits for a completion.
+void UringEngine::enter_kernel() {
+  const int result = io_uring_submit_and_wait(&ring_, 1);
+  if (result >= 0 || result == -EINTR) {
+    failing_ = false;
+    return;
+  }
+  // The kernel is short of memory (EAGAIN, EBUSY, ENOMEM): the entries stay in the ring and go with the next call.
+  if (!failing_) log::warn("io_uring_enter: {}; trying until it works", std::strerror(-result));
+  failing_ = true;
+  std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+void UringEngine::reap() {
+  std::array<io_uring_cqe*, kReapBatch> found{};
+  std::array<std::pair<uint64_t, int>, kReapBatch> results{};
+  while (true) {
+    const unsigned count = io_uring_peek_batch_cqe(&ring_, found.data(), kReapBatch);
+    if (count == 0) return;
+    for (unsigned i = 0; i < count; ++i) results[i] = {found[i]->user_data, found[i]->res};
+    io_uring_cq_advance(&ring_, count);
+    for (unsigned i = 0; i < count; ++i) {
+      const auto [data, result] = results[i];
+      if (data == kWakeUp)
+        issue_wake_read();
+      else
+        complete(static_cast<unsigned>(data), result);
+    }
+  }
+}
+
+void UringEngine::complete(unsigned index, int result) {
+  Slot& slot = slots_[index];
+  const bool again = result == -EINTR || (result == -EAGAIN && ++slot.again < kMaxAgain);
+  if (again) return issue(index);
+  if (result < 0) return finish(index, slot.transfer->failed(-result));
+  if (auto advanced = slot.transfer->advance(static_cast<size_t>(result)); !advanced)
+    return finish(index, std::unexpected(std::move(advanced).error()));
+  if (!slot.transfer->complete()) return issue(index);
+  finish(index, slot.transfer->transferred());
+}
+
+void UringEngine::finish(unsigned index, Result<size_t> result) {
+  Slot& slot = slots_[index];
+  const uint64_t generation = slot.queued.generation;
+  queue_.finished(slot.queued.request.urgent);
+  slot.queued.request.done(std::move(result));
+  slot.transfer.reset();
+  slot.queued = {};  // what the request owns is gone before it counts as finished
+  free_slots_.push_back(index);
+  counter_.end(generation);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth) {
+  auto engine = std::make_unique<UringEngine>(std::max(1u, queue_depth));
+  KVC_TRY(engine->start());
+  return engine;
+}
+
+}  // namespace kvcachefs

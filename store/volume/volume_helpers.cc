@@ -1,0 +1,86 @@
+#include <algorithm>
+#include <condition_variable>
+#include <limits>
+#include <mutex>
+
+#include "store/volume/volume.h"
+#include "store/volume/volume_path.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// Shared with the callbacks; lives on the stack of the waiter, which leaves only after the last one has let go.
+struct Batch {
+  std::mutex mutex;
+  std::condition_variable finished;
+  size_t left = 0;
+  Status first_error;
+
+  void one_done(const Result<size_t>& result) {
+    const std::lock_guard lock(mutex);
+    if (!result && first_error) first_error = std::unexpected(result.error());
+    if (--left == 0) finished.notify_all();
+  }
+};
+
+Status write_and_sync(Volume& volume, const std::string& path, std::span<const std::byte> content) {
+  auto file = volume.open(path, {.create_exclusive = true});
+  if (!file && file.error().code == Code::kExists) {  // left by a crash
+    KVC_TRY(volume.remove_file(path));
+    file = volume.open(path, {.create_exclusive = true});
+  }
+  if (!file) return std::unexpected(std::move(file).error());
+  const std::span<const std::byte> pieces[] = {content};
+  KVC_TRY((*file)->write(pieces, 0));
+  return (*file)->sync_data();
+}
+
+}  // namespace
+
+Status run_all(Volume& volume, std::vector<IoRequest> requests) {
+  if (requests.empty()) return {};
+  Batch batch;
+  batch.left = requests.size();
+  for (auto& request : requests) request.done = [&batch](Result<size_t> result) { batch.one_done(result); };
+  volume.submit(std::move(requests));
+  std::unique_lock lock(batch.mutex);
+  batch.finished.wait(lock, [&] { return batch.left == 0; });
+  return std::move(batch.first_error);
+}
+
+Result<std::vector<std::byte>> read_file(Volume& volume, const std::string& path, uint64_t max_bytes) {
+  KVC_ASSIGN(const FilePtr file, volume.open(path, {}));
+  KVC_ASSIGN(const FileInfo info, file->info());
+  const auto too_big = [&] {
+    return fail(Code::kTooBig, volume.root() + "/" + path + ": over " + std::to_string(max_bytes) + " bytes");
+  };
+  max_bytes = std::min(max_bytes, std::numeric_limits<uint64_t>::max() / 2);  // room for one more, and for doubling
+  std::vector<std::byte> content;
+  // One byte more than the size shows that the file did not grow meanwhile.
+  uint64_t want = info.size_bytes + 1;
+  while (true) {
+    if (want - 1 > max_bytes) return too_big();
+    const size_t have = content.size();
+    content.resize(static_cast<size_t>(want));
+    KVC_ASSIGN(const size_t got, file->read(std::span(content).subspan(have), have));
+    content.resize(have + got);
+    if (content.size() < want) return content;
+    if (content.size() > max_bytes) return too_big();
+    want = std::min(want * 2, max_bytes + 1);
+  }
+}
+
+Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content) {
+  const std::string temporary = path + ".tmp";
+  auto written = write_and_sync(volume, temporary, content);
+  if (written) written = volume.rename(temporary, path);
+  if (!written) {
+    // The old content stands; the leftover would be replaced by the next attempt anyway.
+    (void)volume.remove_file(temporary);
+    return written;
+  }
+  return volume.sync_directory(std::string(parent_path(path)));
+}
+
+}  // namespace kvcachefs

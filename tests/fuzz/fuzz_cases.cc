@@ -1,0 +1,181 @@
+#include "tests/fuzz/fuzz_cases.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
+#include <vector>
+
+#include "store/base/checksum.h"
+#include "store/journal/checkpoint_format.h"
+#include "store/journal/extent_header.h"
+#include "store/journal/file_header.h"
+#include "store/journal/frame.h"
+#include "store/journal/journal.h"
+#include "store/journal/journal_file.h"
+#include "store/journal/memory_volume.h"
+#include "store/journal/record_codec.h"
+#include "store/journal/test_records.h"
+#include "store/journal/volume_file.h"
+
+namespace kvcachefs {
+namespace {
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  std::fprintf(stderr, "fuzz property broken: %s\n", what);
+  std::abort();
+}
+
+// Bad bytes may only be called damaged or of another version; and say so.
+void require_clean(const Error& error) {
+  require(error.code == Code::kCorrupt || error.code == Code::kVersion, "error of an unexpected kind");
+  require(!error.message.empty(), "error without a message");
+}
+
+// What was decoded is a value like any other: encoding it and decoding that gives it back.
+void require_stable(const Batch& batch) {
+  Bytes bytes;
+  encode_batch(batch, bytes);
+  const auto again = decode_batch(bytes);
+  require(again && same_batch(*again, batch), "batch changed in a round trip");
+}
+
+void fuzz_object(ByteSpan input) {
+  ByteReader in(input), summary_in(input);
+  const auto object = decode_object(in);
+  const auto summary = decode_object(summary_in, ObjectParts::kSummary);
+  if (!object) return require_clean(object.error());
+  require(summary && summary->attributes == object->attributes && summary->body.place == object->body.place,
+          "summary differs from the object");
+  Bytes bytes;
+  ByteWriter out(bytes);
+  encode_object(*object, out);
+  ByteReader again_in(bytes);
+  const auto again = decode_object(again_in);
+  require(again && *again == *object && again_in.at_end(), "object changed in a round trip");
+}
+
+void fuzz_name(ByteSpan input) {
+  Bytes bytes;
+  ByteWriter out(bytes);
+  encode_name(as_text(input), out);
+  ByteReader in(bytes);
+  const auto name = decode_name(in);
+  require(name && *name == as_text(input) && in.at_end(), "name changed in a round trip");
+  ByteReader hostile(input);
+  const auto decoded = decode_name(hostile);
+  if (!decoded) return require_clean(decoded.error());
+  require(decoded->size() <= 2 * input.size(), "name longer than its bytes allow");
+}
+
+// Takes the script apart: each step is a byte (lowest bit: garbage or frame), two bytes of length and so many bytes.
+void append_steps(ByteReader& script, const FrameKey& key, Bytes& file, CheckpointFooter* footer, Hasher* digest) {
+  while (script.ok() && !script.at_end()) {
+    const bool garbage = script.u8() & 1;
+    const ByteSpan piece = script.raw(std::min<uint64_t>(script.u16(), script.left()));
+    if (piece.empty()) continue;
+    if (garbage) {
+      file.insert(file.end(), piece.begin(), piece.end());
+      continue;
+    }
+    key.append(piece, file.size(), file);
+    if (footer) ++footer->frames;
+    if (digest) digest->update(piece);
+  }
+}
+
+void put_file(MemoryVolume& volume, const std::string& path, ByteReader& in) { volume.put(path, in.raw(in.left())); }
+
+}  // namespace
+
+void fuzz_record_codec(ByteSpan input) {
+  const auto batch = decode_batch(input);
+  const auto synced = batch_has_synced(input);
+  if (batch) {
+    require_stable(*batch);
+    require(synced.has_value(), "a good batch whose types cannot be walked");
+  } else {
+    require_clean(batch.error());
+  }
+  fuzz_object(input);
+  fuzz_name(input);
+  ByteReader in(input);
+  if (const auto successors = decode_successors(in); !successors) require_clean(successors.error());
+}
+
+void fuzz_journal(ByteSpan input) {
+  MemoryVolume volume;
+  const std::string path = journal_path("node-a", 3, 0);
+  ByteReader in(input);
+  if (in.u8() & 1) {
+    Bytes file = encode_journal_header({test_identity(), 0, "boot", std::nullopt});
+    append_steps(in, FrameKey(FileKind::kJournal, test_identity(), 0), file, nullptr, nullptr);
+    volume.put(path, file);
+  } else {
+    put_file(volume, path, in);
+  }
+  JournalPosition last;
+  const auto statistics =
+      replay_journals(volume, test_identity(0), {}, [&](const Batch& batch, JournalPosition after, bool) -> Status {
+        require(last < after, "positions do not rise");
+        last = after;
+        require_stable(batch);
+        return {};
+      });
+  if (!statistics) require_clean(statistics.error());
+}
+
+void fuzz_checkpoint(ByteSpan input) {
+  MemoryVolume volume;
+  const std::string path = checkpoint_path("node-a", 3, 1);
+  ByteReader in(input);
+  if (in.u8() & 1) {
+    CheckpointFooter footer;
+    footer.records = in.u8();
+    Hasher digest;
+    Bytes file = encode_checkpoint_header({test_identity(), 1, {{3, 0, 100}, {5}, 6}});
+    const FrameKey key(FileKind::kCheckpoint, test_identity(), 1);
+    append_steps(in, key, file, &footer, &digest);
+    footer.digest = digest.digest();
+    key.append(encode_checkpoint_footer(footer), file.size(), file);
+    volume.put(path, file);
+  } else {
+    put_file(volume, path, in);
+  }
+  std::vector<std::string> problems;
+  const auto found = find_checkpoint(volume, test_identity(0), problems);
+  if (!found) return require_clean(found.error());
+  if (!*found) return require(!problems.empty(), "a checkpoint was passed over in silence");
+  uint64_t records = 0;
+  const Status read = read_checkpoint(volume, test_identity(0), **found, [&](Record&&) -> Status {
+    ++records;
+    return {};
+  });
+  if (!read) return require_clean(read.error());
+  require(records == (*found)->records, "number of records differs");
+}
+
+void fuzz_volume_file(ByteSpan input) {
+  ByteReader in(input);
+  const bool wrap = in.u8() & 1;
+  const ByteSpan rest = in.raw(std::min<uint64_t>(in.left(), 4000));
+  const auto header = decode_volume_file(wrap ? encode_header(FileKind::kVolume, rest, kVolumeFileBytes)
+                                              : Bytes(input.begin() + (input.empty() ? 0 : 1), input.end()));
+  if (!header) return require_clean(header.error());
+  const auto again = decode_volume_file(encode_volume_file(*header));
+  require(again && *again == *header, "VOLUME changed in a round trip");
+}
+
+void fuzz_extent_header(ByteSpan input) {
+  ByteReader in(input);
+  const bool wrap = in.u8() & 1;
+  const ByteSpan rest = in.raw(std::min<uint64_t>(in.left(), 4000));
+  const auto header = decode_pack_header(wrap ? encode_header(FileKind::kPackExtent, rest, kPackHeaderBytes)
+                                              : Bytes(input.begin() + (input.empty() ? 0 : 1), input.end()));
+  if (!header) return require_clean(header.error());
+  require(check_pack_header(encode_pack_header(*header), header->identity, header->seq).has_value(),
+          "pack header changed in a round trip");
+}
+
+}  // namespace kvcachefs

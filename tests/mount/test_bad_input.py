@@ -1,0 +1,444 @@
+"""Options, volumes, mountpoints and names that are wrong: refused at the start, with a message that helps; nothing published is lost by it."""
+
+import contextlib
+import errno
+import os
+import re
+import subprocess
+
+import pytest
+
+from kvc_data import assert_bytes, payload
+from kvc_env import MIB
+from kvc_mount import MountFailed, mount_entry, run_command
+
+# option, value, words one of which the message must have to tell what is allowed (None: a number or unit of the allowed range)
+BAD_OPTIONS = [
+    ("no_such_option", "1", ["unknown"]),
+    ("capasity", "1G", ["unknown"]),
+    ("no_such_flag", None, ["unknown"]),
+    ("capacity", "lots", None),
+    ("capacity", "", None),
+    ("capacity", "-1G", None),
+    ("capacity", "10X", None),
+    ("capacity", "1G1", None),
+    ("capacity", "0", None),
+    ("capacity", "101%", None),
+    ("capacity", "99999999999999999999T", None),
+    ("keep_free", "120%", None),
+    ("high_water", "101%", None),
+    ("low_water", "-3%", None),
+    ("memory", "12Q", None),
+    ("memory", "1", None),
+    ("memory", "nan", None),
+    ("durability", "maybe", ["none", "close", "sync"]),
+    ("durability", "Close", ["none", "close", "sync"]),
+    ("verify", "never", ["auto", "always"]),
+    ("prefetch", "2", ["on", "off"]),
+    ("prefetch_ahead", "x", None),
+    ("pack_below", "huge", None),
+    ("inline_below", "-1", None),
+    ("extent_size", "1", None),
+    ("extent_size", "abc", None),
+    ("flush_interval_ms", "-5", None),
+    ("flush_interval_ms", "soon", None),
+    ("flush_interval_ms", "1.5", None),
+    ("lease_ms", "abc", None),
+    ("policy", "nonsense", [","]),
+    ("statfs", "wrong", ["exact", "headroom"]),
+    ("passthrough", "maybe", ["auto", "on", "off"]),
+    ("io_uring", "maybe", ["auto", "on", "off"]),
+    ("threads", "0", None),
+    ("threads", "100000", None),
+    ("threads", "two", None),
+    ("log_level", "loud", ["info", "debug", "warn"]),
+    ("node", "../escape", None),
+    ("node", "", None),
+]
+
+
+def refused(mount, *named):
+    """The mount must fail, leave nothing mounted, and say something that has each of the given words."""
+    with pytest.raises(MountFailed) as caught:
+        mount.start()
+    output = caught.value.output
+    for word in named:
+        assert word in output, f"{word!r} is not in the message: {output}"
+    assert caught.value.returncode > 0, f"killed by signal {-caught.value.returncode}"
+    assert mount_entry(mount.path) is None
+    assert "terminate called" not in output and "Assertion" not in output
+    return output
+
+
+pytestmark = pytest.mark.needs_daemon
+
+
+@pytest.mark.parametrize("option, value, allowed", BAD_OPTIONS, ids=[f"{option}={value}" for option, value, _ in BAD_OPTIONS])
+def test_bad_option(option, value, allowed, new_mount):
+    mount = new_mount({option: value}, start=False)
+    output = refused(mount, option, value or "")
+    rest = output.replace(f"{option}={value}", "").replace(value or "\0", "")
+    if allowed is None:
+        assert re.search(r"\d|[a-z]+ of|such as|like", rest), f"the message does not say what is allowed: {output}"
+    else:
+        assert any(word in rest for word in allowed), f"the message does not say what is allowed: {output}"
+    assert not os.path.exists(mount.volume) or os.listdir(mount.volume) == [], "a refused mount left something on the volume"
+
+
+@pytest.mark.parametrize("options, named", [
+    ({"high_water": "50%", "low_water": "90%"}, ["high_water", "low_water"]),
+    ({"inline_below": "1M", "pack_below": "4K"}, ["inline_below", "pack_below"]),
+    ({"auto_unmount": None}, ["auto_unmount"]),
+], ids=["water", "inline-pack", "auto_unmount"])
+def test_contradictory_or_refused_options(options, named, new_mount):
+    output = refused(new_mount(options, start=False), *named)
+    if "auto_unmount" in options:
+        assert len(output) > len("auto_unmount") + 40, f"the reason is missing: {output}"
+
+
+@pytest.mark.parametrize("option, value", [("capacity", "1G"), ("capacity", "50%"), ("memory", "256M"), ("keep_free", "1%"), ("durability", "sync"),
+                                           ("verify", "always"), ("prefetch", "off"), ("passthrough", "off"), ("io_uring", "off"), ("threads", "2"),
+                                           ("statfs", "headroom"), ("flush_interval_ms", "50"), ("lease_ms", "1000"), ("log_level", "debug"),
+                                           ("high_water", "90%"), ("low_water", "80%"), ("inline_below", "2K"), ("pack_below", "8M"),
+                                           ("extent_size", "64M"), ("node", "engine-7")])
+def test_good_option_is_shown_and_works(option, value, new_mount):
+    """Every option of the vocabulary is taken, shown in .kvcachefs/options, and chunks of all sizes still survive a remount with it."""
+    mount = new_mount({option: value})
+    with open(os.path.join(mount.path, ".kvcachefs", "options"), encoding="utf-8") as file:
+        assert option in file.read()
+    for size in (100, 5000, 300_000, 5 * MIB):
+        with open(os.path.join(mount.path, f"f{size}"), "wb") as file:
+            file.write(payload(f"f{size}", size))
+    mount.remount()
+    for size in (100, 5000, 300_000, 5 * MIB):
+        with open(os.path.join(mount.path, f"f{size}"), "rb") as file:
+            assert_bytes(file.read(), payload(f"f{size}", size), f"f{size} with {option}={value}")
+
+
+def test_live_option_by_setfattr(new_mount):
+    mount = new_mount()
+    os.setxattr(mount.path, "user.kvcachefs.option.log_level", b"debug")
+    for name, value in (("log_level", b"loud"), ("no_such_option", b"1"), ("volume", b"/")):
+        with pytest.raises(OSError) as caught:
+            os.setxattr(mount.path, f"user.kvcachefs.option.{name}", value)
+        assert caught.value.errno in (errno.EINVAL, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM)
+
+
+# --- volumes ---
+
+
+def test_volume_with_a_missing_parent(new_mount):
+    mount = new_mount(start=False)
+    mount.volume = os.path.join(mount.base, "no", "such", "volume")
+    refused(mount, os.path.join(mount.base, "no"))
+    assert not os.path.exists(os.path.join(mount.base, "no"))
+
+
+def test_volume_that_is_a_file(new_mount):
+    mount = new_mount(start=False)
+    with open(mount.volume, "w", encoding="ascii") as file:
+        file.write("x")
+    refused(mount, mount.volume, "directory")
+    assert os.path.isfile(mount.volume)
+
+
+def test_volume_that_holds_something_else(new_mount):
+    mount = new_mount(start=False)
+    os.mkdir(mount.volume)
+    with open(os.path.join(mount.volume, "photo.jpg"), "w", encoding="ascii") as file:
+        file.write("x")
+    refused(mount, mount.volume)
+    assert os.listdir(mount.volume) == ["photo.jpg"]
+
+
+def with_changed_volume_file(mount, change):
+    """Writes a chunk, unmounts, changes the VOLUME file; returns its old bytes."""
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    mount.stop()
+    path = os.path.join(mount.volume, "VOLUME")
+    with open(path, "rb") as file:
+        old = file.read()
+    with open(path, "wb") as file:
+        file.write(change(old))
+    return old
+
+
+@pytest.mark.parametrize("what", ["every byte in turn", "cut", "empty", "text"])
+def test_damaged_volume_file(what, new_mount):
+    """Any damage is refused by a message that names the file; put right again the volume is what it was."""
+    mount = new_mount(start=False)
+    old = with_changed_volume_file(mount, lambda bytes_: bytes_)
+    damaged = {"cut": [old[:len(old) // 2], old[:-1]], "empty": [b""], "text": [b"this is not a volume\n"],
+               "every byte in turn": [old[:at] + bytes([old[at] ^ 0x41]) + old[at + 1:] for at in range(0, len(old), max(1, len(old) // 12))]}[what]
+    path = os.path.join(mount.volume, "VOLUME")
+    for version in damaged:
+        with open(path, "wb") as file:
+            file.write(version)
+        refused(mount, mount.volume)
+        with open(path, "rb") as file:
+            assert file.read() == version, "a refused mount rewrote the VOLUME file"
+    with open(path, "wb") as file:
+        file.write(old)
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+
+
+@pytest.fixture
+def other_filesystem(temp_dir):
+    """other_filesystem(type, options): an empty file system of that type, gone after the test."""
+    mounted = []
+
+    def make(fstype, options=""):
+        path = os.path.join(temp_dir, f"fs{len(mounted)}")
+        os.mkdir(path)
+        subprocess.run(["mount", "-t", fstype, *(["-o", options] if options else []), fstype, path], check=True)
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run(["umount", "-l", path], check=False)
+
+
+@pytest.mark.needs_root
+def test_read_only_volume(new_mount, other_filesystem):
+    backing = other_filesystem("tmpfs", "size=64M")
+    mount = new_mount({"capacity": "32M"}, start=False)
+    mount.volume = os.path.join(backing, "volume")
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    mount.stop()
+    subprocess.run(["mount", "-o", "remount,ro", backing], check=True)
+    refused(mount, mount.volume)
+    subprocess.run(["mount", "-o", "remount,rw", backing], check=True)
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+
+
+@pytest.mark.needs_root
+def test_full_volume(new_mount, other_filesystem):
+    """The file system under the volume is filled by somebody else: what is published stays readable, also after a remount or a clean refusal
+    of one, and a store is refused with ENOSPC."""
+    backing = other_filesystem("tmpfs", "size=96M")
+    mount = new_mount({"keep_free": "0%"}, start=False)
+    mount.volume = os.path.join(backing, "volume")
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    mount.drain()
+    with open(os.path.join(backing, "somebody"), "wb") as file:
+        try:
+            while True:
+                file.write(bytes(MIB))
+                file.flush()
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+    told = []
+    for index in range(8):
+        try:
+            with open(os.path.join(mount.path, "more.tmp"), "wb", buffering=0) as file:
+                file.write(payload("more", 4 * MIB))
+                os.fsync(file.fileno())
+            os.rename(os.path.join(mount.path, "more.tmp"), os.path.join(mount.path, f"more{index}"))
+        except OSError as error:
+            told.append(error.errno)
+    assert told and set(told) <= {errno.ENOSPC}, f"told {told}"
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+    mount.kill()
+    mount.destroy()
+    try:
+        mount.start()
+    except MountFailed as failure:
+        assert mount.volume in failure.output and ("space" in failure.output or "full" in failure.output), failure.output
+    else:
+        mount.destroy()
+    os.unlink(os.path.join(backing, "somebody"))
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("fstype", ["ramfs", "tmpfs"])
+def test_volume_without_o_direct_or_hole_punching_works(fstype, new_mount, other_filesystem):
+    """ramfs has neither; the daemon says in its log or status what is lost."""
+    backing = other_filesystem(fstype)
+    mount = new_mount({"capacity": "256M"}, start=False)
+    mount.volume = os.path.join(backing, "volume")
+    mount.start()
+    for index in range(10):
+        with open(os.path.join(mount.path, f"chunk{index}"), "wb") as file:
+            file.write(payload(f"chunk{index}", 2 * MIB))
+    mount.remount()
+    for index in range(10):
+        with open(os.path.join(mount.path, f"chunk{index}"), "rb") as file:
+            assert_bytes(file.read(), payload(f"chunk{index}", 2 * MIB), f"chunk{index}")
+        os.unlink(os.path.join(mount.path, f"chunk{index}"))
+    if fstype == "ramfs":
+        text = (mount.log_text() + run_command("status", mount.path).stdout).lower()
+        assert "o_direct" in text or "direct i/o" in text or "punch" in text, "nothing says what this volume lacks"
+    mount.stop()
+
+
+# --- mountpoints ---
+
+
+def test_missing_mountpoint(new_mount):
+    mount = new_mount(start=False)
+    os.rmdir(mount.path)
+    refused(mount, mount.path)
+
+
+def test_mountpoint_that_is_a_file(new_mount):
+    mount = new_mount(start=False)
+    os.rmdir(mount.path)
+    open(mount.path, "wb").close()
+    refused(mount, mount.path)
+
+
+def test_mountpoint_that_is_not_empty(new_mount):
+    mount = new_mount(start=False)
+    with open(os.path.join(mount.path, "precious"), "wb") as file:
+        file.write(b"x")
+    refused(mount, mount.path, "nonempty")
+    mount.start(nonempty=None)
+    assert os.listdir(mount.path) == []
+    mount.stop()
+    assert os.listdir(mount.path) == ["precious"]
+    os.unlink(os.path.join(mount.path, "precious"))
+
+
+def test_mountpoint_inside_the_volume(new_mount):
+    mount = new_mount()
+    mount.stop()
+    inside = os.path.join(mount.volume, "mnt")
+    result = run_command("mount", mount.volume, inside)
+    assert result.returncode != 0
+    os.mkdir(inside)
+    for path in (inside, mount.volume, os.path.join(mount.volume, "..", os.path.basename(mount.volume), "mnt")):
+        result = run_command("mount", mount.volume, path, "-o", "nonempty")
+        assert result.returncode != 0 and mount.volume in result.stderr, result.stderr
+    link = os.path.join(mount.base, "link")
+    os.symlink(inside, link)
+    assert run_command("mount", mount.volume, link).returncode != 0, "a symbolic link hides that the mountpoint is inside the volume"
+    assert mount_entry(inside) is None and mount_entry(mount.volume) is None
+
+
+def test_missing_arguments():
+    for arguments in (["mount"], ["mount", "/nonexistent/volume"], ["umount"], ["mount", "a", "b", "c"], ["mount", "a", "b", "--no-such-flag"]):
+        result = run_command(*arguments)
+        assert result.returncode != 0
+        assert result.stderr.strip(), f"{arguments}: no message"
+
+
+# --- names ---
+
+
+def odd_names():
+    return [b"x" * 255, "ü".encode() * 127, b"-rf", b"--help", b"new\nline", b"tab\tand space ", b"caf\xe9-not-utf8", bytes(range(1, 47)), b"\xff\xfe\x80",
+            b"...", b" ", b"*", b"a'b\"c\\d", b"%2F%00", b".hidden", b".kvcachefs-not", b"\xe2\x80\xae"]
+
+
+def test_odd_names(root_or_mount):
+    path, remount = root_or_mount
+    names = odd_names()
+    for name in names:
+        with open(os.path.join(path, name), "wb") as file:
+            file.write(b"body of " + name)
+        os.mkdir(os.path.join(path, b"d" + name[:254]))
+        os.symlink(name, os.path.join(path, b"s" + name[:254]))
+
+    def check():
+        expected = sorted(names + [b"d" + name[:254] for name in names] + [b"s" + name[:254] for name in names])
+        assert sorted(os.listdir(path)) == expected
+        assert sorted(entry.name for entry in os.scandir(path)) == expected
+        for name in names:
+            with open(os.path.join(path, name), "rb") as file:
+                assert file.read() == b"body of " + name
+            assert os.readlink(os.path.join(path, b"s" + name[:254])) == name
+
+    check()
+    remount()
+    check()
+    for name in names:
+        os.rename(os.path.join(path, name), os.path.join(path, b"d" + name[:254], name))
+        os.unlink(os.path.join(path, b"d" + name[:254], name))
+        os.rmdir(os.path.join(path, b"d" + name[:254]))
+
+
+@pytest.fixture
+def root_or_mount(new_mount):
+    mount = new_mount()
+    path = os.path.join(mount.path, "names").encode()
+    os.mkdir(path)
+    return path, mount.remount
+
+
+def test_names_that_are_too_long(root_or_mount):
+    path, _ = root_or_mount
+    long_name = os.path.join(path, b"y" * 256)
+    good = os.path.join(path, b"good")
+    with open(good, "wb"):
+        pass
+    for call in (lambda: os.open(long_name, os.O_WRONLY | os.O_CREAT), lambda: os.mkdir(long_name), lambda: os.stat(long_name),
+                 lambda: os.symlink(b"x", long_name), lambda: os.rename(good, long_name), lambda: os.link(good, long_name),
+                 lambda: os.unlink(long_name), lambda: os.mknod(long_name)):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.ENAMETOOLONG
+    with pytest.raises(OSError) as caught:
+        os.symlink(b"z" * 5000, os.path.join(path, b"link"))
+    assert caught.value.errno == errno.ENAMETOOLONG
+    assert os.listdir(path) == [b"good"]
+    assert os.statvfs(path).f_namemax == 255
+
+
+def test_deep_paths(root_or_mount):
+    """300 levels of 100 bytes: far beyond PATH_MAX, walked by descriptors."""
+    path, remount = root_or_mount
+    name = b"deep" * 25
+
+    def descend(make):
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        for _ in range(300):
+            if make:
+                os.mkdir(name, dir_fd=fd)
+            below = os.open(name, os.O_RDONLY | os.O_DIRECTORY, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        return fd
+
+    fd = descend(True)
+    file = os.open(b"bottom", os.O_WRONLY | os.O_CREAT, dir_fd=fd)
+    os.write(file, b"reached")
+    os.close(file)
+    os.close(fd)
+    remount()
+    fd = descend(False)
+    file = os.open(b"bottom", os.O_RDONLY, dir_fd=fd)
+    assert os.read(file, 100) == b"reached"
+    os.close(file)
+    os.close(fd)
+
+
+def test_xattr_limits(root_or_mount):
+    path, _ = root_or_mount
+    target = os.path.join(path, b"f")
+    open(target, "wb").close()
+    with pytest.raises(OSError) as caught:
+        os.setxattr(target, b"user." + b"n" * 251, b"v")
+    assert caught.value.errno in (errno.ERANGE, errno.ENAMETOOLONG)
+    with pytest.raises(OSError) as caught:
+        os.setxattr(target, "user.v", bytes(65537))
+    assert caught.value.errno in (errno.E2BIG, errno.ERANGE, errno.ENOSPC)
+    with contextlib.suppress(OSError):  # refused, or taken and dropped so that copies give no error
+        os.setxattr(target, "user.kvcachefs.kind", b"forged")
+    with contextlib.suppress(OSError):
+        assert os.getxattr(target, "user.kvcachefs.kind") != b"forged"
+    assert not [name for name in os.listxattr(target) if not name.startswith("user.kvcachefs.")]

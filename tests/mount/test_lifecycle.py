@@ -1,0 +1,511 @@
+"""A mount's life: start, readiness and errors, unmount, signals, crashes, other users."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import stat
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import kvc_env
+import kvc_mount
+from kvc_data import assert_bytes, payload
+from kvc_env import MIB
+from kvc_mount import Mount, MountFailed, mount_command, mount_entry, run_command, wait_until
+from kvc_process import in_process
+
+pytestmark = pytest.mark.needs_daemon
+
+
+def put(mount, name, size=MIB):
+    path = os.path.join(mount.path, name)
+    with open(f"{path}.tmp", "wb") as file:
+        file.write(payload(name, size))
+    os.rename(f"{path}.tmp", path)
+
+
+def check(mount, name, size=MIB):
+    with open(os.path.join(mount.path, name), "rb") as file:
+        assert_bytes(file.read(), payload(name, size), name)
+
+
+def test_what_is_written_is_there_after_every_remount(new_mount):
+    mount = new_mount()
+    for generation in range(4):
+        os.mkdir(os.path.join(mount.path, f"d{generation}"))
+        for index in range(5):
+            put(mount, f"d{generation}/c{index}", 100_000 * (index + 1))
+        mount.remount()
+        assert sorted(os.listdir(mount.path)) == [f"d{number}" for number in range(generation + 1)]
+        for older in range(generation + 1):
+            for index in range(5):
+                check(mount, f"d{older}/c{index}", 100_000 * (index + 1))
+
+
+def test_nothing_of_the_mount_shows_in_the_bare_mountpoint(new_mount):
+    mount = new_mount()
+    put(mount, "chunk")
+    mount.stop()
+    assert os.listdir(mount.path) == []
+    assert "VOLUME" in os.listdir(mount.volume) and "nodes" in os.listdir(mount.volume)
+
+
+def test_an_empty_directory_is_initialised(new_mount):
+    mount = new_mount(start=False)
+    os.mkdir(mount.volume)
+    mount.start()
+    put(mount, "chunk")
+    mount.remount()
+    check(mount, "chunk")
+
+
+def daemonised(mount):
+    """Starts without -f; returns the completed command. The mount must be usable when it comes back."""
+    kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)
+    return subprocess.run(mount_command(mount.volume, mount.path, mount.options, foreground=False), stdin=subprocess.DEVNULL, capture_output=True,
+                          text=True, timeout=60 * kvc_env.SCALE, check=False)
+
+
+def test_daemonised_start_is_ready_when_it_returns(new_mount):
+    mount = new_mount(start=False)
+    result = daemonised(mount)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert mount_entry(mount.path)[0] == "fuse.kvcachefs"
+    put(mount, "chunk")
+    result = run_command("umount", mount.path)
+    assert result.returncode == 0, result.stderr
+    assert mount_entry(mount.path) is None
+    result = daemonised(mount)  # the first daemon must be gone by now
+    assert result.returncode == 0, result.stdout + result.stderr
+    check(mount, "chunk")
+    assert run_command("umount", mount.path).returncode == 0
+
+
+def test_daemonised_start_keeps_no_descriptor_of_its_caller(new_mount):
+    """capture_output waits for the end of the pipe: a daemon that keeps it open makes every script hang."""
+    mount = new_mount(start=False)
+    reader, writer = os.pipe()
+    kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)
+    process = subprocess.Popen(mount_command(mount.volume, mount.path, {}, foreground=False), stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+    os.close(writer)
+    process.wait(60 * kvc_env.SCALE)
+    assert process.returncode == 0
+    ended = threading.Event()
+
+    def drain():
+        while os.read(reader, 4096):
+            pass
+        ended.set()
+
+    threading.Thread(target=drain, daemon=True).start()
+    assert ended.wait(20 * kvc_env.SCALE), "the daemon holds its caller's stdout or stderr open"
+    os.close(reader)
+    assert run_command("umount", mount.path).returncode == 0
+
+
+def test_daemonised_start_reports_errors_by_its_exit_code(new_mount):
+    mount = new_mount(start=False)
+    os.mkdir(mount.volume)
+    with open(os.path.join(mount.volume, "somebody-elses"), "w", encoding="ascii") as file:
+        file.write("data")
+    result = daemonised(mount)
+    assert result.returncode != 0
+    assert mount.volume in result.stderr, f"the message does not name the volume: {result.stderr}"
+    assert mount_entry(mount.path) is None
+    assert os.listdir(mount.volume) == ["somebody-elses"]
+
+
+def test_second_daemon_on_the_volume_is_refused_and_told_of_the_first(new_mount, temp_dir):
+    first = new_mount()
+    put(first, "chunk")
+    other = Mount(temp_dir, volume=first.volume)
+    with pytest.raises(MountFailed) as caught:
+        other.start()
+    assert str(first.pid) in caught.value.output or first.path in caught.value.output, \
+        f"the message names neither the pid nor the mountpoint of the first: {caught.value.output}"
+    assert mount_entry(other.path) is None
+    check(first, "chunk")
+    put(first, "more")
+    first.stop()
+    with other:
+        other.start()
+        check(other, "chunk")
+        check(other, "more")
+        other.stop()
+
+
+def test_mountpoint_in_use_is_refused(new_mount, temp_dir):
+    first = new_mount()
+    put(first, "chunk")
+    other = Mount(temp_dir)
+    result = run_command("mount", other.volume, first.path)
+    assert result.returncode != 0
+    assert first.path in result.stderr
+    check(first, "chunk")
+
+
+def test_dead_mountpoint_is_recovered_by_mount(new_mount):
+    mount = new_mount()
+    put(mount, "chunk")
+    mount.drain()
+    mount.kill()
+    with pytest.raises(OSError) as caught:
+        os.listdir(mount.path)
+    assert caught.value.errno == errno.ENOTCONN
+    mount.start()
+    check(mount, "chunk")
+    put(mount, "again")
+    mount.remount()
+    check(mount, "again")
+    mount.stop()
+    assert mount_entry(mount.path) is None, "an old mount lies below the new one"
+
+
+def test_supervised_daemon_is_usable_again_after_kill_9(new_mount):
+    """What systemd does with Restart=always, by the same command line and without systemd."""
+    mount = new_mount(start=False, options={"durability": "close"})
+    stopping = threading.Event()
+    running = []
+
+    def supervise():
+        while not stopping.is_set():
+            process = subprocess.Popen(mount_command(mount.volume, mount.path, mount.options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL)
+            kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=process.pid)
+            running.append(process)
+            process.wait()
+
+    def usable():
+        try:
+            return "chunk0" in os.listdir(mount.path) or (not running[1:] and mount_entry(mount.path) is not None)
+        except OSError:
+            return False
+
+    supervisor = threading.Thread(target=supervise, daemon=True)
+    supervisor.start()
+    try:
+        wait_until(lambda: mount_entry(mount.path) is not None, 30, "the first start")
+        for round_number in range(3):
+            put(mount, f"chunk{round_number}")
+            running[-1].kill()
+            wait_until(lambda: len(running) == round_number + 2, 30, "the supervisor starts it again")
+            wait_until(usable, 30, "the mount is usable again")
+            for older in range(round_number + 1):
+                check(mount, f"chunk{older}")
+    finally:
+        stopping.set()
+        result = run_command("umount", mount.path)
+        supervisor.join(30 * kvc_env.SCALE)
+        while supervisor.is_alive():
+            running[-1].kill()
+            supervisor.join(1)
+    assert result.returncode == 0, result.stderr
+
+
+def test_sigterm_is_a_clean_unmount(new_mount):
+    mount = new_mount({"flush_interval_ms": 60_000})
+    for index in range(20):
+        put(mount, f"chunk{index}")
+    mount.terminate()
+    mount.start()
+    for index in range(20):
+        check(mount, f"chunk{index}")
+
+
+def test_sigint_of_a_foreground_daemon_is_a_clean_unmount(new_mount):
+    mount = new_mount({"flush_interval_ms": 60_000})
+    put(mount, "chunk")
+    mount.process.send_signal(signal.SIGINT)
+    mount._wait_for_end(60)
+    assert mount_entry(mount.path) is None
+    mount.start()
+    check(mount, "chunk")
+
+
+def test_umount_drains_what_is_staged(new_mount):
+    mount = new_mount({"flush_interval_ms": 60_000})
+    for index in range(60):
+        put(mount, f"chunk{index}")
+    result = run_command("umount", mount.path)
+    assert result.returncode == 0, result.stderr
+    mount._wait_for_end(60)
+    mount.start()
+    for index in range(60):
+        check(mount, f"chunk{index}")
+
+
+def test_umount_of_a_busy_mount_leaves_it_usable(new_mount):
+    mount = new_mount()
+    put(mount, "chunk")
+    fd = os.open(os.path.join(mount.path, "chunk"), os.O_RDONLY)
+    result = run_command("umount", mount.path)
+    assert result.returncode != 0 and mount.path in result.stderr
+    assert_bytes(os.pread(fd, MIB, 0), payload("chunk", MIB), "open descriptor")
+    put(mount, "more")
+    os.close(fd)
+    mount.remount()
+    check(mount, "more")
+
+
+def test_umount_of_what_is_no_mount(temp_dir):
+    for path in (temp_dir, os.path.join(temp_dir, "absent")):
+        result = run_command("umount", path)
+        assert result.returncode != 0
+        assert path in result.stderr
+
+
+def test_plain_umount_works_as_well(new_mount):
+    """umount(8) knows nothing of kvcachefs: the daemon drains when the kernel says goodbye."""
+    mount = new_mount({"flush_interval_ms": 60_000})
+    put(mount, "chunk")
+    subprocess.run(["umount", mount.path], check=True)
+    mount._wait_for_end(60)
+    mount.start()
+    check(mount, "chunk")
+
+
+def test_drain_attribute(new_mount):
+    """setfattr -n user.kvcachefs.flush -v 1 MOUNTPOINT: afterwards a kill -9 loses nothing, whatever the durability."""
+    mount = new_mount({"durability": "none", "flush_interval_ms": 60_000})
+    for index in range(20):
+        put(mount, f"chunk{index}")
+    os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
+    mount.kill()
+    mount.start()
+    for index in range(20):
+        check(mount, f"chunk{index}")
+
+
+@pytest.mark.parametrize("durability", ["close", "sync"])
+def test_acknowledged_changes_survive_kill_9(durability, new_mount):
+    mount = new_mount({"durability": durability, "flush_interval_ms": 60_000})
+    for index in range(10):
+        put(mount, f"chunk{index}")
+    os.unlink(os.path.join(mount.path, "chunk3"))
+    put(mount, "replacement", 5000)
+    os.rename(os.path.join(mount.path, "replacement"), os.path.join(mount.path, "chunk4"))
+    os.mkdir(os.path.join(mount.path, "directory"))
+    mount.kill()
+    mount.start()
+    assert not os.path.exists(os.path.join(mount.path, "chunk3")), "a removed name came back"
+    with open(os.path.join(mount.path, "chunk4"), "rb") as file:
+        assert_bytes(file.read(), payload("replacement", 5000), "replaced name")
+    for index in (0, 1, 2, 5, 6, 7, 8, 9):
+        check(mount, f"chunk{index}")
+    assert sorted(os.listdir(mount.path)) == sorted([f"chunk{index}" for index in range(10) if index != 3] + ["directory"])
+
+
+def test_fsync_survives_kill_9_without_durability(new_mount):
+    mount = new_mount({"durability": "none", "flush_interval_ms": 60_000})
+    path = os.path.join(mount.path, "synced")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(fd, payload("synced", MIB))
+    os.fsync(fd)
+    mount.kill()
+    with contextlib.suppress(OSError):
+        os.close(fd)  # ENOTCONN or nothing; it frees the descriptor all the same
+    mount.start()
+    check(mount, "synced")
+
+
+def test_read_only_mount(new_mount):
+    mount = new_mount()
+    put(mount, "chunk")
+    mount.remount(ro=None)
+    check(mount, "chunk")
+    assert os.listdir(mount.path) == ["chunk"]
+    path = os.path.join(mount.path, "chunk")
+    for call in (lambda: os.open(path, os.O_WRONLY), lambda: os.open(path + "2", os.O_WRONLY | os.O_CREAT), lambda: os.unlink(path),
+                 lambda: os.rename(path, path + "2"), lambda: os.mkdir(path + "d"), lambda: os.chmod(path, 0o600), lambda: os.truncate(path, 0),
+                 lambda: os.setxattr(path, "user.a", b"b")):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EROFS
+    mount.stop()
+    del mount.options["ro"]
+    mount.start()
+    check(mount, "chunk")
+    put(mount, "more")
+
+
+# --- users ---
+
+
+def become(uid):
+    os.setgroups([])
+    os.setresgid(uid, uid, uid)
+    os.setresuid(uid, uid, uid)
+
+
+@pytest.mark.needs_root
+def test_allow_other_obeys_modes_of_two_users(new_mount):
+    mount = new_mount({"allow_other": None})
+    os.chmod(mount.path, 0o777)
+    alice, bob = 65534, 12345
+    join = lambda *names: os.path.join(mount.path, *names)  # noqa: E731
+
+    def by_alice():
+        become(alice)
+        os.umask(0o022)
+        os.mkdir(join("private"), 0o700)
+        os.mkdir(join("public"), 0o755)
+        for name, mode in (("private/f", 0o644), ("public/readable", 0o644), ("public/secret", 0o600), ("public/writable", 0o666)):
+            with open(join(name), "wb") as file:
+                file.write(b"alice")
+            os.chmod(join(name), mode)
+        os.mkdir(join("sticky"))
+        os.chmod(join("sticky"), 0o1777)
+        open(join("sticky", "hers"), "wb").close()
+
+    def by_bob():
+        become(bob)
+        refused = [lambda: os.listdir(join("private")), lambda: open(join("private", "f"), "rb"), lambda: open(join("public", "secret"), "rb"),
+                   lambda: open(join("public", "readable"), "r+b"), lambda: os.unlink(join("public", "readable")),
+                   lambda: open(join("public", "new"), "wb"), lambda: os.mkdir(join("public", "d")), lambda: os.chmod(join("public", "writable"), 0o600),
+                   lambda: os.unlink(join("sticky", "hers")), lambda: os.rename(join("sticky", "hers"), join("sticky", "his")),
+                   lambda: os.utime(join("public", "readable"), (1, 1)), lambda: os.chown(join("public", "writable"), bob, bob),
+                   lambda: os.setxattr(join("public", "readable"), "user.a", b"b")]
+        for index, call in enumerate(refused):
+            with pytest.raises(PermissionError):
+                call()
+                pytest.fail(f"refusal {index} did not come")
+        assert open(join("public", "readable"), "rb").read() == b"alice"
+        with open(join("public", "writable"), "r+b") as file:
+            file.write(b"bob")
+        assert not os.access(join("public", "readable"), os.W_OK) and os.access(join("public", "readable"), os.R_OK)
+        open(join("his"), "wb").close()
+        found = os.stat(join("his"))
+        assert (found.st_uid, found.st_gid) == (bob, bob)
+
+    in_process(by_alice)
+    in_process(by_bob)
+    mount.remount()
+    found = os.stat(join("public", "secret"))
+    assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (alice, alice, 0o600)
+    os.unlink(join("his"))
+    in_process(by_bob)
+
+
+@pytest.mark.needs_root
+def test_setgid_directory_gives_its_group(new_mount):
+    mount = new_mount({"allow_other": None})
+    shared = os.path.join(mount.path, "shared")
+    os.mkdir(shared)
+    os.chown(shared, 0, 4242)
+    os.chmod(shared, 0o2777)
+
+    def other():
+        become(12345)
+        os.close(os.open(os.path.join(shared, "f"), os.O_WRONLY | os.O_CREAT, 0o644))
+        os.mkdir(os.path.join(shared, "d"))
+
+    in_process(other)
+    assert os.stat(os.path.join(shared, "f")).st_gid == 4242
+    assert os.stat(os.path.join(shared, "d")).st_gid == 4242
+    assert os.stat(os.path.join(shared, "d")).st_mode & stat.S_ISGID
+
+
+@pytest.mark.needs_root
+def test_without_allow_other_only_the_mounting_user_gets_in(new_mount):
+    mount = new_mount()
+    os.chmod(mount.path, 0o777)
+
+    def other():
+        become(12345)
+        with pytest.raises(PermissionError):
+            os.listdir(mount.path)
+
+    in_process(other)
+
+
+@pytest.mark.needs_root
+def test_the_volume_is_closed_to_others(new_mount):
+    mount = new_mount({"allow_other": None})
+    put(mount, "chunk")
+    mount.drain()
+    assert stat.S_IMODE(os.stat(mount.volume).st_mode) == 0o700
+
+    def other():
+        become(12345)
+        with pytest.raises(PermissionError):
+            os.listdir(mount.volume)
+
+    in_process(other)
+
+
+CLONE_NEWNS = 0x20000
+MS_REC_PRIVATE = 0x4000 | 0x40000
+MS_BIND = 4096
+
+
+def private_fuse_device(directory):
+    """In a mount namespace of this process alone: /dev/fuse open to everybody, as distributions ship it, whatever this machine has."""
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def call(value):
+        if value != 0:
+            raise OSError(ctypes.get_errno(), "private_fuse_device: " + os.strerror(ctypes.get_errno()))
+
+    call(libc.unshare(CLONE_NEWNS))
+    call(libc.mount(b"none", b"/", None, MS_REC_PRIVATE, None))
+    device = os.path.join(directory, "fuse-device")
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(10, 229))
+    os.chmod(device, 0o666)
+    call(libc.mount(device.encode(), b"/dev/fuse", None, MS_BIND, None))
+
+
+@pytest.mark.needs_root
+def test_ordinary_user(temp_dir):
+    """uid 65534 mounts through fusermount3, with fewer features, and everything a cache needs works."""
+    user = 65534
+    base = os.path.join(temp_dir, "user")
+    os.mkdir(base)
+    os.chown(base, user, user)
+
+    def run():
+        private_fuse_device(temp_dir)
+        become(user)
+        os.environ["HOME"] = base
+        mount = Mount(base)
+        try:
+            mount.start()
+            put(mount, "chunk")
+            os.mkdir(os.path.join(mount.path, "d"))
+            found = os.stat(os.path.join(mount.path, "chunk"))
+            assert (found.st_uid, found.st_gid) == (user, user)
+            mount.remount()
+            check(mount, "chunk")
+            status = mount.status()
+            assert status["objects"]["total"] >= 1
+            mount.stop()
+        finally:
+            print(mount.log_text()[-3000:], file=sys.stderr)
+            mount.destroy()
+
+    in_process(run)
+
+
+def test_version_names_libraries_and_features():
+    result = run_command("--version")
+    assert result.returncode == 0
+    text = result.stdout.lower()
+    for word in ("kvcachefs", "fuse", "lmdb"):
+        assert word in text, f"--version does not tell of {word}: {text}"
+
+
+@pytest.mark.parametrize("command", [[], ["mount"], ["umount"], ["status"], ["info"], ["fsck"], ["rebuild"]], ids=lambda command: " ".join(command) or "-")
+def test_help_of_every_command(command):
+    result = run_command(*command, "--help")
+    assert result.returncode == 0
+    assert "usage" in result.stdout.lower() or "options" in result.stdout.lower()
+
+
+def test_unknown_command_is_refused():
+    result = run_command("no-such-command")
+    assert result.returncode != 0
+    assert "no-such-command" in result.stderr + result.stdout

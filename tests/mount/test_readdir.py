@@ -1,0 +1,173 @@
+"""Large flat directories: every name once, while another process adds and removes names; cookies that stay valid."""
+
+import ctypes
+import os
+import struct
+
+import pytest
+
+import kvc_env
+from kvc_process import Child, in_process, in_processes
+
+COUNT = 1_000_000 if kvc_env.LONG else 20_000 if kvc_env.QUICK else 100_000
+SYS_GETDENTS64 = 217
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def getdents(fd, size):
+    """[(name, cookie of the next entry, inode, type)] of one getdents64 call; empty at the end."""
+    buffer = ctypes.create_string_buffer(size)
+    done = _libc.syscall(SYS_GETDENTS64, fd, buffer, size)
+    if done < 0:
+        raise OSError(ctypes.get_errno(), "getdents64")
+    entries, at, data = [], 0, buffer.raw[:done]
+    while at < done:
+        inode, cookie, length, kind = struct.unpack_from("<QqHB", data, at)
+        name = data[at + 19:at + length].split(b"\0", 1)[0]
+        entries.append((name.decode(), cookie, inode, kind))
+        at += length
+    return entries
+
+
+def all_entries(path, size=4096):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        entries = []
+        while part := getdents(fd, size):
+            entries += part
+        return entries
+    finally:
+        os.close(fd)
+
+
+def make_names(directory, first, last):
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    for index in range(first, last):
+        os.close(os.open(f"{index:064x}_stable.bin", os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+
+
+@pytest.mark.deadline(3600 if kvc_env.LONG else 280)
+def test_every_name_once_while_others_come_and_go(root):
+    directory = root.join("flat")
+    os.mkdir(directory)
+    in_processes([(make_names, directory, 0, COUNT // 2), (make_names, directory, COUNT // 2, COUNT)])
+    expected = {f"{index:064x}_stable.bin" for index in range(COUNT)}
+    stop_reader, stop_writer = os.pipe()
+
+    def come_and_go():
+        os.set_blocking(stop_reader, False)
+        serial = 0
+        while True:
+            name = os.path.join(directory, f"coming{serial % 50}")
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT))
+            os.rename(name, os.path.join(directory, f"going{serial % 70}"))
+            if serial >= 30:
+                os.unlink(os.path.join(directory, f"going{(serial - 30) % 70}"))
+            serial += 1
+            try:
+                if os.read(stop_reader, 1):
+                    return serial
+            except BlockingIOError:
+                pass
+
+    def list_all():
+        for _ in range(2):
+            names = [entry.name for entry in os.scandir(directory)]
+            stable = [name for name in names if name.endswith("_stable.bin")]
+            assert len(stable) == len(set(stable)), "a name came twice"
+            assert set(stable) == expected, f"{len(expected - set(stable))} names are missing"
+            assert all(name.startswith(("coming", "going")) for name in names if not name.endswith("_stable.bin"))
+
+    busy = Child(come_and_go)
+    try:
+        in_process(list_all)
+    finally:
+        os.write(stop_writer, b"x")
+    assert busy.result() > 0
+    root.remount()
+    assert expected <= set(os.listdir(directory))
+
+
+@pytest.fixture
+def thousand(root):
+    directory = root.join("thousand")
+    os.mkdir(directory)
+    make_names(directory, 0, 1000)
+    os.mkdir(os.path.join(directory, "subdirectory"))
+    os.symlink("x", os.path.join(directory, "link"))
+    return directory
+
+
+def test_dot_entries_and_types(thousand):
+    entries = {name: (inode, kind) for name, _, inode, kind in all_entries(thousand)}
+    assert len(entries) == 1004
+    assert entries["."][1] == entries[".."][1] == entries["subdirectory"][1] == 4
+    assert entries["link"][1] == 10 and entries[f"{7:064x}_stable.bin"][1] == 8
+    for name in ("subdirectory", "link", f"{7:064x}_stable.bin"):
+        assert entries[name][0] == os.lstat(os.path.join(thousand, name)).st_ino
+
+
+@pytest.mark.parametrize("size", [280, 4096, 1 << 20])
+def test_any_buffer_size(size, thousand):
+    names = [name for name, _, _, _ in all_entries(thousand, size)]
+    assert len(names) == len(set(names)) == 1004
+
+
+def test_seekdir_returns_to_a_cookie(thousand):
+    fd = os.open(thousand, os.O_RDONLY | os.O_DIRECTORY)
+    entries = []
+    while part := getdents(fd, 1000):
+        entries += part
+    for position in (0, 1, 2, 500, 1002):
+        os.lseek(fd, entries[position][1], os.SEEK_SET)
+        rest = []
+        while part := getdents(fd, 4096):
+            rest += part
+        assert [entry[0] for entry in rest] == [entry[0] for entry in entries[position + 1:]], f"after the cookie of entry {position}"
+    os.lseek(fd, 0, os.SEEK_SET)
+    assert getdents(fd, 500)[0][0] == entries[0][0]
+    os.close(fd)
+
+
+def test_cookies_stay_valid_while_names_are_removed(thousand):
+    """`rm -r` and every cleaner: read some, remove them, go on reading from where one was."""
+    fd = os.open(thousand, os.O_RDONLY | os.O_DIRECTORY)
+    seen = []
+    while part := getdents(fd, 2000):
+        for name, _, _, kind in part:
+            if kind == 8:
+                seen.append(name)
+                os.unlink(os.path.join(thousand, name))
+    os.close(fd)
+    assert len(seen) == len(set(seen)) == 1000
+    assert sorted(os.listdir(thousand)) == ["link", "subdirectory"]
+
+
+def test_a_removed_directory_still_open_lists_nothing(root):
+    directory = root.join("gone")
+    os.mkdir(directory)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    os.rmdir(directory)
+    try:
+        names = {name for name, _, _, _ in getdents(fd, 4096)}
+    except FileNotFoundError:  # the usual answer; an empty listing is as good
+        names = set()
+    assert names <= {".", ".."}
+    with pytest.raises(FileNotFoundError):
+        os.open("new", os.O_WRONLY | os.O_CREAT, dir_fd=fd)
+    os.close(fd)
+
+
+def test_rewinddir_sees_new_names(thousand):
+    fd = os.open(thousand, os.O_RDONLY | os.O_DIRECTORY)
+    while getdents(fd, 1 << 16):
+        pass
+    make_names(thousand, 2000, 2001)
+    os.lseek(fd, 0, os.SEEK_SET)
+    names = []
+    while part := getdents(fd, 1 << 16):
+        names += [entry[0] for entry in part]
+    os.close(fd)
+    assert f"{2000:064x}_stable.bin" in names
+    assert len(names) == 1005

@@ -1,0 +1,308 @@
+#!/usr/bin/env bash
+# Runs kvcachefs's tests: installs what they need, builds, runs them, and leaves nothing behind. The last line of the
+# output is 'N passed, N failed'; the exit status is 0 only when none failed.
+set -euo pipefail
+here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
+repo=$(dirname "$here")
+
+usage() {
+  cat <<'EOF'
+Usage: tests/run.sh [OPTION...]
+
+Without options: the release build with every test, the unit, model and mount tests under AddressSanitizer with
+UndefinedBehaviorSanitizer and under ThreadSanitizer, and a short run of the fuzz targets; at most 40 minutes on 2 cores.
+  --quick          the release build only, with short model tests and no fuzzing; under 6 minutes
+  --long           the long forms of the tests (a million names, more random operations, more kill rounds)
+  --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
+  --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
+  --jobs N         so many compilers and unit tests at once (default: the number of processors)
+  --build-dir DIR  build below DIR instead of below build/
+  --no-install     do not install packages
+Temporary files go below $TMPDIR (default /var/tmp), which should be on a disk with some 5 GiB free.
+EOF
+}
+
+die() {
+  printf 'run.sh: %s\n' "$*" >&2
+  exit 2
+}
+
+mode=full clients=no install=yes jobs=$(nproc) build=$repo/build presets=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --quick) mode=quick ;;
+    --long) mode=long ;;
+    --clients) clients=yes ;;
+    --no-install) install=no ;;
+    --preset | --jobs | --build-dir)
+      [ $# -ge 2 ] || die "$1 needs a value"
+      case $1 in
+        --preset) presets+=("$2") ;;
+        --jobs) jobs=$2 ;;
+        --build-dir) build=$2 ;;
+      esac
+      shift
+      ;;
+    -h | --help)
+      usage
+      exit 0
+      ;;
+    *) die "unknown option '$1'; --help lists them" ;;
+  esac
+  shift
+done
+[[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs is '$jobs'; it must be a positive number"
+for preset in "${presets[@]}"; do
+  case $preset in
+    release | debug | asan | tsan | fuzz) ;;
+    *) die "--preset is '$preset'; it must be release, debug, asan, tsan or fuzz" ;;
+  esac
+done
+if [ ${#presets[@]} -eq 0 ]; then
+  presets=(release)
+  [ "$mode" = quick ] || presets+=(asan tsan fuzz)
+fi
+exec </dev/null
+
+# --- one temporary directory for everything, and its end ------------------------------------------------------------
+
+# The mark by which our processes are known, also those that became daemons: it is in their environment.
+root=$(mktemp -d "${TMPDIR:-/var/tmp}/kvcachefs-tests.XXXXXX")
+root=$(cd "$root" && pwd -P)
+chmod 1777 "$root" # tests run clients as other users
+export KVCACHEFS_TEST_RUN=${root##*/} TMPDIR=$root/tmp
+results=$root/results
+mkdir -m 1777 "$TMPDIR"
+mkdir "$results"
+
+# Neither this shell nor its subshells have it there: they were started before it was exported.
+marked_processes() {
+  { grep -lzxF "KVCACHEFS_TEST_RUN=$KVCACHEFS_TEST_RUN" /proc/[0-9]*/environ 2>/dev/null || true; } | cut -d / -f 3
+}
+
+# Mountpoints below the root, innermost first; read from the kernel's table because a dead mount cannot be looked at.
+mounts_left() {
+  awk -v root="$root/" 'index($5, root) == 1 { print $5 }' /proc/self/mountinfo | sort -r | while read -r path; do
+    printf '%b\n' "$path"
+  done
+}
+
+kill_processes() {
+  local pid
+  for pid in $(marked_processes); do
+    kill -KILL "$pid" 2>/dev/null || true
+  done
+}
+
+unmount_all() {
+  local path number
+  # A hung daemon's mount answers nobody; aborting its connection frees the processes that wait in it.
+  awk -v root="$root/" 'index($5, root) == 1 && / - fuse/ { print $3 }' /proc/self/mountinfo | while IFS=: read -r _ number; do
+    echo 1 2>/dev/null >"/sys/fs/fuse/connections/$number/abort" || true
+  done
+  mounts_left | while IFS= read -r path; do
+    umount -l "$path" 2>/dev/null || fusermount3 -u -z "$path" 2>/dev/null || true
+  done
+  losetup -l -n -O NAME,BACK-FILE 2>/dev/null | awk -v root="$root/" 'index($2, root) == 1 { print $1 }' |
+    while read -r path; do
+      losetup -d "$path" 2>/dev/null || true
+    done
+}
+
+running= # the process group of the stage at work
+clean_up() {
+  trap '' INT TERM HUP
+  if [ -n "$running" ]; then
+    kill -TERM -- "-$running" 2>/dev/null || true
+    for _ in {1..50}; do # test runners unmount in order when they are told to stop
+      kill -0 -- "-$running" 2>/dev/null || break
+      sleep 0.1
+    done
+  fi
+  kill_processes
+  unmount_all
+  kill_processes # what was freed by the unmount
+  rm -rf --one-file-system "$root"
+}
+trap clean_up EXIT
+trap 'echo "run.sh: interrupted" >&2; exit 130' INT
+trap 'echo "run.sh: terminated" >&2; exit 143' TERM HUP
+
+# --- stages ---------------------------------------------------------------------------------------------------------
+
+started=$SECONDS
+headline() { printf '\n=== %s (at %d:%02d)\n' "$*" $(((SECONDS - started) / 60)) $(((SECONDS - started) % 60)); }
+
+# stage NAME SECONDS COMMAND...: runs COMMAND in a process group of its own, for at most SECONDS, and records how it
+# ended in $results/NAME; what it leaves behind is a failure. Returns the command's status.
+stage() {
+  local name=$1 limit=$2 status=0
+  shift 2
+  headline "$name"
+  mkdir -p "$results/$name"
+  # A shell without job control starts background commands with SIGINT ignored, which tests would inherit.
+  env --default-signal=INT,QUIT setsid timeout --kill-after=20 "$limit" "$@" &
+  running=$!
+  wait "$running" || status=$?
+  running=
+  [ "$status" -ne 124 ] || printf 'run.sh: %s did not end within %d s\n' "$name" "$limit" | tee "$results/$name/timeout"
+  printf '%d\n' "$status" >"$results/$name/status"
+  look_for_leftovers >"$results/$name/leftovers"
+  if [ -s "$results/$name/leftovers" ]; then
+    printf 'run.sh: left behind by %s:\n' "$name"
+    cat "$results/$name/leftovers"
+    kill_processes
+    unmount_all
+    rm -rf --one-file-system "${TMPDIR:?}"
+    mkdir -m 1777 "$TMPDIR"
+  fi
+  return "$status"
+}
+
+look_for_leftovers() {
+  local pid command
+  mounts_left | sed 's/^/mount /'
+  for pid in $(marked_processes); do
+    # One that is about to end is none.
+    sleep 0.2
+    if command=$(tr '\0' ' ' 2>/dev/null <"/proc/$pid/cmdline") && [ -n "$command" ]; then
+      printf 'process %s: %s\n' "$pid" "$command"
+    fi
+  done
+  find "$TMPDIR" -mindepth 1 -maxdepth 1 -printf 'temporary file %p\n'
+}
+
+python=python3
+for candidate in /usr/bin/python3 python3; do # the distribution's has the distribution's pytest
+  if "$candidate" -c 'import pytest' 2>/dev/null; then
+    python=$candidate
+    break
+  fi
+done
+
+# Sanitizers find their shadow memory taken under the wide address randomisation of new kernels.
+plain_addresses=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then
+  plain_addresses=(setarch "$(uname -m)" -R)
+fi
+
+sanitizer_logs=$root/sanitizer
+mkdir -m 1777 "$sanitizer_logs"
+sanitizer_environment() {
+  # Reports go to files as well as into exit codes: nobody looks at the exit code of most daemons.
+  local common=log_path=$sanitizer_logs/report:print_stacktrace=1
+  export ASAN_OPTIONS=$common:detect_stack_use_after_return=1:strict_string_checks=1
+  export UBSAN_OPTIONS=$common:halt_on_error=1
+  export TSAN_OPTIONS=$common:halt_on_error=0:second_deadlock_stack=1:history_size=4
+}
+
+# Sanitizer reports of a stage are failures of it.
+collect_reports() {
+  local name=$1 report
+  for report in "$sanitizer_logs"/report.*; do
+    [ -s "$report" ] || continue
+    printf 'run.sh: sanitizer report of %s:\n' "$name"
+    head -n 80 "$report"
+    cat "$report" >>"$results/$name/reports"
+    rm -f "$report"
+  done
+}
+
+# configure_and_build REPO DIRECTORY PRESET JOBS TARGET
+configure_and_build() {
+  cd "$1" || return
+  if ! cmake --preset "$3" -B "$2" >"$2.log" 2>&1; then
+    cat "$2.log"
+    return 1
+  fi
+  grep libfuse "$2.log"
+  cmake --build "$2" --parallel "$4" --target "$5"
+}
+export -f configure_and_build
+
+build_preset() {
+  mkdir -p "$build"
+  stage "build-$1" 1800 bash -c 'configure_and_build "$@"' _ "$repo" "$build/$1" "$1" "$jobs" "${2-all}"
+}
+
+# run_ctest PRESET SECONDS CTEST_OPTION...
+run_ctest() {
+  local preset=$1 limit=$2
+  shift 2
+  local name=ctest-$preset
+  mkdir -p "$results/$name/gtest"
+  GTEST_OUTPUT="xml:$results/$name/gtest/" stage "$name" "$limit" "${runner[@]}" \
+    ctest --test-dir "$build/$preset" --parallel "$jobs" --output-on-failure --no-tests=error \
+    --output-junit "$results/$name/ctest.xml" "$@" || true
+  collect_reports "$name"
+}
+
+# run_pytest PRESET DIRECTORY SECONDS
+run_pytest() {
+  local preset=$1 name=pytest-$1-$2 limit=$3 directory=$repo/tests/$2
+  [ -d "$directory" ] || return 0
+  KVCACHEFS_BIN=$build/$preset/bin/kvcachefs KVCACHEFS_TESTS_BIN=$build/$preset/tests-bin stage "$name" "$limit" \
+    "${runner[@]}" "$python" -B -m pytest -q -p no:cacheprovider --rootdir "$repo/tests" --basetemp "$root/pytest" "$directory" \
+    -o junit_family=xunit2 --junitxml "$results/$name/pytest.xml" --durations=5 || true
+  collect_reports "$name"
+}
+
+run_preset() {
+  local preset=$1
+  runner=()
+  unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+  export KVCACHEFS_TIMEOUT_SCALE=1
+  if [ "$preset" = fuzz ]; then
+    build_preset fuzz kvcachefs_fuzzers || return 0
+    sanitizer_environment
+    run_ctest fuzz 900 -L '^fuzz$'
+    return
+  fi
+  build_preset "$preset" || return 0
+  case $preset in
+    release | debug)
+      if [ "$mode" = quick ]; then
+        run_ctest "$preset" 300 -LE '^slow$'
+      else
+        run_ctest "$preset" 1200
+      fi
+      run_pytest "$preset" scripts 300
+      run_pytest "$preset" calls 900
+      run_pytest "$preset" mount 1200
+      run_pytest "$preset" crash 1200
+      ;;
+    asan | tsan)
+      runner=("${plain_addresses[@]}")
+      export KVCACHEFS_TIMEOUT_SCALE=8
+      sanitizer_environment
+      run_ctest "$preset" 1200 -L '^(unit|model)$'
+      run_pytest "$preset" calls 1200
+      run_pytest "$preset" mount 1200
+      ;;
+  esac
+}
+
+case $mode in
+  quick) export KVCACHEFS_QUICK=1 ;;
+  long) export KVCACHEFS_LONG=1 ;;
+esac
+sets=(--tests)
+if [[ " ${presets[*]} " == *" fuzz "* ]]; then sets+=(--fuzz); fi
+if [ "$clients" = yes ]; then sets+=(--clients); fi
+if [ "$install" = yes ]; then
+  # Without the mark: a service that a package starts is none of ours.
+  stage install 900 env -u KVCACHEFS_TEST_RUN "$repo/mount-scripts/install-deps.sh" "${sets[@]}" || die "installing what the tests need failed"
+fi
+for preset in "${presets[@]}"; do
+  run_preset "$preset"
+done
+if [ "$clients" = yes ]; then
+  unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+  export KVCACHEFS_TIMEOUT_SCALE=1 KVCACHEFS_BIN=$build/release/bin/kvcachefs
+  if build_preset release; then
+    stage clients 1800 "$repo/tests/clients/run.sh" --junitxml "$results/clients/pytest.xml" || true
+  fi
+fi
+
+headline "results"
+"$python" -B "$here/count_results.py" "$results"

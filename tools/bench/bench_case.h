@@ -1,0 +1,49 @@
+// One thing that is measured: a workload with its parameters, run on every directory in turn, round after round.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "store/base/result.h"
+#include "tools/bench/bench_settings.h"
+#include "tools/common/report.h"
+#include "tools/common/target.h"
+
+namespace kvcachefs {
+
+struct BenchContext {
+  const BenchSettings& settings;
+  Report& report;
+};
+
+// A directory of this case's own, below a target; `root` ends with a slash.
+struct CaseDir {
+  const Target& target;
+  std::string root;
+};
+
+// Used by one thread. The order is: set_up(), prepare() on every directory, then rounds of round() on every directory.
+class BenchCase {
+ public:
+  virtual ~BenchCase() = default;
+
+  virtual std::string workload() const = 0;
+  virtual std::string scenario() const = 0;
+  // On each directory, at its fullest.
+  virtual uint64_t bytes_needed() const = 0;
+  // Whether the raw rates of the volume are to be measured beside it.
+  virtual bool wants_raw_limit() const { return false; }
+
+  // Takes memory; once.
+  virtual Status set_up(BenchContext&) { return {}; }
+  // Writes what the rounds read.
+  virtual Status prepare(BenchContext&, const CaseDir&) { return {}; }
+  virtual Status round(BenchContext&, const CaseDir&, unsigned round) = 0;
+
+ protected:
+  Metric metric(std::string measure, std::string unit, Limit limit = Limit::kNone) const {
+    return {workload(), scenario(), std::move(measure), std::move(unit), limit};
+  }
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,215 @@
+// Every workload at a tiny scale on plain directories: what it reports, and that it leaves nothing behind.
+#include <fstream>
+#include <set>
+
+#include <gtest/gtest.h>
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tools/bench/bench_command.h"
+#include "tools/bench/bench_runner.h"
+#include "tools/bench/conversation.h"
+#include "tools/bench/presets.h"
+#include "tools/bench/restore_pass.h"
+#include "tools/common/test_directory.h"
+
+namespace kvcachefs {
+namespace {
+
+BenchSettings tiny(const std::string& workload) {
+  BenchSettings settings;
+  settings.workloads = {workload};
+  settings.rounds = 2;
+  settings.sizes = {16 * kKiB};
+  settings.styles = {AccessStyle::kRead};
+  settings.threads = {1, 2};
+  settings.pass_bytes = 256 * kKiB;
+  settings.pool_bytes = 64 * kMiB;
+  settings.scale = 1e-5;
+  settings.time_scale = 1e4;
+  settings.seed = 1;
+  settings.keep_caches = true;  // tests do not empty the page cache of the machine they run on
+  return settings;
+}
+
+class BenchTest : public ::testing::Test {
+ protected:
+  explicit BenchTest(TestDirectory::On where = TestDirectory::On::kMemory) : a_(where), b_(where) {}
+
+  // The metrics by (dir, name); checks what every report must hold.
+  std::set<std::pair<std::string, std::string>> run(BenchSettings settings) {
+    settings.dirs = {a_.path(), b_.path()};
+    Report report(settings.dirs);
+    const Status done = run_bench(settings, report);
+    EXPECT_TRUE(done) << done.error().message;
+    EXPECT_TRUE(a_.empty() && b_.empty());
+    std::set<std::pair<std::string, std::string>> metrics;
+    for (const auto& entry : nlohmann::json::parse(report.json())) {
+      EXPECT_LE(entry["min"], entry["median"]) << entry;
+      EXPECT_LE(entry["median"], entry["max"]) << entry;
+      if (entry["workload"] == settings.workloads[0]) metrics.emplace(entry["dir"], entry["metric"]);
+    }
+    return metrics;
+  }
+  void expect_on_both(const std::set<std::pair<std::string, std::string>>& metrics, const std::string& name) {
+    EXPECT_TRUE(metrics.contains({a_.path(), name}) && metrics.contains({b_.path(), name})) << name;
+  }
+  TestDirectory a_, b_;
+};
+
+// tmpfs takes O_DIRECT only from Linux 6.6 on.
+class BenchOnDiskTest : public BenchTest {
+ protected:
+  BenchOnDiskTest() : BenchTest(TestDirectory::On::kDisk) {}
+};
+
+TEST_F(BenchOnDiskTest, RestoreInEveryStyle) {
+  BenchSettings settings = tiny("restore");
+  settings.styles = {AccessStyle::kRead, AccessStyle::kOdirect,    AccessStyle::kMmap,
+                     AccessStyle::kVllm, AccessStyle::kLmcacheGds, AccessStyle::kSglang};
+  const auto metrics = run(settings);
+  for (const AccessStyle style : settings.styles) {
+    const std::string name(access_style_name(style));
+    expect_on_both(metrics, "16K/" + name + "/1t/cold_rate");
+    expect_on_both(metrics, "16K/" + name + "/2t/warm_load_p99");
+    expect_on_both(metrics, "16K/" + name + "/2t/warm_client_cpu");
+  }
+}
+
+TEST_F(BenchTest, RestoreWithFewerBuffersThanChunks) {
+  BenchSettings settings = tiny("restore");
+  settings.hot_buffers = true;
+  expect_on_both(run(settings), "16K/read/2t/warm_rate");
+}
+
+TEST_F(BenchTest, Store) {
+  const auto metrics = run(tiny("store"));
+  for (const char* name : {"return_rate", "durable_rate", "time_to_durable", "put_p99", "put_minus_copy_p50"}) {
+    expect_on_both(metrics, std::string("16K/read/2t/") + name);
+  }
+}
+
+TEST_F(BenchTest, LongContext) {
+  const auto metrics = run(tiny("long-context"));
+  expect_on_both(metrics, "256tokens/1560files-of-4K/read/cold_rate");
+  expect_on_both(metrics, "2048tokens/192files-of-4K/read/warm_time");
+}
+
+TEST_F(BenchTest, Contexts) {
+  const auto metrics = run(tiny("contexts"));
+  expect_on_both(metrics, "10x5turns/4K/read/turn1_store");
+  expect_on_both(metrics, "10x5turns/4K/read/turn5_restore");
+}
+
+TEST_F(BenchTest, MultiRound) {
+  const auto metrics = run(tiny("multi-round"));
+  expect_on_both(metrics, "15users/20rounds/4K/read/ttft_p99");
+  expect_on_both(metrics, "15users/20rounds/4K/read/hit_ratio");
+}
+
+TEST_F(BenchTest, Probe) {
+  const auto metrics = run(tiny("probe"));
+  expect_on_both(metrics, "read/1t/present_rate");
+  expect_on_both(metrics, "read/2t/absent_rate");
+}
+
+TEST_F(BenchTest, Scan) {
+  const auto metrics = run(tiny("scan"));
+  expect_on_both(metrics, "4sidecars/cold_rate");
+  expect_on_both(metrics, "4sidecars/warm_time");
+}
+
+TEST_F(BenchOnDiskTest, Raw) {
+  const auto metrics = run(tiny("raw"));
+  expect_on_both(metrics, "1M/1M-depth-8/read_rate");
+  expect_on_both(metrics, "1M/1M-depth-8/write_rate");
+}
+
+TEST_F(BenchTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+  BenchSettings settings = tiny("long-context");
+  settings.scale = 1e5;
+  settings.dirs = {a_.path()};
+  Report report(settings.dirs);
+  const Status done = run_bench(settings, report);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::kNoSpace);
+  EXPECT_NE(done.error().message.find("--scale"), std::string::npos) << done.error().message;
+  EXPECT_TRUE(a_.empty());
+}
+
+TEST(RestorePass, AWrongByteFailsThePass) {
+  for (const size_t slots : {64u, 1u}) {
+    const TestDirectory directory;
+    const std::string root = directory.path() + "/";
+    const PassSpec spec{AccessStyle::kRead, 16 * kKiB, 1};
+    const std::vector<Chain> chains = {chunk_chain(spec.style, 5, 0, 8)};
+    ASSERT_TRUE(store_chains(root, spec, chains));
+    auto pool = SlotPool::create(spec.chunk_bytes, slots, 1, kMiB);
+    ASSERT_TRUE(restore_pass(root, spec, chains, *pool));
+    std::fstream file(root + chains[0][3].path, std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(7777);
+    file.put('!');
+    file.close();
+    const auto pass = restore_pass(root, spec, chains, *pool);
+    ASSERT_FALSE(pass) << slots;
+    EXPECT_NE(pass.error().message.find(chains[0][3].path), std::string::npos) << pass.error().message;
+  }
+}
+
+TEST(RestorePass, AMissingChunkIsNamed) {
+  const TestDirectory directory;
+  const PassSpec spec{AccessStyle::kVllm, 16 * kKiB, 2};
+  const std::vector<Chain> chains = {chunk_chain(spec.style, 5, 0, 8)};
+  ASSERT_TRUE(store_chains(directory.path() + "/", spec, chains));
+  std::filesystem::remove(directory.path() + "/" + chains[0][7].path);
+  auto pool = SlotPool::create(spec.chunk_bytes, 8, 2, kMiB);
+  const auto pass = restore_pass(directory.path() + "/", spec, chains, *pool);
+  ASSERT_FALSE(pass);
+  EXPECT_NE(pass.error().message.find(chains[0][7].path), std::string::npos);
+}
+
+TEST(Conversation, EveryTurnExtendsTheOneBeforeOnAnotherInstance) {
+  const ConversationShape shape{.conversations = 3, .turns = 4, .first_tokens = 512, .turn_tokens = 300};
+  const auto requests = conversation_requests(shape, 9, 2, 2);
+  ASSERT_EQ(requests.size(), 12u);
+  for (size_t i = 3; i < requests.size(); ++i) {
+    const EngineRequest &earlier = requests[i - 3], &later = requests[i];
+    EXPECT_NE(earlier.instance, later.instance);
+    ASSERT_LE(earlier.keys.size(), later.keys.size());
+    EXPECT_TRUE(std::equal(earlier.keys.begin(), earlier.keys.end(), later.keys.begin()));
+  }
+  EXPECT_DOUBLE_EQ(requests[11].arrival_s, 5.5);
+  EXPECT_EQ(conversation_chunks(shape), 3 * (1412 / kConversationChunkTokens));
+}
+
+int run_command(std::vector<std::string> arguments) {
+  CLI::App app;
+  const Subcommand bench = add_bench_command(app);
+  std::ranges::reverse(arguments);  // CLI11 takes them last first
+  app.parse(arguments);
+  return bench.run();
+}
+
+TEST(BenchCommand, ReportsUsageErrors) {
+  const TestDirectory directory;
+  const std::string dir = "--dir=" + directory.path();
+  EXPECT_EQ(run_command({"bench", "bogus", dir}), kExitUsage);
+  EXPECT_EQ(run_command({"bench", "restore", dir, "--size=5000"}), kExitUsage);
+  EXPECT_EQ(run_command({"bench", "restore", dir, "--style=tape"}), kExitUsage);
+  EXPECT_EQ(run_command({"bench", "restore", dir + "/none"}), kExitFailed);
+  EXPECT_THROW(run_command({"bench", "restore"}), CLI::RequiredError);
+}
+
+TEST(BenchCommand, PrintsJson) {
+  const TestDirectory directory;
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(run_command({"bench", "restore", "--dir", directory.path(), "--size", "64K", "--threads", "1",
+                         "--keep-caches", "--rounds", "1", "--pass-bytes", "256K", "--json"}),
+            kExitOk);
+  const auto json = nlohmann::json::parse(::testing::internal::GetCapturedStdout(), nullptr, false);
+  ASSERT_TRUE(json.is_array());
+  EXPECT_FALSE(json.empty());
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,33 @@
+#include "tools/bench/conversation.h"
+
+#include "tools/common/payload.h"
+
+namespace kvcachefs {
+namespace {
+uint64_t tokens_at(const ConversationShape& shape, unsigned turn) {
+  return shape.first_tokens + turn * shape.turn_tokens;
+}
+}  // namespace
+
+std::vector<EngineRequest> conversation_requests(const ConversationShape& shape, uint64_t salt, unsigned instances,
+                                                 double requests_per_s) {
+  std::vector<EngineRequest> requests;
+  for (unsigned turn = 0; turn < shape.turns; ++turn) {
+    for (unsigned conversation = 0; conversation < shape.conversations; ++conversation) {
+      EngineRequest request;
+      request.arrival_s = static_cast<double>(requests.size()) / requests_per_s;
+      request.instance = (conversation + turn) % instances;
+      request.input_tokens = tokens_at(shape, turn);
+      const uint64_t base = mix64(salt + conversation);
+      for (uint64_t i = 0; i < request.input_tokens / kConversationChunkTokens; ++i) request.keys.push_back(base + i);
+      requests.push_back(std::move(request));
+    }
+  }
+  return requests;
+}
+
+uint64_t conversation_chunks(const ConversationShape& shape) {
+  return shape.conversations * (tokens_at(shape, shape.turns - 1) / kConversationChunkTokens);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,49 @@
+// Reading chains of chunks back, timed; shared by the workloads that restore.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/base/result.h"
+#include "tools/bench/bench_case.h"
+#include "tools/common/access_style.h"
+#include "tools/common/phase.h"
+#include "tools/common/slot.h"
+
+namespace kvcachefs {
+
+using Chain = std::vector<ChunkName>;
+
+struct PassSpec {
+  AccessStyle style = AccessStyle::kRead;
+  uint64_t chunk_bytes = 0;
+  unsigned threads_per_chain = 1;
+};
+
+struct PassResult {
+  PhaseCost cost;
+  std::vector<double> load_us;  // of each chunk, in no order
+  uint64_t bytes = 0;
+};
+
+// A pool that fits `chunks` chunks of the pass, or as many as the settings allow.
+Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, size_t chunks, unsigned threads);
+
+// Writes the chains, each by a thread of its own in prefix order.
+Status store_chains(const std::string& root, const PassSpec& spec, std::span<const Chain> chains);
+
+// Reads every chain once, in prefix order, chains side by side; with several threads per chain each takes the next
+// chunk. Then, off the clock, checks every byte, reading again what the pool could not keep.
+Result<PassResult> restore_pass(const std::string& root, const PassSpec& spec, std::span<const Chain> chains,
+                                SlotPool& pool);
+
+// Rate, latencies, CPU and counters of a pass, as "<phase>_rate" and so on.
+void report_pass(Report& report, const Metric& base, size_t dir, const std::string& phase, const PassResult& pass);
+
+// The cold phase, the warm one, and after `--restart-command` on a kvcachefs a third, reported under `base`.
+Status restore_phases(BenchContext& context, const CaseDir& dir, const Metric& base, const PassSpec& spec,
+                      std::span<const Chain> chains, SlotPool& pool);
+
+}  // namespace kvcachefs

@@ -1,0 +1,34 @@
+// One stretch of zeroed, faulted-in, page-aligned memory, on huge pages where the kernel gives them: O_DIRECT into
+// small pages costs half the rate, and a page fault inside a timed region costs more than the read it lands.
+#pragma once
+
+#include <cstddef>
+#include <span>
+#include <utility>
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+class Arena {
+ public:
+  static Result<Arena> create(size_t bytes);
+  Arena() = default;
+  Arena(Arena&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), bytes_(std::exchange(other.bytes_, 0)) {}
+  Arena& operator=(Arena&& other) noexcept;
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  ~Arena();
+
+  std::span<std::byte> span() const { return {memory_, bytes_}; }
+
+ private:
+  std::byte* memory_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+// What may be taken for buffers without pushing the machine into swap or emptying its page cache.
+size_t default_pool_bytes();
+
+}  // namespace kvcachefs

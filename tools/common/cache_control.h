@@ -1,0 +1,19 @@
+// Draining what was written and dropping what is cached, between the phases of a measurement.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Waits until what was written under `directory` is on its volume: the drain attribute of a kvcachefs, else syncfs().
+Status drain_writes(const std::string& directory);
+
+// Makes the next reads under `directory` cold, as far as this process may: the page cache of the machine, or file by
+// file where that is not permitted, and the daemon's memory where it is a kvcachefs that offers it. What could not be
+// done comes back as sentences for the user; only a directory that cannot be walked is an error.
+Result<std::vector<std::string>> drop_caches(const std::string& directory);
+
+}  // namespace kvcachefs

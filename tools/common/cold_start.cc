@@ -1,0 +1,17 @@
+#include "tools/common/cold_start.h"
+
+#include "tools/common/cache_control.h"
+
+namespace kvcachefs {
+
+Status cold_start(const std::string& directory, bool keep_caches, Report& report) {
+  if (keep_caches) {
+    report.note("caches were kept (--keep-caches): \"cold\" reads may be warm");
+    return {};
+  }
+  KVC_ASSIGN(const auto notes, drop_caches(directory));
+  for (const std::string& note : notes) report.note(note);
+  return {};
+}
+
+}  // namespace kvcachefs

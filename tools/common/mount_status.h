@@ -1,0 +1,35 @@
+// What a mounted kvcachefs tells of itself in `.kvcachefs/status` at its root. Other directories have none of this.
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace kvcachefs {
+
+// Every number of the status by its dotted path, "reads.bytes_from_ram".
+using StatusNumbers = std::map<std::string, double>;
+
+struct MountStatus {
+  std::string root;    // the mount point
+  pid_t pid = 0;       // of the daemon; 0 if the status does not say
+  std::string volume;  // the backing directory; empty if it cannot be told
+  StatusNumbers numbers;
+};
+
+// The mount that `directory` lies in; nothing when it is not a kvcachefs, or its status cannot be read.
+std::optional<MountStatus> read_mount_status(const std::string& directory);
+
+// The root of the file system that `directory` lies in: the last ancestor with the same st_dev.
+std::string file_system_root(const std::string& directory);
+
+// The numbers of a JSON document; empty when it is none. Fills pid and volume where named.
+MountStatus parse_mount_status(std::string_view json);
+
+// after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors) that changed.
+StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& after);
+
+}  // namespace kvcachefs

@@ -1,0 +1,50 @@
+#include "tools/common/phase.h"
+
+#include <algorithm>
+#include <barrier>
+#include <mutex>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "tools/common/cpu_time.h"
+
+namespace kvcachefs {
+
+Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
+                            const std::function<Status(unsigned)>& body) {
+  const auto before = read_mount_status(directory);
+  const auto daemon_before = before ? process_cpu_s(before->pid) : std::nullopt;
+  PhaseCost cost;
+  Status outcome;
+  std::mutex mutex;  // guards cost.client_cpu_s, outcome and end
+  double start = 0, end = 0;
+  // The last to arrive reads the clock before anyone goes on.
+  std::barrier gate(static_cast<ptrdiff_t>(threads), [&]() noexcept { start = monotonic_s(); });
+  auto work = [&](unsigned thread) {
+    gate.arrive_and_wait();
+    const double cpu = thread_cpu_s();
+    Status done = body(thread);
+    const double used = thread_cpu_s() - cpu;
+    const double finished = monotonic_s();
+    std::lock_guard lock(mutex);
+    cost.client_cpu_s += used;
+    end = std::max(end, finished);
+    if (!done && outcome) outcome = std::move(done);
+  };
+  std::vector<std::jthread> workers;
+  for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work, i);
+  workers.clear();  // joins
+  cost.wall_s = end - start;
+  if (!outcome) return std::unexpected(std::move(outcome).error());
+  if (before) {
+    const auto daemon_after = process_cpu_s(before->pid);
+    if (daemon_before && daemon_after) cost.daemon_cpu_s = *daemon_after - *daemon_before;
+    if (const auto after = read_mount_status(directory)) {
+      cost.counters = counter_changes(before->numbers, after->numbers);
+    }
+  }
+  return cost;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,87 @@
+// `kvcachefs info`: the facts that the mount tells of one file.
+#include <sys/stat.h>
+#include <sys/xattr.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "tools/commands.h"
+#include "tools/mount_table.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr std::string_view kPrefix = "user.kvcachefs.";
+
+// The answer of listxattr or getxattr, whose size may change between the two calls.
+template <class Call>
+Result<std::string> attribute_bytes(const std::string& what, const Call& call) {
+  std::string bytes;
+  while (true) {
+    const ssize_t wanted = call(nullptr, 0);
+    if (wanted < 0) return fail_errno(errno, what);
+    bytes.resize(static_cast<size_t>(wanted));
+    const ssize_t got = call(bytes.data(), bytes.size());
+    if (got >= 0) {
+      bytes.resize(static_cast<size_t>(got));
+      return bytes;
+    }
+    if (errno != ERANGE) return fail_errno(errno, what);
+  }
+}
+
+Status print_facts(const std::string& path) {
+  KVC_ASSIGN(const std::string resolved, resolve_path(path));
+  KVC_ASSIGN(const MountEntry mount, enclosing_mount(resolved));
+  struct stat info {};
+  if (::stat(path.c_str(), &info) != 0) return fail_errno(errno, path);
+  fmt::print("{:<14}{}\n{:<14}{}\n{:<14}{}\n{:<14}{}\n", "path", resolved, "mount", mount.mountpoint, "size_bytes",
+             info.st_size, "allocated", info.st_blocks * 512);
+  KVC_ASSIGN(const std::string names, attribute_bytes(path, [&](char* buffer, size_t size) {
+               return listxattr(path.c_str(), buffer, size);
+             }));
+  for (size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
+    const std::string name = names.c_str() + at;
+    if (!name.starts_with(kPrefix)) continue;
+    auto value = attribute_bytes(path + ": " + name, [&](char* buffer, size_t size) {
+      return getxattr(path.c_str(), name.c_str(), buffer, size);
+    });
+    if (!value && value.error().sys_errno == ENODATA) continue;  // no longer true since they were listed
+    if (!value) return std::unexpected(std::move(value).error());
+    fmt::print("{:<14}{}\n", name.substr(kPrefix.size()), *value);
+  }
+  return {};
+}
+
+int run(const std::vector<std::string>& paths) {
+  int code = kExitOk;
+  for (const std::string& path : paths) {
+    if (&path != &paths.front()) fmt::print("\n");
+    if (Status status = print_facts(path); !status) {
+      std::fprintf(stderr, "kvcachefs info: %s\n", status.error().message.c_str());
+      code = kExitFailed;
+    }
+  }
+  return code;
+}
+
+}  // namespace
+
+Subcommand add_info_command(CLI::App& parent) {
+  auto paths = std::make_shared<std::vector<std::string>>();
+  CLI::App* app = parent.add_subcommand("info", "Tell where a file of a mount lies, its kind, checksums and hits");
+  app->add_option("PATH", *paths, "Files or directories of a mounted kvcachefs")->required();
+  app->footer("The same facts are the attributes user.kvcachefs.* (getfattr -d -m user.kvcachefs PATH).");
+  return {app, [paths] { return run(*paths); }};
+}
+
+}  // namespace kvcachefs

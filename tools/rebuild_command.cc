@@ -1,0 +1,62 @@
+// `kvcachefs rebuild`: makes the index of a volume anew from its checkpoint and journals.
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "store/base/clock.h"
+#include "store/check/offline_node.h"
+#include "store/store.h"
+#include "tools/commands.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// The index goes while the lock is held; the store then takes the lock for itself.
+Result<StoreOptions> remove_old_index(const OfflineRequest& request) {
+  KVC_ASSIGN(const OfflineNode node, open_offline_node(request));
+  KVC_TRY(remove_index(node.index_directory));
+  StoreOptions options;
+  options.node = node.identity.node;
+  options.index_directory = node.index_directory;
+  return options;
+}
+
+Status rebuild(const OfflineRequest& request) {
+  const int64_t started_ns = system_clock().monotonic_ns();
+  KVC_ASSIGN(const StoreOptions options, remove_old_index(request));
+  KVC_ASSIGN(auto volume, open_posix_volume(request.volume, {}));
+  KVC_ASSIGN(auto store, open_store(volume, options, system_clock(), "command=rebuild"));
+  const StoreStatus status = store->status();
+  KVC_TRY(store->close());
+  fmt::print("rebuilt {} in {:.2f} s: {} objects ({} directories), {} journal batches replayed, {} bodies verified, "
+             "{} dropped\n",
+             options.index_directory, static_cast<double>(system_clock().monotonic_ns() - started_ns) / 1e9,
+             status.objects_total, status.directories, status.replayed_batches, status.verified_bodies,
+             status.dropped_bodies);
+  return {};
+}
+
+int run(const OfflineRequest& request) {
+  Status status = rebuild(request);
+  if (status) return kExitOk;
+  std::fprintf(stderr, "kvcachefs rebuild: %s\n", status.error().message.c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+
+Subcommand add_rebuild_command(CLI::App& parent) {
+  auto request = std::make_shared<OfflineRequest>();
+  request->purpose = "rebuild";
+  CLI::App* app = parent.add_subcommand("rebuild", "Make the index anew from the checkpoint and the journals");
+  app->add_option("VOLUME", request->volume, "A volume that is not mounted")->required();
+  app->add_option("--node", request->node, "Which node's, where the volume has several");
+  app->add_option("--index", request->index_directory, "Where the index lies, when mounts give the option index=");
+  return {app, [request] { return run(*request); }};
+}
+
+}  // namespace kvcachefs

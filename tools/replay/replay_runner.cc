@@ -1,0 +1,117 @@
+#include "tools/replay/replay_runner.h"
+
+#include <algorithm>
+#include <optional>
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "tools/common/cache_control.h"
+#include "tools/common/cold_start.h"
+#include "tools/common/interrupt.h"
+#include "tools/common/progress.h"
+#include "tools/common/target.h"
+#include "tools/replay/chunk_plan.h"
+#include "tools/replay/volume_io.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr const char* kWorkload = "replay";
+
+std::string scenario(const ReplaySettings& settings) {
+  const RunOptions& run = settings.run;
+  return fmt::format("{}tokens-of-{}/{}/{}/{}workers", settings.engine.chunk_tokens,
+                     format_size(settings.engine.chunk_bytes), access_style_name(settings.engine.style),
+                     run.open_loop ? fmt::format("open-{:g}x", run.time_scale) : "closed", run.workers);
+}
+
+double counter(const PhaseCost& cost, const char* path) {
+  const auto found = cost.counters.find(path);
+  return found == cost.counters.end() ? 0 : found->second;
+}
+
+// Accuracy: of the bytes read ahead, how many were used. Coverage: of the bytes read, how many were there already.
+void report_prefetch(Report& report, const std::string& scene, size_t dir, const PhaseCost& cost, double read_bytes) {
+  const double ahead = counter(cost, "prefetch.read_bytes");
+  if (ahead <= 0) return;
+  auto add = [&](const char* measure, double of, double whole) {
+    if (whole > 0) report.add({kWorkload, scene, measure, "%"}, dir, 100 * of / whole);
+  };
+  add("prefetch_accuracy", counter(cost, "prefetch.used_bytes"), ahead);
+  add("prefetch_waste", counter(cost, "prefetch.wasted_bytes"), ahead);
+  add("prefetch_coverage", counter(cost, "prefetch.used_bytes"), read_bytes);
+}
+
+class Replay {
+ public:
+  Replay(const ReplaySettings& settings, const Trace& trace, Report& report)
+      : settings_(settings),
+        trace_(trace),
+        report_(report),
+        scene_(scenario(settings)),
+        bytes_(file_bytes(settings.engine.style, settings.engine.chunk_bytes)) {}
+
+  Status round(const Target& target, unsigned number, Progress& progress);
+
+ private:
+  const ReplaySettings& settings_;
+  const Trace& trace_;
+  Report& report_;
+  std::string scene_;
+  uint64_t bytes_;
+};
+
+Status Replay::round(const Target& target, unsigned number, Progress& progress) {
+  const auto requests =
+      engine_requests(trace_, settings_.engine.chunk_tokens, settings_.requests, settings_.seed + number);
+  KVC_ASSIGN(const std::string root, target.make_dir(std::to_string(number)));
+  KVC_TRY(cold_start(root, settings_.keep_caches, report_));
+  progress.show(fmt::format("round {} {}", number + 1, target.directory()));
+  const VolumeIo before = read_volume_io(root);
+  KVC_ASSIGN(const RunResult result,
+             run_requests(root, settings_.engine, settings_.run, requests, [&] { progress.advance(); }));
+  KVC_TRY(drain_writes(root));
+  const VolumeIo after = read_volume_io(root);
+  const size_t dir = target.index();
+  report_outcomes(report_, kWorkload, scene_, dir, result.outcomes, bytes_);
+  report_.add({kWorkload, scene_, "wall_time", "s"}, dir, result.cost.wall_s);
+  constexpr double kGiBDouble = static_cast<double>(kGiB);
+  report_.add({kWorkload, scene_, "volume_read", "GiB"}, dir, (after.read_bytes - before.read_bytes) / kGiBDouble);
+  report_.add({kWorkload, scene_, "volume_written", "GiB"}, dir,
+              (after.written_bytes - before.written_bytes) / kGiBDouble);
+  uint64_t hits = 0, stored = 0;
+  for (const RequestOutcome& one : result.outcomes) {
+    hits += one.hit_chunks;
+    stored += one.stored_chunks;
+  }
+  report_prefetch(report_, scene_, dir, result.cost, static_cast<double>(hits * bytes_));
+  add_costs(report_, {kWorkload, scene_, "", ""}, dir, "", result.cost, static_cast<double>((hits + stored) * bytes_));
+  return target.remove_dir(root);
+}
+
+}  // namespace
+
+Status run_replay(const ReplaySettings& settings, const Trace& trace, Report& report) {
+  KVC_TRY(check_chunk_tokens(settings.engine.chunk_tokens, trace.block_tokens));
+  KVC_ASSIGN(std::vector<Target> targets, open_targets(settings.dirs, "replay"));
+  const auto requests = engine_requests(trace, settings.engine.chunk_tokens, settings.requests, settings.seed);
+  const PlanTotals totals = plan_totals(requests);
+  report.note(fmt::format(
+      "{} requests, {} tokens, {} chunks, {} of them distinct: {} on the volume if nothing is evicted", requests.size(),
+      totals.input_tokens, totals.chunks, totals.distinct_chunks,
+      format_size(totals.distinct_chunks * file_bytes(settings.engine.style, settings.engine.chunk_bytes))));
+  Replay replay(settings, trace, report);
+  Progress progress(requests.size() * settings.rounds * targets.size());
+  for (unsigned round = 0; round < settings.rounds; ++round) {
+    for (size_t i = 0; i < targets.size(); ++i) {
+      KVC_TRY(check_interrupt());
+      KVC_TRY(replay.round(targets[(i + round) % targets.size()], round, progress));
+    }
+  }
+  const auto recomputed = recompute_only(settings.engine, settings.run, requests);
+  report_outcomes(report, kWorkload, scenario(settings), report.add_column("recompute-only"), recomputed, 0);
+  return {};
+}
+
+}  // namespace kvcachefs

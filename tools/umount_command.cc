@@ -1,0 +1,203 @@
+// `kvcachefs umount`: drains, unmounts, and waits until the daemon has closed the volume.
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+#include <CLI/CLI.hpp>
+
+#include "store/base/clock.h"
+#include "tools/commands.h"
+#include "tools/mount_table.h"
+
+namespace kvcachefs {
+
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr milliseconds kProgressEvery{1000};
+
+struct Arguments {
+  std::string mountpoint;
+  bool lazy = false;
+  bool quiet = false;
+};
+
+// Calls `tell` every second from a thread of its own until destroyed.
+class Progress {
+ public:
+  explicit Progress(std::function<void()> tell) : thread_([this, tell = std::move(tell)] {
+    std::unique_lock lock(mutex_);
+    while (!ended_.wait_for(lock, kProgressEvery, [&] { return done_; })) tell();
+  }) {}
+  Progress(const Progress&) = delete;
+  Progress& operator=(const Progress&) = delete;
+  ~Progress() {
+    {
+      std::lock_guard lock(mutex_);
+      done_ = true;
+    }
+    ended_.notify_all();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool done_ = false;
+  std::thread thread_;  // last: it uses the others
+};
+
+nlohmann::json status_of(const std::string& mountpoint) {
+  auto text = read_control_file(mountpoint, "status");
+  return text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
+}
+
+uint64_t staged_bytes(const nlohmann::json& status) {
+  const auto field = nlohmann::json::json_pointer("/capacity/staged_bytes");
+  return status.is_object() && status.contains(field) && status[field].is_number() ? status[field].get<uint64_t>() : 0;
+}
+
+// Blocks until everything staged lies on the volume. Who may not ask for it need not: the daemon drains at its end.
+void drain(const Arguments& arguments, const std::string& mountpoint) {
+  Progress progress([&] {
+    if (!arguments.quiet)
+      fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint, staged_bytes(status_of(mountpoint)) >> 20);
+  });
+  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0 && errno != EPERM && errno != EACCES)
+    fmt::print(stderr, "kvcachefs umount: {}: flushing failed ({}); the daemon tries again at its end, see its log\n",
+               mountpoint, std::strerror(errno));
+}
+
+// The daemon by a descriptor that names this process whatever becomes of its number; -1 when it cannot be seen from
+// here (another pid namespace) or is no longer there.
+int daemon_descriptor(const nlohmann::json& status) {
+  if (!status.is_object() || !status.contains("pid") || !status["pid"].is_number()) return -1;
+  const pid_t pid = status["pid"].get<pid_t>();
+  const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
+  if (descriptor < 0) return -1;
+  std::ifstream name_file(fmt::format("/proc/{}/comm", pid));
+  std::string name;
+  std::getline(name_file, name);
+  if (name.starts_with("kvcachefs")) return descriptor;
+  close(descriptor);
+  return -1;
+}
+
+Status busy(const std::string& mountpoint) {
+  return fail(Code::kBusy,
+              fmt::format("{} is busy: files are open below it or it is somebody's working directory (`fuser -vm {}` "
+                          "tells whose). It stays mounted; --lazy detaches it now and ends it with the last of them",
+                          mountpoint, mountpoint));
+}
+
+// What an ordinary user unmounts with; it is set-uid root and allows each user their own mounts.
+Status unmount_by_helper(const std::string& mountpoint, bool lazy) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(errno, "a pipe to fusermount3");
+  const pid_t child = fork();
+  if (child < 0) return fail_errno(errno, "starting fusermount3");
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    if (lazy) execlp("fusermount3", "fusermount3", "-u", "-z", mountpoint.c_str(), static_cast<char*>(nullptr));
+    if (!lazy) execlp("fusermount3", "fusermount3", "-u", mountpoint.c_str(), static_cast<char*>(nullptr));
+    dprintf(STDERR_FILENO, "fusermount3: %s\n", std::strerror(errno));
+    _exit(127);
+  }
+  close(ends[1]);
+  std::string said;
+  char buffer[512];
+  ssize_t got = 0;
+  while ((got = ::read(ends[0], buffer, sizeof buffer)) > 0) said.append(buffer, static_cast<size_t>(got));
+  close(ends[0]);
+  int result = 0;
+  waitpid(child, &result, 0);
+  if (WIFEXITED(result) && WEXITSTATUS(result) == 0) return {};
+  if (said.find("busy") != std::string::npos) return busy(mountpoint);
+  while (!said.empty() && said.back() == '\n') said.pop_back();
+  return fail(Code::kPermission, fmt::format("{}: {} (only root and the user who mounted it may unmount)", mountpoint, said));
+}
+
+Status unmount(const std::string& mountpoint, bool lazy) {
+  if (umount2(mountpoint.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
+  if (errno == EBUSY) return busy(mountpoint);
+  if (errno == EPERM) return unmount_by_helper(mountpoint, lazy);
+  return fail_errno(errno, fmt::format("unmounting {}", mountpoint));
+}
+
+// Until the daemon has ended. It ends by itself once it has written out what it holds.
+void wait_for_end(const Arguments& arguments, const std::string& mountpoint, int daemon) {
+  Progress progress([&] {
+    if (!arguments.quiet) fmt::print(stderr, "{}: unmounted, waiting for the daemon to close the volume\n", mountpoint);
+  });
+  pollfd end{daemon, POLLIN, 0};
+  while (poll(&end, 1, -1) < 0 && errno == EINTR) {
+  }
+  close(daemon);
+}
+
+Status unmount_whole(const Arguments& arguments) {
+  const int64_t started_ns = system_clock().monotonic_ns();
+  KVC_ASSIGN(const std::string mountpoint, resolve_path(arguments.mountpoint));
+  KVC_ASSIGN(const MountEntry mount, mount_at(mountpoint));
+  const nlohmann::json status = status_of(mountpoint);
+  const uint64_t staged = staged_bytes(status);
+  const int daemon = daemon_descriptor(status);
+  if (status.is_object()) drain(arguments, mountpoint);
+  const int64_t drained_ns = system_clock().monotonic_ns();
+  if (Status result = unmount(mountpoint, arguments.lazy); !result) {
+    if (daemon >= 0) close(daemon);
+    return result;
+  }
+  std::string ending = "its daemon had died or runs elsewhere: not waited for";
+  if (daemon >= 0 && arguments.lazy) {
+    close(daemon);
+    ending = "its daemon ends with the last open file";
+  } else if (daemon >= 0) {
+    wait_for_end(arguments, mountpoint, daemon);
+    ending = "its daemon has closed the volume";
+  }
+  auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e9; };
+  if (!arguments.quiet)
+    fmt::print("unmounted {} in {:.2f} s ({} MiB staged, written out in {:.2f} s); {}\n", mountpoint,
+               seconds(started_ns, system_clock().monotonic_ns()), staged >> 20, seconds(started_ns, drained_ns), ending);
+  return {};
+}
+
+int run(const Arguments& arguments) {
+  Status status = unmount_whole(arguments);
+  if (status) return kExitOk;
+  std::fprintf(stderr, "kvcachefs umount: %s\n", status.error().message.c_str());
+  return kExitFailed;
+}
+
+}  // namespace
+
+Subcommand add_umount_command(CLI::App& parent) {
+  auto arguments = std::make_shared<Arguments>();
+  CLI::App* app = parent.add_subcommand("umount", "Write out what is staged, unmount, wait for the daemon's end");
+  app->add_option("MOUNTPOINT", arguments->mountpoint, "Where it is mounted")->required();
+  app->add_flag("-l,--lazy", arguments->lazy, "Detach now, although files are open; end when the last is closed");
+  app->add_flag("-q,--quiet", arguments->quiet, "Say nothing but errors");
+  return {app, [arguments] { return run(*arguments); }};
+}
+
+}  // namespace kvcachefs
