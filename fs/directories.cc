@@ -98,7 +98,6 @@ void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
   if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return buffer.reply();
   if (offset < kAfterDotDot && !buffer.add("..", dot_entry(directory), kAfterDotDot)) return buffer.reply();
   uint64_t after = offset <= kAfterDotDot ? 0 : static_cast<uint64_t>(offset);
-  const Caller caller = caller_of(request);
   while (true) {
     auto item = next_item(*driver.store, directory, listing, after);
     if (!item) return buffer.empty() ? reply_error(request, item.error()) : buffer.reply();

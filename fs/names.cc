@@ -93,7 +93,7 @@ void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char
 void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(parent)) return void(fuse_reply_err(request, EPERM));
-  driver.store->unlink(object_of(request, parent), name, replying(request));
+  driver.store->unlink(object_of(request, parent), name, caller_of(request), replying(request));
 }
 
 void remove_directory(fuse_req_t request, fuse_ino_t parent, const char* name) {

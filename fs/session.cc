@@ -34,40 +34,55 @@ constexpr unsigned kMaxBackground = 1024;           // RELEASE is a background r
 constexpr uint64_t kMaxLogBytes = 16 << 20;
 constexpr size_t kKeepLogFiles = 3;
 
+// Capabilities as 64 bits: libfuse >= 3.17 has more than 32 of them and functions to set them.
+class Capabilities {
+ public:
+  explicit Capabilities(fuse_conn_info* connection) : connection_(connection) {}
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
+  bool want(uint64_t capability) { return fuse_set_feature_flag(connection_, capability); }
+  void refuse(uint64_t capability) { fuse_unset_feature_flag(connection_, capability); }
+#else
+  bool want(uint64_t capability) {
+    if (!(connection_->capable & capability)) return false;
+    connection_->want |= static_cast<unsigned>(capability);
+    return true;
+  }
+  void refuse(uint64_t capability) { connection_->want &= ~static_cast<unsigned>(capability); }
+#endif
+
+ private:
+  fuse_conn_info* connection_;
+};
+
 // The one place where it is decided what the kernel and this driver agree on.
 void negotiate(void* userdata, fuse_conn_info* connection) {
   Driver& driver = *static_cast<Driver*>(userdata);
-  auto offered = [&](uint64_t capability) { return (connection->capable & capability) != 0; };
-  auto want = [&](unsigned capability) {
-    if (offered(capability)) connection->want |= capability;
-  };
+  Capabilities capabilities(connection);
   // Never splice: replies by splice reach a fifth of the rate of writev, and libfuse >= 3.17 turns it on by itself.
-  connection->want &= ~(FUSE_CAP_SPLICE_READ | FUSE_CAP_SPLICE_WRITE | FUSE_CAP_SPLICE_MOVE);
+  for (uint64_t splice : {FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE, FUSE_CAP_SPLICE_MOVE}) capabilities.refuse(splice);
   // Never the write-back cache: the slowest way of all, appends become random writes, and it excludes passthrough.
-  connection->want &= ~FUSE_CAP_WRITEBACK_CACHE;
+  capabilities.refuse(FUSE_CAP_WRITEBACK_CACHE);
   // The kernel keeps flock and fcntl locks itself: all users of a mount are on this machine.
-  connection->want &= ~(FUSE_CAP_POSIX_LOCKS | FUSE_CAP_FLOCK_LOCKS);
-  want(FUSE_CAP_ASYNC_READ);
-  want(FUSE_CAP_ASYNC_DIO);        // several requests of one O_DIRECT read or write at once; off costs half of it
-  want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open, so that a second writer can be told ESTALE
-  want(FUSE_CAP_PARALLEL_DIROPS);
-  want(FUSE_CAP_READDIRPLUS);
-  want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
-  want(FUSE_CAP_HANDLE_KILLPRIV_V2);  // else security.capability is asked for before every write
-  connection->want &= ~FUSE_CAP_HANDLE_KILLPRIV;
-  want(FUSE_CAP_CACHE_SYMLINKS);
-  want(FUSE_CAP_EXPORT_SUPPORT);
+  capabilities.refuse(FUSE_CAP_POSIX_LOCKS);
+  capabilities.refuse(FUSE_CAP_FLOCK_LOCKS);
+  capabilities.want(FUSE_CAP_ASYNC_READ);
+  capabilities.want(FUSE_CAP_ASYNC_DIO);        // several requests of one O_DIRECT read at once; off costs half of it
+  capabilities.want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open: a second writer can be told ESTALE
+  capabilities.want(FUSE_CAP_PARALLEL_DIROPS);
+  capabilities.want(FUSE_CAP_READDIRPLUS);
+  capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
+  capabilities.want(FUSE_CAP_CACHE_SYMLINKS);
+#ifdef FUSE_CAP_HANDLE_KILLPRIV_V2
+  // Else security.capability is asked for before every write.
+  if (capabilities.want(FUSE_CAP_HANDLE_KILLPRIV_V2)) capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
+#endif
 #ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
   // Without it an open with FOPEN_DIRECT_IO cannot be mmapped shared: then buffered opens go through the page cache.
-  if (offered(FUSE_CAP_DIRECT_IO_ALLOW_MMAP)) {
-    connection->want |= FUSE_CAP_DIRECT_IO_ALLOW_MMAP;
-    driver.direct_io_mmap = true;
-  }
+  driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 #endif
 #ifdef FUSE_CAP_PASSTHROUGH
   const bool may = driver.options.passthrough != Switch::kOff && driver.options.store.verify != Verify::kAlways;
-  if (may && offered(FUSE_CAP_PASSTHROUGH) && geteuid() == 0) {
-    connection->want |= FUSE_CAP_PASSTHROUGH;
+  if (may && geteuid() == 0 && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
     driver.passthrough.enable(true);
   }

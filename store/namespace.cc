@@ -123,7 +123,7 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
 void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit) {
   for (auto& [parent, directory] : directories_)
     for (auto& [key, state] : directory)
-      if (state.child == child) visit(state);
+      if (state.child == child || std::count(state.older_versions.begin(), state.older_versions.end(), child) > 0) visit(state);
 }
 
 void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {

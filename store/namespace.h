@@ -66,7 +66,7 @@ class Namespace {
   void settle(const DirtyName& name, ObjectId durable);
   size_t dirty_names() const { return dirty_names_; }
   bool has_pending() const { return !pending_.empty(); }
-  // The dirty names of an object that is not published yet (normally one).
+  // The dirty names of an object, as their newest or an older version (normally one).
   void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
   // All dirty names, for housekeeping of temporary versions.
   void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);

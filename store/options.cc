@@ -53,6 +53,20 @@ std::string get_number(const StoreOptions& options) {
   return fmt::format("{}", options.*Field);
 }
 
+// A size, or a part of the backing file system: "90%".
+template <uint64_t StoreOptions::* Bytes, uint32_t StoreOptions::* Percent, uint64_t kLeast>
+Status set_size_or_percent(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value.ends_with('%')) {
+    auto percent = number_in(name, value.substr(0, value.size() - 1), 1, 100);
+    if (!percent) return fail(Code::kInvalid, fmt::format("option {}={}: expected 1% to 100%, or a size like 500G", name, value));
+    options.*Percent = static_cast<uint32_t>(*percent);
+    options.*Bytes = 0;
+    return {};
+  }
+  KVC_ASSIGN(options.*Bytes, size_in(name, value, kLeast, kLargest));
+  return {};
+}
+
 Status set_durability(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value == "none") options.durability = Durability::kNone;
   else if (value == "close") options.durability = Durability::kClose;
@@ -87,9 +101,9 @@ Status set_node(StoreOptions& options, std::string_view name, std::string_view v
 }
 
 constexpr OptionEntry kOptions[] = {
-    {"capacity", true, set_size<&StoreOptions::capacity_bytes, 16 * kMiB, kLargest>, get_size<&StoreOptions::capacity_bytes>,
+    {"capacity", true, set_size_or_percent<&StoreOptions::capacity_bytes, &StoreOptions::capacity_percent, 16 * kMiB>, get_size<&StoreOptions::capacity_bytes>,
      "most bytes of the volume to use; default 90% of its file system; from 16M"},
-    {"keep_free", true, set_size<&StoreOptions::keep_free_bytes, 0, kLargest>, get_size<&StoreOptions::keep_free_bytes>,
+    {"keep_free", true, set_size_or_percent<&StoreOptions::keep_free_bytes, &StoreOptions::keep_free_percent, 0>, get_size<&StoreOptions::keep_free_bytes>,
      "never fill the backing file system past this; default 5% of it"},
     {"memory", true, set_size<&StoreOptions::memory_bytes, 16 * kMiB, kLargest>, get_size<&StoreOptions::memory_bytes>,
      "RAM for bodies; default a quarter of the machine's, at most 32G; from 16M"},

@@ -14,6 +14,12 @@
 
 namespace kvcachefs {
 
+namespace {
+// A batch is one frame of the journal, at most 32 MiB: some 100 bytes an item.
+constexpr size_t kBatchAttributes = 100'000;
+constexpr size_t kBatchNames = 100'000;
+}  // namespace
+
 void StoreImpl::commit(CommitRequest request) {
   {
     std::lock_guard lock(commit_mutex_);
@@ -94,7 +100,8 @@ Status StoreImpl::mark_synced() {
   auto freed = index_->apply(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
   index_->freeze();
-  return {};
+  lock.unlock();
+  return journal_->sync();  // the index must not reach past the end of what is on the medium
 }
 
 // --- building ---
@@ -155,6 +162,13 @@ void StoreImpl::add_attributes(Commit& commit, std::unordered_set<ObjectId>& put
     std::lock_guard lock(dirty_mutex_);
     changed.swap(dirty_attributes_);
   }
+  if (changed.size() > kBatchAttributes) {  // in order: directories come before what is in them
+    std::lock_guard lock(dirty_mutex_);
+    dirty_attributes_.insert(dirty_attributes_.begin(), std::make_move_iterator(changed.begin() + kBatchAttributes),
+                             std::make_move_iterator(changed.end()));
+    changed.resize(kBatchAttributes);
+    kick_bulk();
+  }
   for (ObjectPtr& object : changed) {
     std::lock_guard lock(object->mutex);
     if (object->nlink == 0) {
@@ -181,14 +195,25 @@ void StoreImpl::add_attributes(Commit& commit, std::unordered_set<ObjectId>& put
 }
 
 void StoreImpl::add_names(Commit& commit, const std::unordered_set<ObjectId>& put) {
-  for (DirtyName& name : names_->take_pending()) {
+  auto known = [&](ObjectId id) {  // to the journal, once this batch is in it
+    ObjectPtr object = live(id);
+    return !object || object->durable || put.contains(id);
+  };
+  // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
+  size_t count = 0;
+  std::vector<DirtyName> pending = names_->take_pending();
+  std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
+    const NameState* state = names_->state(name);
+    return state != nullptr && state->child.valid();
+  });
+  for (DirtyName& name : pending) {
     NameState* state = names_->state(name);
     if (state == nullptr) continue;
-    bool ready = state->child.valid() && state->older_versions.empty();
-    if (ready) {
-      ObjectPtr child = live(state->child);
-      ready = !child || child->durable || put.contains(state->child);
+    if (++count > kBatchNames) {
+      names_->put_back_pending(std::move(name));
+      continue;
     }
+    const bool ready = state->child.valid() && state->older_versions.empty() && known(state->child) && known(name.parent);
     if (ready) {
       if (state->child != state->durable)
         commit.batch.records.emplace_back(NameRecord{name.parent, name.key.name, state->child});
@@ -291,6 +316,11 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     return std::unexpected(std::move(freed).error());
   }
   space_.set_live(index_->totals().live_bytes);
+  for (const FreedPlace& place : *freed)
+    if (auto left = leaving_.find(place.object); left != leaving_.end()) {
+      space_.remove_leaving(left->second);
+      leaving_.erase(left);
+    }
   if (freed->empty()) return {};
   std::lock_guard keeper(keeper_mutex_);
   for (FreedPlace& place : *freed) {

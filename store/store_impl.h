@@ -69,6 +69,9 @@ struct Counters {
       open_handles{0}, replayed_batches{0}, dropped_bodies{0}, verified_bodies{0}, swept_files{0};
 };
 
+// A temporary name closed less than this ago is about to be renamed by its writer.
+inline constexpr int64_t kAboutToRenameNs = 2'000'000'000;
+
 class StoreImpl final : public Store {
  public:
   StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock);
@@ -86,7 +89,7 @@ class StoreImpl final : public Store {
   Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
                                           const OpenRequest& request, const Caller& caller) override;
   void link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) override;
-  void unlink(ObjectId parent, std::string_view name, StatusCompletion done) override;
+  void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override;
   void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
               const Caller& caller, Completion<RenameOutcome> done) override;
@@ -133,6 +136,7 @@ class StoreImpl final : public Store {
   static Stat stat_of(const Object& object);     // names_mutex_ and object.mutex held
   static Stat stat_of(const ObjectRecord& record);
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
+  Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
   Status check_new_name(ObjectId parent, std::string_view name) const;
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
@@ -140,10 +144,11 @@ class StoreImpl final : public Store {
   // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
   void forget_if_idle(const ObjectPtr& object);
   void remove_later(ExtentId id, PlaceKind kind);
-  Status unlink_now(ObjectId parent, std::string_view name, ObjectPtr* victim);
+  Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
   Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                     RenameMode mode, const Caller& caller, RenameOutcome& outcome);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
+  ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   bool still_written_by_other(Object& object, uint32_t thread_id);
   Result<ObjectPtr> new_version(const ObjectPtr& object, const Caller& caller);
 
@@ -167,6 +172,7 @@ class StoreImpl final : public Store {
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, Completion<ReadReply> done);
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
+  void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
   void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void note_write_error(Object& object, const Error& error);  // object.mutex held
@@ -266,6 +272,7 @@ class StoreImpl final : public Store {
   Status open_volume_file();
   Status choose_node();
   Status fill_in_options();
+  static void resolve_percents(StoreOptions& options, const SpaceInfo& backing);
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
   Status load_checkpoint(const CheckpointInfo& checkpoint);
@@ -321,6 +328,8 @@ class StoreImpl final : public Store {
   std::unordered_map<ObjectId, ObjectPtr> table_;
   // (parent, name hash) -> version to answer to the next lookup of this thread: it was told kStale a moment ago.
   std::unordered_map<uint32_t, std::pair<ObjectId, ObjectId>> stale_redirect_;  // thread -> (old, new)
+  std::atomic<bool> has_versions_{false};  // some temporary name has several writers
+  std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
   std::atomic<uint64_t> quarantined_count_{0};
 

@@ -614,12 +614,20 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
     return done(fail(Code::kNoSpace, fmt::format("object {}: {} do not fit the capacity of {}", object->id.value,
                                                  format_size(end), format_size(space_.limit_bytes()))));
   }
+  zero_range(object, offset, std::min(end, std::max(size, offset)) - offset, std::move(done));
+}
+
+// In pieces, so that the memory it takes can be written out in between.
+void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
+  constexpr uint64_t kPieceBytes = 4 * kMiB;
+  if (length == 0) return done({});
+  const uint64_t now = std::min(length, kPieceBytes - offset % kPieceBytes);
   auto pending = std::make_shared<PendingWrite>();
   pending->object = object;
-  pending->source = {offset, {}, length};
-  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
+  pending->source = {offset, {}, now};
+  pending->done = [this, object, offset, length, now, done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
-    done({});
+    zero_range(std::move(object), offset + now, length - now, std::move(done));
   };
   continue_write(std::move(pending));
 }

@@ -16,7 +16,6 @@ constexpr uint64_t kIndexRows = 50'000;                // ... or when this many 
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 constexpr uint64_t kCheckpointBytes = 64 * kMiB;       // of journal
 constexpr uint64_t kManyJournalFiles = 32;
-constexpr int64_t kVersionAgeNs = 60'000'000'000;      // an older version of a temporary name is given up after this
 }  // namespace
 
 void StoreImpl::set_state(std::string state, std::string reason) {
@@ -42,6 +41,7 @@ bool StoreImpl::keeper_step(bool force) {
     dead_worth_it = freed_bytes_ > kReclaimBytes;
   }
   for (auto& item : work) item();
+  if (has_versions_) sweep_versions();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
@@ -53,7 +53,6 @@ bool StoreImpl::keeper_step(bool force) {
     log::error("upkeep: {}", status.error().message);
     set_trouble(status);
   }
-  sweep_versions();
   refresh_space();
   return true;
 }
@@ -213,17 +212,20 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end) {
 void StoreImpl::sweep_versions() {
   std::unique_lock lock(names_mutex_);
   std::vector<std::pair<DirtyName, ObjectId>> dropped;
+  bool some_left = false;
   const int64_t now = clock_.monotonic_ns();
   names_->for_each_with_versions([&](const DirtyName& name, NameState& state) {
     std::erase_if(state.older_versions, [&](ObjectId id) {
       ObjectPtr object = live(id);
       if (!object) return true;
       std::lock_guard object_lock(object->mutex);
-      if (object->handles > 0 || now - object->last_write_ns < kVersionAgeNs) return false;
+      if (object->handles > 0 || now - object->last_write_ns < kAboutToRenameNs) return false;
       dropped.emplace_back(name, id);
       return true;
     });
+    some_left |= !state.older_versions.empty();
   });
+  has_versions_ = some_left;
   for (auto& [name, id] : dropped) {
     if (ObjectPtr object = live(id)) {
       change_links(object, -1);
@@ -231,7 +233,8 @@ void StoreImpl::sweep_versions() {
     }
     names_->put_back_pending(name);
   }
-  stale_redirect_.clear();
+  if (!some_left) stale_redirect_.clear();
+  if (!dropped.empty()) kick_bulk();
 }
 
 }  // namespace kvcachefs

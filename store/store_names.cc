@@ -178,6 +178,21 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
 
 // --- lookup ---
 
+// For a lookup: what the caller itself is making, else the newest that reads whole.
+ObjectId StoreImpl::choose_version_to_read(const NameState& state, uint32_t thread_id) {
+  if (ObjectPtr newest = live(state.child); newest && process_of(newest->writer_thread) == process_of(thread_id)) return state.child;
+  std::vector<ObjectId> versions = state.older_versions;
+  versions.push_back(state.child);
+  for (auto id = versions.rbegin(); id != versions.rend(); ++id) {
+    ObjectPtr object = live(*id);
+    if (!object) continue;
+    std::lock_guard lock(object->mutex);
+    if (object->finished()) return *id;
+  }
+  return state.child;
+}
+
+// For a rename: the newest finished version of the caller's process, else the newest finished, else the newest.
 ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
   const uint32_t process = process_of(thread_id);
   ObjectId finished_here, finished_anywhere, newest = state.child;
@@ -199,6 +214,14 @@ ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
   return finished_anywhere.valid() ? finished_anywhere : newest;
 }
 
+// What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
+Result<std::optional<Namespace::Found>> StoreImpl::find_name(ObjectId parent, std::string_view name) const {
+  KVC_ASSIGN(auto found, names_->find(parent, name));
+  if (found && quarantined_count_.load(std::memory_order_relaxed) > 0 && quarantined_.contains(found->child))
+    return std::nullopt;
+  return found;
+}
+
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
@@ -208,7 +231,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     const NameState* state = names_->dirty(parent, name);
     versions = state != nullptr && (!state->older_versions.empty() || !stale_redirect_.empty());
     if (!versions) {
-      KVC_ASSIGN(auto found, names_->find(parent, name));
+      KVC_ASSIGN(auto found, find_name(parent, name));
       if (!found) {
         counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
         return fail(Code::kNotFound, entry_text(parent, name));
@@ -225,7 +248,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     if (!found) return fail(Code::kNotFound, entry_text(parent, name));
     return stat_locked(found->child);
   }
-  ObjectId chosen = state->older_versions.empty() ? state->child : choose_version(*state, caller.thread_id);
+  ObjectId chosen = state->older_versions.empty() ? state->child : choose_version_to_read(*state, caller.thread_id);
   if (auto redirect = stale_redirect_.find(caller.thread_id); redirect != stale_redirect_.end()) {
     const ObjectId fresh = redirect->second.second;
     if (fresh == state->child || std::count(state->older_versions.begin(), state->older_versions.end(), fresh) > 0) {
@@ -260,13 +283,18 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   std::lock_guard lock(object->mutex);
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
-  if (object->nlink > 0) mark_attributes_dirty(object);
+  if (object->nlink > 0) return mark_attributes_dirty(object);
+  space_.release(std::exchange(object->reserved_bytes, 0));  // it is never sealed now
+  const PlaceKind kind = object->base.place.kind;
+  if (!object->durable || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo)) return;
+  const uint64_t bytes = align_up(object->base.place.length, kBlockBytes);
+  if (leaving_.emplace(object->id, bytes).second) space_.add_leaving(bytes);
 }
 
 Status StoreImpl::check_new_name(ObjectId parent, std::string_view name) const {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
-  KVC_ASSIGN(auto found, names_->find(parent, name));
+  KVC_ASSIGN(auto found, find_name(parent, name));
   if (found) return fail(Code::kExists, entry_text(parent, name));
   return {};
 }
@@ -379,7 +407,6 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
 
 bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
   // names_mutex_ held. Closed a moment ago and not renamed yet counts too: its writer is about to rename it.
-  constexpr int64_t kAboutToRenameNs = 60'000'000'000;
   if (object.published && object.durable) return false;
   std::lock_guard lock(object.mutex);
   if (object.writer_thread == thread_id || object.nlink != 1) return false;
@@ -405,39 +432,50 @@ Result<ObjectPtr> StoreImpl::new_version(const ObjectPtr& object, const Caller& 
   }
   state->older_versions.push_back(state->child);
   state->child = fresh->id;
+  has_versions_ = true;
   table_.emplace(fresh->id, fresh);
   return fresh;
 }
 
 // --- removal ---
 
-Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, ObjectPtr* victim) {
+Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Caller& caller) {
   std::unique_lock lock(names_mutex_);
   KVC_ASSIGN(auto found, names_->find(parent, name));
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
-  KVC_ASSIGN(ObjectPtr object, get_locked(found->child));
+  KVC_ASSIGN(ObjectPtr newest, get_locked(found->child));
   KVC_ASSIGN(NameState * state, names_->edit(parent, name));
-  std::vector<ObjectId> older = std::move(state->older_versions);
-  state->older_versions.clear();
-  state->child = {};
-  state->erase_durable = true;
-  change_links(object, -1);
+  std::vector<ObjectId> removed = state->older_versions;
+  removed.push_back(newest->id);
+  if (removed.size() > 1) {
+    // One of several writers clears up after itself: the others keep theirs.
+    const uint32_t process = process_of(caller.thread_id);
+    auto own = std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
+      ObjectPtr object = live(id);
+      return object && process_of(object->writer_thread) == process;
+    });
+    if (own != removed.rend()) removed = {*own};
+  }
+  std::vector<ObjectId> kept = state->older_versions;
+  kept.push_back(state->child);
+  std::erase_if(kept, [&](ObjectId id) { return std::count(removed.begin(), removed.end(), id) > 0; });
+  state->child = kept.empty() ? ObjectId{} : kept.back();
+  if (!kept.empty()) kept.pop_back();
+  state->older_versions = std::move(kept);
+  if (!state->child.valid()) state->erase_durable = true;
   touch_directory(parent);
-  for (ObjectId id : older)
+  for (ObjectId id : removed)
     if (ObjectPtr version = live(id)) {
       change_links(version, -1);
-      forget_if_idle(version);
+      if (version->nlink == 0) forget_if_idle(version);
     }
-  if (object->nlink == 0) forget_if_idle(object);
-  *victim = std::move(object);
   return {};
 }
 
-void StoreImpl::unlink(ObjectId parent, std::string_view name, StatusCompletion done) {
+void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
-  ObjectPtr victim;
-  if (Status status = unlink_now(parent, name, &victim); !status) return done(std::move(status));
+  if (Status status = unlink_now(parent, name, caller); !status) return done(std::move(status));
   if (!durable_close()) {
     kick_bulk();
     return done({});
@@ -652,7 +690,9 @@ Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t 
   KVC_ASSIGN(auto entries, names_->list(directory, after, limit));
   std::vector<DirectoryItem> items;
   items.reserve(entries.size());
-  for (auto& entry : entries) items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
+  for (auto& entry : entries)
+    if (!quarantined_.contains(entry.child))
+      items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
   return items;
 }
 

@@ -167,8 +167,7 @@ Status StoreImpl::choose_node() {
 
 Status StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  if (options_.capacity_bytes == 0) options_.capacity_bytes = backing.total_bytes / 10 * 9;
-  if (options_.keep_free_bytes == 0) options_.keep_free_bytes = backing.total_bytes / 20;
+  resolve_percents(options_, backing);
   if (options_.memory_bytes == 0) options_.memory_bytes = std::min(machine_memory_bytes() / 4, 32 * kGiB);
   if (options_.pack_below_bytes == 0)
     options_.pack_below_bytes = volume_->features().network || !options_.passthrough ? 32 * kMiB : 4 * kMiB;
@@ -181,6 +180,11 @@ Status StoreImpl::fill_in_options() {
   }
   index_directory_ = options_.index_directory;
   return check_store_options(options_);
+}
+
+void StoreImpl::resolve_percents(StoreOptions& options, const SpaceInfo& backing) {
+  if (options.capacity_bytes == 0) options.capacity_bytes = backing.total_bytes / 100 * options.capacity_percent;
+  if (options.keep_free_bytes == 0) options.keep_free_bytes = backing.total_bytes / 100 * options.keep_free_percent;
 }
 
 // --- index and recovery ---

@@ -103,9 +103,11 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   if (!store_option_is_live(name))
     return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount with -o {}={}", name,
                                             name, value));
+  KVC_ASSIGN(SpaceInfo backing, volume_->space());
   std::lock_guard lock(options_mutex_);
   StoreOptions changed = options_;
   KVC_TRY(set_store_option(changed, name, value));
+  resolve_percents(changed, backing);
   KVC_TRY(check_store_options(changed));
   options_ = changed;
   apply_live_options();

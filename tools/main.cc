@@ -24,6 +24,10 @@ int run(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
+    if (app.get_subcommands().empty() && argc > 1 && argv[1][0] != '-') {
+      std::fprintf(stderr, "kvcachefs: there is no command '%s'; `kvcachefs --help` lists them\n", argv[1]);
+      return kExitUsage;
+    }
     return app.exit(error) == 0 ? kExitOk : kExitUsage;  // --help and --version come here too, with 0
   }
   for (const Subcommand& command : commands)

@@ -48,7 +48,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
     }
     if (is_of_the_machine(opened.error())) return std::unexpected(std::move(opened).error());
     *why = opened.error().message;
-    log::warn("{}; moved to {}.damaged, a new one is made", *why, directory);
+    log::warn("{}; moved to {}.damaged, a new one is made", *why, index->directory_.path());
     index->env_.reset();
     KVC_TRY(index->directory_.set_aside());
     IndexDirectory kept = std::move(index->directory_);

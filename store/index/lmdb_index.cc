@@ -262,7 +262,7 @@ Result<bool> LmdbIndex::has_names(ObjectId directory, const std::map<NameKey, Na
 Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosition after) {
   // Only apply() changes the active layer, so what is read here stays true until it is changed below; a commit in
   // between moves rows, it does not change them.
-  if (loader_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
+  if (loading_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
   if (damaged()) return env_->damage("found before");
   KVC_ASSIGN(BatchEffect effect, apply_batch(batch, *this, totals()));
   std::unique_lock lock(overlay_mutex_);
@@ -289,8 +289,9 @@ void LmdbIndex::freeze_locked() {
 }
 
 Status LmdbIndex::commit() {
+  // Asked before the lock: the loader has the writer, which comes after this lock in the lock order.
+  if (loading_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
   std::lock_guard committing(commit_mutex_);
-  if (loader_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
   if (damaged()) return env_->damage("found before");
   {
     std::unique_lock lock(overlay_mutex_);
@@ -363,12 +364,13 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
 Status LmdbIndex::begin_load() {
   std::lock_guard committing(commit_mutex_);
   std::unique_lock lock(overlay_mutex_);
-  const bool fresh = !loader_ && !waiting_ && active_.empty() && state_.position == JournalPosition{} &&
+  const bool fresh = !loading_ && !waiting_ && active_.empty() && state_.position == JournalPosition{} &&
                      state_.totals.objects + state_.totals.directories == 0;
   if (!fresh)
     return fail(Code::kInvalid, fmt::format("index {}: only an empty one can load a checkpoint", directory_.path()));
   lock.unlock();
   KVC_ASSIGN(loader_, BulkLoader::begin(*env_));
+  loading_ = true;
   return {};
 }
 
@@ -379,13 +381,13 @@ Status LmdbIndex::load(Record&& record) {
 
 Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   if (!loader_) return fail(Code::kInvalid, "index: no load was begun");
-  std::lock_guard committing(commit_mutex_);
   KVC_TRY(loader_->finish(position, stamp));
   std::unique_lock lock(overlay_mutex_);
   state_ = loader_->state();
   epochs_ = loader_->epochs();
   committed_ = state_.position;
   loader_.reset();
+  loading_ = false;
   return {};
 }
 

@@ -1,6 +1,7 @@
 // The Index over LMDB: reads through the layers of the overlay, newest first, then LMDB.
 #pragma once
 
+#include <atomic>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -100,7 +101,8 @@ class LmdbIndex final : public Index, private RowSource {
 
   IndexDirectory directory_;
   std::unique_ptr<LmdbEnv> env_;
-  std::unique_ptr<BulkLoader> loader_;
+  std::unique_ptr<BulkLoader> loader_;  // holds LmdbEnv's writer from begin_load() to finish_load(), on one thread
+  std::atomic<bool> loading_ = false;
 
   // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
   std::mutex commit_mutex_;

@@ -64,7 +64,9 @@ struct ReplayStatistics {
 
 // Reads the journals of `node` from `from` on (epoch, then seq order), verifies and decodes every batch, and calls
 // `apply(batch, position after it, synced)`; `synced` says that a later SyncedRecord of that epoch covers the batch.
-// A broken tail ends a file; a broken frame in the middle is skipped to the next valid one and reported as damage.
+// A broken frame before the last SyncedRecord of its epoch is damage: reported and skipped. One behind it is what a power
+// cut leaves (pages are written back in any order) and ends that epoch there, counted in torn_tails: later batches may
+// build on the lost one.
 // A file of another version, volume or node is an error. Positions before the first existing file are fine only if
 // nothing is missing in between; a gap (missing seq) is reported as damage.
 Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& identity, JournalPosition from,

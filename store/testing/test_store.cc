@@ -200,7 +200,7 @@ bool TestStore::rename(const std::string& from, const std::string& to, uint32_t 
 
 bool TestStore::unlink(const std::string& path) {
   auto [parent, name] = parent_of(path);
-  return wait<void>([&](auto done) { store_->unlink(parent, name, std::move(done)); }).has_value();
+  return wait<void>([&](auto done) { store_->unlink(parent, name, {}, std::move(done)); }).has_value();
 }
 
 void TestStore::truncate(const std::string& path, uint64_t size) {

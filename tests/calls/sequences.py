@@ -187,7 +187,7 @@ class LmcacheFs(Client):
         fd = os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
         try:
             write_once(fd, data[: self.header])
-            write_once(fd, data[self.header:])
+            write_once(fd, data[self.header :])
         finally:
             os.close(fd)
         os.replace(temp, self.path(root, key))
@@ -294,9 +294,11 @@ class LmcacheMp(Client):
     def load_batch(self, root, keys, size, workers=4):
         """fs_native: contiguous runs of the batch, one per worker."""
         length = -(-len(keys) // workers)
-        runs = [keys[start:start + length] for start in range(0, len(keys), length)]
+        runs = [keys[start : start + length] for start in range(0, len(keys), length)]
         with concurrent.futures.ThreadPoolExecutor(workers) as pool:
-            return [body for run in pool.map(lambda run: [self.get(root, key, size) for key in run], runs) for body in run]
+            return [
+                body for run in pool.map(lambda run: [self.get(root, key, size) for key in run], runs) for body in run
+            ]
 
 
 class NixlFile(Client):
@@ -317,7 +319,9 @@ class NixlFile(Client):
         try:
             for key, data in chunks:
                 temp = f"{self.path(root, key)}.tmp.{uuid.uuid4()}"
-                requests.append((os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | self.direct, 0o777), aligned(data), 0))
+                requests.append(
+                    (os.open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | self.direct, 0o777), aligned(data), 0)
+                )
                 names.append((temp, self.path(root, key)))
             require_whole(Native.get().aio(requests, write=True), requests)
         finally:
@@ -529,7 +533,9 @@ class SglangNixl(NixlFile):
         requests = []
         try:
             for key, data in chunks:
-                requests.append((os.open(self.path(root, key), os.O_RDWR | os.O_CREAT | self.direct, 0o644), aligned(data), 0))
+                requests.append(
+                    (os.open(self.path(root, key), os.O_RDWR | os.O_CREAT | self.direct, 0o644), aligned(data), 0)
+                )
             require_whole(Native.get().aio(requests, write=True), requests)
         finally:
             for fd, _, _ in requests:
@@ -571,7 +577,7 @@ class UcmPosixStore(Client):
             opened.wait()
             try:
                 end = len(data) if index == self.shards - 1 else (index + 1) * shard
-                pwrite_once(fd, aligned(data[index * shard:end]), index * shard)
+                pwrite_once(fd, aligned(data[index * shard : end]), index * shard)
                 with lock:
                     ended.append(index)
                     if len(ended) == self.shards and not failures:
@@ -613,7 +619,7 @@ class UcmPosixStore(Client):
                 done = os.preadv(fd, [buffer], index * shard)
                 if done != len(buffer):
                     return bytes(body[: index * shard + done])
-                body[index * shard:end] = buffer
+                body[index * shard : end] = buffer
         finally:
             os.close(fd)
         return bytes(body)
@@ -665,7 +671,7 @@ class TairKvcm(Client):
         try:
             step = len(data) // self.keys_per_file
             for index in range(self.keys_per_file):
-                mapping.write(index * step, data[index * step:(index + 1) * step])
+                mapping.write(index * step, data[index * step : (index + 1) * step])
                 mapping.sync()
         finally:
             mapping.close()
@@ -696,7 +702,7 @@ class TorchSave(Client):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         with open(path, "wb", buffering=0) as file:
             for start in range(0, len(data), 100_003):
-                write_once(file.fileno(), data[start:start + 100_003])
+                write_once(file.fileno(), data[start : start + 100_003])
 
     def probe(self, root, keys):
         return [os.path.exists(os.path.dirname(self.path(root, key))) for key in keys]
@@ -735,10 +741,35 @@ class SafetensorsSave(TorchSave):
             mapping.close()
 
 
-ALL_CLIENTS = [cls() for cls in (
-    LmcacheGdsPosix, LmcacheGdsCufile, LmcacheGdsCufileDirect, LmcacheFs, LmcacheFsDirect, LmcacheLocalDisk, LmcacheLocalDiskDirect, LmcacheMp,
-    NixlFile, NixlFileDirect, VllmFsTier, VllmFsTierBuffered, LlmdFs, SglangFile, SglangFileLarge, SglangNixl, SglangNixlDirect, UcmPosixStore,
-    AibrixShfs, TairKvcm, TorchSave, SafetensorsSave)]
+ALL_CLIENTS = [
+    cls()
+    for cls in (
+        LmcacheGdsPosix,
+        LmcacheGdsCufile,
+        LmcacheGdsCufileDirect,
+        LmcacheFs,
+        LmcacheFsDirect,
+        LmcacheLocalDisk,
+        LmcacheLocalDiskDirect,
+        LmcacheMp,
+        NixlFile,
+        NixlFileDirect,
+        VllmFsTier,
+        VllmFsTierBuffered,
+        LlmdFs,
+        SglangFile,
+        SglangFileLarge,
+        SglangNixl,
+        SglangNixlDirect,
+        UcmPosixStore,
+        AibrixShfs,
+        TairKvcm,
+        TorchSave,
+        SafetensorsSave,
+    )
+]
 
 # The clients whose writers all use one temp name per chunk and truncate it.
-SHARED_TEMP_CLIENTS = [client for client in ALL_CLIENTS if client.name in ("lmcache-fs", "lmcache-mp-fs", "aibrix-shfs")]
+SHARED_TEMP_CLIENTS = [
+    client for client in ALL_CLIENTS if client.name in ("lmcache-fs", "lmcache-mp-fs", "aibrix-shfs")
+]

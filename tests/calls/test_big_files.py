@@ -3,7 +3,6 @@
 import errno
 import os
 import random
-import tempfile
 import threading
 
 import pytest
@@ -102,7 +101,11 @@ def test_vllm_simple_cpu_offload(root):
     def check():
         for slot in (0, 3, 40):
             for index in range(16):
-                assert_bytes(read_once(path, 64 * KIB, os.O_DIRECT, slot * MIB + index * 64 * KIB), payload(f"piece/{index}", 64 * KIB), "piece")
+                assert_bytes(
+                    read_once(path, 64 * KIB, os.O_DIRECT, slot * MIB + index * 64 * KIB),
+                    payload(f"piece/{index}", 64 * KIB),
+                    "piece",
+                )
 
     root.check_everywhere(check)
     os.unlink(path)
@@ -130,8 +133,12 @@ def test_flexkv_opens_each_file_twice(root):
         os.close(buffered)
 
     in_process(run)
-    root.check_everywhere(lambda: [assert_bytes(read_once(path, block, 0, index * block), payload(f"block/{index}", block), f"block {index}")
-                                   for index in range(32)])
+    root.check_everywhere(
+        lambda: [
+            assert_bytes(read_once(path, block, 0, index * block), payload(f"block/{index}", block), f"block {index}")
+            for index in range(32)
+        ]
+    )
 
 
 def test_mooncake_buckets(root):

@@ -13,9 +13,28 @@ from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
 from kvc_native import Mapping, Native, aligned, require_whole
 from kvc_process import Gate, in_process, in_processes
-from sequences import (HEADER, AibrixShfs, LlmdFs, LmcacheFs, LmcacheGdsCufileDirect, LmcacheGdsPosix, LmcacheLocalDisk, LmcacheLocalDiskDirect,
-                       LmcacheMp, NixlFileDirect, SafetensorsSave, SglangFile, SglangFileLarge, SglangNixl, SglangNixlDirect, TorchSave,
-                       UcmPosixStore, VllmFsTier, digest, read_once)
+from sequences import (
+    HEADER,
+    AibrixShfs,
+    LlmdFs,
+    LmcacheFs,
+    LmcacheGdsCufileDirect,
+    LmcacheGdsPosix,
+    LmcacheLocalDisk,
+    LmcacheLocalDiskDirect,
+    LmcacheMp,
+    NixlFileDirect,
+    SafetensorsSave,
+    SglangFile,
+    SglangFileLarge,
+    SglangNixl,
+    SglangNixlDirect,
+    TorchSave,
+    UcmPosixStore,
+    VllmFsTier,
+    digest,
+    read_once,
+)
 
 NIXL = {False: SglangNixl, True: SglangNixlDirect}
 
@@ -173,8 +192,8 @@ def test_in_place_overwrite_of_a_part(root):
     in_process(create)
     root.remount()
     body[100:200] = b"a" * 100
-    body[2 * MIB - 7:2 * MIB + 70_000] = b"b" * 70_007
-    body[3 * MIB:] = b"c" * 4096
+    body[2 * MIB - 7 : 2 * MIB + 70_000] = b"b" * 70_007
+    body[3 * MIB :] = b"c" * 4096
 
     def change():
         fd = os.open(path, os.O_RDWR)
@@ -229,8 +248,12 @@ def test_nixl_pool_files_overwritten_in_place(direct, root):
             os.close(fd)
 
     in_process(run)
-    root.check_everywhere(lambda: [assert_bytes(read_once(path, size, direct), payload(f"pool/{index}", size, 2), path)
-                                   for index, path in enumerate(paths)])
+    root.check_everywhere(
+        lambda: [
+            assert_bytes(read_once(path, size, direct), payload(f"pool/{index}", size, 2), path)
+            for index, path in enumerate(paths)
+        ]
+    )
 
 
 def test_nixl_descriptors_of_4_kib_in_one_submit(root):
@@ -242,7 +265,7 @@ def test_nixl_descriptors_of_4_kib_in_one_submit(root):
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT, 0o644)
         offsets = list(range(0, size, 4096))
         random.Random(4).shuffle(offsets)
-        requests = [(fd, aligned(body[offset:offset + 4096]), offset) for offset in offsets]
+        requests = [(fd, aligned(body[offset : offset + 4096]), offset) for offset in offsets]
         require_whole(Native.get().aio(requests, write=True), requests)
         os.close(fd)
 
@@ -344,11 +367,13 @@ def test_llmd_reads_the_tail_and_touches_atime_only(root):
     in_process(probe)
     touched = os.stat(path)
     assert touched.st_mtime_ns == mtime
-    assert touched.st_atime_ns >= before - 20_000_000, "atime=now was not taken"  # the kernel's coarse clock lags by a tick
+    assert (
+        touched.st_atime_ns >= before - 20_000_000
+    ), "atime=now was not taken"  # the kernel's coarse clock lags by a tick
 
     def check():
         assert os.stat(path).st_mtime_ns == mtime
-        assert_bytes(client.get_tail(root.path, "k", 300 * KIB + 1), payload("k", MIB)[-(300 * KIB + 1):], "tail")
+        assert_bytes(client.get_tail(root.path, "k", 300 * KIB + 1), payload("k", MIB)[-(300 * KIB + 1) :], "tail")
 
     root.check_everywhere(check)
 
@@ -367,7 +392,9 @@ def test_llmd_evictor_sees_statvfs_fall_at_once(root):
         os.unlink(client.path(root.path, key))
         after = os.statvfs(root.path)
         # Other space of the volume (journal, index) may grow meanwhile, by far less than one chunk.
-        assert (after.f_bavail - before.f_bavail) * after.f_frsize >= 3 * MIB, f"statvfs did not fall with the unlink of {key}"
+        assert (
+            after.f_bavail - before.f_bavail
+        ) * after.f_frsize >= 3 * MIB, f"statvfs did not fall with the unlink of {key}"
 
 
 # --- SGLang HiCache file ---
@@ -382,7 +409,7 @@ def test_sglang_pages_in_batches_of_128(root):
 
     def check():
         for start in range(0, len(keys), 128):
-            batch = keys[start:start + 128]
+            batch = keys[start : start + 128]
             assert client.probe(root.path, batch) == [True] * len(batch)
             for key in batch:
                 assert_bytes(client.get(root.path, key, size), payload(key, size), key)
@@ -391,7 +418,9 @@ def test_sglang_pages_in_batches_of_128(root):
         assert set(names) == {os.path.basename(client.path(root.path, key)) for key in keys}
         shuffled = keys + [f"absent/{index}" for index in range(60)]
         random.Random(2).shuffle(shuffled)
-        assert client.probe(root.path, shuffled) == [key.startswith("page/") for key in shuffled], "hybrid models probe in no order"
+        assert client.probe(root.path, shuffled) == [
+            key.startswith("page/") for key in shuffled
+        ], "hybrid models probe in no order"
 
     root.check_everywhere(check)
 
@@ -436,7 +465,7 @@ def test_sglang_nixl_64_requests_of_64_files_and_256_open(direct, root):
     def store():
         client.prepare(root.path)
         for start in range(0, len(keys), 64):
-            client.put_batch(root.path, [(key, payload(key, size)) for key in keys[start:start + 64]])
+            client.put_batch(root.path, [(key, payload(key, size)) for key in keys[start : start + 64]])
 
     def check(version):
         assert client.probe(root.path, keys) == [True] * len(keys)
@@ -489,12 +518,12 @@ def test_ucm_late_shards_share_the_temp_file(root):
         first = os.open(f"{path}.tmp", flags, 0o644)
         os.pwrite(first, body[:quarter], 0)
         second = os.open(f"{path}.tmp", flags, 0o644)
-        os.pwrite(second, body[quarter:2 * quarter], quarter)
+        os.pwrite(second, body[quarter : 2 * quarter], quarter)
         third = os.open(f"{path}.tmp", flags, 0o644)
-        os.pwrite(third, body[3 * quarter:], 3 * quarter)
+        os.pwrite(third, body[3 * quarter :], 3 * quarter)
         os.close(third)
         os.rename(f"{path}.tmp", path)
-        os.pwrite(second, body[2 * quarter:3 * quarter], 2 * quarter)
+        os.pwrite(second, body[2 * quarter : 3 * quarter], 2 * quarter)
         os.close(second)
         os.close(first)
 
@@ -513,7 +542,7 @@ def test_ucm_shards_written_by_threads_opening_when_they_come(root):
 
         def write_shard(index):
             fd = os.open(f"{path}.tmp", os.O_CREAT | os.O_WRONLY, 0o644)
-            os.pwrite(fd, data[index * shard:(index + 1) * shard], index * shard)
+            os.pwrite(fd, data[index * shard : (index + 1) * shard], index * shard)
             ended.append(index)
             if len(ended) == 8:
                 os.rename(f"{path}.tmp", path)
@@ -524,7 +553,12 @@ def test_ucm_shards_written_by_threads_opening_when_they_come(root):
 
     keys = [f"late/{index}" for index in range(12)]
     in_process(lambda: [put(key, payload(key, client.chunk_bytes)) for key in keys])
-    root.check_everywhere(lambda: [assert_bytes(read_once(root.join(digest(key)), 2 * MIB), payload(key, client.chunk_bytes), key) for key in keys])
+    root.check_everywhere(
+        lambda: [
+            assert_bytes(read_once(root.join(digest(key)), 2 * MIB), payload(key, client.chunk_bytes), key)
+            for key in keys
+        ]
+    )
 
 
 @pytest.mark.deadline(240)
@@ -628,7 +662,7 @@ def test_safetensors_partial_reads_through_a_mapping(root):
         os.close(fd)
         for offset in (size - 17, 2 * MIB + 5, 0, MIB - 1, 123_457):
             length = min(5000, size - offset)
-            assert_bytes(mapping.read(offset, length), body[offset:offset + length], f"slice at {offset}")
+            assert_bytes(mapping.read(offset, length), body[offset : offset + length], f"slice at {offset}")
         mapping.write(10, b"private")  # copy on write of the process, not of the file
         mapping.close()
         assert_bytes(read_once(client.path(root.path, "k"), size), body, "after a private change")

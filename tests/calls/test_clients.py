@@ -84,7 +84,9 @@ def test_missing_chunk_is_enoent_at_open(client, root):
 def test_the_same_chunks_stored_by_two_processes_at_once(client, root):
     """Content hashes: two engines save the same chunks under the same names at the same time; both finish and every name reads whole."""
     if client.name == "ucm-posix":
-        pytest.skip("shards of one writer share the temp name without truncation; two whole writers of it are no sequence of this client")
+        pytest.skip(
+            "shards of one writer share the temp name without truncation; two whole writers of it are no sequence of this client"
+        )
     if client.name in ("lmcache-fs", "lmcache-mp-fs", "aibrix-shfs", "lmcache-fs-odirect") and root.mount.plain:
         pytest.xfail("one temp name for all writers: a plain directory fails the second rename")
     keys = keys_of(client, 2 if client.chunk_bytes > 4 << 20 else 6)
@@ -118,7 +120,9 @@ def test_a_chunk_can_be_deleted_and_stored_again(client, root):
     in_process(os.unlink, client.path(root.path, keys[1]))
     root.remount()
     assert not os.path.exists(client.path(root.path, keys[1])), "a deleted name came back"
-    assert_bytes(in_process(client.get, root.path, keys[0], client.chunk_bytes), payload(keys[0], client.chunk_bytes), keys[0])
+    assert_bytes(
+        in_process(client.get, root.path, keys[0], client.chunk_bytes), payload(keys[0], client.chunk_bytes), keys[0]
+    )
 
 
 @CLIENTS

@@ -24,9 +24,23 @@ REFUSALS = (errno.ENOSPC, errno.EFBIG)
 
 pytestmark = pytest.mark.needs_daemon
 # Buffered and O_DIRECT variants of one client fill a volume alike; a quick run tries one of each kind of put.
-QUICK_CLIENTS = ("lmcache-gds-posix", "lmcache-gds-cufile", "lmcache-fs", "lmcache-local-disk", "vllm-fs", "llm-d", "sglang-nixl", "ucm-posix",
-                 "tair-kvcm", "safetensors")
-CLIENTS = pytest.mark.parametrize("client", [client for client in ALL_CLIENTS if not kvc_env.QUICK or client.name in QUICK_CLIENTS], ids=lambda client: client.name)
+QUICK_CLIENTS = (
+    "lmcache-gds-posix",
+    "lmcache-gds-cufile",
+    "lmcache-fs",
+    "lmcache-local-disk",
+    "vllm-fs",
+    "llm-d",
+    "sglang-nixl",
+    "ucm-posix",
+    "tair-kvcm",
+    "safetensors",
+)
+CLIENTS = pytest.mark.parametrize(
+    "client",
+    [client for client in ALL_CLIENTS if not kvc_env.QUICK or client.name in QUICK_CLIENTS],
+    ids=lambda client: client.name,
+)
 
 
 @pytest.fixture
@@ -90,7 +104,11 @@ def check_outcome(client, mount, root, keys, told, size):
             assert answer in REFUSALS, f"{key}: refused with {errno.errorcode.get(answer, answer)}"
             # An in-place client's own name may stay, empty, as its create succeeded before anything could be known of the size.
             # LMCache GDS renames the body before its sidecar may be refused: then the chunk is whole, and unannounced.
-            allowed = ("absent", "empty") if client.in_place else ("absent", "whole") if isinstance(client, LmcacheGds) else ("absent",)
+            allowed = (
+                ("absent", "empty")
+                if client.in_place
+                else ("absent", "whole") if isinstance(client, LmcacheGds) else ("absent",)
+            )
         assert state in allowed, f"{key}: the client was told {answer}, the name is: {state}"
     return found, evictions
 
@@ -102,12 +120,16 @@ def test_chunks_beyond_the_capacity(client, small):
     told = in_process(fill, client, root, keys, CHUNK)
     found, evictions = check_outcome(client, small, root, keys, told, CHUNK)
     if not evictions:
-        assert any(answer in REFUSALS for answer in told), "96 MiB went into 64 MiB, nothing was evicted, and nobody was told"
+        assert any(
+            answer in REFUSALS for answer in told
+        ), "96 MiB went into 64 MiB, nothing was evicted, and nobody was told"
     assert found.count("whole") * CHUNK >= CAPACITY // 2, "less than half of the capacity could be used"
     small.remount()
     again = in_process(states, client, root, keys, CHUNK)
     for key, before, after in zip(keys, found, again):
-        assert after == before or (evicted(small) and after == "absent"), f"{key}: {before} before the remount, then {after}"
+        assert after == before or (
+            evicted(small) and after == "absent"
+        ), f"{key}: {before} before the remount, then {after}"
     small.stop()
     assert allocated_bytes(small.volume) <= CAPACITY, "the volume holds more than the capacity option"
     small.start()
@@ -130,11 +152,15 @@ def test_one_chunk_larger_than_the_capacity(client, small):
     except ChildFailed as failure:
         pytest.fail(f"the engine process did not survive: {failure}")
     assert answer in REFUSALS, f"told {answer}"
-    assert in_process(state_of, client, root, "too large", TOO_LARGE) in (("absent", "empty") if client.in_place else ("absent",))
+    assert in_process(state_of, client, root, "too large", TOO_LARGE) in (
+        ("absent", "empty") if client.in_place else ("absent",)
+    )
     assert in_process(state_of, client, root, "before", CHUNK) == "whole"
     small.remount()
     assert in_process(state_of, client, root, "before", CHUNK) == "whole"
-    assert in_process(state_of, client, root, "too large", TOO_LARGE) in (("absent", "empty") if client.in_place else ("absent",))
+    assert in_process(state_of, client, root, "too large", TOO_LARGE) in (
+        ("absent", "empty") if client.in_place else ("absent",)
+    )
 
 
 def test_replacing_a_chunk_by_one_that_does_not_fit_keeps_the_old(small):
@@ -181,6 +207,7 @@ def test_fallocate_and_truncate_of_an_impossible_size_fail_early(small):
 
 def test_a_pool_that_was_allocated_can_be_written_when_everything_else_is_full(small):
     """fallocate(0) is a promise: later writes into the range, also through a shared mapping, cannot meet a full volume."""
+
     def run():
         fd = os.open(os.path.join(small.path, "pool"), os.O_RDWR | os.O_CREAT)
         kvc_native.fallocate(fd, 0, 0, 16 * MIB)
@@ -188,7 +215,7 @@ def test_a_pool_that_was_allocated_can_be_written_when_everything_else_is_full(s
         body = payload("pool", 16 * MIB)
         assert os.pwrite(fd, body[: 8 * MIB], 0) == 8 * MIB
         mapping = kvc_native.Mapping(fd, 16 * MIB, shared=True, writable=True)
-        mapping.write(8 * MIB, body[8 * MIB:])
+        mapping.write(8 * MIB, body[8 * MIB :])
         mapping.sync()
         mapping.close()
         os.fsync(fd)

@@ -65,7 +65,7 @@ def test_punch_hole(size, sealed, root):
     if sealed:
         root.remount()
     start, length = 5000, size // 2
-    body[start:start + length] = bytes(length)
+    body[start : start + length] = bytes(length)
 
     def punch():
         fd = os.open(path, os.O_RDWR)
@@ -159,7 +159,7 @@ def test_sparse_file_costs_its_data_only(root):
     os.pwrite(fd, b"x" * MIB, 8 * MIB)
     os.close(fd)
     expected = bytearray(16 * MIB)
-    expected[8 * MIB:9 * MIB] = b"x" * MIB
+    expected[8 * MIB : 9 * MIB] = b"x" * MIB
 
     def check():
         assert os.stat(path).st_size == 16 * MIB
@@ -210,7 +210,9 @@ def test_copy_file_range(size, root):
         os.close(target_fd)
 
     in_process(run)
-    root.check_everywhere(lambda: assert_bytes(read_once(target, 2 * size + 2000), body + bytes(50) + body[10:1010], "copied"))
+    root.check_everywhere(
+        lambda: assert_bytes(read_once(target, 2 * size + 2000), body + bytes(50) + body[10:1010], "copied")
+    )
 
 
 # --- rename, links, unlink ---
@@ -324,7 +326,13 @@ def test_hard_links(root):
 
 def test_symlinks(root):
     write_file(root.join("target"), b"t")
-    targets = {"rel": "target", "abs": root.join("target"), "dangling": "no/such", "long": "x" * 4000, "odd": b"caf\xe9\n".decode("utf-8", "surrogateescape")}
+    targets = {
+        "rel": "target",
+        "abs": root.join("target"),
+        "dangling": "no/such",
+        "long": "x" * 4000,
+        "odd": b"caf\xe9\n".decode("utf-8", "surrogateescape"),
+    }
     for name, target in targets.items():
         os.symlink(target, root.join(name))
 
@@ -525,7 +533,12 @@ def test_mknod_makes_a_regular_file(root):
 def test_xattrs_set_list_remove_and_carry(root):
     path = root.join("f")
     write_file(path, b"x")
-    values = {"user.small": b"v", "user.empty": b"", "user.binary": bytes(range(256)), "user.big": payload("xattr", 2000)}
+    values = {
+        "user.small": b"v",
+        "user.empty": b"",
+        "user.binary": bytes(range(256)),
+        "user.big": payload("xattr", 2000),
+    }
     for name, value in values.items():
         os.setxattr(path, name, value)
     with pytest.raises(FileExistsError):
@@ -540,7 +553,11 @@ def test_xattrs_set_list_remove_and_carry(root):
     os.rename(path, root.join("old"))
 
     def check():
-        assert {name for name in os.listxattr(root.join("old")) if name.startswith("user.") and not name.startswith("user.kvcachefs.")} == set(values)
+        assert {
+            name
+            for name in os.listxattr(root.join("old"))
+            if name.startswith("user.") and not name.startswith("user.kvcachefs.")
+        } == set(values)
         for name, value in values.items():
             assert os.getxattr(root.join("old"), name) == value
 
@@ -671,7 +688,7 @@ def test_append_of_several_processes(root):
         body = read_once(path, 100_000)
         assert len(body) == 60_000
         for start in range(0, len(body), 100):
-            assert len(set(body[start:start + 100])) == 1, "appends overwrote each other"
+            assert len(set(body[start : start + 100])) == 1, "appends overwrote each other"
         assert sorted(set(body)) == [97, 98, 99]
 
     root.check_everywhere(check)
@@ -688,10 +705,10 @@ def test_pread_pwrite_at_odd_offsets(root):
         offset = chooser.randrange(size - length)
         piece = payload(f"odd/{index}", length)
         os.pwrite(fd, piece, offset)
-        model[offset:offset + length] = piece
+        model[offset : offset + length] = piece
         length = chooser.randrange(1, 60_000)
         offset = chooser.randrange(size + 1000)
-        assert_bytes(os.pread(fd, length, offset), model[offset:offset + length], f"pread of {length} at {offset}")
+        assert_bytes(os.pread(fd, length, offset), model[offset : offset + length], f"pread of {length} at {offset}")
     os.close(fd)
     root.check_everywhere(lambda: assert_bytes(read_once(path, size + 1), model, "odd"))
 
@@ -707,7 +724,11 @@ def test_fsync_fdatasync_and_o_sync(root):
     directory = os.open(root.path, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)
-    root.check_everywhere(lambda: [assert_bytes(read_once(root.join(name), 200_000), payload(name, 100_000) + b"tail", name) for name in "abc"])
+    root.check_everywhere(
+        lambda: [
+            assert_bytes(read_once(root.join(name), 200_000), payload(name, 100_000) + b"tail", name) for name in "abc"
+        ]
+    )
 
 
 def test_open_flags(root):

@@ -87,7 +87,7 @@ def test_reading_a_hole_through_a_mapping_never_kills(shared, root):
         mapping = Mapping(fd, 8 * MIB, shared=shared, writable=False)
         os.close(fd)
         expected = bytearray(8 * MIB)
-        expected[5 * MIB + 100:5 * MIB + 106] = b"island"
+        expected[5 * MIB + 100 : 5 * MIB + 106] = b"island"
         assert_bytes(mapping.read(), expected, "sparse file")
         mapping.close()
 
@@ -102,7 +102,7 @@ def test_reading_a_hole_that_is_being_written(root):
 
     def write():
         for start in range(0, SIZE, 64 * KIB):
-            os.pwrite(fd, body[start:start + 64 * KIB], start)
+            os.pwrite(fd, body[start : start + 64 * KIB], start)
 
     def read():
         reader = os.open(path, os.O_RDONLY)
@@ -111,11 +111,13 @@ def test_reading_a_hole_that_is_being_written(root):
             found = mapping.read()
             mapping.close()
             for start in range(0, SIZE, 64 * KIB):
-                piece = found[start:start + 64 * KIB]
+                piece = found[start : start + 64 * KIB]
                 for page in range(0, len(piece), 4096):
-                    got = piece[page:page + 4096]
-                    want = body[start + page:start + page + 4096]
-                    assert got == want or all(byte in (0, good) for byte, good in zip(got, want)), "neither the hole nor the data"
+                    got = piece[page : page + 4096]
+                    want = body[start + page : start + page + 4096]
+                    assert got == want or all(
+                        byte in (0, good) for byte, good in zip(got, want)
+                    ), "neither the hole nor the data"
         os.close(reader)
 
     in_processes([(write,), (read,), (read,)])
@@ -162,7 +164,9 @@ def test_write_calls_are_seen_through_a_shared_mapping(root):
     os.close(fd)
 
 
-@pytest.mark.parametrize("size", [64 * KIB, pytest.param(3 * MIB + 4097, marks=pytest.mark.beyond_plain), 36 * MIB], ids=["64k", "3m", "36m"])
+@pytest.mark.parametrize(
+    "size", [64 * KIB, pytest.param(3 * MIB + 4097, marks=pytest.mark.beyond_plain), 36 * MIB], ids=["64k", "3m", "36m"]
+)
 def test_big_reads_by_every_way(size, root):
     """Buffered reads arrive as 128 KiB to 1 MiB requests, O_DIRECT ones as 1 MiB, mappings as read-ahead: all the same bytes."""
     path, body = root.join("big"), payload(f"big{size}", size)
@@ -359,7 +363,12 @@ def test_o_rdwr_readers_do_not_change_anything(root):
 
     in_processes([(read,), (read,)])
     after = os.stat(path)
-    assert (before.st_size, before.st_mtime_ns, before.st_ino, before.st_blocks) == (after.st_size, after.st_mtime_ns, after.st_ino, after.st_blocks)
+    assert (before.st_size, before.st_mtime_ns, before.st_ino, before.st_blocks) == (
+        after.st_size,
+        after.st_mtime_ns,
+        after.st_ino,
+        after.st_blocks,
+    )
 
 
 @pytest.mark.needs_root
@@ -461,7 +470,7 @@ def test_o_direct_odd_pieces_make_one_whole(root):
         offset, index = 0, 0
         while offset < len(body):
             size = min(steps[index % len(steps)], len(body) - offset)
-            assert os.pwritev(fd, [aligned(body[offset:offset + size], shift=index % 13)], offset) == size
+            assert os.pwritev(fd, [aligned(body[offset : offset + size], shift=index % 13)], offset) == size
             offset, index = offset + size, index + 1
         os.close(fd)
 
@@ -518,9 +527,20 @@ def test_fstype_is_fuse_kvcachefs(root):
 
 def test_missing_chunk_is_enoent_for_every_call(root):
     path = root.join("missing")
-    for call in (lambda: os.open(path, os.O_RDONLY), lambda: os.open(path, os.O_RDWR), lambda: os.stat(path), lambda: os.unlink(path),
-                 lambda: os.rename(path, root.join("x")), lambda: os.truncate(path, 0), lambda: os.utime(path), lambda: os.getxattr(path, "user.a"),
-                 lambda: os.link(path, root.join("y")), lambda: os.readlink(path), lambda: os.listdir(path), lambda: os.rmdir(path)):
+    for call in (
+        lambda: os.open(path, os.O_RDONLY),
+        lambda: os.open(path, os.O_RDWR),
+        lambda: os.stat(path),
+        lambda: os.unlink(path),
+        lambda: os.rename(path, root.join("x")),
+        lambda: os.truncate(path, 0),
+        lambda: os.utime(path),
+        lambda: os.getxattr(path, "user.a"),
+        lambda: os.link(path, root.join("y")),
+        lambda: os.readlink(path),
+        lambda: os.listdir(path),
+        lambda: os.rmdir(path),
+    ):
         with pytest.raises(FileNotFoundError):
             call()
 
@@ -534,10 +554,10 @@ def test_many_descriptors_of_one_file(root):
     def run():
         fds = [os.open(path, os.O_RDONLY) for _ in range(500)]
         for index, fd in enumerate(fds):
-            assert os.pread(fd, 100, index * 100) == body[index * 100:index * 100 + 100]
+            assert os.pread(fd, 100, index * 100) == body[index * 100 : index * 100 + 100]
         os.unlink(path)
         for index, fd in enumerate(fds):
-            assert os.pread(fd, 100, index * 100) == body[index * 100:index * 100 + 100]
+            assert os.pread(fd, 100, index * 100) == body[index * 100 : index * 100 + 100]
             os.close(fd)
 
     in_process(run)

@@ -29,7 +29,7 @@ def put_over(client, path, key, data):
 
 def write_all(fd, data, step=256 << 10):
     for start in range(0, len(data), step):
-        os.write(fd, data[start:start + step])
+        os.write(fd, data[start : start + step])
 
 
 @CLIENTS
@@ -100,10 +100,10 @@ def test_different_contents_are_never_mixed(root):
 def put_in_steps(temp, target, data, gates):
     """open, first half | second half, close | rename: `|` is where the given gate (or None) is passed."""
     fd = os.open(temp, TRUNC, 0o644)
-    os.write(fd, data[:len(data) // 2])
+    os.write(fd, data[: len(data) // 2])
     if gates[0]:
         gates[0].wait()
-    os.write(fd, data[len(data) // 2:])
+    os.write(fd, data[len(data) // 2 :])
     os.close(fd)
     if gates[1]:
         gates[1].wait()
@@ -150,8 +150,12 @@ def test_each_process_renames_what_it_wrote(root):
     temp = root.join("c.tmp")
     bodies = [payload("p0", MIB), payload("p1", MIB), payload("p2", MIB)]
     with Gate(3) as all_writing, Gate(3) as all_finished:
-        in_processes([(put_in_steps, temp, root.join(f"target{index}"), body, (all_writing, all_finished))
-                      for index, body in enumerate(bodies)])
+        in_processes(
+            [
+                (put_in_steps, temp, root.join(f"target{index}"), body, (all_writing, all_finished))
+                for index, body in enumerate(bodies)
+            ]
+        )
 
     def check():
         for index, body in enumerate(bodies):
@@ -239,10 +243,10 @@ def test_fallback_unlink_of_the_temp_is_the_callers_own(root):
 
         def goes_on():
             fd = os.open(temp, TRUNC, 0o644)
-            os.write(fd, body[:MIB // 2])
+            os.write(fd, body[: MIB // 2])
             both_open.wait()
             unlinked.wait()
-            os.write(fd, body[MIB // 2:])
+            os.write(fd, body[MIB // 2 :])
             os.close(fd)
             os.rename(temp, target)
 

@@ -28,11 +28,24 @@ def snapshot(path):
             elif os.path.isfile(full):
                 with open(full, "rb") as file:
                     body = hashlib.sha256(file.read()).hexdigest()
-            xattrs = {key: os.getxattr(full, key, follow_symlinks=False) for key in os.listxattr(full, follow_symlinks=False)
-                      if key.startswith("user.") and not key.startswith("user.kvcachefs")}
+            xattrs = {
+                key: os.getxattr(full, key, follow_symlinks=False)
+                for key in os.listxattr(full, follow_symlinks=False)
+                if key.startswith("user.") and not key.startswith("user.kvcachefs")
+            }
             size = found.st_size if not os.path.isdir(full) else 0
-            tree[os.path.relpath(full, path)] = (found.st_mode, found.st_uid, found.st_gid, size, found.st_mtime_ns, found.st_nlink,
-                                                 found.st_ino, found.st_blocks, body, xattrs)
+            tree[os.path.relpath(full, path)] = (
+                found.st_mode,
+                found.st_uid,
+                found.st_gid,
+                size,
+                found.st_mtime_ns,
+                found.st_nlink,
+                found.st_ino,
+                found.st_blocks,
+                body,
+                xattrs,
+            )
     return tree
 
 
@@ -85,14 +98,23 @@ def populate(path, stage):
 
 
 def index_directory(mount):
-    found = [os.path.join(where, "index") for where, directories, _ in os.walk(os.path.join(mount.volume, "nodes")) if "index" in directories]
+    found = [
+        os.path.join(where, "index")
+        for where, directories, _ in os.walk(os.path.join(mount.volume, "nodes"))
+        if "index" in directories
+    ]
     assert len(found) == 1, f"index directories: {found}"
     return found[0]
 
 
 def index_files(mount):
     directory = index_directory(mount)
-    return [os.path.join(where, name) for where, _, names in os.walk(directory) for name in names if "lock" not in name.lower()]
+    return [
+        os.path.join(where, name)
+        for where, _, names in os.walk(directory)
+        for name in names
+        if "lock" not in name.lower()
+    ]
 
 
 @pytest.fixture
@@ -234,7 +256,9 @@ def test_index_elsewhere(new_mount, temp_dir):
     before = snapshot(mount.path)
     mount.stop()
     assert os.listdir(place)
-    assert not [directory for _, directories, _ in os.walk(mount.volume) for directory in directories if directory == "index"]
+    assert not [
+        directory for _, directories, _ in os.walk(mount.volume) for directory in directories if directory == "index"
+    ]
     shutil.rmtree(place)
     mount.start()
     assert_same(before, mount)

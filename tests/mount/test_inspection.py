@@ -16,7 +16,9 @@ from kvc_mount import run_command
 pytestmark = pytest.mark.needs_daemon
 
 STATUS_FIELDS = {
-    "version": None, "features": None, "options": None,
+    "version": None,
+    "features": None,
+    "options": None,
     "capacity": ["limit_bytes", "physical_bytes", "live_bytes", "reclaimable_bytes", "staged_bytes"],
     "objects": ["total", "inline", "packed", "solo", "raw", "quarantined"],
     "memory": ["limit_bytes", "used_bytes"],
@@ -39,7 +41,9 @@ def put_chunk(directory, index, size):
 
 
 def run(*command):
-    return subprocess.run(command, capture_output=True, text=True, errors="surrogateescape", check=True, env={**os.environ, "LC_ALL": "C"}).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="surrogateescape", check=True, env={**os.environ, "LC_ALL": "C"}
+    ).stdout
 
 
 @pytest.fixture
@@ -123,7 +127,11 @@ def test_cp_a_out_and_in(filled, temp_dir):
         assert os.getxattr(os.path.join(target, "small", "f0"), "user.mine") == b"kept"
     for where, directories, names in os.walk(outside):
         for name in directories + names:
-            carried = [key for key in os.listxattr(os.path.join(where, name), follow_symlinks=False) if key.startswith("user.kvcachefs")]
+            carried = [
+                key
+                for key in os.listxattr(os.path.join(where, name), follow_symlinks=False)
+                if key.startswith("user.kvcachefs")
+            ]
             assert not carried, f"cp -a carried {carried}"
 
 
@@ -133,13 +141,20 @@ def test_copies_by_python_carry_nothing_false(filled, temp_dir):
     target = os.path.join(temp_dir, "copy")
     shutil.copy2(source, target)
     assert not [key for key in os.listxattr(target) if key.startswith("user.kvcachefs")]
-    result = subprocess.run(["cp", "--preserve=xattr", source, os.path.join(filled.path, "copy")], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        ["cp", "--preserve=xattr", source, os.path.join(filled.path, "copy")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert result.returncode == 0 and result.stderr == "", result.stderr
 
 
 @pytest.mark.parametrize("name", ["inline", "small", "packed", "large"])
 def test_getfattr_tells_about_a_file(name, filled):
-    text = run("getfattr", "--absolute-names", "-d", "-m", "user.kvcachefs", os.path.join(filled.path, "tree", name, "f0"))
+    text = run(
+        "getfattr", "--absolute-names", "-d", "-m", "user.kvcachefs", os.path.join(filled.path, "tree", name, "f0")
+    )
     attributes = dict(re.findall(r'^(user\.kvcachefs\.[a-z_.]+)="?(.*?)"?$', text, re.MULTILINE))
     words = " ".join(attributes)
     for wanted in ("place", "checksum", "kind", "hits", "age", "state"):
@@ -153,7 +168,14 @@ def test_getfattr_names_successors_of_a_chain(new_mount):
     for index in range(6):
         put_chunk(mount.path, index, 256 * KIB)
     mount.drain()
-    text = run("getfattr", "--absolute-names", "-d", "-m", "user.kvcachefs", os.path.join(mount.path, "chunk2.kvcache.safetensors"))
+    text = run(
+        "getfattr",
+        "--absolute-names",
+        "-d",
+        "-m",
+        "user.kvcachefs",
+        os.path.join(mount.path, "chunk2.kvcache.safetensors"),
+    )
     assert "successor" in text and "predecessor" in text, text
 
 
@@ -172,9 +194,16 @@ def test_virtual_directory(filled):
         with pytest.raises(OSError):
             os.unlink(path)
     for line in run("cat", os.path.join(virtual, "metrics")).splitlines():
-        assert line.startswith("#") or re.fullmatch(r'[a-z_:][a-z0-9_:]*(\{[^}]*\})? [-+0-9.eE]+(nan|inf)?', line), f"not Prometheus text: {line}"
-    for call in (lambda: os.mkdir(virtual), lambda: os.rmdir(virtual), lambda: os.rename(virtual, filled.path + "/x"),
-                 lambda: open(os.path.join(virtual, "new"), "wb"), lambda: os.rename(os.path.join(filled.path, "tree"), virtual)):
+        assert line.startswith("#") or re.fullmatch(
+            r"[a-z_:][a-z0-9_:]*(\{[^}]*\})? [-+0-9.eE]+(nan|inf)?", line
+        ), f"not Prometheus text: {line}"
+    for call in (
+        lambda: os.mkdir(virtual),
+        lambda: os.rmdir(virtual),
+        lambda: os.rename(virtual, filled.path + "/x"),
+        lambda: open(os.path.join(virtual, "new"), "wb"),
+        lambda: os.rename(os.path.join(filled.path, "tree"), virtual),
+    ):
         with pytest.raises(OSError):
             call()
 
@@ -243,8 +272,12 @@ def test_fsck_of_a_clean_volume(filled):
 def test_fsck_finds_a_flipped_byte_and_the_mount_never_serves_it(filled):
     """The largest extent gets one byte flipped inside a body: fsck tells by its exit code, readers get EIO or ENOENT, the others their bytes."""
     filled.stop()
-    extents = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(filled.volume, "nodes")) for name in names
-               if name.endswith((".pack", ".solo"))]
+    extents = [
+        os.path.join(where, name)
+        for where, _, names in os.walk(os.path.join(filled.volume, "nodes"))
+        for name in names
+        if name.endswith((".pack", ".solo"))
+    ]
     victim = max(extents, key=os.path.getsize)
     with open(victim, "r+b") as file:
         file.seek(os.path.getsize(victim) // 2)

@@ -67,8 +67,14 @@ def test_an_empty_directory_is_initialised(new_mount):
 def daemonised(mount):
     """Starts without -f; returns the completed command. The mount must be usable when it comes back."""
     kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)
-    return subprocess.run(mount_command(mount.volume, mount.path, mount.options, foreground=False), stdin=subprocess.DEVNULL, capture_output=True,
-                          text=True, timeout=60 * kvc_env.SCALE, check=False)
+    return subprocess.run(
+        mount_command(mount.volume, mount.path, mount.options, foreground=False),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=60 * kvc_env.SCALE,
+        check=False,
+    )
 
 
 def test_daemonised_start_is_ready_when_it_returns(new_mount):
@@ -91,7 +97,12 @@ def test_daemonised_start_keeps_no_descriptor_of_its_caller(new_mount):
     mount = new_mount(start=False)
     reader, writer = os.pipe()
     kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)
-    process = subprocess.Popen(mount_command(mount.volume, mount.path, {}, foreground=False), stdin=subprocess.DEVNULL, stdout=writer, stderr=writer)
+    process = subprocess.Popen(
+        mount_command(mount.volume, mount.path, {}, foreground=False),
+        stdin=subprocess.DEVNULL,
+        stdout=writer,
+        stderr=writer,
+    )
     os.close(writer)
     process.wait(60 * kvc_env.SCALE)
     assert process.returncode == 0
@@ -126,8 +137,9 @@ def test_second_daemon_on_the_volume_is_refused_and_told_of_the_first(new_mount,
     other = Mount(temp_dir, volume=first.volume)
     with pytest.raises(MountFailed) as caught:
         other.start()
-    assert str(first.pid) in caught.value.output or first.path in caught.value.output, \
-        f"the message names neither the pid nor the mountpoint of the first: {caught.value.output}"
+    assert (
+        str(first.pid) in caught.value.output or first.path in caught.value.output
+    ), f"the message names neither the pid nor the mountpoint of the first: {caught.value.output}"
     assert mount_entry(other.path) is None
     check(first, "chunk")
     put(first, "more")
@@ -174,8 +186,12 @@ def test_supervised_daemon_is_usable_again_after_kill_9(new_mount):
 
     def supervise():
         while not stopping.is_set():
-            process = subprocess.Popen(mount_command(mount.volume, mount.path, mount.options), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                       stderr=subprocess.DEVNULL)
+            process = subprocess.Popen(
+                mount_command(mount.volume, mount.path, mount.options),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
             kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=process.pid)
             running.append(process)
             process.wait()
@@ -297,7 +313,9 @@ def test_acknowledged_changes_survive_kill_9(durability, new_mount):
         assert_bytes(file.read(), payload("replacement", 5000), "replaced name")
     for index in (0, 1, 2, 5, 6, 7, 8, 9):
         check(mount, f"chunk{index}")
-    assert sorted(os.listdir(mount.path)) == sorted([f"chunk{index}" for index in range(10) if index != 3] + ["directory"])
+    assert sorted(os.listdir(mount.path)) == sorted(
+        [f"chunk{index}" for index in range(10) if index != 3] + ["directory"]
+    )
 
 
 def test_fsync_survives_kill_9_without_durability(new_mount):
@@ -320,9 +338,16 @@ def test_read_only_mount(new_mount):
     check(mount, "chunk")
     assert os.listdir(mount.path) == ["chunk"]
     path = os.path.join(mount.path, "chunk")
-    for call in (lambda: os.open(path, os.O_WRONLY), lambda: os.open(path + "2", os.O_WRONLY | os.O_CREAT), lambda: os.unlink(path),
-                 lambda: os.rename(path, path + "2"), lambda: os.mkdir(path + "d"), lambda: os.chmod(path, 0o600), lambda: os.truncate(path, 0),
-                 lambda: os.setxattr(path, "user.a", b"b")):
+    for call in (
+        lambda: os.open(path, os.O_WRONLY),
+        lambda: os.open(path + "2", os.O_WRONLY | os.O_CREAT),
+        lambda: os.unlink(path),
+        lambda: os.rename(path, path + "2"),
+        lambda: os.mkdir(path + "d"),
+        lambda: os.chmod(path, 0o600),
+        lambda: os.truncate(path, 0),
+        lambda: os.setxattr(path, "user.a", b"b"),
+    ):
         with pytest.raises(OSError) as caught:
             call()
         assert caught.value.errno == errno.EROFS
@@ -354,7 +379,12 @@ def test_allow_other_obeys_modes_of_two_users(new_mount):
         os.umask(0o022)
         os.mkdir(join("private"), 0o700)
         os.mkdir(join("public"), 0o755)
-        for name, mode in (("private/f", 0o644), ("public/readable", 0o644), ("public/secret", 0o600), ("public/writable", 0o666)):
+        for name, mode in (
+            ("private/f", 0o644),
+            ("public/readable", 0o644),
+            ("public/secret", 0o600),
+            ("public/writable", 0o666),
+        ):
             with open(join(name), "wb") as file:
                 file.write(b"alice")
             os.chmod(join(name), mode)
@@ -364,12 +394,21 @@ def test_allow_other_obeys_modes_of_two_users(new_mount):
 
     def by_bob():
         become(bob)
-        refused = [lambda: os.listdir(join("private")), lambda: open(join("private", "f"), "rb"), lambda: open(join("public", "secret"), "rb"),
-                   lambda: open(join("public", "readable"), "r+b"), lambda: os.unlink(join("public", "readable")),
-                   lambda: open(join("public", "new"), "wb"), lambda: os.mkdir(join("public", "d")), lambda: os.chmod(join("public", "writable"), 0o600),
-                   lambda: os.unlink(join("sticky", "hers")), lambda: os.rename(join("sticky", "hers"), join("sticky", "his")),
-                   lambda: os.utime(join("public", "readable"), (1, 1)), lambda: os.chown(join("public", "writable"), bob, bob),
-                   lambda: os.setxattr(join("public", "readable"), "user.a", b"b")]
+        refused = [
+            lambda: os.listdir(join("private")),
+            lambda: open(join("private", "f"), "rb"),
+            lambda: open(join("public", "secret"), "rb"),
+            lambda: open(join("public", "readable"), "r+b"),
+            lambda: os.unlink(join("public", "readable")),
+            lambda: open(join("public", "new"), "wb"),
+            lambda: os.mkdir(join("public", "d")),
+            lambda: os.chmod(join("public", "writable"), 0o600),
+            lambda: os.unlink(join("sticky", "hers")),
+            lambda: os.rename(join("sticky", "hers"), join("sticky", "his")),
+            lambda: os.utime(join("public", "readable"), (1, 1)),
+            lambda: os.chown(join("public", "writable"), bob, bob),
+            lambda: os.setxattr(join("public", "readable"), "user.a", b"b"),
+        ]
         for index, call in enumerate(refused):
             with pytest.raises(PermissionError):
                 call()
@@ -498,7 +537,11 @@ def test_version_names_libraries_and_features():
         assert word in text, f"--version does not tell of {word}: {text}"
 
 
-@pytest.mark.parametrize("command", [[], ["mount"], ["umount"], ["status"], ["info"], ["fsck"], ["rebuild"]], ids=lambda command: " ".join(command) or "-")
+@pytest.mark.parametrize(
+    "command",
+    [[], ["mount"], ["umount"], ["status"], ["info"], ["fsck"], ["rebuild"]],
+    ids=lambda command: " ".join(command) or "-",
+)
 def test_help_of_every_command(command):
     result = run_command(*command, "--help")
     assert result.returncode == 0

@@ -82,9 +82,9 @@ def test_one_body_larger_than_the_memory(new_mount):
     body = payload("large", size)
     with open(path, "wb", buffering=0) as file:
         for start in range(0, size, 8 * MIB):
-            assert file.write(body[start:start + 8 * MIB]) == 8 * MIB
+            assert file.write(body[start : start + 8 * MIB]) == 8 * MIB
         os.pwrite(file.fileno(), b"patched", 10 * MIB)
-    expected = body[:10 * MIB] + b"patched" + body[10 * MIB + 7:]
+    expected = body[: 10 * MIB] + b"patched" + body[10 * MIB + 7 :]
     assert mount.status()["memory"]["used_bytes"] <= 64 * MIB
     assert peak_resident_bytes(mount.pid) <= 64 * MIB + ALLOWANCE
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_punch_of_more_than_the_memory(new_mount):
     fd = os.open(path, os.O_RDWR)
     kvc_native.fallocate(fd, kvc_native.FALLOC_FL_PUNCH_HOLE | kvc_native.FALLOC_FL_KEEP_SIZE, 10 * MIB + 5, 120 * MIB)
     os.close(fd)
-    expected = body[:10 * MIB + 5] + bytes(120 * MIB) + body[130 * MIB + 5:]
+    expected = body[: 10 * MIB + 5] + bytes(120 * MIB) + body[130 * MIB + 5 :]
     for _ in range(2):
         with open(path, "rb") as file:
             assert_bytes(file.read(), expected, "punched")

@@ -74,8 +74,10 @@ class Comparison:
             detail = ""
             if isinstance(plain[0], bytes) and isinstance(mounted[0], bytes):
                 detail = f" ({describe_difference(mounted[0], plain[0])})"
-            pytest.fail(f"{what}: plain directory {self.outcome(plain)}, mount {self.outcome(mounted)}{detail}\nlast operations:\n  "
-                        + "\n  ".join(self.trace))
+            pytest.fail(
+                f"{what}: plain directory {self.outcome(plain)}, mount {self.outcome(mounted)}{detail}\nlast operations:\n  "
+                + "\n  ".join(self.trace)
+            )
         return answers[0]
 
     @staticmethod
@@ -89,7 +91,10 @@ class Comparison:
 
     def name(self):
         """A relative path of one to three names; many exist, many do not, and some lead through a file."""
-        above = [self.chooser.choice(DIRECTORIES if self.chooser.random() < 0.95 else NAMES) for _ in range(self.chooser.choice([0, 0, 1, 1, 2]))]
+        above = [
+            self.chooser.choice(DIRECTORIES if self.chooser.random() < 0.95 else NAMES)
+            for _ in range(self.chooser.choice([0, 0, 1, 1, 2]))
+        ]
         return "/".join([*above, self.chooser.choice(NAMES if self.chooser.random() < 0.9 else DIRECTORIES)])
 
     def directory(self):
@@ -99,8 +104,11 @@ class Comparison:
         """Mostly a path that exists, or did a few operations ago."""
         if self.operations - self.known_since >= 25 or not self.known_names:
             self.known_since = self.operations
-            self.known_names = sorted(os.path.relpath(os.path.join(where, name), self.plain.path)
-                                      for where, directories, names in os.walk(self.plain.path) for name in directories + names)
+            self.known_names = sorted(
+                os.path.relpath(os.path.join(where, name), self.plain.path)
+                for where, directories, names in os.walk(self.plain.path)
+                for name in directories + names
+            )
         if self.known_names and self.chooser.random() < 0.75:
             return self.chooser.choice(self.known_names)
         return self.name()
@@ -119,11 +127,19 @@ class Comparison:
         return not handle.writable and self.versions.get(handle.inode, 0) != handle.version
 
     def some_handle(self, readable=False, writable=False):
-        fitting = [number for number, handle in self.handles.items() if (handle.readable or not readable) and (handle.writable or not writable)]
+        fitting = [
+            number
+            for number, handle in self.handles.items()
+            if (handle.readable or not readable) and (handle.writable or not writable)
+        ]
         return self.chooser.choice(fitting) if fitting else None
 
     def bytes(self, size):
-        return self.chooser.randbytes(size) if size < 64 * KIB else self.chooser.randbytes(4096) * (size // 4096) + b"\1" * (size % 4096)
+        return (
+            self.chooser.randbytes(size)
+            if size < 64 * KIB
+            else self.chooser.randbytes(4096) * (size // 4096) + b"\1" * (size % 4096)
+        )
 
     # --- operations by name ---
 
@@ -181,8 +197,15 @@ class Comparison:
         self.both(f"rename {source!r} {target!r}", lambda side: os.rename(side.at(source), side.at(target)))
 
     def op_renameat2(self):
-        source, target, flags = self.known(), self.known() if self.chooser.random() < 0.5 else self.name(), self.chooser.choice([RENAME_NOREPLACE, RENAME_EXCHANGE])
-        self.both(f"renameat2 {source!r} {target!r} {flags}", lambda side: kvc_native.renameat2(side.at(source), side.at(target), flags))
+        source, target, flags = (
+            self.known(),
+            self.known() if self.chooser.random() < 0.5 else self.name(),
+            self.chooser.choice([RENAME_NOREPLACE, RENAME_EXCHANGE]),
+        )
+        self.both(
+            f"renameat2 {source!r} {target!r} {flags}",
+            lambda side: kvc_native.renameat2(side.at(source), side.at(target), flags),
+        )
 
     def op_link(self):
         source, target = self.known(), self.name()
@@ -193,7 +216,9 @@ class Comparison:
         self.both(f"symlink {target!r} {name!r}", lambda side: os.symlink(target, side.at(name)))
 
     def op_mkdir(self):
-        name, mode = self.directory() if self.chooser.random() < 0.8 else self.name(), self.chooser.choice([0o755, 0o700])
+        name, mode = self.directory() if self.chooser.random() < 0.8 else self.name(), self.chooser.choice(
+            [0o755, 0o700]
+        )
         self.both(f"mkdir {name!r}", lambda side: os.mkdir(side.at(name), mode))
 
     def op_rmdir(self):
@@ -223,7 +248,9 @@ class Comparison:
 
     def op_setxattr(self):
         name, key = self.known(), f"user.t{self.chooser.randrange(3)}"
-        value, flags = self.bytes(self.chooser.choice([0, 1, 100])), self.chooser.choice([0, 0, os.XATTR_CREATE, os.XATTR_REPLACE])
+        value, flags = self.bytes(self.chooser.choice([0, 1, 100])), self.chooser.choice(
+            [0, 0, os.XATTR_CREATE, os.XATTR_REPLACE]
+        )
         self.both(f"setxattr {name!r} {key} {flags}", lambda side: os.setxattr(side.at(name), key, value, flags))
 
     def op_getxattr(self):
@@ -236,7 +263,10 @@ class Comparison:
 
     def op_listxattr(self):
         name = self.known()
-        self.both(f"listxattr {name!r}", lambda side: sorted(key for key in os.listxattr(side.at(name)) if key.startswith("user.t")))
+        self.both(
+            f"listxattr {name!r}",
+            lambda side: sorted(key for key in os.listxattr(side.at(name)) if key.startswith("user.t")),
+        )
 
     def op_stat(self):
         name = self.known()
@@ -327,7 +357,17 @@ class Comparison:
             return
         name = self.known()
         flags = self.chooser.choice([os.O_RDONLY, os.O_RDONLY, os.O_WRONLY, os.O_RDWR, os.O_RDWR])
-        flags |= self.chooser.choice([0, 0, os.O_CREAT, os.O_CREAT | os.O_TRUNC, os.O_CREAT | os.O_EXCL, os.O_APPEND if flags else 0, os.O_NOFOLLOW])
+        flags |= self.chooser.choice(
+            [
+                0,
+                0,
+                os.O_CREAT,
+                os.O_CREAT | os.O_TRUNC,
+                os.O_CREAT | os.O_EXCL,
+                os.O_APPEND if flags else 0,
+                os.O_NOFOLLOW,
+            ]
+        )
         number = self.next_handle
         self.next_handle += 1
 
@@ -358,7 +398,9 @@ class Comparison:
         number = self.some_handle(writable=True)
         if number is not None:
             body, offset = self.bytes(self.chooser.choice(SIZES[1:])), self.chooser.randrange(4 * MIB)
-            self.both(f"pwrite {number} {len(body)} at {offset}", lambda side: os.pwrite(side.fds[number], body, offset))
+            self.both(
+                f"pwrite {number} {len(body)} at {offset}", lambda side: os.pwrite(side.fds[number], body, offset)
+            )
             self.changed(self.handles[number].inode)
 
     def op_write(self):
@@ -381,7 +423,9 @@ class Comparison:
     def op_lseek(self):
         number = self.some_handle()
         if number is not None and not self.stale(self.handles[number]):
-            offset, whence = self.chooser.randrange(-100, 4 * MIB), self.chooser.choice([os.SEEK_SET, os.SEEK_CUR, os.SEEK_END])
+            offset, whence = self.chooser.randrange(-100, 4 * MIB), self.chooser.choice(
+                [os.SEEK_SET, os.SEEK_CUR, os.SEEK_END]
+            )
             self.both(f"lseek {number} {offset} {whence}", lambda side: os.lseek(side.fds[number], offset, whence))
 
     def op_ftruncate(self):
@@ -394,9 +438,14 @@ class Comparison:
     def op_fallocate(self):
         number = self.some_handle(writable=True)
         if number is not None:
-            mode = self.chooser.choice([0, kvc_native.FALLOC_FL_KEEP_SIZE, kvc_native.FALLOC_FL_KEEP_SIZE | kvc_native.FALLOC_FL_PUNCH_HOLE])
+            mode = self.chooser.choice(
+                [0, kvc_native.FALLOC_FL_KEEP_SIZE, kvc_native.FALLOC_FL_KEEP_SIZE | kvc_native.FALLOC_FL_PUNCH_HOLE]
+            )
             offset, length = self.chooser.randrange(2 * MIB), self.chooser.choice(SIZES)
-            self.both(f"fallocate {number} {mode} {offset} {length}", lambda side: kvc_native.fallocate(side.fds[number], mode, offset, length))
+            self.both(
+                f"fallocate {number} {mode} {offset} {length}",
+                lambda side: kvc_native.fallocate(side.fds[number], mode, offset, length),
+            )
             self.changed(self.handles[number].inode)
 
     def op_fsync(self):
@@ -421,10 +470,45 @@ class Comparison:
 
     # --- the whole ---
 
-    WEIGHTS = {"create_whole": 5, "put": 8, "read_whole": 6, "unlink": 7, "rename": 6, "renameat2": 2, "link": 3, "symlink": 2, "mkdir": 6, "rmdir": 3,
-               "truncate": 3, "chmod": 2, "chown": 1, "utimens": 2, "setxattr": 3, "getxattr": 2, "removexattr": 1, "listxattr": 1, "stat": 6,
-               "lstat": 3, "access": 3, "readlink": 1, "listdir": 4, "copy_range": 1, "mmap_read": 2, "mmap_put": 2, "open": 9, "close": 8,
-               "pwrite": 6, "write": 5, "pread": 8, "lseek": 2, "ftruncate": 2, "fallocate": 2, "fsync": 1, "fstat": 4, "dup_close": 2}
+    WEIGHTS = {
+        "create_whole": 5,
+        "put": 8,
+        "read_whole": 6,
+        "unlink": 7,
+        "rename": 6,
+        "renameat2": 2,
+        "link": 3,
+        "symlink": 2,
+        "mkdir": 6,
+        "rmdir": 3,
+        "truncate": 3,
+        "chmod": 2,
+        "chown": 1,
+        "utimens": 2,
+        "setxattr": 3,
+        "getxattr": 2,
+        "removexattr": 1,
+        "listxattr": 1,
+        "stat": 6,
+        "lstat": 3,
+        "access": 3,
+        "readlink": 1,
+        "listdir": 4,
+        "copy_range": 1,
+        "mmap_read": 2,
+        "mmap_put": 2,
+        "open": 9,
+        "close": 8,
+        "pwrite": 6,
+        "write": 5,
+        "pread": 8,
+        "lseek": 2,
+        "ftruncate": 2,
+        "fallocate": 2,
+        "fsync": 1,
+        "fstat": 4,
+        "dup_close": 2,
+    }
 
     def step(self):
         self.operations += 1
@@ -444,7 +528,9 @@ class Comparison:
             assert mounted[name][0] == fields, f"{when}: {name!r}: plain {fields}, mount {mounted[name][0]}{trace}"
             assert mounted[name][2] == xattrs, f"{when}: {name!r}: xattrs {xattrs} and {mounted[name][2]}{trace}"
             if body is not None:
-                assert mounted[name][1] == body, f"{when}: {name!r}: {describe_difference(mounted[name][1], body)}{trace}"
+                assert (
+                    mounted[name][1] == body
+                ), f"{when}: {name!r}: {describe_difference(mounted[name][1], body)}{trace}"
 
 
 def describe(found):
@@ -470,8 +556,11 @@ def tree(path):
             elif stat.S_ISREG(status.st_mode):
                 with open(full, "rb") as file:
                     body = file.read()
-            xattrs = {key: os.getxattr(full, key, follow_symlinks=False) for key in os.listxattr(full, follow_symlinks=False)
-                      if key.startswith("user.t")}
+            xattrs = {
+                key: os.getxattr(full, key, follow_symlinks=False)
+                for key in os.listxattr(full, follow_symlinks=False)
+                if key.startswith("user.t")
+            }
             found[os.path.relpath(full, path)] = (describe(status), body, xattrs)
     return found
 

@@ -23,7 +23,7 @@ def getdents(fd, size):
     entries, at, data = [], 0, buffer.raw[:done]
     while at < done:
         inode, cookie, length, kind = struct.unpack_from("<QqHB", data, at)
-        name = data[at + 19:at + length].split(b"\0", 1)[0]
+        name = data[at + 19 : at + length].split(b"\0", 1)[0]
         entries.append((name.decode(), cookie, inode, kind))
         at += length
     return entries
@@ -124,7 +124,9 @@ def test_seekdir_returns_to_a_cookie(thousand):
         rest = []
         while part := getdents(fd, 4096):
             rest += part
-        assert [entry[0] for entry in rest] == [entry[0] for entry in entries[position + 1:]], f"after the cookie of entry {position}"
+        assert [entry[0] for entry in rest] == [
+            entry[0] for entry in entries[position + 1 :]
+        ], f"after the cookie of entry {position}"
     os.lseek(fd, 0, os.SEEK_SET)
     assert getdents(fd, 500)[0][0] == entries[0][0]
     os.close(fd)

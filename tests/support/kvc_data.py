@@ -16,10 +16,10 @@ def describe_difference(got, expected):
     if len(got) != len(expected):
         return f"{len(got)} bytes instead of {len(expected)}"
     step = 4 * kvc_env.KIB
-    bad = [index for index in range(0, len(got), step) if got[index:index + step] != expected[index:index + step]]
+    bad = [index for index in range(0, len(got), step) if got[index : index + step] != expected[index : index + step]]
     if not bad:
         return "equal"
-    zero = sum(not any(got[index:index + step]) for index in bad)
+    zero = sum(not any(got[index : index + step]) for index in bad)
     return f"{len(bad)} of {(len(got) + step - 1) // step} pages of 4 KiB wrong ({zero} all zero), first at {bad[0]}, last at {bad[-1]}"
 
 

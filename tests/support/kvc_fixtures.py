@@ -13,12 +13,16 @@ import kvc_process
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "deadline(seconds): abort the mounts and fail when the test takes longer (default 120)")
+    config.addinivalue_line(
+        "markers", "deadline(seconds): abort the mounts and fail when the test takes longer (default 120)"
+    )
     config.addinivalue_line("markers", "needs_daemon: has no meaning on a plain directory")
     config.addinivalue_line("markers", "beyond_plain: what a plain directory cannot do; expected to fail there")
     config.addinivalue_line("markers", "needs_root: needs root (other uids, mount namespaces)")
     if not kvc_env.PLAIN and not os.access(kvc_env.BINARY, os.X_OK):
-        raise pytest.UsageError("set KVCACHEFS_BIN to the path of the kvcachefs command (or KVCACHEFS_PLAIN=1 to try a plain directory)")
+        raise pytest.UsageError(
+            "set KVCACHEFS_BIN to the path of the kvcachefs command (or KVCACHEFS_PLAIN=1 to try a plain directory)"
+        )
     kvc_mount.watchdog()
     # An interrupted run ends like one stopped by the keyboard: fixtures clean up.
     signal.signal(signal.SIGTERM, _interrupt)

@@ -22,7 +22,9 @@ class Watchdog:
 
     def __init__(self):
         script = os.path.join(os.path.dirname(os.path.abspath(__file__)), "watchdog.py")
-        self._process = subprocess.Popen([sys.executable, "-S", "-E", script], stdin=subprocess.PIPE, start_new_session=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-S", "-E", script], stdin=subprocess.PIPE, start_new_session=True
+        )
         self._owner = os.getpid()
         kvc_process.close_in_children.append(self._process.stdin.fileno())
 
@@ -130,8 +132,16 @@ def mount_command(volume, path, options=None, foreground=True):
 
 def run_command(*arguments, timeout=120, **kwargs):
     """Runs `kvcachefs ARGUMENTS`; returns the completed process with stdout and stderr as text."""
-    return subprocess.run([kvc_env.BINARY, *arguments], stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="surrogateescape",
-                          timeout=timeout * kvc_env.SCALE, check=False, **kwargs)
+    return subprocess.run(
+        [kvc_env.BINARY, *arguments],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="surrogateescape",
+        timeout=timeout * kvc_env.SCALE,
+        check=False,
+        **kwargs,
+    )
 
 
 class Mount:
@@ -172,8 +182,13 @@ class Mount:
 
         with open(self.log_path, "ab") as log:
             self.log_start = log.tell()
-            self.process = subprocess.Popen(mount_command(self.volume, self.path, self.options), stdin=subprocess.DEVNULL, stdout=log,
-                                            stderr=log, preexec_fn=in_child)
+            self.process = subprocess.Popen(
+                mount_command(self.volume, self.path, self.options),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                preexec_fn=in_child,
+            )
         watchdog().tell(op="mount", path=self.path, pid=self.process.pid)
         try:
             wait_until(lambda: self.process.poll() is not None or self._mounted(), 120, "the mount appears")
@@ -211,7 +226,9 @@ class Mount:
         if self.plain or self.process is None:
             return
         result = run_command("umount", self.path, timeout=seconds)
-        assert result.returncode == 0, f"umount: exit code {result.returncode}: {result.stdout}{result.stderr}\n{self.log_text()[-4000:]}"
+        assert (
+            result.returncode == 0
+        ), f"umount: exit code {result.returncode}: {result.stdout}{result.stderr}\n{self.log_text()[-4000:]}"
         assert not self._mounted(), "umount came back, the mount is still there"
         self._wait_for_end(seconds)
 
@@ -255,7 +272,12 @@ class Mount:
             self.process = None
         while mount_entry(self.path) is not None:
             if subprocess.run(["umount", "-l", self.path], stderr=subprocess.DEVNULL, check=False).returncode != 0:
-                if subprocess.run(["fusermount3", "-u", "-z", self.path], stderr=subprocess.DEVNULL, check=False).returncode != 0:
+                if (
+                    subprocess.run(
+                        ["fusermount3", "-u", "-z", self.path], stderr=subprocess.DEVNULL, check=False
+                    ).returncode
+                    != 0
+                ):
                     break
         watchdog().tell(op="unmount", path=self.path)
 

@@ -85,7 +85,7 @@ def aligned(data_or_size, shift=0):
     """A page-aligned buffer (moved by `shift` bytes) as a memoryview: O_DIRECT callers pass one."""
     data = None if isinstance(data_or_size, int) else data_or_size
     size = data_or_size if data is None else len(data)
-    view = memoryview(python_mmap.mmap(-1, max(size + shift, 1)))[shift:shift + size]
+    view = memoryview(python_mmap.mmap(-1, max(size + shift, 1)))[shift : shift + size]
     if data is not None:
         view[:] = data
     return view
@@ -101,7 +101,10 @@ class Native:
         directory = tempfile.mkdtemp(prefix="kvcachefs-test-native-")
         try:
             library = os.path.join(directory, "libcalls.so")
-            subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-laio", "-luring"], check=True)
+            subprocess.run(
+                ["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-laio", "-luring"],
+                check=True,
+            )
             self._library = ctypes.CDLL(library)
         finally:
             shutil.rmtree(directory, ignore_errors=True)  # the loaded library stays mapped

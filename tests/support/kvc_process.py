@@ -9,7 +9,6 @@ import traceback
 
 import kvc_env
 
-
 # Descriptors that no child may keep open: the other end waits for their end of file.
 close_in_children = []
 
@@ -41,12 +40,14 @@ class Child:
             try:
                 message = pickle.dumps(("value", function(*arguments)))
             except OSError as error:
-                message = pickle.dumps(("oserror", (error.errno, error.strerror, error.filename, traceback.format_exc())))
+                message = pickle.dumps(
+                    ("oserror", (error.errno, error.strerror, error.filename, traceback.format_exc()))
+                )
             except BaseException:  # noqa: B902: the parent must hear of everything
                 message = pickle.dumps(("failure", traceback.format_exc()))
             view = memoryview(message)
             while view:
-                view = view[os.write(writer, view):]
+                view = view[os.write(writer, view) :]
         except BaseException:
             code = 1
         finally:
@@ -92,7 +93,7 @@ def in_processes(calls):
                 results.append(None)
                 failure = failure or error
     except BaseException:  # the run was interrupted
-        for child in children[len(results):]:
+        for child in children[len(results) :]:
             os.kill(child.pid, signal.SIGKILL)
         raise
     if failure:
