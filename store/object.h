@@ -14,6 +14,7 @@
 #include "store/base/records.h"
 #include "store/base/result.h"
 #include "store/memory/pool.h"
+#include "store/prefetcher.h"
 #include "store/store.h"
 #include "store/volume/volume.h"
 
@@ -67,6 +68,7 @@ class Object {
   uint64_t read_bytes = 0, opens = 0;
 
   // --- guarded by the namespace lock ---
+  Prefetcher::Origin origin;  // where it stands in its chain
   uint32_t nlink = 0;
   bool durable = false;       // the journal knows it
   bool published = false;     // was renamed or linked to, or found in the index

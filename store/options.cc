@@ -85,6 +85,12 @@ Status set_verify(StoreOptions& options, std::string_view name, std::string_view
   return {};
 }
 
+Status set_prefetch(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value != "on" && value != "off") return fail(Code::kInvalid, fmt::format("option {}={}: expected on or off", name, value));
+  options.prefetch = value == "on";
+  return {};
+}
+
 Status set_index(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value.empty() || value[0] != '/')
     return fail(Code::kInvalid, fmt::format("option {}={}: expected an absolute directory on a local file system", name, value));
@@ -111,6 +117,10 @@ constexpr OptionEntry kOptions[] = {
      "none (default): answered when in RAM; close: written and journaled; sync: also synced"},
     {"verify", false, set_verify, [](const StoreOptions& o) -> std::string { return o.verify == Verify::kAuto ? "auto" : "always"; },
      "auto (default): known-good solo bodies may be passed through; always: every byte is checked, no passthrough"},
+    {"prefetch", true, set_prefetch, [](const StoreOptions& o) -> std::string { return o.prefetch ? "on" : "off"; },
+     "on (default) or off: read ahead along chains learned from earlier writes and reads"},
+    {"prefetch_ahead", true, set_size<&StoreOptions::prefetch_ahead_bytes, kMiB, 64 * kGiB>, get_size<&StoreOptions::prefetch_ahead_bytes>,
+     "most bytes that one reader is read ahead of; default 256M; 1M to 64G"},
     {"pack_below", true, set_size<&StoreOptions::pack_below_bytes, 0, kGiB>, get_size<&StoreOptions::pack_below_bytes>,
      "bodies smaller than this share extents; default by the volume: 4M where passthrough serves solo bodies, else 32M"},
     {"inline_below", true, set_size<&StoreOptions::inline_below_bytes, 0, 64 * kKiB>, get_size<&StoreOptions::inline_below_bytes>,

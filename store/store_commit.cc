@@ -113,6 +113,8 @@ void StoreImpl::build_batch(Commit& commit) {
   add_bodies(commit, put);
   add_attributes(commit, put);
   add_names(commit, put);
+  for (CommitRequest& request : commit.requests)
+    for (SuccessorsRecord& row : request.successors) commit.batch.records.emplace_back(std::move(row));
 }
 
 // names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.

@@ -1,7 +1,8 @@
 // The store behind store.h. One class, its members spread over files by what they do:
 //   store_open.cc       recovery and start, close                 store_names.cc      names
 //   store_attributes.cc attributes and xattrs                     store_io.cc         open, read, write, allocate
-//   store_load.cc       volume -> RAM, verified                   store_seal.cc       RAM -> volume (lanes)
+//   store_load.cc       volume -> RAM, verified                   store_prefetch.cc   reading ahead
+//   store_seal.cc       RAM -> volume (lanes)
 //   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
 //   store_status.cc     space and counters                                            reclaim, sweeping
 //
@@ -39,6 +40,7 @@
 #include "store/memory/pool.h"
 #include "store/namespace.h"
 #include "store/object.h"
+#include "store/prefetcher.h"
 #include "store/space.h"
 #include "store/store.h"
 #include "store/volume/volume.h"
@@ -55,6 +57,7 @@ struct SealedBody {
 
 struct CommitRequest {
   std::vector<SealedBody> bodies;
+  std::vector<SuccessorsRecord> successors;
   bool sync = false;        // sync these bodies' extents before the record and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and say so in the journal
   StatusCompletion done;    // may be empty
@@ -192,13 +195,24 @@ class StoreImpl final : public Store {
   // or one failed. No lock held.
   void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
   struct LoadJob;
-  void submit_load(std::shared_ptr<LoadJob> job);
+  struct LoadWaiter;
+  uint64_t make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, Reservation& memory,
+                     const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
+  void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
+  void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
   // Second look through a fresh descriptor, then quarantine. Blocks; runs on the keeper.
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
   Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index);
+
+  // --- reading ahead (store_prefetch.cc) ---
+  void kick_prefetch();
+  bool prefetch_step();
+  void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
+  void prefetch_loop();
+  void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
 
   // --- sealing (store_seal.cc) ---
   struct UrgentItem {
@@ -307,6 +321,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
   bool background_ = true;
   bool read_only_ = false;
@@ -362,6 +377,10 @@ class StoreImpl final : public Store {
   std::deque<std::move_only_function<bool()>> waiting_;
   bool memory_came_back_ = false;
   std::atomic<uint64_t> waiting_count_{0};
+
+  std::mutex prefetch_mutex_;  // leaf
+  std::condition_variable prefetch_ready_;
+  bool prefetch_kicked_ = false;
 
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;

@@ -70,12 +70,21 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   }
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
+  if (request.read && !request.truncate) {
+    uint64_t size = 0;
+    {
+      std::lock_guard lock(object->mutex);
+      size = object->size_bytes;
+    }
+    prefetcher_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
+  }
   return handle.release();
 }
 
 void StoreImpl::release(Handle* handle_pointer) {
   std::unique_ptr<Handle> handle(handle_pointer);
   ObjectPtr object = handle->object;
+  if (handle->request.read) prefetcher_->closed(handle.get(), object->id, clock_.monotonic_ns());
   counters_.open_handles.fetch_sub(1, std::memory_order_relaxed);
   bool last = false;
   {
@@ -365,6 +374,7 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
     raw = handle->object->raw;
   }
   if (raw) return read_raw(handle->object, std::move(raw), offset, length, std::move(done));
+  prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
   read_attempt(handle->object, offset, length, 0, std::move(done));
 }
 

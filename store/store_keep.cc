@@ -58,8 +58,10 @@ bool StoreImpl::keeper_step(bool force) {
 }
 
 Status StoreImpl::sync_point() {
+  constexpr size_t kMostRows = 100'000;
   CommitRequest request;
   request.sync = request.sync_all = true;
+  request.successors = prefetcher_->changed_rows(kMostRows);
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   request.done = [promise](Status status) { promise->set_value(std::move(status)); };

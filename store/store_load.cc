@@ -7,6 +7,7 @@
 #include "store/base/checksum.h"
 #include "store/base/log.h"
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -42,6 +43,8 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
 
 uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   uint64_t freed = 0;
+  int spared = 0;
+  constexpr int kMaxSpared = 256;  // then what is expected goes, too: a demand read must not fail
   while (freed < bytes) {
     ObjectPtr object;
     {
@@ -50,6 +53,11 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       object = std::move(lru_.back());
       lru_.pop_back();
       lru_where_.erase(object->id);
+    }
+    if (spared < kMaxSpared && bytes != UINT64_MAX && prefetcher_->about_to_be_used(object->id)) {
+      ++spared;
+      note_clean(object);
+      continue;
     }
     std::vector<BlockPtr> dropped;  // given back after the lock
     {
@@ -61,6 +69,7 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
         unit.block.reset();
       }
     }
+    if (!dropped.empty()) prefetcher_->left_ram(object->id);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
@@ -103,40 +112,11 @@ bool StoreImpl::resume_waiting() {
 
 // --- loading ---
 
-struct StoreImpl::LoadJob {
-  ObjectPtr object;
-  uint32_t base_version = 0;
-  bool spilled = false;
-  Place place;
-  size_t first = 0;
-  std::vector<uint64_t> checksums;  // of the units, in order
-  std::vector<uint32_t> lengths;    // bytes of each on the volume
-  std::vector<BlockPtr> blocks;
-  FilePtr file;
-};
-
-void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
-  struct Waiter {
-    std::atomic<size_t> open{1};
-    std::mutex mutex;
-    std::optional<Error> error;
-    StatusCompletion done;
-    void finish_one(Status status) {
-      if (!status) {
-        std::lock_guard lock(mutex);
-        if (!error) error = std::move(status).error();
-      }
-      if (open.fetch_sub(1) != 1) return;
-      if (error) return done(std::unexpected(std::move(*error)));
-      done({});
-    }
-  };
-  std::vector<std::shared_ptr<LoadJob>> jobs;
-  auto waiter = std::make_shared<Waiter>();
-  waiter->done = std::move(done);
-  Reservation memory;
-  std::unique_lock lock(object->mutex);
-  // Callers of these hold the lock.
+// The jobs that read the missing ones among units [first, last); `waiter` also counts those in [first, wanted) that are
+// on their way already. `memory` suffices for what is not (else nothing is done and what it takes is returned).
+uint64_t StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, Reservation& memory,
+                              const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs) {
+  std::lock_guard lock(object->mutex);
   auto fresh = [&](size_t index) { return object->needs_load(index) && !object->loading.contains(index); };
   auto spilled_unit = [&](size_t index) {
     Unit* unit = object->unit_or_null(index);
@@ -149,103 +129,135 @@ void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted,
   auto block_for = [&](size_t index) {
     return MemoryPool::block_bytes(std::max<uint64_t>(stored_bytes(index), unit_length(object->size_bytes, index)));
   };
-  while (true) {  // first what it takes, then, once that is there, the jobs
-    uint64_t needed = 0;
-    for (size_t index = first; index < last; ++index)
-      if (fresh(index)) needed += block_for(index);
-    if (needed > memory.bytes()) {
-      lock.unlock();
-      memory = Reservation();
-      memory = reserve_memory(needed);
-      lock.lock();
-      if (memory.bytes() > 0) continue;
-      if (last == wanted) break;
+  uint64_t needed = 0;
+  for (size_t index = first; index < last; ++index)
+    if (fresh(index)) needed += block_for(index);
+  if (needed > memory.bytes()) return needed;
+  const size_t jobs_before = jobs.size();
+  for (size_t index = first; index < last; ++index) {
+    if (fresh(index)) {
+      const Unit* unit = spilled_unit(index);
+      const bool spilled = unit != nullptr;
+      const bool extend = jobs.size() > jobs_before && jobs.back()->spilled == spilled &&
+                          jobs.back()->first + jobs.back()->blocks.size() == index &&
+                          jobs.back()->blocks.size() < kUnitsPerRequest && index != wanted;
+      if (!extend) {
+        auto job = std::make_shared<LoadJob>();
+        job->object = object;
+        job->base_version = object->base.version;
+        job->spilled = spilled;
+        job->urgent = urgent;
+        job->place = spilled ? Place{PlaceKind::kSolo, object->spill_extent, 0, 0} : object->base.place;
+        job->file = spilled ? object->spill : nullptr;
+        job->first = index;
+        jobs.push_back(std::move(job));
+      }
+      LoadJob& job = *jobs.back();
+      job.lengths.push_back(stored_bytes(index));
+      job.checksums.push_back(spilled ? unit->spill_checksum
+                                      : index < object->base.checksums.size() ? object->base.checksums[index] : 0);
+      job.blocks.push_back(memory.make_block(block_for(index)));
+      object->loading[index];
+    }
+    if (index < wanted)
+      if (auto loading = object->loading.find(index); loading != object->loading.end()) {
+        waiter->open.fetch_add(1);
+        loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
+      }
+  }
+  return 0;
+}
+
+void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+  auto waiter = std::make_shared<LoadWaiter>();
+  waiter->done = std::move(done);
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  Reservation memory;
+  while (const uint64_t needed = make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
+    memory = Reservation();
+    memory = reserve_memory(needed);
+    if (memory.bytes() > 0) continue;
+    if (last > wanted) {
       last = wanted;  // without reading ahead
       continue;
     }
-    for (size_t index = first; index < last; ++index) {
-      if (fresh(index)) {
-        const Unit* unit = spilled_unit(index);
-        const bool spilled = unit != nullptr;
-        const bool extend = !jobs.empty() && jobs.back()->spilled == spilled &&
-                            jobs.back()->first + jobs.back()->blocks.size() == index &&
-                            jobs.back()->blocks.size() < kUnitsPerRequest && index != wanted;
-        if (!extend) {
-          auto job = std::make_shared<LoadJob>();
-          job->object = object;
-          job->base_version = object->base.version;
-          job->spilled = spilled;
-          job->place = spilled ? Place{PlaceKind::kSolo, object->spill_extent, 0, 0} : object->base.place;
-          job->file = spilled ? object->spill : nullptr;
-          job->first = index;
-          jobs.push_back(std::move(job));
-        }
-        LoadJob& job = *jobs.back();
-        job.lengths.push_back(stored_bytes(index));
-        job.checksums.push_back(spilled ? unit->spill_checksum
-                                        : index < object->base.checksums.size() ? object->base.checksums[index] : 0);
-        job.blocks.push_back(memory.make_block(block_for(index)));
-        object->loading[index];
-      }
-      if (index < wanted)
-        if (auto loading = object->loading.find(index); loading != object->loading.end()) {
-          waiter->open.fetch_add(1);
-          loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
-        }
-    }
-    break;
-  }
-  bool still_missing = false;
-  if (jobs.empty() && waiter->open.load() == 1)
-    for (size_t index = first; index < wanted; ++index) still_missing |= object->needs_load(index);
-  lock.unlock();
-  if (still_missing) {  // no memory: somebody has to give some back first
-    wait_for_memory([this, object, first, wanted, waiter] {
-      uint64_t needed = 0;
-      {
-        std::lock_guard object_lock(object->mutex);
-        for (size_t index = first; index < wanted; ++index)
-          if (object->needs_load(index)) needed += kUnitBytes;
-      }
-      if (needed > 0 && reserve_memory(needed).bytes() == 0) return false;
+    // Somebody has to give memory back first.
+    return wait_for_memory([this, object, first, wanted, waiter] {
+      if (reserve_memory((wanted - first) * kUnitBytes).bytes() == 0) return false;
       load_units(object, first, wanted, wanted, [waiter](Status status) { waiter->finish_one(std::move(status)); });
       return true;
     });
-    return;
   }
-  for (auto& job : jobs) submit_load(std::move(job));
+  submit_loads(std::move(jobs));
   waiter->finish_one({});
 }
 
-void StoreImpl::submit_load(std::shared_ptr<LoadJob> job) {
-  if (job->place.kind == PlaceKind::kInline) {
-    std::unique_lock lock(job->object->mutex);
-    const Bytes inline_bytes = job->object->base.inline_bytes;
-    lock.unlock();
-    size_t total = 0;
-    for (size_t i = 0; i < job->blocks.size(); ++i) {
-      const size_t start = (job->first + i) * kUnitBytes;
-      const size_t length = std::min<size_t>(job->lengths[i], inline_bytes.size() - std::min(inline_bytes.size(), start));
-      std::memcpy(job->blocks[i]->data(), inline_bytes.data() + std::min(inline_bytes.size(), start), length);
-      total += length;
+// Jobs that lie next to each other in one file become one read: small bodies of one prefix lie so.
+void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
+  constexpr uint64_t kReadBytes = kUnitsPerRequest * kUnitBytes;
+  std::vector<std::shared_ptr<LoadJob>> ready;
+  for (auto& job : jobs) {
+    if (job->place.kind == PlaceKind::kInline) {
+      read_inline(std::move(job));
+      continue;
     }
-    return finish_load(std::move(job), total);
+    if (!job->file) {
+      auto file = extents_->open(job->place.extent, job->place.kind);
+      if (!file) {
+        finish_load(std::move(job), std::unexpected(std::move(file).error()));
+        continue;
+      }
+      job->file = *file;
+    }
+    ready.push_back(std::move(job));
   }
-  if (!job->file) {
-    auto file = extents_->open(job->place.extent, job->place.kind);
-    if (!file) return finish_load(std::move(job), std::unexpected(std::move(file).error()));
-    job->file = *file;
-  }
-  IoRequest request;
-  request.file = job->file;
-  request.offset = job->place.offset + job->first * kUnitBytes;
-  for (size_t i = 0; i < job->blocks.size(); ++i)
-    request.pieces.push_back(job->blocks[i]->bytes().first(std::min<size_t>(
-        align_up(job->lengths[i], kBlockBytes), job->blocks[i]->capacity_bytes())));
-  request.done = [this, job](Result<size_t> result) { finish_load(job, std::move(result)); };
   std::vector<IoRequest> requests;
-  requests.push_back(std::move(request));
-  volume_->submit(std::move(requests));
+  for (size_t i = 0; i < ready.size();) {
+    IoRequest request;
+    request.file = ready[i]->file;
+    request.offset = ready[i]->offset();
+    request.urgent = ready[i]->urgent;
+    std::vector<std::shared_ptr<LoadJob>> together;
+    uint64_t bytes = 0;
+    do {
+      const LoadJob& job = *ready[i];
+      for (size_t unit = 0; unit < job.blocks.size(); ++unit)
+        request.pieces.push_back(job.blocks[unit]->bytes().first(align_up(job.lengths[unit], kBlockBytes)));
+      bytes += job.padded_bytes();
+      together.push_back(std::move(ready[i]));
+      ++i;
+    } while (i < ready.size() && ready[i]->file == request.file && ready[i]->offset() == request.offset + bytes &&
+             bytes + ready[i]->padded_bytes() <= kReadBytes);
+    request.done = [this, together = std::move(together)](Result<size_t> result) mutable {
+      uint64_t before = 0;
+      for (auto& job : together) {
+        const uint64_t padded = job->padded_bytes();
+        if (!result) {
+          finish_load(std::move(job), std::unexpected(result.error()));
+        } else {
+          const uint64_t got = *result > before ? std::min<uint64_t>(*result - before, padded) : 0;
+          finish_load(std::move(job), static_cast<size_t>(got));
+        }
+        before += padded;
+      }
+    };
+    requests.push_back(std::move(request));
+  }
+  if (!requests.empty()) volume_->submit(std::move(requests));
+}
+
+void StoreImpl::read_inline(std::shared_ptr<LoadJob> job) {
+  std::unique_lock lock(job->object->mutex);
+  const Bytes bytes = job->object->base.inline_bytes;
+  lock.unlock();
+  size_t total = 0;
+  for (size_t i = 0; i < job->blocks.size(); ++i) {
+    const size_t start = std::min<size_t>((job->first + i) * kUnitBytes, bytes.size());
+    const size_t length = std::min<size_t>(job->lengths[i], bytes.size() - start);
+    std::memcpy(job->blocks[i]->data(), bytes.data() + start, length);
+    total += align_up(length, kBlockBytes);
+  }
+  finish_load(std::move(job), total);
 }
 
 namespace {

@@ -98,6 +98,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
         return;
     }
     if (gone) {
+      prefetcher_->deleted(object->id);
       object->units.clear();
       object->sealed_version = object->content_version;
       space_.release(std::exchange(object->reserved_bytes, 0));
@@ -232,6 +233,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     versions = state != nullptr && (!state->older_versions.empty() || !stale_redirect_.empty());
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
+      prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
+                          found && found->type_bits == S_IFDIR, clock_.monotonic_ns());
       if (!found) {
         counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
         return fail(Code::kNotFound, entry_text(parent, name));
@@ -395,6 +398,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     }
     content_changed(object);
   }
+  object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
@@ -608,6 +612,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   new_state->type_bits = source->attributes.mode & S_IFMT;
 
   source->published = true;
+  prefetcher_->published(new_parent, new_name, source_id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
   const bool target_is_directory = target && target->is_directory();

@@ -103,6 +103,9 @@ Status StoreImpl::start(std::string_view holder) {
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
   names_ = std::make_unique<Namespace>(*index_);
+  prefetcher_ = std::make_unique<Prefetcher>(*index_, options_.prefetch ? options_.prefetch_ahead_bytes : 0,
+                                             options_.memory_bytes / 2);
+  prefetcher_->set_kick([this] { kick_prefetch(); });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());
@@ -440,6 +443,7 @@ void StoreImpl::start_threads() {
   });
   threads_.emplace_back([this] { keeper_loop(); });
   threads_.emplace_back([this] { resumer_loop(); });
+  threads_.emplace_back([this] { prefetch_loop(); });
 }
 
 void StoreImpl::bulk_loop() {
@@ -491,7 +495,7 @@ void StoreImpl::stop_threads() {
   stopping_ = true;
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
                               std::pair{&commit_mutex_, &commit_ready_}, std::pair{&keeper_mutex_, &keeper_ready_},
-                              std::pair{&waiting_mutex_, &waiting_ready_}}) {
+                              std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_}}) {
     std::lock_guard lock(*mutex);
     ready->notify_all();
   }
@@ -507,6 +511,7 @@ bool StoreImpl::pump() {
   any |= urgent_step();
   any |= commit_step();
   any |= keeper_step(false);
+  any |= prefetch_step();
   return any;
 }
 

@@ -150,6 +150,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
   }
   std::vector<ObjectPtr> kept;
   std::vector<std::pair<uint64_t, Snapshot>> chosen;
+  std::vector<LayoutItem> layout;
   uint64_t bytes = 0;
   const int64_t now = clock_.monotonic_ns();
   {
@@ -170,7 +171,9 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
         *left = true;
       } else if (ready && snapshot_for_seal(object, snapshot)) {
         bytes += snapshot.size_bytes;
-        chosen.emplace_back(object->finish_sequence, std::move(snapshot));
+        const Prefetcher::Origin& origin = object->origin;
+        layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
+        chosen.emplace_back(0, std::move(snapshot));
       }
       kept.push_back(std::move(object));  // leaves the queue when it is found clean
     }
@@ -179,7 +182,14 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
     std::lock_guard lock(dirty_mutex_);
     dirty_.insert(dirty_.end(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
   }
-  std::sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  // Bodies of one prefix next to each other, in prefix order, as far as probes and creates told it.
+  std::unordered_map<ObjectId, uint64_t> rank;
+  for (ObjectId id : prefetcher_->lay_out(layout)) rank.emplace(id, rank.size());
+  for (auto& [position, snapshot] : chosen) {
+    auto found = rank.find(snapshot.object->id);
+    position = found == rank.end() ? UINT64_MAX : found->second;
+  }
+  std::stable_sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Snapshot> snapshots;
   for (auto& [sequence, snapshot] : chosen) snapshots.push_back(std::move(snapshot));
   return snapshots;

@@ -84,6 +84,11 @@ StoreStatus StoreImpl::status() {
   status.errors_journal = c.errors_journal;
   status.errors_index = c.errors_index;
   status.errors_no_space = c.errors_no_space;
+  const PrefetchTotals prefetch = prefetcher_->totals();
+  status.prefetch_read_bytes = prefetch.read_bytes;
+  status.prefetch_used_bytes = prefetch.used_bytes;
+  status.prefetch_wasted_bytes = prefetch.wasted_bytes;
+  status.prefetch_late_bytes = prefetch.late_bytes;
   status.open_handles = c.open_handles;
   status.replayed_batches = c.replayed_batches;
   status.dropped_bodies = c.dropped_bodies;
@@ -104,7 +109,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
     return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount with -o {}={}", name,
                                             name, value));
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  std::lock_guard lock(options_mutex_);
+  std::unique_lock lock(options_mutex_);
   StoreOptions changed = options_;
   KVC_TRY(set_store_option(changed, name, value));
   resolve_percents(changed, backing);
@@ -123,6 +128,7 @@ void StoreImpl::apply_live_options() {
   flush_interval_ms_ = options_.flush_interval_ms;
   if (pool_) pool_->set_limit_bytes(options_.memory_bytes);
   space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
+  if (prefetcher_) prefetcher_->set_ahead_bytes(options_.prefetch ? options_.prefetch_ahead_bytes : 0);
 }
 
 BackingFile StoreImpl::backing_file(ObjectId id) {
@@ -148,6 +154,8 @@ void StoreImpl::count_passthrough_open(ObjectId id) {
   if (ObjectPtr object = live(id)) {
     std::lock_guard object_lock(object->mutex);
     ++object->passthrough_opens;
+    // Its reads are not seen: taken as read now.
+    prefetcher_->read(nullptr, id, 0, object->size_bytes, clock_.monotonic_ns());
   }
 }
 

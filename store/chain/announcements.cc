@@ -7,7 +7,7 @@ namespace kvcachefs {
 Announcements::Announcements(size_t max_names, int64_t lifetime_ns)
     : max_names_(std::max<size_t>(max_names, 2)), lifetime_ns_(lifetime_ns) {}
 
-Announcements::Name& Announcements::entry(NameKey key, int64_t now) {
+Announcements::Name& Announcements::entry(ChainKey key, int64_t now) {
   auto [found, inserted] = names_.try_emplace(key);
   if (inserted) {
     found->second.noted_at = now;
@@ -21,7 +21,7 @@ Announcements::Name& Announcements::entry(NameKey key, int64_t now) {
   return names_.find(key)->second;
 }
 
-void Announcements::note(NameKey previous, ObjectId previous_id, NameKey key, ObjectId id, int64_t now) {
+void Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now) {
   if (!key.valid() || previous == key) return;
   const bool known = names_.contains(key);
   Name& name = entry(key, now);
@@ -35,12 +35,12 @@ void Announcements::note(NameKey previous, ObjectId previous_id, NameKey key, Ob
   before.next = key;
 }
 
-void Announcements::resolve(NameKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links) {
+void Announcements::resolve(ChainKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links) {
   auto found = names_.find(key);
   if (found == names_.end()) return;
   Name& name = found->second;
   name.id = id;
-  const auto id_of = [&](NameKey other) {
+  const auto id_of = [&](ChainKey other) {
     auto at = other.valid() ? names_.find(other) : names_.end();
     return at == names_.end() ? ObjectId{} : at->second.id;
   };
@@ -51,9 +51,9 @@ void Announcements::resolve(NameKey key, ObjectId id, std::vector<std::pair<Obje
   }
 }
 
-NameKey Announcements::previous(NameKey key) const {
+ChainKey Announcements::previous(ChainKey key) const {
   auto found = names_.find(key);
-  return found == names_.end() ? NameKey{} : found->second.previous;
+  return found == names_.end() ? ChainKey{} : found->second.previous;
 }
 
 }  // namespace kvcachefs

@@ -22,29 +22,29 @@ class Announcements {
   // `key` was probed right after `previous` (invalid: it began a burst). An object that exists is given by its id.
   // The first announcement of a name that does not exist yet holds for its lifetime: the same names are asked for
   // again, in any order, when they are written.
-  void note(NameKey previous, ObjectId previous_id, NameKey key, ObjectId id, int64_t now);
+  void note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now);
 
   // `key` names `id` now. Appends the links (before, after) that this makes known.
-  void resolve(NameKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links);
+  void resolve(ChainKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links);
 
   // What was probed just before `key`; invalid if it began a burst or was not announced.
-  NameKey previous(NameKey key) const;
-  bool announced(NameKey key) const { return names_.contains(key); }
+  ChainKey previous(ChainKey key) const;
+  bool announced(ChainKey key) const { return names_.contains(key); }
   size_t size() const { return names_.size(); }
 
  private:
   struct Name {
-    NameKey previous;
-    NameKey next;
+    ChainKey previous;
+    ChainKey next;
     ObjectId id;
     int64_t noted_at = 0;
   };
-  Name& entry(NameKey key, int64_t now);
+  Name& entry(ChainKey key, int64_t now);
 
   size_t max_names_;
   int64_t lifetime_ns_;
-  std::unordered_map<NameKey, Name> names_;
-  std::deque<NameKey> order_;  // as they came, for forgetting
+  std::unordered_map<ChainKey, Name> names_;
+  std::deque<ChainKey> order_;  // as they came, for forgetting
 };
 
 }  // namespace kvcachefs

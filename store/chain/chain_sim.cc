@@ -18,7 +18,7 @@ constexpr ObjectId kDirectory{77};
 constexpr uint64_t kProbeThread = 1;  // one for all requests, as in an engine's scheduler
 
 ObjectId object_of(uint64_t block) { return ObjectId::make(0, 1, block + 2); }
-NameKey key_of(uint64_t block) { return name_key(kDirectory, std::to_string(block)); }
+ChainKey key_of(uint64_t block) { return chain_key(kDirectory, std::to_string(block)); }
 // One rank only: no name has siblings.
 const NameStem kStem{file_stem(kRootStem, "0123456789abcdef0123456789abcdef.bin").stem, 0};
 const NameStem kTemporaryStem = file_stem(kRootStem, "x.tmp");

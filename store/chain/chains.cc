@@ -8,7 +8,7 @@ Chains::Chains(ChainsOptions options, SuccessorTable::Loader loader)
       successors_(options.successor_memory_bytes, std::move(loader)),
       planner_(options.planner, streams_, successors_, announcements_, accounting_) {}
 
-void Chains::on_probe(uint64_t thread_id, NameStem name, NameKey key, ObjectId id, int64_t now) {
+void Chains::on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, int64_t now) {
   planner_.on_probe(streams_.of(thread_id, name.stem), key, id, now);
 }
 
@@ -32,7 +32,7 @@ uint64_t Chains::on_create(uint64_t thread_id, NameStem name, int64_t now) {
   return write_sequences_.on_create(name.stem, thread_id, now);
 }
 
-void Chains::on_publish(NameKey key, NameStem name, ObjectId id) {
+void Chains::on_publish(ChainKey key, NameStem name, ObjectId id) {
   std::vector<std::pair<ObjectId, ObjectId>> links;
   announcements_.resolve(key, id, links);
   for (const auto& [before, after] : links) successors_.learn(before, after);

@@ -28,7 +28,7 @@ class Mount {
                   static_cast<unsigned long long>(rank));
     return text;
   }
-  static NameKey key(uint64_t n, uint64_t rank = 0) { return name_key(kDirectory, name(n, rank)); }
+  static ChainKey key(uint64_t n, uint64_t rank = 0) { return chain_key(kDirectory, name(n, rank)); }
   static NameStem stem(uint64_t n, uint64_t rank = 0) { return file_stem(kRootStem, name(n, rank)); }
 
   void write(uint64_t thread, std::vector<uint64_t> chunks, uint64_t rank = 0) {

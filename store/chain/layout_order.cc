@@ -17,10 +17,10 @@ constexpr size_t kMaxBursts = 4096;
 constexpr int kMaxSkippedNames = 64;
 constexpr size_t kNone = SIZE_MAX;
 
-using ByName = std::unordered_map<NameKey, size_t>;
+using ByName = std::unordered_map<ChainKey, size_t>;
 
 size_t announced_before(const LayoutItem& item, const ByName& by_name, const Announcements& announcements) {
-  NameKey at = item.name;
+  ChainKey at = item.name;
   for (int step = 0; step < kMaxSkippedNames; ++step) {
     at = announcements.previous(at);
     if (!at.valid() || at == item.name) return kNone;

@@ -34,7 +34,7 @@ class WriteSequences {
 
 struct LayoutItem {
   ObjectId id;
-  NameKey name;           // under which it was published
+  ChainKey name;           // under which it was published
   uint64_t stem = 0;      // of that name
   uint64_t sequence = 0;  // of WriteSequences; 0 = not known: a list of its own
   uint64_t arrival = 0;   // rises with every create on the mount

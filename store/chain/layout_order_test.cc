@@ -9,10 +9,10 @@ namespace kvcachefs {
 namespace {
 
 ObjectId id(uint64_t n) { return ObjectId{n}; }
-NameKey key(uint64_t n) { return name_key(ObjectId{9}, std::to_string(n)); }
+ChainKey key(uint64_t n) { return chain_key(ObjectId{9}, std::to_string(n)); }
 
 void announce(Announcements& names, std::vector<uint64_t> order) {
-  NameKey before;
+  ChainKey before;
   for (uint64_t n : order) {
     names.note(before, ObjectId{}, key(n), ObjectId{}, 0);
     before = key(n);
@@ -33,7 +33,7 @@ std::vector<uint64_t> values(const std::vector<ObjectId>& ids) {
 
 TEST(Announcements, LinksWhenTheObjectsCome) {
   Announcements names;
-  names.note(NameKey{}, ObjectId{}, key(1), id(1), 0);  // present
+  names.note(ChainKey{}, ObjectId{}, key(1), id(1), 0);  // present
   names.note(key(1), id(1), key(2), ObjectId{}, 0);
   names.note(key(2), ObjectId{}, key(3), ObjectId{}, 0);
   std::vector<std::pair<ObjectId, ObjectId>> links;
@@ -141,7 +141,7 @@ TEST(LayoutOrder, EveryItemComesOutOnceWhateverWasAnnounced) {
     }
     std::vector<LayoutItem> items;
     for (uint64_t n : range(0, 40))
-      items.push_back({id(n + 1), random() % 4 ? key(n) : NameKey{}, random() % 2, random() % 3, random() % 50});
+      items.push_back({id(n + 1), random() % 4 ? key(n) : ChainKey{}, random() % 2, random() % 3, random() % 50});
     WriteTails tails;
     auto order = values(layout_order(items, names, tails).order);
     std::sort(order.begin(), order.end());

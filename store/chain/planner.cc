@@ -223,7 +223,7 @@ bool PrefetchPlanner::about_to_be_used(ObjectId id) const {
 
 // ---- Probes ---------------------------------------------------------------------------------------------------------
 
-void PrefetchPlanner::on_probe(StreamId stream, NameKey key, ObjectId id, int64_t now) {
+void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now) {
   if (!streams_.live(stream)) return;
   StreamState& s = state(stream);
   if (s.last_probe == key && s.last_probe_id == id) return;  // the same name asked for twice: stat after access
@@ -246,14 +246,14 @@ void PrefetchPlanner::on_probe(StreamId stream, NameKey key, ObjectId id, int64_
   s.last_probe_id = id;
 }
 
-void PrefetchPlanner::note_probe_order(StreamState& s, bool continues, NameKey key, ObjectId id, int64_t now) {
+void PrefetchPlanner::note_probe_order(StreamState& s, bool continues, ChainKey key, ObjectId id, int64_t now) {
   if (id.valid()) {
     // Engines that ask in no order at all must not spoil what is known.
     if (continues) successors_.learn_if_unknown(s.last_probe_id, id);
   } else if (continues) {
     announcements_.note(s.last_probe, s.last_probe_id, key, id, now);
   } else {
-    announcements_.note(NameKey{}, ObjectId{}, key, id, now);
+    announcements_.note(ChainKey{}, ObjectId{}, key, id, now);
   }
 }
 

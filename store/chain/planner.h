@@ -62,7 +62,7 @@ class PrefetchPlanner {
                   Announcements& announcements, PrefetchAccounting& accounting);
 
   // `id` is invalid if the name is absent.
-  void on_probe(StreamId stream, NameKey key, ObjectId id, int64_t now);
+  void on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now);
   // `size_bytes` of the object, 0 if not known.
   void on_open(StreamId stream, ObjectId id, uint64_t size_bytes, int64_t now);
   void on_read(StreamId stream, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
@@ -102,7 +102,7 @@ class PrefetchPlanner {
   struct StreamState {
     uint32_t generation = 0;
     BurstClock probes;
-    NameKey last_probe;
+    ChainKey last_probe;
     ObjectId last_probe_id;
     uint32_t present_in_a_row = 0;
     RunRef probe_run;
@@ -137,7 +137,7 @@ class PrefetchPlanner {
   bool expired(const ReadRun& run, int64_t now) const;
   int64_t expiry(const ReadRun& run) const;
 
-  void note_probe_order(StreamState& stream, bool continues, NameKey key, ObjectId id, int64_t now);
+  void note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
   void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
   ReadRun* run_expecting(const StreamState& stream, ObjectId id);
   void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);

@@ -120,9 +120,9 @@ uint64_t member_key(uint64_t stem, uint64_t member) { return mix(stem ^ mix(memb
 
 }  // namespace
 
-NameKey name_key(ObjectId parent, std::string_view name) {
+ChainKey chain_key(ObjectId parent, std::string_view name) {
   const uint64_t h = absorb(mix(parent.value), name);
-  return NameKey{h == 0 ? 1 : h};
+  return ChainKey{h == 0 ? 1 : h};
 }
 
 NameStem directory_stem(NameStem parent, std::string_view name) { return shape_of(parent, name, true).stem; }

@@ -17,12 +17,12 @@
 namespace kvcachefs {
 
 // Hash of (parent directory, name): how a probed name is known before an object of that name exists. RAM only.
-struct NameKey {
+struct ChainKey {
   uint64_t value = 0;
   bool valid() const { return value != 0; }
-  auto operator<=>(const NameKey&) const = default;
+  auto operator<=>(const ChainKey&) const = default;
 };
-NameKey name_key(ObjectId parent, std::string_view name);
+ChainKey chain_key(ObjectId parent, std::string_view name);
 
 // What a name says about its object's place among others. `stem`: equal for all chunks of one model, rank and group.
 // `sibling`: equal for the chunks of one chain position in different ranks or groups, that is for names that differ
@@ -135,6 +135,6 @@ class CohortTracker {
 }  // namespace kvcachefs
 
 template <>
-struct std::hash<kvcachefs::NameKey> {
-  size_t operator()(kvcachefs::NameKey key) const noexcept { return static_cast<size_t>(key.value); }
+struct std::hash<kvcachefs::ChainKey> {
+  size_t operator()(kvcachefs::ChainKey key) const noexcept { return static_cast<size_t>(key.value); }
 };

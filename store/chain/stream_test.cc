@@ -65,10 +65,10 @@ TEST(NameStem, UnknownNamesAreOpaque) {
   EXPECT_EQ(file_stem(kRootStem, "").sibling, 0u);  // no name at all is a name
 }
 
-TEST(NameKey, DependsOnDirectoryAndName) {
-  EXPECT_EQ(name_key(ObjectId{5}, "abc"), name_key(ObjectId{5}, "abc"));
-  EXPECT_NE(name_key(ObjectId{5}, "abc"), name_key(ObjectId{6}, "abc"));
-  EXPECT_NE(name_key(ObjectId{5}, "abcdefgh1"), name_key(ObjectId{5}, "abcdefgh2"));
+TEST(ChainKey, DependsOnDirectoryAndName) {
+  EXPECT_EQ(chain_key(ObjectId{5}, "abc"), chain_key(ObjectId{5}, "abc"));
+  EXPECT_NE(chain_key(ObjectId{5}, "abc"), chain_key(ObjectId{6}, "abc"));
+  EXPECT_NE(chain_key(ObjectId{5}, "abcdefgh1"), chain_key(ObjectId{5}, "abcdefgh2"));
 }
 
 TEST(StreamTable, ThreadAndStemMakeAStreamAndHandlesKeepIt) {

@@ -54,18 +54,25 @@ std::string default_index_directory(const OfflineNode& node) {
 
 Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   OfflineNode node;
-  KVC_ASSIGN(node.volume, open_posix_volume(request.volume, {}));
+  std::error_code error;
+  const std::string root = std::filesystem::canonical(request.volume, error).string();
+  if (error) return fail_errno(error.value(), "volume " + request.volume);
+  KVC_ASSIGN(node.volume, open_posix_volume(root, {}));
   auto content = read_file(*node.volume, kVolumeFileName, kVolumeFileBytes);
   if (!content && content.error().code == Code::kNotFound)
-    return fail(Code::kNotFound, fmt::format("{} is not a kvcachefs volume: it has no file {}", request.volume, kVolumeFileName));
+    return fail(Code::kNotFound, fmt::format("{} is not a kvcachefs volume: it has no file {}", root, kVolumeFileName));
   if (!content) return std::unexpected(std::move(content).error());
   auto header = decode_volume_file(*content);
-  if (!header) return std::unexpected(std::move(header).error().at("volume " + request.volume));
+  if (!header) return std::unexpected(std::move(header).error().at("volume " + root));
   node.header = *header;
   node.identity.volume_uuid = header->uuid;
   KVC_ASSIGN(node.identity.node, choose_node(*node.volume, request.node));
   auto lock = node.volume->lock(fmt::format("nodes/{}/LOCK", node.identity.node));
-  if (!lock) return std::unexpected(std::move(lock).error().at(fmt::format("volume {} is in use, unmount it first", request.volume)));
+  if (!lock) {
+    Error why = std::move(lock).error();
+    if (why.code == Code::kBusy) why = std::move(why).at(fmt::format("volume {} is in use, unmount it first", root));
+    return std::unexpected(std::move(why));
+  }
   node.lock = std::move(*lock);
   KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), host_name(), request.purpose)));
   KVC_ASSIGN(auto epochs, list_epochs(*node.volume, node.identity.node));

@@ -1,0 +1,72 @@
+// Reading bodies from their extents and verifying them against the checksums of their records.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Where one body lies, for reading in the order of the medium.
+struct BodyRef {
+  Place place;
+  ObjectId object;
+};
+
+struct BadBody {
+  ObjectId object;
+  Place place;
+  std::string why;      // names extent and offset
+  bool wrong = true;    // the bytes are wrong or gone; false: the medium did not give them, they may be good
+};
+
+// One thread. Blocks on the volume.
+class BodyChecker {
+ public:
+  BodyChecker(std::shared_ptr<Volume> volume, std::string node);
+  ~BodyChecker();
+
+  // Verifies one body at once; nullopt if it is good.
+  std::optional<BadBody> check(const ObjectRecord& object);
+
+  // Verifies many: add() all, in any order of objects but best by place, then finish(). `bad` gets each bad body once.
+  void start(std::function<void(BadBody)> bad);
+  void add(const ObjectRecord& object);
+  void finish();
+
+  uint64_t bodies() const { return bodies_; }
+  uint64_t bytes() const { return bytes_; }
+  const std::map<ExtentId, uint64_t>& missing_extents() const { return missing_; }  // with the bodies in them
+
+ private:
+  struct Piece;
+  Result<FilePtr> open(const Place& place);
+  void report(const ObjectRecord& object, std::string why, bool wrong);
+  bool check_without_reading(const ObjectRecord& object);  // true: settled
+  void flush();
+  void verify(const Piece& piece);
+
+  const std::shared_ptr<Volume> volume_;
+  const std::string node_;
+  std::function<void(BadBody)> bad_;
+  std::byte* buffer_ = nullptr;  // of a window, aligned for direct I/O
+  std::vector<Piece> window_;
+  size_t used_bytes_ = 0;
+  ObjectId last_bad_;
+  ExtentId open_extent_;
+  FilePtr open_file_;
+  std::map<ExtentId, uint64_t> missing_;
+  uint64_t bodies_ = 0, bytes_ = 0;
+};
+
+}  // namespace kvcachefs

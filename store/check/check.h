@@ -1,0 +1,41 @@
+// The offline check of one node of a volume: everything the next mount would rely on, and every byte it would serve.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/check/offline_node.h"
+
+namespace kvcachefs {
+
+struct CheckOptions {
+  bool repair = false;
+  // Bytes of bodies read so far, and in all. Called from the checking thread.
+  std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;
+};
+
+struct Finding {
+  std::string text;  // what, of which object and path, where on the volume
+  bool repaired = false;
+};
+
+struct CheckReport {
+  std::vector<Finding> findings;   // errors
+  std::vector<std::string> notes;  // no errors: what a crash left and the next mount clears away
+  uint64_t journal_files = 0, batches = 0, records = 0, checkpoint_records = 0;
+  uint64_t files = 0, directories = 0, names = 0, quarantined = 0;
+  uint64_t bodies_read = 0, bytes_read = 0;
+  uint64_t bad_bodies = 0, missing_extents = 0, orphan_extents = 0, index_differences = 0;
+
+  uint64_t errors_left() const;
+};
+
+// Changes nothing on the volume without `repair` (a scratch index is made beside the index, and removed). An error:
+// it could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names and a wrong index;
+// what it cannot repair stays in the report.
+Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options);
+
+}  // namespace kvcachefs

@@ -1,0 +1,282 @@
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "store/check/body_check.h"
+#include "store/check/check.h"
+#include "store/check/object_paths.h"
+#include "store/check/recovered_index.h"
+#include "store/check/repair.h"
+#include "store/extent/extents.h"
+#include "store/journal/extent_header.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr size_t kDifferencesShown = 20;
+
+// A directory for scratch indexes beside the index (LMDB needs a local file system, and there is room), removed at the end.
+class Scratch {
+ public:
+  static Result<std::unique_ptr<Scratch>> make(const std::string& path) {
+    std::unique_ptr<Scratch> scratch(new Scratch(path));
+    std::error_code error;
+    std::filesystem::remove_all(path, error);
+    std::filesystem::create_directories(path, error);
+    if (error) return fail_errno(error.value(), "scratch directory " + path);
+    return scratch;
+  }
+  ~Scratch() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path_, ignored);
+  }
+  std::string at(const char* name) const { return path_ + "/" + name; }
+
+ private:
+  explicit Scratch(std::string path) : path_(std::move(path)) {}
+  const std::string path_;
+};
+
+struct OrphanExtent {
+  std::string path;
+  uint32_t epoch = 0;
+  uint64_t allocated_bytes = 0;
+};
+
+// One run of the check; its parts in the order of the members below.
+class NodeCheck {
+ public:
+  NodeCheck(OfflineNode& node, const CheckOptions& options)
+      : node_(node), options_(options), bodies_(node.volume, node.identity.node) {}
+
+  Result<CheckReport> run() {
+    KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory + ".fsck"));
+    KVC_ASSIGN(history_, read_history(node_));
+    KVC_TRY(check_journals());
+    KVC_TRY(check_index());
+    KVC_TRY(check_names());
+    KVC_TRY(check_bodies());
+    KVC_TRY(check_extent_files());
+    if (options_.repair) KVC_TRY(repair());
+    KVC_TRY(tell_bad_bodies());
+    recovered_.index.reset();
+    return std::move(report_);
+  }
+
+ private:
+  void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
+
+  Status check_journals() {
+    for (std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem);
+    KVC_ASSIGN(recovered_, recover_index(node_, history_, scratch_->at("recovered"), bodies_));
+    const ReplayStatistics& statistics = recovered_.statistics;
+    report_.journal_files = history_.journals.size();
+    report_.batches = statistics.batches;
+    report_.records = statistics.records;
+    if (history_.checkpoint) report_.checkpoint_records = history_.checkpoint->records;
+    // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
+    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
+    for (const std::string& problem : statistics.problems) {
+      if (statistics.damaged_files > 0)
+        found("journal " + problem);
+      else
+        report_.notes.push_back("journal " + problem);
+    }
+    for (const std::string& line : recovered_.dropped) report_.notes.push_back(line + "; the next mount leaves it out");
+    return {};
+  }
+
+  Status check_index() {
+    KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
+    if (!existing.wrong.empty()) {
+      index_wrong_ = true;
+      report_.index_differences = 1;
+      found(fmt::format("index {}: {}", node_.index_directory, existing.wrong), options_.repair);
+    }
+    if (!existing.index) {
+      if (!index_wrong_) report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
+      return {};
+    }
+    KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
+    report_.index_differences = differences.size();
+    index_wrong_ = !differences.empty();
+    for (size_t at = 0; at < std::min(differences.size(), kDifferencesShown); ++at)
+      found(fmt::format("index {}: {}", node_.index_directory, differences[at]), options_.repair);
+    if (differences.size() > kDifferencesShown)
+      found(fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown),
+            options_.repair);
+    return {};
+  }
+
+  Status check_names() {
+    KVC_TRY(recovered_.index->scan_names([&](NameRecord&&) {
+      ++report_.names;
+      return true;
+    }));
+    KVC_ASSIGN(auto nameless, recovered_.index->scan_nameless());
+    std::erase(nameless, kRootId);
+    if (!nameless.empty())
+      report_.notes.push_back(fmt::format("{} objects have no name: a crash came before it, the next mount that follows "
+                                          "an unclean end drops them", nameless.size()));
+    return {};
+  }
+
+  // In the order of the medium. Overlaps show on the way: no two objects may share bytes.
+  Status check_bodies() {
+    std::vector<BodyRef> bodies;
+    uint64_t total_bytes = 0;
+    KVC_TRY(recovered_.index->scan_objects([&](ObjectRecord&& row) {
+      ++((row.attributes.mode & S_IFMT) == S_IFDIR ? report_.directories : report_.files);
+      report_.quarantined += row.body.quarantined;
+      if (row.body.place.kind == PlaceKind::kNone) return true;
+      bodies.push_back({row.body.place, row.id});
+      if (row.body.place.kind == PlaceKind::kPacked || row.body.place.kind == PlaceKind::kSolo) total_bytes += row.body.size_bytes;
+      return true;
+    }));
+    std::ranges::sort(bodies, {}, [](const BodyRef& body) { return std::pair{body.place.extent, body.place.offset}; });
+    check_overlaps(bodies);
+    KVC_TRY(check_pack_headers(bodies));
+    bodies_.start([&](BadBody bad) { bad_.push_back(std::move(bad)); });
+    for (const BodyRef& body : bodies) {
+      KVC_ASSIGN(const auto object, recovered_.index->find_object(body.object));
+      if (object) bodies_.add(*object);
+      if (options_.progress) options_.progress(bodies_.bytes(), total_bytes);
+    }
+    bodies_.finish();
+    report_.bodies_read = bodies_.bodies();
+    report_.bytes_read = bodies_.bytes();
+    report_.bad_bodies = bad_.size();
+    report_.missing_extents = bodies_.missing_extents().size();
+    return {};
+  }
+
+  void check_overlaps(const std::vector<BodyRef>& bodies) {
+    for (size_t at = 1; at < bodies.size(); ++at) {
+      const BodyRef &before = bodies[at - 1], &body = bodies[at];
+      if (!body.place.extent.valid() || before.place.extent != body.place.extent) continue;
+      if (before.place.offset + before.place.length <= body.place.offset) continue;
+      found(fmt::format("objects {} and {} share bytes of {} at {}", before.object.value, body.object.value,
+                        extent_path(node_.identity.node, body.place.extent, body.place.kind), body.place.offset));
+    }
+  }
+
+  Status check_pack_headers(const std::vector<BodyRef>& bodies) {
+    ExtentId last;
+    for (const BodyRef& body : bodies) {
+      if (body.place.kind != PlaceKind::kPacked || body.place.extent == last) continue;
+      last = body.place.extent;
+      const std::string path = extent_path(node_.identity.node, last, PlaceKind::kPacked);
+      auto file = node_.volume->open(path, {.writable = options_.repair});
+      if (!file) continue;  // its bodies tell
+      Bytes block(kPackHeaderBytes);
+      FileIdentity owner = node_.identity;
+      owner.epoch = last.epoch;
+      auto got = (*file)->read(block, 0);
+      const Status good = !got ? std::unexpected(got.error()) : check_pack_header(block, owner, last.seq);
+      if (good) continue;
+      if (options_.repair) {
+        const Bytes header = encode_pack_header({owner, last.seq});
+        const ByteSpan piece(header);
+        KVC_TRY((*file)->write({&piece, 1}, 0));
+        KVC_TRY((*file)->sync_data());
+      }
+      found(fmt::format("{}: its header: {}", path, good.error().message), options_.repair);
+    }
+    return {};
+  }
+
+  Status check_extent_files() {
+    KVC_ASSIGN(const auto epochs, list_epochs(*node_.volume, node_.identity.node));
+    for (uint32_t epoch : epochs) {
+      const std::string root = epoch_directory(node_.identity.node, epoch) + "/extents";
+      auto directories = node_.volume->list(root);
+      if (!directories && directories.error().code == Code::kNotFound) continue;
+      if (!directories) return std::unexpected(std::move(directories).error());
+      for (const DirectoryEntry& directory : *directories)
+        if (directory.is_directory) KVC_TRY(check_extent_directory(epoch, root + "/" + directory.name));
+    }
+    const bool removed = options_.repair && !history_damaged_;
+    for (const OrphanExtent& orphan : orphans_) {
+      const std::string text = fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
+      if (orphan.epoch == node_.identity.epoch && recovered_.unclean && !removed)
+        report_.notes.push_back(text + "; the next mount removes it");
+      else
+        found(history_damaged_ ? text + "; kept, because damaged journals may have named it" : text, removed);
+    }
+    report_.orphan_extents = orphans_.size();
+    return {};
+  }
+
+  Status check_extent_directory(uint32_t epoch, const std::string& directory) {
+    KVC_ASSIGN(const auto files, node_.volume->list(directory));
+    for (const DirectoryEntry& file : files) {
+      char* end = nullptr;
+      const uint64_t seq = std::strtoull(file.name.c_str(), &end, 10);
+      if (end == file.name.c_str() || *end != '.') continue;
+      KVC_ASSIGN(const auto usage, recovered_.index->find_extent({epoch, seq}));
+      const std::string path = directory + "/" + file.name;
+      if (usage && usage->bodies > 0 && path == extent_path(node_.identity.node, {epoch, seq}, usage->kind)) continue;
+      auto info = node_.volume->info(path);
+      orphans_.push_back({path, epoch, info ? info->allocated_bytes : 0});
+    }
+    return {};
+  }
+
+  Status repair() {
+    std::vector<ObjectId> wrong;
+    for (const BadBody& bad : bad_)
+      if (bad.wrong) wrong.push_back(bad.object);
+    if (!wrong.empty()) {
+      const std::string boot = history_.journals.empty() ? "" : history_.journals.back().boot_id;
+      KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot));
+    }
+    if (!history_damaged_)
+      for (const OrphanExtent& orphan : orphans_) KVC_TRY(node_.volume->remove_file(orphan.path));
+    if (index_wrong_) KVC_TRY(remove_index(node_.index_directory));
+    return {};
+  }
+
+  Status tell_bad_bodies() {
+    if (bad_.empty()) return {};
+    std::unordered_set<ObjectId> objects;
+    for (const BadBody& bad : bad_) objects.insert(bad.object);
+    KVC_ASSIGN(const auto paths, object_paths(*recovered_.index, objects));
+    for (const BadBody& bad : bad_) {
+      const auto path = paths.find(bad.object);
+      const bool repaired = options_.repair && bad.wrong;
+      found(fmt::format("object {} ({}): {}{}", bad.object.value, path == paths.end() ? "no name" : path->second, bad.why,
+                        repaired ? "; in quarantine now" : ""),
+            repaired);
+    }
+    return {};
+  }
+
+  OfflineNode& node_;
+  const CheckOptions& options_;
+  CheckReport report_;
+  BodyChecker bodies_;
+  std::unique_ptr<Scratch> scratch_;  // before the index in it
+  NodeHistory history_;
+  RecoveredIndex recovered_;
+  std::vector<BadBody> bad_;
+  std::vector<OrphanExtent> orphans_;
+  bool history_damaged_ = false;
+  bool index_wrong_ = false;
+};
+
+}  // namespace
+
+uint64_t CheckReport::errors_left() const {
+  return static_cast<uint64_t>(std::ranges::count_if(findings, [](const Finding& finding) { return !finding.repaired; }));
+}
+
+Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options) { return NodeCheck(node, options).run(); }
+
+}  // namespace kvcachefs

@@ -1,0 +1,234 @@
+#include "store/check/recovered_index.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "store/base/checksum.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kCommitRows = 50'000;  // bounds the memory of a long replay
+
+std::string boot_id() {
+  std::ifstream file("/proc/sys/kernel/random/boot_id");
+  std::string line;
+  std::getline(file, line);
+  return line;
+}
+
+IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volume_uuid, node.identity.node}; }
+
+// The batch without the bodies that did not reach the medium, and without the names that would have shown them.
+class TrustedBatches {
+ public:
+  TrustedBatches(bool verify, BodyChecker& bodies, std::vector<std::string>& dropped)
+      : verify_(verify), bodies_(bodies), dropped_(dropped) {}
+
+  Batch trusted(const Batch& batch, bool synced) {
+    if (!verify_ || synced) return batch;
+    Batch result;
+    result.stamp = batch.stamp;
+    std::unordered_set<ObjectId> absent;
+    for (const Record& record : batch.records) {
+      if (const auto* put = std::get_if<PutRecord>(&record)) {
+        if (auto bad = bodies_.check(put->object)) {
+          absent.insert(put->object.id);
+          dropped_.push_back(fmt::format("object {} was not on the medium when the host went down: {}",
+                                         put->object.id.value, bad->why));
+          continue;
+        }
+      } else if (const auto* name = std::get_if<NameRecord>(&record); name != nullptr && absent.contains(name->child)) {
+        continue;
+      }
+      result.records.push_back(record);
+    }
+    return result;
+  }
+
+ private:
+  const bool verify_;
+  BodyChecker& bodies_;
+  std::vector<std::string>& dropped_;
+};
+
+Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, RecoveredIndex& into) {
+  TrustedBatches filter(history.host_restarted, bodies, into.dropped);
+  auto statistics = replay_journals(*node.volume, node.identity, into.index->position(),
+                                    [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
+                                      into.unclean |= !synced;
+                                      KVC_ASSIGN(const auto freed, into.index->apply(filter.trusted(batch, synced), after));
+                                      if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
+                                      return {};
+                                    });
+  if (!statistics) return std::unexpected(std::move(statistics).error());
+  into.statistics = std::move(*statistics);
+  into.unclean |= into.statistics.torn_tails > 0;
+  return into.index->commit();
+}
+
+// Do the journals go on where the index ends? Else the next mount makes it anew.
+bool fits(const Index& index, const NodeHistory& history) {
+  const JournalPosition at = index.position();
+  if (history.checkpoint && at < history.checkpoint->header.covers) return false;
+  if (history.checkpoint && at == history.checkpoint->header.covers) return true;
+  return std::ranges::any_of(history.journals, [&](const JournalFileInfo& file) {
+    return file.epoch == at.epoch && file.seq == at.seq && file.size_bytes >= at.offset;
+  });
+}
+
+// What identifies a row and what it says.
+struct RowMark {
+  uint64_t first = 0, second = 0, content = 0;
+  auto operator<=>(const RowMark&) const = default;
+};
+using RowMarks = std::vector<RowMark>;
+
+uint64_t digest(const Record& record, uint64_t more = 0) {
+  Bytes bytes;
+  ByteWriter out(bytes);
+  encode_record(record, out);
+  out.u64(more);
+  return checksum(bytes);
+}
+
+enum class Rows : uint8_t { kObjects, kNames, kSuccessors, kExtents };
+
+Result<RowMarks> marks_of(const Index& index, Rows rows) {
+  RowMarks marks;
+  auto add = [&](uint64_t first, uint64_t second, uint64_t content) {
+    marks.push_back({first, second, content});
+    return true;
+  };
+  switch (rows) {
+    case Rows::kObjects:
+      KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
+        const auto [id, nlink] = std::pair{row.id.value, row.nlink};
+        return add(id, 0, digest(PutRecord{std::move(row)}, nlink));
+      }));
+      break;
+    case Rows::kNames:
+      KVC_TRY(index.scan_names([&](NameRecord&& row) {
+        const auto [parent, child] = std::pair{row.parent.value, row.child.value};
+        return add(parent, child, digest(std::move(row)));
+      }));
+      break;
+    case Rows::kSuccessors:
+      KVC_TRY(index.scan_successors([&](SuccessorsRecord&& row) { return add(row.id.value, 0, digest(std::move(row))); }));
+      break;
+    case Rows::kExtents:
+      KVC_TRY(index.scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+        const uint64_t parts[] = {static_cast<uint64_t>(usage.kind), usage.live_bytes, usage.bodies, usage.object.value};
+        return add(id.epoch, id.seq, checksum(std::as_bytes(std::span(parts))));
+      }));
+      break;
+  }
+  std::ranges::sort(marks);
+  return marks;
+}
+
+std::string describe(Rows rows, const RowMark& mark) {
+  switch (rows) {
+    case Rows::kObjects: return fmt::format("object {}", mark.first);
+    case Rows::kNames: return fmt::format("the name of object {} in directory {}", mark.second, mark.first);
+    case Rows::kSuccessors: return fmt::format("the successors of object {}", mark.first);
+    case Rows::kExtents: return fmt::format("the usage of extent {}/{}", mark.first, mark.second);
+  }
+  return {};
+}
+
+void compare(Rows rows, const RowMarks& right, const RowMarks& found, std::vector<std::string>& differences) {
+  auto a = right.begin(), b = found.begin();
+  auto same_row = [](const RowMark& x, const RowMark& y) { return x.first == y.first && x.second == y.second; };
+  while (a != right.end() || b != found.end()) {
+    if (a != right.end() && b != found.end() && *a == *b) {
+      ++a, ++b;
+    } else if (a != right.end() && b != found.end() && same_row(*a, *b)) {
+      differences.push_back(describe(rows, *a++) + " differs");
+      ++b;
+    } else if (b == found.end() || (a != right.end() && *a < *b)) {
+      differences.push_back(describe(rows, *a++) + " is missing");
+    } else {
+      differences.push_back(describe(rows, *b++) + " should not be there");
+    }
+  }
+}
+
+}  // namespace
+
+Result<NodeHistory> read_history(const OfflineNode& node) {
+  NodeHistory history;
+  KVC_ASSIGN(history.journals, list_journals(*node.volume, node.identity));
+  KVC_ASSIGN(history.checkpoint, find_checkpoint(*node.volume, node.identity, history.checkpoint_problems));
+  history.host_restarted = !history.journals.empty() && history.journals.back().boot_id != boot_id();
+  return history;
+}
+
+Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,
+                                     BodyChecker& bodies) {
+  RecoveredIndex recovered;
+  Index::Found found{};
+  std::string why;
+  KVC_ASSIGN(recovered.index, Index::open(directory, identity_of(node), &found, &why));
+  if (history.checkpoint) {
+    KVC_TRY(recovered.index->begin_load());
+    KVC_TRY(read_checkpoint(*node.volume, node.identity, *history.checkpoint,
+                            [&](Record&& record) { return recovered.index->load(std::move(record)); }));
+    KVC_TRY(recovered.index->finish_load(history.checkpoint->header.covers, history.checkpoint->header.stamp));
+  }
+  KVC_TRY(replay_into(node, history, bodies, recovered));
+  return recovered;
+}
+
+Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
+                                              const std::string& directory, BodyChecker& bodies) {
+  ExistingIndex existing;
+  std::error_code error;
+  if (!std::filesystem::exists(node.index_directory, error)) return existing;
+  // Opening an index changes its directory, so a copy is opened.
+  std::filesystem::create_directories(directory, error);
+  for (const char* name : {"data.mdb", "clean"}) {
+    const auto from = std::filesystem::path(node.index_directory) / name;
+    if (!std::filesystem::exists(from, error)) continue;
+    if (!std::filesystem::copy_file(from, std::filesystem::path(directory) / name, error))
+      return fail_errno(error.value(), fmt::format("copying {} to {}", from.string(), directory));
+  }
+  RecoveredIndex copy;
+  Index::Found found{};
+  KVC_ASSIGN(copy.index, Index::open(directory, identity_of(node), &found, &existing.wrong));
+  if (!existing.wrong.empty() || found == Index::Found::kFresh) return existing;
+  if (!fits(*copy.index, history)) {
+    existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
+    return existing;
+  }
+  if (Status status = replay_into(node, history, bodies, copy); !status) {
+    if (status.error().code != Code::kCorrupt) return std::unexpected(std::move(status).error());
+    existing.wrong = status.error().message;
+    return existing;
+  }
+  existing.index = std::move(copy.index);
+  return existing;
+}
+
+Result<std::vector<std::string>> index_differences(const Index& right, const Index& found) {
+  std::vector<std::string> differences;
+  for (Rows rows : {Rows::kObjects, Rows::kNames, Rows::kSuccessors, Rows::kExtents}) {
+    KVC_ASSIGN(const RowMarks expected, marks_of(right, rows));
+    auto actual = marks_of(found, rows);
+    if (!actual && actual.error().code == Code::kCorrupt) {
+      differences.push_back(actual.error().message);
+      continue;
+    }
+    if (!actual) return std::unexpected(std::move(actual).error());
+    compare(rows, expected, *actual, differences);
+  }
+  return differences;
+}
+
+}  // namespace kvcachefs

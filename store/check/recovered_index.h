@@ -1,0 +1,47 @@
+// The index as the next mount would have it: made from checkpoint and journals in a scratch directory, or by catching
+// up a copy of the existing one.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/check/body_check.h"
+#include "store/check/offline_node.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+
+namespace kvcachefs {
+
+struct NodeHistory {
+  std::vector<JournalFileInfo> journals;
+  std::optional<CheckpointInfo> checkpoint;
+  std::vector<std::string> checkpoint_problems;
+  // The host went down after the journals were written: what they had not synced may not have reached the medium.
+  bool host_restarted = false;
+};
+Result<NodeHistory> read_history(const OfflineNode& node);
+
+struct RecoveredIndex {
+  std::unique_ptr<Index> index;
+  ReplayStatistics statistics;
+  bool unclean = false;                // batches that no synced record covers
+  std::vector<std::string> dropped;    // bodies that a mount would find absent after the host went down
+};
+// A fresh one in `directory`, from the checkpoint on.
+Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,
+                                     BodyChecker& bodies);
+
+// The existing index, copied to `directory` and caught up. Without one: neither. `wrong` says why it must not be used.
+struct ExistingIndex {
+  std::unique_ptr<Index> index;
+  std::string wrong;
+};
+Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
+                                              const std::string& directory, BodyChecker& bodies);
+
+// One line for each row that is not the same in both.
+Result<std::vector<std::string>> index_differences(const Index& right, const Index& found);
+
+}  // namespace kvcachefs

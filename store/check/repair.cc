@@ -1,0 +1,56 @@
+#include "store/check/repair.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/base/clock.h"
+#include "store/base/units.h"
+#include "store/journal/journal.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kJournalFileBytes = 64 * kMiB;
+constexpr size_t kObjectsPerBatch = 1000;
+
+Status take_new_epoch(OfflineNode& node) {
+  for (uint32_t epoch = node.identity.epoch + 1; epoch <= kMaxEpoch; ++epoch) {
+    Status made = node.volume->make_directory(epoch_directory(node.identity.node, epoch));
+    if (!made && made.error().code == Code::kExists) continue;
+    KVC_TRY(std::move(made));
+    node.identity.epoch = epoch;
+    return node.volume->sync_directory("nodes/" + node.identity.node);
+  }
+  return fail(Code::kTooBig, fmt::format("node {} has used all {} epochs", node.identity.node, kMaxEpoch));
+}
+
+}  // namespace
+
+Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
+                         const std::string& boot_id) {
+  KVC_TRY(take_new_epoch(node));
+  KVC_ASSIGN(auto journal, JournalWriter::create(node.volume, node.identity, boot_id, kJournalFileBytes));
+  HybridClock stamps(system_clock());
+  stamps.observe(index.stamp());
+  for (size_t start = 0; start < objects.size(); start += kObjectsPerBatch) {
+    Batch batch;
+    batch.stamp = stamps.next();
+    for (size_t at = start; at < std::min(objects.size(), start + kObjectsPerBatch); ++at) {
+      KVC_ASSIGN(auto object, index.find_object(objects[at]));
+      if (!object) continue;
+      object->body.quarantined = true;
+      batch.records.emplace_back(PutRecord{std::move(*object)});
+    }
+    KVC_ASSIGN(const JournalPosition after, journal->append(batch));
+  }
+  KVC_TRY(journal->sync());
+  Batch mark;
+  mark.stamp = stamps.next();
+  mark.records.emplace_back(SyncedRecord{});
+  KVC_ASSIGN(const JournalPosition after, journal->append(mark));
+  return journal->sync();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,156 @@
+#include "store/prefetcher.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kMaxStems = 200'000;
+
+ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
+  ChainsOptions options;
+  options.planner.ahead_max_bytes = ahead_bytes;
+  options.planner.total_max_bytes = total_bytes;
+  return options;
+}
+
+void remember(std::unordered_map<ObjectId, NameStem>& stems, ObjectId id, NameStem stem) {
+  if (stems.size() >= kMaxStems) stems.clear();
+  stems.insert_or_assign(id, stem);
+}
+}  // namespace
+
+Prefetcher::Prefetcher(Index& index, uint64_t ahead_bytes, uint64_t total_bytes)
+    : chains_(chains_options(ahead_bytes, total_bytes), [&index](ObjectId id) -> std::optional<SuccessorRow> {
+        auto row = index.find_successors(id);
+        if (!row || !*row) return std::nullopt;
+        return from_record(**row);
+      }) {
+  chains_.set_ahead_max_bytes(ahead_bytes);
+}
+
+void Prefetcher::set_ahead_bytes(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  chains_.set_ahead_max_bytes(bytes);
+}
+
+void Prefetcher::kick_if_wanted(std::unique_lock<std::mutex>& lock) {
+  const bool wanted = chains_.wants_plan();
+  lock.unlock();
+  if (wanted && kick_) kick_();
+}
+
+NameStem Prefetcher::stem_of(ObjectId parent, std::string_view name) {
+  auto found = directory_stems_.find(parent);
+  return file_stem(found == directory_stems_.end() ? kRootStem : found->second, name);
+}
+
+void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns) {
+  std::unique_lock lock(mutex_);
+  if (directory) {
+    auto above = directory_stems_.find(parent);
+    remember(directory_stems_, id, directory_stem(above == directory_stems_.end() ? kRootStem : above->second, name));
+    return;
+  }
+  const NameStem stem = stem_of(parent, name);
+  if (id.valid()) remember(file_stems_, id, stem);
+  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, now_ns);
+  kick_if_wanted(lock);
+}
+
+void Prefetcher::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
+  std::unique_lock lock(mutex_);
+  auto stem = file_stems_.find(id);
+  chains_.on_open(thread_id, stem == file_stems_.end() ? kRootStem : stem->second, reinterpret_cast<uint64_t>(handle), id,
+                  size_bytes, now_ns);
+  kick_if_wanted(lock);
+}
+
+void Prefetcher::read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns) {
+  std::unique_lock lock(mutex_);
+  chains_.on_read(reinterpret_cast<uint64_t>(handle), id, offset, length, now_ns);
+  kick_if_wanted(lock);
+}
+
+void Prefetcher::closed(const void* handle, ObjectId id, int64_t now_ns) {
+  std::unique_lock lock(mutex_);
+  chains_.on_close(reinterpret_cast<uint64_t>(handle), id, now_ns);
+  kick_if_wanted(lock);
+}
+
+Prefetcher::Origin Prefetcher::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
+  std::lock_guard lock(mutex_);
+  const NameStem stem = stem_of(parent, name);
+  remember(file_stems_, id, stem);
+  Origin origin;
+  origin.key = chain_key(parent, name);
+  origin.stem = stem.stem;
+  origin.sequence = chains_.on_create(thread_id, stem, now_ns);
+  origin.arrival = ++arrivals_;
+  return origin;
+}
+
+void Prefetcher::published(ObjectId parent, std::string_view name, ObjectId id, Origin& origin) {
+  std::lock_guard lock(mutex_);
+  const NameStem stem = stem_of(parent, name);
+  remember(file_stems_, id, stem);
+  origin.key = chain_key(parent, name);
+  origin.stem = stem.stem;
+  chains_.on_publish(origin.key, stem, id);
+}
+
+std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) {
+  std::lock_guard lock(mutex_);
+  return chains_.lay_out(items);
+}
+
+void Prefetcher::loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns) {
+  std::unique_lock lock(mutex_);
+  chains_.on_loaded(id, bytes, latency_ns, now_ns);
+  kick_if_wanted(lock);
+}
+
+void Prefetcher::skipped(ObjectId id, SkipReason reason) {
+  std::lock_guard lock(mutex_);
+  chains_.on_skipped(id, reason);
+}
+
+void Prefetcher::left_ram(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  chains_.on_removed(id);
+}
+
+void Prefetcher::deleted(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  chains_.on_deleted(id);
+  file_stems_.erase(id);
+}
+
+bool Prefetcher::about_to_be_used(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  return chains_.about_to_be_used(id);
+}
+
+Plan Prefetcher::plan(int64_t now_ns, uint64_t free_bytes) {
+  std::lock_guard lock(mutex_);
+  return chains_.plan(now_ns, free_bytes);
+}
+
+std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
+  std::lock_guard lock(mutex_);
+  std::vector<SuccessorsRecord> records;
+  for (const auto& [id, row] : chains_.drain_dirty(most)) records.push_back(to_record(id, row));
+  return records;
+}
+
+PrefetchTotals Prefetcher::totals() {
+  std::lock_guard lock(mutex_);
+  return chains_.totals();
+}
+
+std::optional<SuccessorsRecord> Prefetcher::neighbours(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  auto row = chains_.row(id);
+  if (!row) return std::nullopt;
+  return to_record(id, *row);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,67 @@
+// Chains at work: what clients do goes in (from any thread), bodies to be read ahead come out. Wraps the pure logic of
+// chain/ with the one lock it wants and with the names it needs: the stem of an object's name, remembered from lookups.
+//
+// Lock: mutex_ is a leaf of the store's order, but for one index lookup made under it (the loader of successor rows).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/types.h"
+#include "store/chain/chains.h"
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+class Prefetcher {
+ public:
+  Prefetcher(Index& index, uint64_t ahead_bytes, uint64_t total_bytes);
+
+  // Called, without the lock, when plan() has something to say. Must not block. Set before use.
+  void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
+  void set_ahead_bytes(uint64_t bytes);  // 0: nothing is read ahead
+
+  // `id` invalid: the name is absent. `directory`: the name is one of a directory.
+  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns);
+  void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
+  void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
+  void closed(const void* handle, ObjectId id, int64_t now_ns);
+  // What a new body needs to find its place among others.
+  struct Origin {
+    ChainKey key;
+    uint64_t stem = 0, sequence = 0, arrival = 0;
+  };
+  Origin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
+  void published(ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
+  // The order in which to lay out what is sealed together; learned as write order.
+  std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
+
+  void loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns);
+  void skipped(ObjectId id, SkipReason reason);
+  void left_ram(ObjectId id);
+  void deleted(ObjectId id);
+  bool about_to_be_used(ObjectId id);
+  Plan plan(int64_t now_ns, uint64_t free_bytes);
+  std::vector<SuccessorsRecord> changed_rows(size_t most);
+  PrefetchTotals totals();
+  std::optional<SuccessorsRecord> neighbours(ObjectId id);
+
+ private:
+  NameStem stem_of(ObjectId parent, std::string_view name);  // mutex_ held
+  void kick_if_wanted(std::unique_lock<std::mutex>& lock);
+
+  std::function<void()> kick_;
+  std::mutex mutex_;
+  Chains chains_;
+  std::unordered_map<ObjectId, NameStem> directory_stems_;  // bounded: forgotten all at once when full
+  std::unordered_map<ObjectId, NameStem> file_stems_;       // of what was probed or created lately
+  uint64_t arrivals_ = 0;
+};
+
+}  // namespace kvcachefs

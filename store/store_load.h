@@ -1,0 +1,46 @@
+// Private to the files that read bodies into RAM.
+#pragma once
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+// One read of the volume for consecutive units of a body.
+struct StoreImpl::LoadJob {
+  ObjectPtr object;
+  uint32_t base_version = 0;
+  bool spilled = false;
+  bool urgent = true;
+  Place place;
+  size_t first = 0;
+  std::vector<uint64_t> checksums;  // of the units, in order
+  std::vector<uint32_t> lengths;    // bytes of each on the volume
+  std::vector<BlockPtr> blocks;
+  FilePtr file;
+
+  uint64_t offset() const { return place.offset + first * kUnitBytes; }
+  uint64_t padded_bytes() const {
+    uint64_t bytes = 0;
+    for (uint32_t length : lengths) bytes += align_up(length, kBlockBytes);
+    return bytes;
+  }
+};
+
+// Runs `done` when all the units it was given have been read, or with the first error.
+struct StoreImpl::LoadWaiter {
+  std::atomic<size_t> open{1};  // one for who sets it up
+  std::mutex mutex;
+  std::optional<Error> error;
+  StatusCompletion done;
+  void finish_one(Status status) {
+    if (!status) {
+      std::lock_guard lock(mutex);
+      if (!error) error = std::move(status).error();
+    }
+    if (open.fetch_sub(1) != 1) return;
+    if (error) return done(std::unexpected(std::move(*error)));
+    done({});
+  }
+};
+
+}  // namespace kvcachefs

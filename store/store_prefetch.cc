@@ -1,0 +1,95 @@
+// Carries out what the prefetcher plans: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/store_impl.h"
+#include "store/store_load.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
+}  // namespace
+
+void StoreImpl::kick_prefetch() {
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    prefetch_kicked_ = true;
+  }
+  prefetch_ready_.notify_one();
+}
+
+bool StoreImpl::prefetch_step() {
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    prefetch_kicked_ = false;
+  }
+  const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
+  // Clean bodies can make room; dirty ones (reserved for the volume) cannot.
+  const uint64_t dirty = std::min(space_.reserved_bytes(), used);
+  const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, dirty));
+  for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  for (const PlannedLoad& load : plan.loads) prefetch_body(load.id, jobs);
+  submit_loads(std::move(jobs));
+  return !plan.loads.empty() || !plan.cancels.empty();
+}
+
+// Adds the reads one body takes; answers the plan itself when it takes none.
+void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs) {
+  auto got = get(id);
+  if (!got) return prefetcher_->skipped(id, SkipReason::kGone);
+  const ObjectPtr object = *got;
+  size_t units = 0;
+  uint64_t missing = 0, size = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    size = object->size_bytes;
+    units = div_ceil(size, kUnitBytes);
+    const bool readable = object->is_regular() && !object->raw && !object->base.quarantined && object->base.place.kind != PlaceKind::kRaw;
+    if (!readable || size > kMaxBodyBytes) units = 0;
+    for (size_t index = 0; index < units; ++index)
+      if (object->needs_load(index) && !object->loading.contains(index))
+        missing += MemoryPool::block_bytes(std::min(kUnitBytes, size - index * kUnitBytes));
+  }
+  if (missing == 0) {
+    prefetcher_->skipped(id, units == 0 ? SkipReason::kGone : SkipReason::kResident);
+    forget_when_idle(object);
+    return;
+  }
+  Reservation memory = reserve_memory(missing);
+  if (memory.bytes() == 0) {
+    prefetcher_->skipped(id, SkipReason::kNoRoom);
+    forget_when_idle(object);
+    return;
+  }
+  const int64_t started_ns = clock_.monotonic_ns();
+  auto waiter = std::make_shared<LoadWaiter>();
+  waiter->done = [this, id, size, started_ns](Status status) {
+    if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
+    const int64_t now = clock_.monotonic_ns();
+    prefetcher_->loaded(id, size, now - started_ns, now);
+  };
+  make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs);
+  waiter->finish_one({});
+}
+
+void StoreImpl::prefetch_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(prefetch_mutex_);
+      prefetch_ready_.wait(lock, [&] { return stopping_ || prefetch_kicked_; });
+      if (stopping_) return;
+    }
+    prefetch_step();
+  }
+}
+
+void StoreImpl::forget_when_idle(const ObjectPtr& object) {
+  std::unique_lock lock(names_mutex_);
+  if (live(object->id) == object) forget_if_idle(object);
+}
+
+}  // namespace kvcachefs

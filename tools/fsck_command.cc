@@ -1,0 +1,96 @@
+// `kvcachefs fsck`: checks a volume that is not mounted, and repairs it if told to.
+#include <unistd.h>
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include <fmt/format.h>
+#include <CLI/CLI.hpp>
+
+#include "store/base/clock.h"
+#include "store/base/log.h"
+#include "store/base/units.h"
+#include "store/check/check.h"
+#include "tools/commands.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// As fsck(8) has them.
+constexpr int kClean = 0;
+constexpr int kRepaired = 1;
+constexpr int kErrorsLeft = 4;
+constexpr int kNotChecked = 8;
+
+constexpr int64_t kProgressIntervalNs = 1'000'000'000;
+
+struct Arguments {
+  OfflineRequest where;
+  bool repair = false;
+  bool quiet = false;
+};
+
+// A line on a terminal that is written over, once a second.
+std::function<void(uint64_t, uint64_t)> progress_line(const Arguments& arguments) {
+  if (arguments.quiet || isatty(STDERR_FILENO) == 0) return nullptr;
+  return [last_ns = system_clock().monotonic_ns()](uint64_t done_bytes, uint64_t total_bytes) mutable {
+    const int64_t now_ns = system_clock().monotonic_ns();
+    if (now_ns - last_ns < kProgressIntervalNs) return;
+    last_ns = now_ns;
+    fmt::print(stderr, "\rread {} of {}    ", format_size(done_bytes), format_size(total_bytes));
+  };
+}
+
+void print_report(const Arguments& arguments, const OfflineNode& node, const CheckReport& report, double seconds) {
+  for (const Finding& finding : report.findings)
+    fmt::print("{}: {}\n", finding.repaired ? "repaired" : "error", finding.text);
+  if (arguments.quiet) return;
+  for (const std::string& note : report.notes) fmt::print("note: {}\n", note);
+  fmt::print("volume {}, node {}: {} journal files, {} batches replayed, {} checkpoint records\n", node.volume->root(),
+             node.identity.node, report.journal_files, report.batches, report.checkpoint_records);
+  fmt::print("{} files, {} directories, {} names, {} in quarantine\n", report.files, report.directories, report.names,
+             report.quarantined);
+  fmt::print("{} bodies read, {} in {:.1f} s; {} bad bodies, {} missing extents, {} orphan extents, {} index rows wrong\n",
+             report.bodies_read, format_size(report.bytes_read), seconds, report.bad_bodies, report.missing_extents,
+             report.orphan_extents, report.index_differences);
+  const uint64_t left = report.errors_left();
+  if (report.findings.empty()) fmt::print("clean\n");
+  else if (left == 0) fmt::print("all {} errors repaired\n", report.findings.size());
+  else fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
+}
+
+int run(const Arguments& arguments) {
+  if (log::level() < log::Level::kWarn) log::set_level(log::Level::kWarn);
+  const int64_t started_ns = system_clock().monotonic_ns();
+  auto node = open_offline_node(arguments.where);
+  auto report = !node ? std::unexpected(node.error())
+                      : check_node(*node, {.repair = arguments.repair, .progress = progress_line(arguments)});
+  if (!report) {
+    std::fprintf(stderr, "kvcachefs fsck: could not check: %s\n", report.error().message.c_str());
+    return kNotChecked;
+  }
+  print_report(arguments, *node, *report, static_cast<double>(system_clock().monotonic_ns() - started_ns) / 1e9);
+  if (report->findings.empty()) return kClean;
+  return report->errors_left() == 0 ? kRepaired : kErrorsLeft;
+}
+
+}  // namespace
+
+Subcommand add_fsck_command(CLI::App& parent) {
+  auto arguments = std::make_shared<Arguments>();
+  arguments->where.purpose = "fsck";
+  CLI::App* app = parent.add_subcommand("fsck", "Check a volume: every journal, index row and byte");
+  app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
+  app->add_flag("--repair", arguments->repair,
+                "Quarantine bad bodies, remove extents that nothing names, remove a wrong index");
+  app->add_option("--node", arguments->where.node, "Which node's part, where the volume has several");
+  app->add_option("--index", arguments->where.index_directory, "Where the index lies, when mounts give the option index=");
+  app->add_flag("-q,--quiet", arguments->quiet, "Print errors only");
+  app->footer("Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check.\n"
+              "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
+  return {app, [arguments] { return run(*arguments); }};
+}
+
+}  // namespace kvcachefs
