@@ -88,34 +88,39 @@ Result<const DirectoryItem*> next_item(Store& store, ObjectId directory, Listing
   return listing.page.empty() ? nullptr : &listing.page[listing.next];
 }
 
-void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
+// Fills the buffer from `offset` on.
+Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offset, bool plus, ReplyBuffer& buffer) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_listing(request, node, size, offset, plus)) return;
-  const ObjectId directory = object_of(request, node);
-  Listing& listing = *listing_of(file);
   std::lock_guard lock(listing.mutex);
-  ReplyBuffer buffer(request, size, plus);
-  if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return buffer.reply();
-  if (offset < kAfterDotDot && !buffer.add("..", dot_entry(directory), kAfterDotDot)) return buffer.reply();
+  if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return {};
+  if (offset < kAfterDotDot && !buffer.add("..", dot_entry(directory), kAfterDotDot)) return {};
   uint64_t after = offset <= kAfterDotDot ? 0 : static_cast<uint64_t>(offset);
   while (true) {
-    auto item = next_item(*driver.store, directory, listing, after);
-    if (!item) return buffer.empty() ? reply_error(request, item.error()) : buffer.reply();
-    if (*item == nullptr) return buffer.reply();
-    const DirectoryItem& entry = **item;
+    KVC_ASSIGN(const DirectoryItem* item, next_item(*driver.store, directory, listing, after));
+    if (item == nullptr) return {};
     fuse_entry_param param{};
     if (plus) {
-      auto stat = driver.store->stat(entry.id);
+      auto stat = driver.store->stat(item->id);
       if (stat) param = to_entry(driver, *stat);  // gone meanwhile: nodeid 0, the kernel looks it up itself
     }
     if (!plus || param.ino == 0) {
-      param.attr.st_ino = entry.id.value;
-      param.attr.st_mode = entry.type_bits;
+      param.attr.st_ino = item->id.value;
+      param.attr.st_mode = item->type_bits;
     }
-    if (!buffer.add(entry.name, param, static_cast<off_t>(entry.cookie))) return buffer.reply();
-    after = entry.cookie;
+    if (!buffer.add(item->name, param, static_cast<off_t>(item->cookie))) return {};
+    after = item->cookie;
     ++listing.next;
   }
+}
+
+void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
+  Driver& driver = driver_of(request);
+  if (driver.control->answers_listing(request, node, size, offset, plus)) return;
+  ReplyBuffer buffer(request, size, plus);
+  Status filled = fill(request, object_of(request, node), *listing_of(file), offset, plus, buffer);
+  // The listing is not touched from here on: once replied, RELEASEDIR may come on another thread and free it.
+  if (!filled && buffer.empty()) return reply_error(request, filled.error());
+  buffer.reply();
 }
 
 void read_names(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {

@@ -78,8 +78,9 @@ Status StoreImpl::sync_data(Commit& commit) {
     commit.sync |= request.sync || request.sync_all;
     commit.sync_all |= request.sync_all;
     if (!request.sync) continue;
-    for (const SealedBody& sealed : request.bodies)
-      if (sealed.extent.valid()) extents.push_back(sealed.extent);
+    extents.insert(extents.end(), request.extents.begin(), request.extents.end());
+    for (const SealedBody& sealed : request.bodies)  // also a place that is shared: it may not be synced either
+      if (sealed.body.place.extent.valid()) extents.push_back(sealed.body.place.extent);
   }
   if (commit.sync_all) {
     data_bytes_unsynced_.store(0, std::memory_order_relaxed);

@@ -58,6 +58,7 @@ struct SealedBody {
 struct CommitRequest {
   std::vector<SealedBody> bodies;
   std::vector<SuccessorsRecord> successors;
+  std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
   bool sync = false;        // sync these bodies' extents before the record and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and say so in the journal
   StatusCompletion done;    // may be empty
@@ -290,7 +291,7 @@ class StoreImpl final : public Store {
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
   Status load_checkpoint(const CheckpointInfo& checkpoint);
-  Status replay(bool host_crashed);
+  Status replay(const std::vector<JournalFileInfo>& journals);
   Status apply_replayed(const Batch& batch, JournalPosition after, bool verify);
   bool body_is_whole(const ObjectRecord& object);
   Status start_epoch();

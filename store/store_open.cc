@@ -221,8 +221,7 @@ Status StoreImpl::open_index() {
     log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
     if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
   }
-  const std::string last_boot = journals.empty() ? "" : journals.back().boot_id;
-  return replay(last_boot != boot_id());
+  return replay(journals);
 }
 
 // Do the journals go on where the index ends?
@@ -243,13 +242,17 @@ Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
   return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
 }
 
-Status StoreImpl::replay(bool host_crashed) {
+Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
+  // Epochs of another boot of this machine: what they did not sync may be lost or torn.
+  std::unordered_set<uint32_t> other_boot;
+  for (const JournalFileInfo& file : journals)
+    if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
   bool unsynced_seen = false;
   auto result = replay_journals(*volume_, identity_, index_->position(),
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
-                                  return apply_replayed(batch, after, host_crashed && !synced);
+                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch));
                                 });
   if (!result) return std::unexpected(std::move(result).error());
   unclean_start_ = unsynced_seen || result->torn_tails > 0;
@@ -257,7 +260,7 @@ Status StoreImpl::replay(bool host_crashed) {
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches > 0) {
     log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
-              format_size(result->bytes), host_crashed && unsynced_seen ? " after an unclean stop of the host" : "");
+              format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
     KVC_TRY(index_->commit());
   }
   extents_.reset();

@@ -505,6 +505,7 @@ bool StoreImpl::urgent_step() {
     items.swap(urgent_);
   }
   if (items.empty()) return false;
+  CommitRequest request;
   std::vector<Snapshot> snapshots;
   std::deque<UrgentItem> taken, deferred;
   for (UrgentItem& item : items) {
@@ -513,6 +514,9 @@ bool StoreImpl::urgent_step() {
       std::unique_lock lock(item.object->mutex);
       const bool dirty = item.object->content_dirty();
       const bool busy = item.object->sealing;
+      // Sealed before, perhaps by the other lane, and perhaps not synced.
+      if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
+        request.extents.push_back(item.object->base.place.extent);
       lock.unlock();
       const bool mine = std::any_of(snapshots.begin(), snapshots.end(),
                                     [&](const Snapshot& each) { return each.object == item.object; });
@@ -530,7 +534,6 @@ bool StoreImpl::urgent_step() {
     taken.push_back(std::move(item));
   }
   Status status;
-  CommitRequest request;
   std::vector<ObjectId> asked;
   for (const Snapshot& snapshot : snapshots) asked.push_back(snapshot.object->id);
   if (!snapshots.empty()) request.bodies = seal(std::move(snapshots), *urgent_target_, status);
