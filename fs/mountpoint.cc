@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -71,7 +72,9 @@ void lazily_unmount(const std::string& path) {
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
   KVC_ASSIGN(std::string where, absolute(path));
   struct stat info {};
-  if (::stat(where.c_str(), &info) != 0 && (errno == ENOTCONN || errno == ECONNABORTED)) {
+  struct statfs space {};
+  // statfs always asks the daemon; a stat can be answered from the kernel's cache for a second after it died.
+  if (::statfs(where.c_str(), &space) != 0 && (errno == ENOTCONN || errno == ECONNABORTED)) {
     log::warn("{} was left by a daemon that died; unmounting it", where);
     lazily_unmount(where);
   }

@@ -41,15 +41,19 @@ class Space {
   uint64_t reserved_bytes() const { return reserved_bytes_; }
   uint64_t live_bytes() const { return live_bytes_; }
   uint64_t dead_bytes() const { return dead_bytes_; }
-  // Everything on the volume: live places, places not given back yet, journals, checkpoints, index.
-  uint64_t physical_bytes() const { return live_bytes_ + dead_bytes_ + overhead_bytes_; }
+  // Everything on the volume: live places, raw files, places not given back yet, journals, checkpoints, index.
+  uint64_t physical_bytes() const { return live_bytes_ + dead_bytes_ + raw_bytes_ + overhead_bytes_; }
   // What was unlinked but is not journaled as gone yet (still counted as live).
   void add_leaving(uint64_t bytes) { leaving_bytes_.fetch_add(bytes); }
   void remove_leaving(uint64_t bytes) { leaving_bytes_.fetch_sub(bytes); }
+  uint64_t leaving_bytes() const { return leaving_bytes_; }
+  // Blocks of raw files, measured now and then; add_raw() for what was allocated since.
+  void set_raw(uint64_t bytes) { raw_bytes_ = bytes; }
+  void add_raw(uint64_t bytes) { raw_bytes_.fetch_add(bytes); }
   // What df shows as free: space that comes back by itself counts as free at once.
   uint64_t free_bytes() const {
     const uint64_t leaving = leaving_bytes_;
-    const uint64_t used = live_bytes_ + overhead_bytes_ + reserved_bytes_ - std::min<uint64_t>(leaving, live_bytes_);
+    const uint64_t used = live_bytes_ + raw_bytes_ + overhead_bytes_ + reserved_bytes_ - std::min<uint64_t>(leaving, live_bytes_);
     const uint64_t limit = limit_bytes_;
     const uint64_t by_limit = limit > used ? limit - used : 0;
     const uint64_t backing = backing_free_bytes_ + dead_bytes_ + leaving;
@@ -60,7 +64,7 @@ class Space {
  private:
   std::atomic<uint64_t> limit_bytes_{UINT64_MAX}, keep_free_bytes_{0};
   std::atomic<uint64_t> reserved_bytes_{0}, live_bytes_{0}, dead_bytes_{0}, overhead_bytes_{0},
-      leaving_bytes_{0};
+      leaving_bytes_{0}, raw_bytes_{0};
   std::atomic<uint64_t> backing_free_bytes_{UINT64_MAX};
 };
 

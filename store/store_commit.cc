@@ -97,11 +97,9 @@ Status StoreImpl::mark_synced() {
   mark.stamp = stamps_.next();
   mark.records.emplace_back(SyncedRecord{});
   KVC_ASSIGN(JournalPosition after, journal_->append(mark));
-  std::unique_lock lock(names_mutex_);
   auto freed = index_->apply(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
   index_->freeze();
-  lock.unlock();
   return journal_->sync();  // the index must not reach past the end of what is on the medium
 }
 
@@ -290,8 +288,9 @@ void StoreImpl::settle_body(SealedBody& sealed) {
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
-  std::unique_lock lock(names_mutex_);
+  // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
   auto freed = index_->apply(commit.batch, after);
+  std::unique_lock lock(names_mutex_);
   // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then).
   std::vector<ObjectPtr> touched;
   for (CommitRequest& request : commit.requests)

@@ -292,7 +292,8 @@ class StoreImpl final : public Store {
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
   Status load_checkpoint(const CheckpointInfo& checkpoint);
   Status replay(const std::vector<JournalFileInfo>& journals);
-  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify);
+  struct LeftOut;
+  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out);
   bool body_is_whole(const ObjectRecord& object);
   Status start_epoch();
   Status make_root();
@@ -396,6 +397,9 @@ class StoreImpl final : public Store {
   // Only the keeper (or close()) touches these.
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
   int64_t last_index_point_ns_ = 0;
+  // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
+  // are gone for good: a checkpoint comes before anything is given back.
+  bool judged_tail_ = false;
   std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
   std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point
 

@@ -253,7 +253,7 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
     }
     if (progress == Progress::kNeedsSpace) {
       constexpr int kMaxSpaceWaits = 50;
-      if (space_.dead_bytes() > 0 && pending.space_waits++ < kMaxSpaceWaits) return progress;  // it is about to come back
+      if (space_.dead_bytes() + space_.leaving_bytes() > 0 && pending.space_waits++ < kMaxSpaceWaits) return progress;  // it is about to come back
       counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
       pending.error = Error{Code::kNoSpace, 0,
                             fmt::format("object {}: {} more do not fit the capacity of {}", pending.object->id.value,
@@ -338,6 +338,7 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
   {
     std::lock_guard lock(object->mutex);
     if (offset + bytes.size() > object->size_bytes) {
+      space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
       object->size_bytes = offset + bytes.size();
       content_changed(object);  // the size is in the record
     } else {
@@ -604,6 +605,7 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
         return done(fail(Code::kNoSpace, fmt::format("object {}: the capacity of {} is used up", object->id.value,
                                                      format_size(space_.limit_bytes()))));
       status = raw->allocate(offset, length);
+      if (status) space_.add_raw(end - std::min(end, size));
       if (!status && status.error().code == Code::kUnsupported) status = {};  // sparse is all it can be
     }
     if (status && extends) return resize(object, end, std::move(done));

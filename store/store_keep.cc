@@ -28,6 +28,14 @@ void StoreImpl::set_state(std::string state, std::string reason) {
 
 void StoreImpl::refresh_space() {
   if (auto backing = volume_->space()) space_.set_backing(*backing);
+  if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
+  uint64_t raw_bytes = 0;
+  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+    if (usage.kind != PlaceKind::kRaw) return true;
+    if (auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw))) raw_bytes += info->allocated_bytes;
+    return true;
+  });
+  if (status) space_.set_raw(raw_bytes);
 }
 
 bool StoreImpl::keeper_step(bool force) {
@@ -81,6 +89,7 @@ Status StoreImpl::index_point() {
   }
   Status status = sync_point();
   if (status) status = index_->commit();
+  if (status && judged_tail_) status = write_checkpoint();
   if (!status) {
     counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
     std::lock_guard lock(keeper_mutex_);
@@ -88,6 +97,7 @@ Status StoreImpl::index_point() {
     return status;
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
+  if (std::exchange(judged_tail_, false)) sweep_crashed_epoch();
   reclaim(std::move(dead));
   const uint64_t journal_bytes = journal_bytes_.load(std::memory_order_relaxed);
   if (journal_bytes > std::max(kCheckpointBytes, 2 * checkpoint_bytes_) || journal_files_ > kManyJournalFiles)

@@ -77,6 +77,10 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(open_volume_file());
   KVC_TRY(choose_node());
   KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
+  if (!read_only_) {  // also when they were there: a first start may have been cut short before this
+    KVC_TRY(volume_->sync_directory(""));
+    KVC_TRY(volume_->sync_directory("nodes"));
+  }
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -93,7 +97,6 @@ Status StoreImpl::start(std::string_view holder) {
   });
   apply_live_options();
   extent_bytes_ = options_.extent_bytes;
-  refresh_space();
 
   KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity_.node));
   previous_epoch_ = epochs.empty() ? 0 : epochs.back();
@@ -111,9 +114,10 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(make_root());
   KVC_TRY(drop_nameless());
   find_quarantined();
-  if (unclean_start_) sweep_crashed_epoch();
+  if (unclean_start_ && !judged_tail_) sweep_crashed_epoch();
   space_.set_live(index_->totals().live_bytes);
   measure_overhead();
+  refresh_space();
   state_since_ns_ = clock_.realtime_ns();
   last_index_point_ns_ = clock_.monotonic_ns();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
@@ -136,7 +140,8 @@ Status StoreImpl::open_volume_file() {
   if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
   KVC_ASSIGN(auto entries, volume_->list(""));
   for (const DirectoryEntry& entry : entries)
-    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs"))
+    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
+        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
       return fail(Code::kExists,
                   fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
                               volume_->root(), entry.name));
@@ -249,10 +254,11 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
     if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
   bool unsynced_seen = false;
+  LeftOut left_out;
   auto result = replay_journals(*volume_, identity_, index_->position(),
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
-                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch));
+                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), left_out);
                                 });
   if (!result) return std::unexpected(std::move(result).error());
   unclean_start_ = unsynced_seen || result->torn_tails > 0;
@@ -267,23 +273,56 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   return {};
 }
 
+// What replay left out so far, because bodies that were never synced turned out not to be whole.
+struct StoreImpl::LeftOut {
+  std::unordered_set<ObjectId> objects;  // no version of them is whole
+  std::vector<NameRecord> names;         // theirs: given after all when a later version is whole
+
+  // `name` is spoken for anew. Whether an object left out had it.
+  bool forget(ObjectId parent, std::string_view name) {
+    return std::erase_if(names, [&](const NameRecord& each) { return each.parent == parent && each.name == name; }) > 0;
+  }
+  bool has_name(ObjectId child) const {
+    return std::any_of(names.begin(), names.end(), [&](const NameRecord& each) { return each.child == child; });
+  }
+};
+
 // After an unclean stop of the host, a body that was not synced is read before it is trusted; one that fails is absent: its
-// record, and so its names, are left out, and what was there before stays.
-Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify) {
+// record is left out, and so are the names of an object without any whole version, so that what was there before stays.
+Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out) {
   stamps_.observe(batch.stamp);
+  judged_tail_ |= verify;
   Batch trusted;
   trusted.stamp = batch.stamp;
-  std::unordered_set<ObjectId> absent;
+  std::unordered_set<ObjectId> put;
   for (const Record& record : batch.records) {
-    if (const auto* put = std::get_if<PutRecord>(&record)) {
-      if (verify && !body_is_whole(put->object)) {
+    if (const auto* body = std::get_if<PutRecord>(&record)) {
+      const ObjectId id = body->object.id;
+      if (verify && !body_is_whole(body->object)) {
         counters_.dropped_bodies.fetch_add(1);
-        absent.insert(put->object.id);
+        KVC_ASSIGN(auto earlier, index_->find_object_summary(id));
+        if (!earlier && !put.contains(id)) left_out.objects.insert(id);
         continue;
       }
-    } else if (const auto* name = std::get_if<NameRecord>(&record)) {
-      if (absent.contains(name->child)) {
-        // A rename that replaced something: what was replaced stays. An earlier version of the same object, too.
+      put.insert(id);
+      trusted.records.push_back(record);
+      if (left_out.objects.erase(id) == 0) continue;
+      for (const NameRecord& name : left_out.names)
+        if (name.child == id) trusted.records.emplace_back(name);
+      std::erase_if(left_out.names, [&](const NameRecord& name) { return name.child == id; });
+      continue;
+    }
+    if (const auto* name = std::get_if<NameRecord>(&record)) {
+      left_out.forget(name->parent, name->name);
+      if (left_out.objects.contains(name->child)) {
+        left_out.names.push_back(*name);
+        continue;
+      }
+    } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
+      // Unlinked: what the object left out had replaced must not come back. Not so if it has another name (a rename).
+      if (left_out.forget(gone->parent, gone->name) && !left_out.has_name(gone->child)) {
+        KVC_ASSIGN(auto before, index_->find_name(gone->parent, gone->name));
+        if (before) trusted.records.emplace_back(UnnameRecord{gone->parent, gone->name, before->child});
         continue;
       }
     }

@@ -52,17 +52,21 @@ void print_report(const Arguments& arguments, const OfflineNode& node, const Che
              node.identity.node, report.journal_files, report.batches, report.checkpoint_records);
   fmt::print("{} files, {} directories, {} names, {} in quarantine\n", report.files, report.directories, report.names,
              report.quarantined);
-  fmt::print("{} bodies read, {} in {:.1f} s; {} bad bodies, {} missing extents, {} orphan extents, {} index rows wrong\n",
-             report.bodies_read, format_size(report.bytes_read), seconds, report.bad_bodies, report.missing_extents,
-             report.orphan_extents, report.index_differences);
+  fmt::print(
+      "{} bodies read, {} in {:.1f} s; {} bad bodies, {} missing extents, {} orphan extents, {} index rows wrong\n",
+      report.bodies_read, format_size(report.bytes_read), seconds, report.bad_bodies, report.missing_extents,
+      report.orphan_extents, report.index_differences);
   const uint64_t left = report.errors_left();
-  if (report.findings.empty()) fmt::print("clean\n");
-  else if (left == 0) fmt::print("all {} errors repaired\n", report.findings.size());
-  else fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
+  if (report.findings.empty())
+    fmt::print("clean\n");
+  else if (left == 0)
+    fmt::print("all {} errors repaired\n", report.findings.size());
+  else
+    fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
 }
 
 int run(const Arguments& arguments) {
-  if (log::level() < log::Level::kWarn) log::set_level(log::Level::kWarn);
+  log::set_level(log::Level::kError);  // what matters is in the report
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
   auto report = !node ? std::unexpected(node.error())
@@ -86,10 +90,12 @@ Subcommand add_fsck_command(CLI::App& parent) {
   app->add_flag("--repair", arguments->repair,
                 "Quarantine bad bodies, remove extents that nothing names, remove a wrong index");
   app->add_option("--node", arguments->where.node, "Which node's part, where the volume has several");
-  app->add_option("--index", arguments->where.index_directory, "Where the index lies, when mounts give the option index=");
+  app->add_option("--index", arguments->where.index_directory,
+                  "Where the index lies, when mounts give the option index=");
   app->add_flag("-q,--quiet", arguments->quiet, "Print errors only");
-  app->footer("Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check.\n"
-              "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
+  app->footer(
+      "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check.\n"
+      "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
   return {app, [arguments] { return run(*arguments); }};
 }
 

@@ -46,9 +46,8 @@ Status print_facts(const std::string& path) {
   if (::stat(path.c_str(), &info) != 0) return fail_errno(errno, path);
   fmt::print("{:<14}{}\n{:<14}{}\n{:<14}{}\n{:<14}{}\n", "path", resolved, "mount", mount.mountpoint, "size_bytes",
              info.st_size, "allocated", info.st_blocks * 512);
-  KVC_ASSIGN(const std::string names, attribute_bytes(path, [&](char* buffer, size_t size) {
-               return listxattr(path.c_str(), buffer, size);
-             }));
+  KVC_ASSIGN(const std::string names,
+             attribute_bytes(path, [&](char* buffer, size_t size) { return listxattr(path.c_str(), buffer, size); }));
   for (size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
     const std::string name = names.c_str() + at;
     if (!name.starts_with(kPrefix)) continue;

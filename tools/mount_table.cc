@@ -88,7 +88,8 @@ Result<MountEntry> mount_at(const std::string& path) {
     if (entry.mountpoint == path) found = std::move(entry);
   if (found.type.empty()) return fail(Code::kNotFound, fmt::format("{} is not mounted", path));
   if (!found.is_kvcachefs())
-    return fail(Code::kInvalid, fmt::format("what is mounted on {} is {}, not kvcachefs: use umount(8)", path, found.type));
+    return fail(Code::kInvalid,
+                fmt::format("what is mounted on {} is {}, not kvcachefs: use umount(8)", path, found.type));
   return found;
 }
 

@@ -29,7 +29,8 @@ Result<MountEntry> enclosing_mount(const std::string& path);
 // The kvcachefs mounted on exactly `path`.
 Result<MountEntry> mount_at(const std::string& path);
 
-// The only kvcachefs of this machine that is mounted; kNotFound or kInvalid, naming them, when there is none or several.
+// The only kvcachefs of this machine that is mounted; kNotFound or kInvalid, naming them, when there is none or
+// several.
 Result<MountEntry> only_mount();
 
 // All of a file of `.kvcachefs/` at the root of a mount.

@@ -15,28 +15,28 @@ namespace kvcachefs {
 
 namespace {
 
-// The index goes while the lock is held; the store then takes the lock for itself.
-Result<StoreOptions> remove_old_index(const OfflineRequest& request) {
+// The index goes while the lock is held; the store then takes the lock for itself. Returns the volume's root.
+Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
   KVC_ASSIGN(const OfflineNode node, open_offline_node(request));
   KVC_TRY(remove_index(node.index_directory));
-  StoreOptions options;
   options.node = node.identity.node;
   options.index_directory = node.index_directory;
-  return options;
+  return node.volume->root();
 }
 
 Status rebuild(const OfflineRequest& request) {
   const int64_t started_ns = system_clock().monotonic_ns();
-  KVC_ASSIGN(const StoreOptions options, remove_old_index(request));
-  KVC_ASSIGN(auto volume, open_posix_volume(request.volume, {}));
+  StoreOptions options;
+  KVC_ASSIGN(const std::string root, remove_old_index(request, options));
+  KVC_ASSIGN(auto volume, open_posix_volume(root, {}));
   KVC_ASSIGN(auto store, open_store(volume, options, system_clock(), "command=rebuild"));
   const StoreStatus status = store->status();
   KVC_TRY(store->close());
-  fmt::print("rebuilt {} in {:.2f} s: {} objects ({} directories), {} journal batches replayed, {} bodies verified, "
-             "{} dropped\n",
-             options.index_directory, static_cast<double>(system_clock().monotonic_ns() - started_ns) / 1e9,
-             status.objects_total, status.directories, status.replayed_batches, status.verified_bodies,
-             status.dropped_bodies);
+  fmt::print(
+      "rebuilt {} in {:.2f} s: {} files, {} directories, {} journal batches replayed, {} bodies verified, "
+      "{} dropped\n",
+      options.index_directory, static_cast<double>(system_clock().monotonic_ns() - started_ns) / 1e9,
+      status.objects_total, status.directories, status.replayed_batches, status.verified_bodies, status.dropped_bodies);
   return {};
 }
 

@@ -4,8 +4,8 @@
 #include <string>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "tools/commands.h"
 #include "tools/mount_table.h"
@@ -67,7 +67,8 @@ Status print_status(const Arguments& arguments) {
     KVC_ASSIGN(mount, enclosing_mount(resolved));
   }
   auto text = read_control_file(mount.mountpoint, "status");
-  if (!text) return std::unexpected(std::move(text).error().at("the mount on " + mount.mountpoint + " does not answer"));
+  if (!text)
+    return std::unexpected(std::move(text).error().at("the mount on " + mount.mountpoint + " does not answer"));
   if (arguments.json) {
     std::fwrite(text->data(), 1, text->size(), stdout);
     return {};

@@ -20,8 +20,8 @@
 #include <thread>
 
 #include <fmt/format.h>
-#include <nlohmann/json.hpp>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "store/base/clock.h"
 #include "tools/commands.h"
@@ -44,10 +44,11 @@ struct Arguments {
 // Calls `tell` every second from a thread of its own until destroyed.
 class Progress {
  public:
-  explicit Progress(std::function<void()> tell) : thread_([this, tell = std::move(tell)] {
-    std::unique_lock lock(mutex_);
-    while (!ended_.wait_for(lock, kProgressEvery, [&] { return done_; })) tell();
-  }) {}
+  explicit Progress(std::function<void()> tell)
+      : thread_([this, tell = std::move(tell)] {
+          std::unique_lock lock(mutex_);
+          while (!ended_.wait_for(lock, kProgressEvery, [&] { return done_; })) tell();
+        }) {}
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
   ~Progress() {
@@ -80,7 +81,8 @@ uint64_t staged_bytes(const nlohmann::json& status) {
 void drain(const Arguments& arguments, const std::string& mountpoint) {
   Progress progress([&] {
     if (!arguments.quiet)
-      fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint, staged_bytes(status_of(mountpoint)) >> 20);
+      fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
+                 staged_bytes(status_of(mountpoint)) >> 20);
   });
   if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0 && errno != EPERM && errno != EACCES)
     fmt::print(stderr, "kvcachefs umount: {}: flushing failed ({}); the daemon tries again at its end, see its log\n",
@@ -133,7 +135,8 @@ Status unmount_by_helper(const std::string& mountpoint, bool lazy) {
   if (WIFEXITED(result) && WEXITSTATUS(result) == 0) return {};
   if (said.find("busy") != std::string::npos) return busy(mountpoint);
   while (!said.empty() && said.back() == '\n') said.pop_back();
-  return fail(Code::kPermission, fmt::format("{}: {} (only root and the user who mounted it may unmount)", mountpoint, said));
+  return fail(Code::kPermission,
+              fmt::format("{}: {} (only root and the user who mounted it may unmount)", mountpoint, said));
 }
 
 Status unmount(const std::string& mountpoint, bool lazy) {
@@ -178,7 +181,8 @@ Status unmount_whole(const Arguments& arguments) {
   auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e9; };
   if (!arguments.quiet)
     fmt::print("unmounted {} in {:.2f} s ({} MiB staged, written out in {:.2f} s); {}\n", mountpoint,
-               seconds(started_ns, system_clock().monotonic_ns()), staged >> 20, seconds(started_ns, drained_ns), ending);
+               seconds(started_ns, system_clock().monotonic_ns()), staged >> 20, seconds(started_ns, drained_ns),
+               ending);
   return {};
 }
 

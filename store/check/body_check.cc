@@ -14,8 +14,8 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kPieceUnits = 16;               // 4 MiB a request: large enough for any medium
-constexpr size_t kWindowBytes = 64 * kMiB;       // requests in flight at once, and the memory used
+constexpr size_t kPieceUnits = 16;          // 4 MiB a request: large enough for any medium
+constexpr size_t kWindowBytes = 64 * kMiB;  // requests in flight at once, and the memory used
 constexpr size_t kPieceBytes = kPieceUnits * kUnitBytes;
 
 }  // namespace
@@ -26,14 +26,15 @@ struct BodyChecker::Piece {
   Place place;
   std::vector<uint64_t> checksums;
   FilePtr file;
-  uint64_t start = 0;   // within the body
+  uint64_t start = 0;  // within the body
   size_t length = 0;
   std::byte* bytes = nullptr;
   Result<size_t> got = size_t{0};
 };
 
 BodyChecker::BodyChecker(std::shared_ptr<Volume> volume, std::string node)
-    : volume_(std::move(volume)), node_(std::move(node)),
+    : volume_(std::move(volume)),
+      node_(std::move(node)),
       buffer_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kWindowBytes))) {
   if (buffer_ == nullptr) throw std::bad_alloc();
 }
@@ -91,8 +92,9 @@ bool BodyChecker::check_without_reading(const ObjectRecord& object) {
   if (auto file = open(body.place); !file) {
     const bool gone = file.error().code == Code::kNotFound;
     if (gone) ++missing_[body.place.extent];
-    report(object, gone ? fmt::format("its extent {} is missing", extent_path(node_, body.place.extent, body.place.kind))
-                        : file.error().message,
+    report(object,
+           gone ? fmt::format("its extent {} is missing", extent_path(node_, body.place.extent, body.place.kind))
+                : file.error().message,
            gone);
     return true;
   }
@@ -111,8 +113,14 @@ void BodyChecker::add(const ObjectRecord& object) {
     const size_t room = align_up(length, kBlockBytes);
     if (used_bytes_ + room > kWindowBytes) flush();
     const auto first = body.checksums.begin() + static_cast<ptrdiff_t>(start / kUnitBytes);
-    window_.push_back({object.id, body.place, {first, first + static_cast<ptrdiff_t>(div_ceil(length, kUnitBytes))},
-                       open_file_, start, length, buffer_ + used_bytes_, size_t{0}});
+    window_.push_back({object.id,
+                       body.place,
+                       {first, first + static_cast<ptrdiff_t>(div_ceil(length, kUnitBytes))},
+                       open_file_,
+                       start,
+                       length,
+                       buffer_ + used_bytes_,
+                       size_t{0}});
     used_bytes_ += room;
   }
 }

@@ -26,8 +26,8 @@ struct BodyRef {
 struct BadBody {
   ObjectId object;
   Place place;
-  std::string why;      // names extent and offset
-  bool wrong = true;    // the bytes are wrong or gone; false: the medium did not give them, they may be good
+  std::string why;    // names extent and offset
+  bool wrong = true;  // the bytes are wrong or gone; false: the medium did not give them, they may be good
 };
 
 // One thread. Blocks on the volume.

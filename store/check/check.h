@@ -34,8 +34,8 @@ struct CheckReport {
 };
 
 // Changes nothing on the volume without `repair` (a scratch index is made beside the index, and removed). An error:
-// it could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names and a wrong index;
-// what it cannot repair stays in the report.
+// it could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names and a wrong
+// index; what it cannot repair stays in the report.
 Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options);
 
 }  // namespace kvcachefs

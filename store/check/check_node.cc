@@ -22,7 +22,8 @@ namespace {
 
 constexpr size_t kDifferencesShown = 20;
 
-// A directory for scratch indexes beside the index (LMDB needs a local file system, and there is room), removed at the end.
+// A directory for scratch indexes beside the index (LMDB needs a local file system, and there is room), removed at the
+// end.
 class Scratch {
  public:
   static Result<std::unique_ptr<Scratch>> make(const std::string& path) {
@@ -101,7 +102,8 @@ class NodeCheck {
       found(fmt::format("index {}: {}", node_.index_directory, existing.wrong), options_.repair);
     }
     if (!existing.index) {
-      if (!index_wrong_) report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
+      if (!index_wrong_)
+        report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
       return {};
     }
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
@@ -110,8 +112,9 @@ class NodeCheck {
     for (size_t at = 0; at < std::min(differences.size(), kDifferencesShown); ++at)
       found(fmt::format("index {}: {}", node_.index_directory, differences[at]), options_.repair);
     if (differences.size() > kDifferencesShown)
-      found(fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown),
-            options_.repair);
+      found(
+          fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown),
+          options_.repair);
     return {};
   }
 
@@ -123,8 +126,10 @@ class NodeCheck {
     KVC_ASSIGN(auto nameless, recovered_.index->scan_nameless());
     std::erase(nameless, kRootId);
     if (!nameless.empty())
-      report_.notes.push_back(fmt::format("{} objects have no name: a crash came before it, the next mount that follows "
-                                          "an unclean end drops them", nameless.size()));
+      report_.notes.push_back(
+          fmt::format("{} objects have no name: a crash came before it, the next mount that follows "
+                      "an unclean end drops them",
+                      nameless.size()));
     return {};
   }
 
@@ -137,7 +142,8 @@ class NodeCheck {
       report_.quarantined += row.body.quarantined;
       if (row.body.place.kind == PlaceKind::kNone) return true;
       bodies.push_back({row.body.place, row.id});
-      if (row.body.place.kind == PlaceKind::kPacked || row.body.place.kind == PlaceKind::kSolo) total_bytes += row.body.size_bytes;
+      if (row.body.place.kind == PlaceKind::kPacked || row.body.place.kind == PlaceKind::kSolo)
+        total_bytes += row.body.size_bytes;
       return true;
     }));
     std::ranges::sort(bodies, {}, [](const BodyRef& body) { return std::pair{body.place.extent, body.place.offset}; });
@@ -204,7 +210,8 @@ class NodeCheck {
     }
     const bool removed = options_.repair && !history_damaged_;
     for (const OrphanExtent& orphan : orphans_) {
-      const std::string text = fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
+      const std::string text =
+          fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
       if (orphan.epoch == node_.identity.epoch && recovered_.unclean && !removed)
         report_.notes.push_back(text + "; the next mount removes it");
       else
@@ -251,8 +258,8 @@ class NodeCheck {
     for (const BadBody& bad : bad_) {
       const auto path = paths.find(bad.object);
       const bool repaired = options_.repair && bad.wrong;
-      found(fmt::format("object {} ({}): {}{}", bad.object.value, path == paths.end() ? "no name" : path->second, bad.why,
-                        repaired ? "; in quarantine now" : ""),
+      found(fmt::format("object {} ({}): {}{}", bad.object.value, path == paths.end() ? "no name" : path->second,
+                        bad.why, repaired ? "; in quarantine now" : ""),
             repaired);
     }
     return {};
@@ -274,9 +281,12 @@ class NodeCheck {
 }  // namespace
 
 uint64_t CheckReport::errors_left() const {
-  return static_cast<uint64_t>(std::ranges::count_if(findings, [](const Finding& finding) { return !finding.repaired; }));
+  return static_cast<uint64_t>(
+      std::ranges::count_if(findings, [](const Finding& finding) { return !finding.repaired; }));
 }
 
-Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options) { return NodeCheck(node, options).run(); }
+Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options) {
+  return NodeCheck(node, options).run();
+}
 
 }  // namespace kvcachefs

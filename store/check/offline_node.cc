@@ -25,7 +25,8 @@ Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
     for (const DirectoryEntry& entry : *entries)
       if (entry.is_directory) nodes.push_back(entry.name);
   if (nodes.empty())
-    return fail(Code::kNotFound, fmt::format("volume {} holds no node: nothing was ever mounted from it", volume.root()));
+    return fail(Code::kNotFound,
+                fmt::format("volume {} holds no node: nothing was ever mounted from it", volume.root()));
   std::string names;
   for (const std::string& node : nodes) {
     if (node == (wanted.empty() ? host_name() : wanted)) return node;
@@ -34,7 +35,8 @@ Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
   if (!wanted.empty())
     return fail(Code::kNotFound, fmt::format("volume {} has no node '{}', only {}", volume.root(), wanted, names));
   if (nodes.size() == 1) return nodes.front();
-  return fail(Code::kInvalid, fmt::format("volume {} has several nodes: name one with --node ({})", volume.root(), names));
+  return fail(Code::kInvalid,
+              fmt::format("volume {} has several nodes: name one with --node ({})", volume.root(), names));
 }
 
 std::string hex(std::span<const std::byte> bytes) {
@@ -70,15 +72,15 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   auto lock = node.volume->lock(fmt::format("nodes/{}/LOCK", node.identity.node));
   if (!lock) {
     Error why = std::move(lock).error();
-    if (why.code == Code::kBusy) why = std::move(why).at(fmt::format("volume {} is in use, unmount it first", root));
-    return std::unexpected(std::move(why));
+    if (why.code != Code::kBusy) return std::unexpected(std::move(why));
+    return std::unexpected(std::move(why).at(fmt::format("volume {} is in use, unmount it first", root)));
   }
   node.lock = std::move(*lock);
   KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), host_name(), request.purpose)));
   KVC_ASSIGN(auto epochs, list_epochs(*node.volume, node.identity.node));
   if (!epochs.empty()) node.identity.epoch = epochs.back();
   node.index_directory = request.index_directory.empty() ? default_index_directory(node)
-                                                          : std::filesystem::absolute(request.index_directory).string();
+                                                         : std::filesystem::absolute(request.index_directory).string();
   return node;
 }
 

@@ -1,4 +1,5 @@
-// One node of a volume that is not mounted, held by its lock for as long as this lives: what the offline commands work on.
+// One node of a volume that is not mounted, held by its lock for as long as this lives: what the offline commands work
+// on.
 #pragma once
 
 #include <memory>

@@ -60,13 +60,14 @@ class TrustedBatches {
 
 Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, RecoveredIndex& into) {
   TrustedBatches filter(history.host_restarted, bodies, into.dropped);
-  auto statistics = replay_journals(*node.volume, node.identity, into.index->position(),
-                                    [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
-                                      into.unclean |= !synced;
-                                      KVC_ASSIGN(const auto freed, into.index->apply(filter.trusted(batch, synced), after));
-                                      if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
-                                      return {};
-                                    });
+  auto statistics =
+      replay_journals(*node.volume, node.identity, into.index->position(),
+                      [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
+                        into.unclean |= !synced;
+                        KVC_ASSIGN(const auto freed, into.index->apply(filter.trusted(batch, synced), after));
+                        if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
+                        return {};
+                      });
   if (!statistics) return std::unexpected(std::move(statistics).error());
   into.statistics = std::move(*statistics);
   into.unclean |= into.statistics.torn_tails > 0;
@@ -120,11 +121,13 @@ Result<RowMarks> marks_of(const Index& index, Rows rows) {
       }));
       break;
     case Rows::kSuccessors:
-      KVC_TRY(index.scan_successors([&](SuccessorsRecord&& row) { return add(row.id.value, 0, digest(std::move(row))); }));
+      KVC_TRY(
+          index.scan_successors([&](SuccessorsRecord&& row) { return add(row.id.value, 0, digest(std::move(row))); }));
       break;
     case Rows::kExtents:
       KVC_TRY(index.scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-        const uint64_t parts[] = {static_cast<uint64_t>(usage.kind), usage.live_bytes, usage.bodies, usage.object.value};
+        const uint64_t parts[] = {static_cast<uint64_t>(usage.kind), usage.live_bytes, usage.bodies,
+                                  usage.object.value};
         return add(id.epoch, id.seq, checksum(std::as_bytes(std::span(parts))));
       }));
       break;
@@ -202,6 +205,8 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   RecoveredIndex copy;
   Index::Found found{};
   KVC_ASSIGN(copy.index, Index::open(directory, identity_of(node), &found, &existing.wrong));
+  const std::string of_the_copy = fmt::format("index {}: ", directory);
+  if (existing.wrong.starts_with(of_the_copy)) existing.wrong.erase(0, of_the_copy.size());
   if (!existing.wrong.empty() || found == Index::Found::kFresh) return existing;
   if (!fits(*copy.index, history)) {
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";

@@ -26,8 +26,8 @@ Result<NodeHistory> read_history(const OfflineNode& node);
 struct RecoveredIndex {
   std::unique_ptr<Index> index;
   ReplayStatistics statistics;
-  bool unclean = false;                // batches that no synced record covers
-  std::vector<std::string> dropped;    // bodies that a mount would find absent after the host went down
+  bool unclean = false;              // batches that no synced record covers
+  std::vector<std::string> dropped;  // bodies that a mount would find absent after the host went down
 };
 // A fresh one in `directory`, from the checkpoint on.
 Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,

@@ -43,13 +43,13 @@ Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vecto
       object->body.quarantined = true;
       batch.records.emplace_back(PutRecord{std::move(*object)});
     }
-    KVC_ASSIGN(const JournalPosition after, journal->append(batch));
+    if (auto after = journal->append(batch); !after) return std::unexpected(std::move(after).error());
   }
   KVC_TRY(journal->sync());
   Batch mark;
   mark.stamp = stamps.next();
   mark.records.emplace_back(SyncedRecord{});
-  KVC_ASSIGN(const JournalPosition after, journal->append(mark));
+  if (auto after = journal->append(mark); !after) return std::unexpected(std::move(after).error());
   return journal->sync();
 }
 

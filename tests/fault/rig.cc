@@ -30,6 +30,11 @@ std::string temporary_directory() {
 
 }  // namespace
 
+bool tracing() {
+  static const bool on = std::getenv("KVCACHEFS_FAULT_TRACE") != nullptr;
+  return on;
+}
+
 StoreOptions small_options(Durability durability) {
   StoreOptions options;
   options.durability = durability;
@@ -56,7 +61,12 @@ Rig::~Rig() {
 
 Status Rig::mount() {
   std::shared_ptr<Volume> volume = disk_;
-  if (hook_) volume = make_fault_volume(disk_, hook_);
+  trace("mount");
+  if (hook_ || tracing()) volume = make_fault_volume(disk_, [this](const VolumeCall& call) {
+      if (call.mutates() || call.kind == VolumeCall::Kind::kOpen)
+        trace("      call {} {} {} at {} length {}", call.number, call_kind_name(call.kind), call.path, call.offset, call.length);
+      return hook_ ? hook_(call) : Fault{};
+    });
   KVC_ASSIGN(store_, open_store(std::move(volume), options_, clock_, "fault test"));
   return {};
 }
@@ -69,7 +79,7 @@ Status Rig::unmount() {
 
 void Rig::set_index_from(const std::string& directory) {
   fs::remove_all(index_directory_);
-  if (!directory.empty()) fs::copy(directory, index_directory_, fs::copy_options::recursive);
+  if (fs::exists(directory)) fs::copy(directory, index_directory_, fs::copy_options::recursive);
 }
 
 std::string Rig::copy_index() const {
@@ -151,6 +161,14 @@ Status Rig::rename(const std::string& from, const std::string& to) {
 Status Rig::unlink(const std::string& path) {
   KVC_ASSIGN(const auto place, parent_of(path));
   return wait<void>([&](auto done) { store_->unlink(place.first, place.second, kCaller, std::move(done)); });
+}
+
+Status Rig::truncate(const std::string& path, uint64_t size_bytes) {
+  KVC_ASSIGN(const ObjectId id, resolve(path));
+  SetAttributes change;
+  change.size_bytes = size_bytes;
+  KVC_TRY(wait<Stat>([&](auto done) { store_->set_attributes(id, nullptr, change, kCaller, std::move(done)); }));
+  return {};
 }
 
 Status Rig::make_directory(const std::string& path) {

@@ -3,8 +3,11 @@
 
 #include <functional>
 #include <memory>
+#include <iostream>
 #include <optional>
 #include <string>
+
+#include <fmt/format.h>
 
 #include "store/base/clock.h"
 #include "store/store.h"
@@ -12,6 +15,13 @@
 #include "tests/fault/reference.h"
 
 namespace kvcachefs::testing {
+
+// With KVCACHEFS_FAULT_TRACE=1 every operation and every call to the volume is printed.
+bool tracing();
+template <class... Args>
+void trace(fmt::format_string<Args...> format, Args&&... args) {
+  if (tracing()) std::cout << fmt::format(format, std::forward<Args>(args)...) << "\n";
+}
 
 // Small enough that a short workload meets every kind of place and closes pack extents.
 StoreOptions small_options(Durability durability);
@@ -34,8 +44,9 @@ class Rig {
   SimVolume& disk() { return *disk_; }
   Store& store() { return *store_; }
   ManualClock& clock() { return clock_; }
+  const StoreOptions& options() const { return options_; }
   const std::string& index_directory() const { return index_directory_; }
-  void set_index_from(const std::string& directory);  // a copy of it; empty: the index is deleted
+  void set_index_from(const std::string& directory);  // a copy of it; none there: the index is deleted
   std::string copy_index() const;                     // to a directory that lives as long as this
 
   // A handle that is released when it goes; null if the open failed.
@@ -51,6 +62,7 @@ class Rig {
   Status fsync(const HandlePtr& handle);
   Status rename(const std::string& from, const std::string& to);
   Status unlink(const std::string& path);
+  Status truncate(const std::string& path, uint64_t size_bytes);
   Status make_directory(const std::string& path);
   Status sync_directory();
   Status drain();

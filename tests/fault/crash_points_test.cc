@@ -1,0 +1,162 @@
+// A crash at every call that changes the volume: kill -9 of the daemon and power loss (unsynced data dropped or torn, names
+// made or not), with the index kept, deleted or an older one. What was acknowledged is there; nothing is torn or mixed; an
+// index made anew says the same.
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/base/log.h"
+#include "tests/fault/workload.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr size_t kOperations = 40;
+
+bool long_run() {
+  const char* text = std::getenv("KVCACHEFS_LONG");
+  return text != nullptr && std::string_view(text) == "1";
+}
+
+enum class IndexAfter { kKept, kDeleted, kOlder };
+constexpr const char* kIndexNames[] = {"kept", "deleted", "an older one"};
+constexpr const char* kDurabilityNames[] = {"none", "close", "sync"};
+
+// One life that ended at a crash point.
+struct Ended {
+  Reference reference;
+  std::shared_ptr<SimVolume> disk;
+  std::string index, older_index;  // directories; empty: there was none
+};
+
+class CrashPoints : public ::testing::TestWithParam<Durability> {
+ protected:
+  static void SetUpTestSuite() { log::set_level(tracing() ? log::Level::kInfo : log::Level::kOff); }
+
+  // How many calls a whole life makes.
+  static uint64_t calls_of(Durability durability, uint64_t seed) {
+    Rig rig(small_options(durability));
+    Reference reference;
+    EXPECT_TRUE(rig.mount());
+    Workload workload(rig, reference, seed);
+    workload.run(kOperations);
+    workload.check_live();
+    for (const std::string& complaint : workload.complaints()) ADD_FAILURE() << complaint;
+    EXPECT_GT(reference.acknowledged(Crash::kProcess), 0u) << "the workload acknowledged nothing";
+    EXPECT_TRUE(rig.unmount());
+    return rig.disk().mutating_calls();
+  }
+
+  void recover(Rig& old, const Ended& life, Crash crash, const SimVolume::PowerLoss& loss, IndexAfter index_after);
+  void crash_at(Durability durability, uint64_t seed, uint64_t call, int64_t torn_bytes);
+};
+
+void expect_tree(Rig& rig, const Reference& reference, std::optional<Crash> crash, const std::string& when, Tree* out = nullptr) {
+  auto tree = rig.tree();
+  ASSERT_TRUE(tree) << when << ": " << tree.error().message;
+  for (const std::string& problem : reference.judge(*tree, crash)) ADD_FAILURE() << when << ": " << problem;
+  if (out != nullptr) *out = std::move(*tree);
+}
+
+std::vector<std::string> difference(const Tree& before, const Tree& after) {
+  Reference reference;
+  for (const auto& [name, content] : after) reference.change(name, std::nullopt);
+  for (const auto& [name, content] : before) reference.change(name, content);
+  return reference.judge(after, std::nullopt);
+}
+
+// The next start on `disk`, and what must hold then and later.
+void CrashPoints::recover(Rig& old, const Ended& life, Crash crash, const SimVolume::PowerLoss& loss, IndexAfter index_after) {
+  auto disk = crash == Crash::kPower ? old.disk().cut_power(loss) : old.disk().crash_process();
+  if (crash == Crash::kPower) reboot(*disk);
+  Rig rig(old.options(), disk);
+  rig.clock().advance_ns(old.clock().realtime_ns() - rig.clock().realtime_ns() + 1'000'000'000);
+  if (index_after == IndexAfter::kKept) rig.set_index_from(life.index);
+  if (index_after == IndexAfter::kOlder) rig.set_index_from(life.older_index);
+  const Status mounted = rig.mount();
+  ASSERT_TRUE(mounted) << mounted.error().message;
+  Tree tree;
+  expect_tree(rig, life.reference, crash, "after the crash", &tree);
+  if (HasFailure()) return;
+
+  // It is a store like any other: more work, another death, another index.
+  Reference reference = life.reference;
+  reference.go_on_from(tree);
+  Workload workload(rig, reference, loss.seed);
+  workload.run(4);
+  for (const std::string& complaint : workload.complaints()) ADD_FAILURE() << "after the crash: " << complaint;
+  rig.die();
+  Rig again(rig.options(), rig.disk().crash_process());
+  again.clock().advance_ns(rig.clock().realtime_ns() - again.clock().realtime_ns() + 1'000'000'000);
+  if (loss.seed % 2 == 0) again.set_index_from(rig.index_directory());
+  ASSERT_TRUE(again.mount());
+  expect_tree(again, reference, Crash::kProcess, "after a second crash", &tree);
+  const Status closed = again.unmount();
+  ASSERT_TRUE(closed) << closed.error().message;
+  again.set_index_from("");
+  ASSERT_TRUE(again.mount());
+  auto rebuilt = again.tree();
+  ASSERT_TRUE(rebuilt) << rebuilt.error().message;
+  for (const std::string& problem : difference(tree, *rebuilt)) ADD_FAILURE() << "an index made anew says something else: " << problem;
+  EXPECT_TRUE(again.unmount());
+}
+
+void CrashPoints::crash_at(Durability durability, uint64_t seed, uint64_t call, int64_t torn_bytes) {
+  SCOPED_TRACE(fmt::format("durability {}, seed {}, call {}, torn {}", kDurabilityNames[static_cast<size_t>(durability)], seed,
+                           call, torn_bytes));
+  Rig rig(small_options(durability));
+  rig.disk().stop_at(call, torn_bytes);
+  Ended life;
+  if (rig.mount()) {
+    Workload workload(rig, life.reference, seed);
+    workload.copy_index_at(1 + call % kOperations);
+    workload.run(kOperations);
+    for (const std::string& complaint : workload.complaints()) ADD_FAILURE() << complaint;
+    life.older_index = workload.middle_index();
+    if (!rig.stopped()) (void)rig.store().close();  // the crash point is in the close
+    rig.die();
+  }
+  ASSERT_TRUE(rig.stopped()) << "the life was shorter than the one before";
+  life.index = rig.index_directory();
+  for (unsigned variant = 0; variant < 4 && !HasFailure(); ++variant) {
+    SimVolume::PowerLoss loss{.seed = call * 4 + variant, .keep_probability = 0.5, .tear_bytes = variant % 2 == 0 ? 4096u : 512u};
+    if (variant == 1) loss.keep_probability = call % 2 == 0 ? 0.0 : 0.9;
+    const Crash crash = variant == 3 ? Crash::kProcess : Crash::kPower;
+    auto index_after = static_cast<IndexAfter>((call + variant) % 3);
+    if (index_after == IndexAfter::kOlder && life.older_index.empty()) index_after = IndexAfter::kDeleted;
+    SCOPED_TRACE(fmt::format("{}, index {}, loss seed {} keep {} tear {}", crash == Crash::kPower ? "power loss" : "kill",
+                             kIndexNames[static_cast<size_t>(index_after)], loss.seed, loss.keep_probability, loss.tear_bytes));
+    recover(rig, life, crash, loss, index_after);
+  }
+}
+
+TEST_P(CrashPoints, NothingAcknowledgedIsLostAndNothingIsTorn) {
+  const size_t seeds = long_run() ? 6 : 3, points = long_run() ? SIZE_MAX : 40;
+  if (const char* one = std::getenv("KVCACHEFS_FAULT_CALL")) {  // "SEED CALL TORN" of a failure
+    std::istringstream in(one);
+    uint64_t seed = 0, call = 0;
+    int64_t torn = -1;
+    ASSERT_TRUE(in >> seed >> call >> torn) << one;
+    return crash_at(GetParam(), seed, call, torn);
+  }
+  size_t tried = 0;
+  for (uint64_t seed = 1; seed <= seeds; ++seed) {
+    const uint64_t calls = calls_of(GetParam(), seed);
+    const uint64_t step = std::max<uint64_t>(1, calls / points);
+    for (uint64_t call = 1 + seed % step; call <= calls; call += step, ++tried) {
+      constexpr int64_t kTorn[] = {-1, 512, 4096, 0};
+      crash_at(GetParam(), seed, call, kTorn[call % std::size(kTorn)]);
+      if (HasFailure()) return;
+    }
+  }
+  std::cout << tried << " crash points\n";
+}
+
+INSTANTIATE_TEST_SUITE_P(Durability, CrashPoints, ::testing::Values(Durability::kNone, Durability::kClose, Durability::kSync),
+                         [](const auto& each) { return kDurabilityNames[static_cast<size_t>(each.param)]; });
+
+}  // namespace
+}  // namespace kvcachefs::testing
