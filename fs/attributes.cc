@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "fs/control.h"
 #include "fs/driver.h"
@@ -106,6 +108,15 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
   reply_status(request, status);
 }
 
+// The facts are listed to who asks for attributes as such, and to nobody else: `cp -a` would copy them to other file systems,
+// and `rsync -X` would try to remove what its source does not have. By name everybody can read them.
+bool asks_for_facts(fuse_req_t request) {
+  std::ifstream comm("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/comm");
+  std::string name;
+  std::getline(comm, name);
+  return name == "getfattr" || name == "attr" || name == "xattr" || name == "kvcachefs";
+}
+
 void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return reply_value(request, {}, size);
@@ -113,8 +124,7 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   if (!listed) return reply_error(request, listed.error());
   std::string names;
   for (const std::string& name : *listed) names.append(name).push_back('\0');
-  // The facts are listed, for getfattr -d; copies that bring them back are ignored (set_xattr above).
-  if (node != FUSE_ROOT_ID)
+  if (node != FUSE_ROOT_ID && asks_for_facts(request))
     if (auto facts = driver.store->describe(object_of(request, node)))
       for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
   reply_value(request, names, size);

@@ -42,7 +42,7 @@ std::string status_json(Driver& driver) {
   json["pid"] = getpid();
   json["mountpoint"] = driver.mountpoint;
   json["volume"] = {{"root", s.volume_root}, {"filesystem", s.volume_filesystem}, {"uuid", s.volume_uuid},
-                    {"network", s.network_volume}, {"state", s.state}, {"since_ns", s.state_since_ns}, {"reason", s.state_reason}};
+                    {"network", s.network_volume}, {"state", s.state}, {"since", s.state_since_ns}, {"reason", s.state_reason}};
   json["node"] = s.node;
   json["epoch"] = s.epoch;
   json["index"] = s.index_directory;

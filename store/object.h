@@ -73,6 +73,9 @@ class Object {
   bool durable = false;       // the journal knows it
   bool published = false;     // was renamed or linked to, or found in the index
   std::atomic<bool> relookup{false};  // (atomic) an open by this nodeid is answered kStale once: the kernel's name cache may be wrong
+  std::atomic<bool> moved{false};  // (atomic) renamed since it was last looked up: a truncating open by this nodeid may
+                                   // mean the old name
+  bool awaiting_open = false;      // (mutex) a fresh version whose maker's open is on its way: counted as unflushed
   ObjectId replaced;          // what a rename put it in place of: perhaps the same bytes
   uint32_t writer_thread = 0; // that created this version of its name
 

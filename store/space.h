@@ -18,12 +18,14 @@ class Space {
     limit_bytes_ = limit_bytes;
     keep_free_bytes_ = keep_free_bytes;
   }
-  // Sets `bytes` aside for a body to come; false when they do not fit.
+  // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts as room: it is given
+  // back before the bodies now accepted are written, or with them.
   bool try_reserve(uint64_t bytes) {
     uint64_t reserved = reserved_bytes_.load();
     do {
-      if (physical_bytes() + reserved + bytes > limit_bytes_.load()) return false;
-      if (reserved + bytes > backing_free_bytes_.load()) return false;
+      const uint64_t going = dead_bytes_ + leaving_bytes_;
+      if (physical_bytes() - std::min(going, physical_bytes()) + reserved + bytes > limit_bytes_.load()) return false;
+      if (reserved + bytes > backing_free_bytes_.load() + going) return false;
     } while (!reserved_bytes_.compare_exchange_weak(reserved, reserved + bytes));
     return true;
   }

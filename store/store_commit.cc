@@ -195,6 +195,21 @@ void StoreImpl::add_attributes(Commit& commit, std::unordered_set<ObjectId>& put
   }
 }
 
+// What the journal says a name is: its object; while several write it the newest finished version, for the mount may end
+// before the last of them does. names_mutex_ held.
+ObjectId StoreImpl::version_to_keep(const NameState& state) const {
+  if (state.older_versions.empty()) return state.child;
+  auto finished = [&](ObjectId id) {
+    ObjectPtr object = live(id);
+    if (!object) return true;
+    std::lock_guard lock(object->mutex);
+    return object->finished();
+  };
+  if (finished(state.child)) return state.child;
+  auto newest = std::find_if(state.older_versions.rbegin(), state.older_versions.rend(), finished);
+  return newest == state.older_versions.rend() ? ObjectId{} : *newest;
+}
+
 void StoreImpl::add_names(Commit& commit, const std::unordered_set<ObjectId>& put) {
   auto known = [&](ObjectId id) {  // to the journal, once this batch is in it
     ObjectPtr object = live(id);
@@ -214,12 +229,12 @@ void StoreImpl::add_names(Commit& commit, const std::unordered_set<ObjectId>& pu
       names_->put_back_pending(std::move(name));
       continue;
     }
-    const bool ready = state->child.valid() && state->older_versions.empty() && known(state->child) && known(name.parent);
+    const ObjectId named = version_to_keep(*state);
+    const bool ready = named.valid() && known(named) && known(name.parent);
     if (ready) {
-      if (state->child != state->durable)
-        commit.batch.records.emplace_back(NameRecord{name.parent, name.key.name, state->child});
-      commit.names.emplace_back(std::move(name), state->child);
-    } else if (state->durable.valid() && state->older_versions.empty() && (!state->child.valid() || state->erase_durable)) {
+      if (named != state->durable) commit.batch.records.emplace_back(NameRecord{name.parent, name.key.name, named});
+      commit.names.emplace_back(std::move(name), named);
+    } else if (state->durable.valid() && (!state->child.valid() || state->erase_durable)) {
       commit.batch.records.emplace_back(UnnameRecord{name.parent, name.key.name, state->durable});
       commit.names.emplace_back(std::move(name), ObjectId{});
     } else if (state->child.valid()) {
@@ -283,13 +298,13 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     }
   }
   object->replaced = {};
-  sealed.snapshot = {};
   if (clean_units) note_clean(object);
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
   auto freed = index_->apply(commit.batch, after);
+  std::vector<Snapshot> done_with;  // their blocks are given back after the lock
   std::unique_lock lock(names_mutex_);
   // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then).
   std::vector<ObjectPtr> touched;
@@ -297,6 +312,7 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     for (SealedBody& sealed : request.bodies) {
       touched.push_back(sealed.snapshot.object);
       settle_body(sealed);
+      done_with.push_back(std::move(sealed.snapshot));
       touched.back()->durable = true;
     }
   for (auto& [object, version] : commit.attributes) {
@@ -318,11 +334,14 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     return std::unexpected(std::move(freed).error());
   }
   space_.set_live(index_->totals().live_bytes);
-  for (const FreedPlace& place : *freed)
+  for (const FreedPlace& place : *freed) {
+    // An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only from now on.
+    if (ObjectPtr object = live(place.object); object && object->nlink > 0 && object->base.place == place.place) object->durable = false;
     if (auto left = leaving_.find(place.object); left != leaving_.end()) {
       space_.remove_leaving(left->second);
       leaving_.erase(left);
     }
+  }
   if (freed->empty()) return {};
   std::lock_guard keeper(keeper_mutex_);
   for (FreedPlace& place : *freed) {

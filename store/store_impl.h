@@ -154,6 +154,7 @@ class StoreImpl final : public Store {
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   bool still_written_by_other(Object& object, uint32_t thread_id);
+  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
   Result<ObjectPtr> new_version(const ObjectPtr& object, const Caller& caller);
 
   // --- bytes (store_io.cc) ---
@@ -262,6 +263,7 @@ class StoreImpl final : public Store {
   void build_batch(Commit& commit);
   void add_bodies(Commit& commit, std::unordered_set<ObjectId>& put);
   void add_attributes(Commit& commit, std::unordered_set<ObjectId>& put);
+  ObjectId version_to_keep(const NameState& state) const;
   void add_names(Commit& commit, const std::unordered_set<ObjectId>& put);
   void drop_body(SealedBody& sealed);
   void give_up(Commit& commit, const Status& why);
@@ -276,7 +278,7 @@ class StoreImpl final : public Store {
   Status write_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
   bool reclaim_range(const Place& place, uint64_t end);
-  bool still_open(ObjectId id);
+  bool still_needed(const FreedPlace& freed);
   void sweep_versions();
   void refresh_space();
   void set_state(std::string state, std::string reason);
@@ -345,6 +347,7 @@ class StoreImpl final : public Store {
   std::unordered_map<ObjectId, ObjectPtr> table_;
   // (parent, name hash) -> version to answer to the next lookup of this thread: it was told kStale a moment ago.
   std::unordered_map<uint32_t, std::pair<ObjectId, ObjectId>> stale_redirect_;  // thread -> (old, new)
+  std::unordered_set<uint32_t> told_stale_;  // threads whose next open is the repetition of one that was told kStale
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent

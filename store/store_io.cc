@@ -22,21 +22,40 @@ size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes
 
 // --- open and close ---
 
+// kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
+// again and opens what it finds. The kernel does so once, so no open is told twice.
+Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller) {
+  const bool plain = !request.truncate && !object->relookup.load(std::memory_order_relaxed);
+  if (plain) return {};
+  std::unique_lock lock(names_mutex_);
+  if (told_stale_.erase(caller.thread_id) > 0) {
+    object->relookup = object->moved = false;
+    if (request.truncate) object->writer_thread = caller.thread_id;
+    return {};
+  }
+  auto stale = [&](const char* why) {
+    if (told_stale_.size() > 4096) told_stale_.clear();  // threads that were killed before their second try
+    told_stale_.insert(caller.thread_id);
+    return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
+  };
+  if (object->relookup.exchange(false)) return stale("another version of its name may be meant");
+  if (!request.truncate) return {};
+  if (object->moved.exchange(false)) return stale("it was renamed");
+  if (still_written_by_other(*object, caller.thread_id)) {
+    if (auto fresh = new_version(object, caller)) {
+      stale_redirect_[caller.thread_id] = {object->id, (*fresh)->id};
+      return stale("another thread is writing it");
+    }
+  }
+  object->writer_thread = caller.thread_id;
+  return {};
+}
+
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, get(id));
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  if (object->relookup.exchange(false)) return fail(Code::kStale, fmt::format("object {}: look its name up again", id.value));
-  if (request.truncate) {
-    std::unique_lock lock(names_mutex_);
-    if (still_written_by_other(*object, caller.thread_id)) {
-      if (auto fresh = new_version(object, caller)) {
-        stale_redirect_[caller.thread_id] = {id, (*fresh)->id};
-        return fail(Code::kStale, fmt::format("object {} is being written by another; look its name up again", id.value));
-      }
-    }
-    object->writer_thread = caller.thread_id;
-  }
+  KVC_TRY(check_stale(object, request, caller));
   if (object->base.place.kind == PlaceKind::kRaw && !request.truncate) {
     const ExtentId extent = object->base.place.extent;
     KVC_ASSIGN(FilePtr raw, extents_->open(extent, PlaceKind::kRaw));
@@ -64,7 +83,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     if (request.write) ++object->write_handles;
     if (request.truncate) {
       handle->unflushed = true;
-      ++object->unflushed_handles;
+      if (!std::exchange(object->awaiting_open, false)) ++object->unflushed_handles;
     }
     object->attributes.atime_ns = clock_.realtime_ns();
   }

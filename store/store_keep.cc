@@ -40,7 +40,7 @@ void StoreImpl::refresh_space() {
 
 bool StoreImpl::keeper_step(bool force) {
   std::deque<std::move_only_function<void()>> work;
-  bool due = force, dead_worth_it = false;
+  bool due = force || judged_tail_, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
@@ -150,7 +150,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   uint64_t given_back = 0;
   for (size_t i = 0; i < dead.size();) {
     const FreedPlace& first = dead[i];
-    if (first.object.valid() && still_open(first.object)) {  // unlinked, but somebody reads it
+    if (first.object.valid() && still_needed(first)) {  // unlinked, but somebody reads it
       kept.push_back(first);
       ++i;
       continue;
@@ -159,7 +159,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
     uint64_t bytes = align_up(first.place.length, kBlockBytes);
     size_t next = i + 1;
     for (; next < dead.size() && dead[next].place.extent == first.place.extent && dead[next].place.offset == end &&
-           !(dead[next].object.valid() && still_open(dead[next].object));
+           !(dead[next].object.valid() && still_needed(dead[next]));
          ++next) {
       bytes += align_up(dead[next].place.length, kBlockBytes);
       end = dead[next].place.offset + align_up(dead[next].place.length, kBlockBytes);
@@ -182,12 +182,14 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   waiting_ready_.notify_one();
 }
 
-bool StoreImpl::still_open(ObjectId id) {
+// The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers.
+bool StoreImpl::still_needed(const FreedPlace& freed) {
   std::shared_lock names(names_mutex_);
-  ObjectPtr object = live(id);
-  if (!object || object->nlink > 0) return false;
+  ObjectPtr object = live(freed.object);
+  if (!object) return false;
   std::lock_guard lock(object->mutex);
-  return object->handles > 0 || !object->loading.empty();
+  if (object->base.place != freed.place) return false;  // it has a newer body
+  return object->handles > 0 || !object->loading.empty() || object->nlink > 0;
 }
 
 // True when the range is gone for good (or was never there).

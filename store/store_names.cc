@@ -223,6 +223,12 @@ Result<std::optional<Namespace::Found>> StoreImpl::find_name(ObjectId parent, st
   return found;
 }
 
+// The kernel knows again what the name means.
+static void looked_up(Object& object) {
+  object.relookup.store(false, std::memory_order_relaxed);
+  object.moved.store(false, std::memory_order_relaxed);
+}
+
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
@@ -240,7 +246,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
         return fail(Code::kNotFound, entry_text(parent, name));
       }
       counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      if (ObjectPtr object = live(found->child)) object->relookup.store(false, std::memory_order_relaxed);
+      if (ObjectPtr object = live(found->child)) looked_up(*object);
       return stat_locked(found->child);
     }
   }
@@ -260,7 +266,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     }
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-  if (ObjectPtr object = live(chosen)) object->relookup.store(false, std::memory_order_relaxed);
+  if (ObjectPtr object = live(chosen)) looked_up(*object);
   return stat_locked(chosen);
 }
 
@@ -433,6 +439,8 @@ Result<ObjectPtr> StoreImpl::new_version(const ObjectPtr& object, const Caller& 
     std::lock_guard lock(fresh->mutex);
     mark_attributes_dirty(fresh);
     content_changed(fresh);
+    fresh->awaiting_open = true;  // not finished before its maker has opened and written it
+    fresh->unflushed_handles = 1;
   }
   state->older_versions.push_back(state->child);
   state->child = fresh->id;
@@ -590,6 +598,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     old_state->child = target->id;
     old_state->type_bits = target->attributes.mode & S_IFMT;
   } else if (outcome.invalidate_target) {  // the others keep the name
+    if (old_state->durable == source_id) old_state->erase_durable = true;
     if (old_state->child == source_id) {
       old_state->child = old_state->older_versions.back();
       old_state->older_versions.pop_back();
@@ -611,7 +620,13 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   new_state->child = source_id;
   new_state->type_bits = source->attributes.mode & S_IFMT;
 
+  if (!source->durable && source->is_regular()) {
+    // A version whose record went to another: its body is written anew.
+    std::lock_guard object_lock(source->mutex);
+    if (!source->content_dirty()) content_changed(source);
+  }
   source->published = true;
+  source->moved.store(true, std::memory_order_relaxed);
   prefetcher_->published(new_parent, new_name, source_id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;

@@ -114,7 +114,6 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(make_root());
   KVC_TRY(drop_nameless());
   find_quarantined();
-  if (unclean_start_ && !judged_tail_) sweep_crashed_epoch();
   space_.set_live(index_->totals().live_bytes);
   measure_overhead();
   refresh_space();
@@ -247,6 +246,20 @@ Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
   return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
 }
 
+// What replay left out so far, because bodies that were never synced turned out not to be whole.
+struct StoreImpl::LeftOut {
+  std::unordered_set<ObjectId> objects;  // no version of them is whole
+  std::vector<NameRecord> names;         // theirs: given after all when a later version is whole
+
+  // `name` is spoken for anew. Whether an object left out had it.
+  bool forget(ObjectId parent, std::string_view name) {
+    return std::erase_if(names, [&](const NameRecord& each) { return each.parent == parent && each.name == name; }) > 0;
+  }
+  bool has_name(ObjectId child) const {
+    return std::any_of(names.begin(), names.end(), [&](const NameRecord& each) { return each.child == child; });
+  }
+};
+
 Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   // Epochs of another boot of this machine: what they did not sync may be lost or torn.
   std::unordered_set<uint32_t> other_boot;
@@ -262,6 +275,7 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
                                 });
   if (!result) return std::unexpected(std::move(result).error());
   unclean_start_ = unsynced_seen || result->torn_tails > 0;
+  judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches > 0) {
@@ -272,20 +286,6 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   extents_.reset();
   return {};
 }
-
-// What replay left out so far, because bodies that were never synced turned out not to be whole.
-struct StoreImpl::LeftOut {
-  std::unordered_set<ObjectId> objects;  // no version of them is whole
-  std::vector<NameRecord> names;         // theirs: given after all when a later version is whole
-
-  // `name` is spoken for anew. Whether an object left out had it.
-  bool forget(ObjectId parent, std::string_view name) {
-    return std::erase_if(names, [&](const NameRecord& each) { return each.parent == parent && each.name == name; }) > 0;
-  }
-  bool has_name(ObjectId child) const {
-    return std::any_of(names.begin(), names.end(), [&](const NameRecord& each) { return each.child == child; });
-  }
-};
 
 // After an unclean stop of the host, a body that was not synced is read before it is trusted; one that fails is absent: its
 // record is left out, and so are the names of an object without any whole version, so that what was there before stays.

@@ -84,7 +84,7 @@ void drain(const Arguments& arguments, const std::string& mountpoint) {
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
-  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0 && errno != EPERM && errno != EACCES)
+  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0 && errno != EPERM && errno != EACCES && errno != EROFS)
     fmt::print(stderr, "kvcachefs umount: {}: flushing failed ({}); the daemon tries again at its end, see its log\n",
                mountpoint, std::strerror(errno));
 }

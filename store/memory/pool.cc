@@ -13,8 +13,6 @@ namespace kvcachefs {
 namespace {
 constexpr size_t kSmallest = kBlockBytes;
 constexpr size_t kSlots = MemoryPool::kArenaBytes / kSmallest;
-// Arenas kept mapped though empty, so that a steady load does not map and unmap all the time.
-constexpr size_t kEmptyArenasKept = 16;
 
 int order_of(size_t bytes) {
   return static_cast<int>(std::bit_width(std::bit_ceil(std::max(bytes, kSmallest)) / kSmallest)) - 1;
@@ -71,7 +69,10 @@ Reservation MemoryPool::try_reserve(uint64_t bytes) {
   for (int attempt = 0; attempt < 2; ++attempt) {
     do {
       if (used + bytes > limit_bytes()) break;
-      if (used_bytes_.compare_exchange_weak(used, used + bytes)) return Reservation(this, bytes);
+      if (used_bytes_.compare_exchange_weak(used, used + bytes)) {
+        prepare(used + bytes);
+        return Reservation(this, bytes);
+      }
     } while (true);
     // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
     refused_.store(true);
@@ -92,7 +93,22 @@ void MemoryPool::uncharge(uint64_t bytes) {
   if (refused_.load() && refused_.exchange(false) && available_) available_();
 }
 
-MemoryPool::Arena* MemoryPool::map_arena() {
+// Maps what `bytes` in use may take, here, where no lock is held: the kernel clears fresh pages at first touch, 2 MiB at a
+// time, and that must not happen under somebody's mutex. Arenas once mapped stay: they are the budget.
+void MemoryPool::prepare(uint64_t bytes) {
+  while (mapped_bytes() < bytes) {
+    auto arena = map_arena();
+    std::byte* base = arena->base;
+    std::lock_guard lock(mutex_);
+    auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
+                                  [](const std::byte* b, const auto& other) { return b < other->base; });
+    arena->state[0] = static_cast<uint8_t>(Arena::kFree | (kOrders - 1));
+    arenas_.insert(where, std::move(arena));
+    push_free(base, kOrders - 1);
+  }
+}
+
+std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena() {
   // Over-map to align to the huge page, then trim.
   const size_t span = 2 * kArenaBytes;
   void* raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,21 +119,15 @@ MemoryPool::Arena* MemoryPool::map_arena() {
   std::byte* end = base + kArenaBytes;
   if (end < start + span) munmap(end, static_cast<size_t>(start + span - end));
   madvise(base, kArenaBytes, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+  if (madvise(base, kArenaBytes, MADV_POPULATE_WRITE) != 0)  // before Linux 5.14
+#endif
+    for (size_t at = 0; at < kArenaBytes; at += kSmallest) *reinterpret_cast<volatile char*>(base + at) = 0;
   auto arena = std::make_unique<Arena>();
   arena->base = base;
   std::fill(std::begin(arena->state), std::end(arena->state), Arena::kNoBlock);
-  Arena* result = arena.get();
-  auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
-                                [](const std::byte* b, const auto& other) { return b < other->base; });
-  arenas_.insert(where, std::move(arena));
   mapped_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
-  return result;
-}
-
-void MemoryPool::unmap_arena(Arena* arena) {
-  munmap(arena->base, kArenaBytes);
-  mapped_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
-  std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
+  return arena;
 }
 
 MemoryPool::Arena* MemoryPool::arena_of(const std::byte* data) {
@@ -140,21 +150,20 @@ void MemoryPool::drop_free(std::byte* data, int order) {
 }
 
 std::byte* MemoryPool::take(int order) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   int found = order;
-  while (found < kOrders && free_[found] == nullptr) ++found;
-  std::byte* data = nullptr;
-  Arena* arena = nullptr;
-  if (found == kOrders) {
-    arena = map_arena();
-    data = arena->base;
-    found = kOrders - 1;
-  } else {
-    data = reinterpret_cast<std::byte*>(free_[found]);
-    drop_free(data, found);
-    arena = arena_of(data);
-    if (arena->used_slots == 0) --empty_arenas_;
+  auto look = [&] {
+    for (found = order; found < kOrders && free_[found] == nullptr;) ++found;
+    return found < kOrders;
+  };
+  while (!look()) {  // fragmentation: the bytes are there, but not in one piece
+    lock.unlock();
+    prepare(mapped_bytes() + 1);
+    lock.lock();
   }
+  auto* data = reinterpret_cast<std::byte*>(free_[found]);
+  drop_free(data, found);
+  Arena* arena = arena_of(data);
   auto slot_of = [&](const std::byte* at) { return static_cast<size_t>(at - arena->base) / kSmallest; };
   while (found > order) {  // give the upper halves back
     --found;
@@ -168,7 +177,7 @@ std::byte* MemoryPool::take(int order) {
 }
 
 void MemoryPool::give(std::byte* data, int order) {
-  std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   Arena* arena = arena_of(data);
   arena->used_slots -= size_t{1} << order;
   size_t slot = static_cast<size_t>(data - arena->base) / kSmallest;
@@ -180,11 +189,14 @@ void MemoryPool::give(std::byte* data, int order) {
     slot = std::min(slot, buddy);
     ++order;
   }
-  if (arena->used_slots == 0 && empty_arenas_ >= kEmptyArenasKept) {
-    unmap_arena(arena);
+  if (arena->used_slots == 0 && mapped_bytes() > limit_bytes() + kArenaBytes) {  // the limit was lowered, or fragmentation passed
+    std::byte* base = arena->base;
+    std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
+    mapped_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
+    lock.unlock();
+    munmap(base, kArenaBytes);
     return;
   }
-  if (arena->used_slots == 0) ++empty_arenas_;
   arena->state[slot] = static_cast<uint8_t>(Arena::kFree | order);
   push_free(arena->base + slot * kSmallest, order);
 }

@@ -1,5 +1,5 @@
 // The one RAM pool: blocks of 4 KiB to 256 KiB, cut from 2 MiB huge-page arenas by a buddy scheme. Huge pages double the
-// rate of O_DIRECT I/O; a free arena goes back to the system.
+// rate of O_DIRECT I/O; arenas stay mapped up to the limit, because clearing fresh pages costs more than copying into them.
 //
 // Invariant 10 (store/README.md): the bytes handed out never exceed the limit. Who needs memory reserves first,
 // without holding any lock, so that a full pool can never deadlock a lock holder; blocks are then cut from the
@@ -96,8 +96,8 @@ class MemoryPool {
   std::byte* take(int order);             // takes mutex_
   void give(std::byte* data, int order);  // takes mutex_
   void uncharge(uint64_t bytes);
-  Arena* map_arena();                     // mutex_ held: mmap of address space only, no I/O
-  void unmap_arena(Arena* arena);
+  void prepare(uint64_t bytes);           // takes mutex_
+  std::unique_ptr<Arena> map_arena();     // with its pages there
 
   std::atomic<uint64_t> limit_bytes_;
   std::atomic<uint64_t> used_bytes_{0};
@@ -112,7 +112,6 @@ class MemoryPool {
   };
   FreeNode* free_[kOrders] = {};
   std::vector<std::unique_ptr<Arena>> arenas_;  // sorted by base
-  size_t empty_arenas_ = 0;
 
   Arena* arena_of(const std::byte* data);
   void push_free(std::byte* data, int order);

@@ -58,6 +58,13 @@ const Content& Reference::now(const std::string& name) const {
   return found == histories_.end() ? absent : found->second.states.back();
 }
 
+bool Reference::unlinked(const std::string& name) const {
+  const auto& states = histories_.at(name).states;
+  return !states.back() && std::none_of(moves_.begin(), moves_.end(), [&](const Move& move) {
+    return move.from == name && move.from_index == states.size() - 1;
+  });
+}
+
 std::vector<std::string> Reference::names() const {
   std::vector<std::string> names;
   for (const auto& [name, history] : histories_) names.push_back(name);

@@ -30,6 +30,7 @@ class Reference {
   void found(const std::string& name, Content content);
 
   const Content& now(const std::string& name) const;
+  bool unlinked(const std::string& name) const;    // absent, and not because it was renamed
   std::vector<std::string> names() const;          // ever used
   std::vector<std::string> present_names() const;  // there now
   size_t acknowledged(Crash survives) const;       // names with a body that must survive

@@ -242,11 +242,11 @@ void Workload::drain() {
   if (good(rig_.drain(), "drain")) reference_.acknowledge_all(Crash::kPower);
 }
 
-// Names: what was removed stays removed.
+// Names: what was unlinked stays so. (Under the option none a rename whose body is not synced is not promised.)
 void Workload::sync_directory() {
   if (!good(rig_.sync_directory(), "fsync of the directory")) return;
   for (const std::string& name : reference_.names())
-    if (!reference_.now(name)) reference_.acknowledge(name, Crash::kPower);
+    if (reference_.unlinked(name)) reference_.acknowledge(name, Crash::kPower);
 }
 
 void Workload::pass_time() { rig_.pass_time(kPastIndexIntervalNs); }

@@ -25,7 +25,10 @@ void RandomClient::change_attributes() {
   if (change.mode) entity->mode = (entity->mode & S_IFMT) | *change.mode;
   if (change.uid) entity->uid = *change.uid;
   if (change.gid) entity->gid = *change.gid;
-  if (change.atime_ns) entity->atime.exactly(*change.atime_ns);
+  if (change.atime_ns) {
+    entity->atime.exactly(*change.atime_ns);
+    entity->atime_is_of_open = false;
+  }
   if (change.mtime_ns) entity->mtime.exactly(*change.mtime_ns);
   if (change.mtime_now) entity->mtime.since(start_ns_);
   entity->ctime.since(start_ns_);

@@ -107,6 +107,7 @@ class RandomClient {
   Caller caller() const { return {.uid = 0, .gid = 0, .thread_id = thread_id_}; }
   void adopt(const EntityPtr& entity, const Stat& stat);
   Handle* open_handle(const EntityPtr& entity, const OpenRequest& request);
+  bool look_up_again(const EntityPtr& entity);
   void release(OpenFile& file);
   void release_all();
   void put(const OpenFile& file, uint64_t offset, const std::string& bytes);

@@ -25,7 +25,6 @@ struct StampRange {
     if (low > start) low = start;
     high = INT64_MAX;
   }
-  void anything() { low = INT64_MIN, high = INT64_MAX; }
   bool agrees(int64_t seen) {
     if (seen < low || seen > high) return false;
     exactly(seen);
@@ -45,6 +44,7 @@ struct Entity {
   std::map<std::string, EntityPtr> names;  // of a directory
   Entity* parent = nullptr;                // of a directory
   StampRange atime, mtime, ctime, btime;
+  bool atime_is_of_open = false;  // kept in RAM only, so it may go back at any time
   bool write_failed = false;  // a write met a full volume: publishing fails until the content is replaced
 
   bool is_directory() const { return S_ISDIR(mode); }

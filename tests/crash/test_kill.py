@@ -1,0 +1,127 @@
+"""kill -9 of the daemon at random moments while eight processes write; after the remount everything acknowledged is there."""
+
+import os
+import random
+import re
+import time
+
+import pytest
+
+import kvc_env
+import manifest
+from kvc_data import describe_difference
+from kvc_process import Child
+from writers import body_of, write_until_dead
+
+pytestmark = pytest.mark.needs_daemon
+
+WRITERS = 8
+ROUNDS = 100 if kvc_env.LONG else 12
+
+
+def version_of(path, name, expected):
+    """Which version a name shows; an error in words if it is none that it may show."""
+    try:
+        with open(path, "rb") as file:
+            got = file.read()
+    except FileNotFoundError:
+        return 0, None if 0 in expected.allowed else f"{name} is lost: may show only {expected.allowed}"
+    stem = re.sub(r"\.tmp\d+$", "", name)
+    for version in expected.allowed:
+        if version and got == body_of(stem, version):
+            return version, None
+    if not any(expected.allowed):
+        return None, f"{name} is back ({len(got)} bytes): its removal was acknowledged"
+    nearest = body_of(stem, max(expected.allowed))
+    return None, f"{name} shows none of {expected.allowed}; next to the newest: {describe_difference(got, nearest)}"
+
+
+def check(root, names):
+    """({name: version}, problems) of everything below root."""
+    found, problems = {}, []
+    for name, expected in names.items():
+        version, problem = version_of(os.path.join(root, name), name, expected)
+        if problem:
+            problems.append(problem)
+        else:
+            found[name] = version
+    problems += [f"{name}: a name nobody made" for name in os.listdir(root) if name not in names]
+    return found, problems
+
+
+def allow_what_was_not_promised(names):
+    """durability=none: what was answered may be lost; but it is whole, or absent, or what was there when the daemon started."""
+    for expected in names.values():
+        expected.allowed = sorted(set(expected.allowed) | {0} | set(expected.everything))
+
+
+class Everything(manifest.Expected):
+    """Keeps also what an acknowledgement rules out."""
+
+    def __init__(self):
+        super().__init__()
+        self.everything = [0]
+
+    def begin(self, version):
+        super().begin(version)
+        self.everything.append(version)
+
+
+def kill_rounds(mount, durability, monkeypatch):
+    monkeypatch.setattr(manifest, "Expected", Everything)
+    directory = os.path.join(mount.base, "manifest")
+    os.mkdir(directory)
+    seed = kvc_env.seed()
+    moments = random.Random(seed)
+    found, total = {}, 0
+    for round_number in range(1, ROUNDS + 1):
+        writers = [
+            Child(
+                write_until_dead,
+                mount.path,
+                directory,
+                number,
+                round_number,
+                seed,
+                [name for name, version in found.items() if version and name.startswith(f"w{number}n") and ".tmp" not in name],
+            )
+            for number in range(WRITERS)
+        ]
+        time.sleep(moments.uniform(0.05, 1.2) * kvc_env.SCALE)
+        mount.kill()
+        operations = sum(writer.result() for writer in writers)
+        mount.start()
+        names, acknowledged = manifest.load(directory)
+        total += operations
+        if durability == "none":
+            allow_what_was_not_promised(names)
+        found, problems = check(mount.path, names)
+        assert not problems, f"round {round_number}, {operations} operations, {acknowledged} acknowledged: " + "; ".join(problems[:10])
+        manifest.settle(directory, {name: version for name, version in found.items() if version})
+    assert total > 0, "the manifest is empty: no writer got anything done"
+    mount.remount()
+    names, _ = manifest.load(directory)
+    _, problems = check(mount.path, names)
+    assert not problems, "after a clean remount: " + "; ".join(problems[:10])
+    print(f"{ROUNDS} rounds, {total} operations acknowledged")
+
+
+@pytest.mark.deadline(60 * ROUNDS)
+@pytest.mark.parametrize("durability", ["close", "none"])
+def test_kill_while_eight_processes_write(new_mount, monkeypatch, durability):
+    kill_rounds(new_mount({"durability": durability}), durability, monkeypatch)
+
+
+def test_a_manifest_is_judged():
+    """The check itself can fail: a lost, a resurrected and a mixed body are told apart."""
+    lost = manifest.Expected()
+    lost.begin(7)
+    lost.done(7)
+    assert "lost" in version_of("/nonexistent/w0n0", "w0n0", lost)[1]
+    removed = manifest.Expected()
+    removed.begin(7)
+    removed.done(7)
+    removed.begin(0)
+    removed.done(0)
+    assert "is back" in version_of(__file__, "w0n0", removed)[1]
+    assert "shows none" in version_of(__file__, "w0n0", lost)[1]
