@@ -73,6 +73,8 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   // Asked before every first write. ENODATA, never ENOSYS: that would switch off every xattr of the mount.
   if (std::strcmp(name, "security.capability") == 0 || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
   const std::string_view wanted(name);
+  // Not kept here; said so, `ls -l` stops asking for them name by name.
+  if (wanted.starts_with("system.posix_acl_") || wanted == "security.selinux") return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
     auto value = driver.store->get_xattr(object_of(request, node), wanted);
     if (!value) return reply_error(request, value.error());

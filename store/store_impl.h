@@ -308,6 +308,8 @@ class StoreImpl final : public Store {
   void bulk_loop();
   void keeper_loop();
   void resumer_loop();
+  void warmer_loop();
+  void trim_clean_objects();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
@@ -382,6 +384,10 @@ class StoreImpl final : public Store {
   std::deque<std::move_only_function<bool()>> waiting_;
   bool memory_came_back_ = false;
   std::atomic<uint64_t> waiting_count_{0};
+
+  std::mutex warmer_mutex_;  // leaf
+  std::condition_variable warmer_ready_;
+  bool warmer_kicked_ = true;
 
   std::mutex prefetch_mutex_;  // leaf
   std::condition_variable prefetch_ready_;

@@ -77,6 +77,18 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   return freed;
 }
 
+// An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number.
+void StoreImpl::trim_clean_objects() {
+  constexpr size_t kMaxCleanObjects = 100'000;
+  while (true) {
+    {
+      std::lock_guard lock(lru_mutex_);
+      if (lru_.size() <= kMaxCleanObjects) return;
+    }
+    if (evict_clean(4 * kMiB) == 0) return;
+  }
+}
+
 void StoreImpl::drop_caches() { evict_clean(UINT64_MAX); }
 
 void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {

@@ -1,6 +1,7 @@
 // Start and end: the volume's header, the node and its lock, the index (opened, or rebuilt from checkpoint and journals),
 // what a crash left, a new epoch, the threads. Reads what was added since the last checkpoint, never every chunk.
 #include <sys/random.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -486,6 +487,7 @@ void StoreImpl::start_threads() {
   threads_.emplace_back([this] { keeper_loop(); });
   threads_.emplace_back([this] { resumer_loop(); });
   threads_.emplace_back([this] { prefetch_loop(); });
+  threads_.emplace_back([this] { warmer_loop(); });
 }
 
 void StoreImpl::bulk_loop() {
@@ -513,6 +515,29 @@ void StoreImpl::keeper_loop() {
       if (stopping_) return;
     }
     keeper_step(false);
+    trim_clean_objects();
+    {
+      std::lock_guard lock(warmer_mutex_);
+      warmer_kicked_ = true;
+    }
+    warmer_ready_.notify_one();
+  }
+}
+
+// Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
+// to back it first.
+void StoreImpl::warmer_loop() {
+  constexpr uint64_t kAheadBytes = 256 * kMiB;
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  while (true) {
+    {
+      std::unique_lock lock(warmer_mutex_);
+      warmer_ready_.wait(lock, [&] { return stopping_ || warmer_kicked_; });
+      warmer_kicked_ = false;
+    }
+    while (!stopping_ && pool_->prepare_ahead(std::min(kAheadBytes, pool_->limit_bytes() / 4))) {
+    }
+    if (stopping_) return;
   }
 }
 
@@ -537,7 +562,8 @@ void StoreImpl::stop_threads() {
   stopping_ = true;
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
                               std::pair{&commit_mutex_, &commit_ready_}, std::pair{&keeper_mutex_, &keeper_ready_},
-                              std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_}}) {
+                              std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
+                              std::pair{&warmer_mutex_, &warmer_ready_}}) {
     std::lock_guard lock(*mutex);
     ready->notify_all();
   }

@@ -108,6 +108,13 @@ void MemoryPool::prepare(uint64_t bytes) {
   }
 }
 
+bool MemoryPool::prepare_ahead(uint64_t ahead_bytes) {
+  const uint64_t wanted = std::min(limit_bytes(), used_bytes() + ahead_bytes);
+  if (mapped_bytes() + kArenaBytes > wanted) return false;
+  prepare(mapped_bytes() + 1);
+  return true;
+}
+
 std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena() {
   // Over-map to align to the huge page, then trim.
   const size_t span = 2 * kArenaBytes;

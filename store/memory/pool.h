@@ -78,6 +78,9 @@ class MemoryPool {
   Reservation try_reserve(uint64_t bytes);
   // Past the limit if need be: for the few megabytes the flusher needs to give memory back (a window of a body at a time).
   Reservation reserve_past_limit(uint64_t bytes);
+  // Maps one more arena with its pages there if fewer than `ahead_bytes` beyond what is in use are, within the limit; false
+  // if there are enough. For a thread of low priority: who then needs memory finds it ready.
+  bool prepare_ahead(uint64_t ahead_bytes);
   // Called, from whatever thread gives memory back, when some came back after a refused try_reserve. Must not block and
   // must not call the pool.
   void set_available_callback(std::function<void()> callback);

@@ -89,11 +89,12 @@ class Bar:
             time.sleep(0.005)
 
     def memory(self, when, judge=True):
-        beyond = bars.memory_bytes(self.mount.pid) - self.options.memory * MIB
+        pool = self.mount.status()["memory"]["used_bytes"]
         resident = bars.memory_bytes(self.mount.pid)
+        beyond = resident - self.options.memory * MIB
         self.note(f"resident memory {when}", f"{resident / MIB:.0f} MiB",
-                  f"(anonymous {bars.memory_bytes(self.mount.pid, 'RssAnon') / MIB:.0f} MiB, memory option "
-                  f"{self.options.memory} MiB)")
+                  f"(anonymous {bars.memory_bytes(self.mount.pid, 'RssAnon') / MIB:.0f} MiB; bodies in RAM "
+                  f"{pool / MIB:.0f} MiB of the memory option's {self.options.memory} MiB)")
         if judge:
             self.check(beyond <= MOST_BEYOND_MEMORY, f"{when}: {beyond / MIB:.0f} MiB beyond the memory option (at most 300)")
 

@@ -155,11 +155,10 @@ class Client {
     auto made = store_.create(directory, temporary, 0644, {.read = false, .write = true}, caller_);
     ASSERT_TRUE(made) << made.error().message;
     ASSERT_EQ(write_all(made->second, make_body(head)), Code::kNoData);
-    const bool rename_first = below(4) == 0;
-    if (rename_first) ASSERT_EQ(flush(made->second), Code::kNoData);
-    if (!rename_first) ASSERT_EQ(close(made->second), Code::kNoData);
+    const bool renamed_while_open = below(4) == 0;
+    ASSERT_EQ(renamed_while_open ? flush(made->second) : close(made->second), Code::kNoData);
     ASSERT_EQ(rename(directory, temporary, directory, name), Code::kNoData);
-    if (rename_first) ASSERT_EQ(close(made->second), Code::kNoData);
+    ASSERT_EQ(renamed_while_open ? close(made->second) : Code::kNoData, Code::kNoData);
   }
 
   // The whole of an open file; an error fails the test.
