@@ -417,7 +417,9 @@ class StoreImpl final : public Store {
   std::atomic<bool> stopping_{false};
   std::atomic<bool> committer_runs_{false};  // else who waits for a commit does it itself
   Verify verify_ = Verify::kAuto;            // fixed after start()
+  bool committer_stopping_ = false;  // commit_mutex_
   std::vector<std::thread> threads_;
+  std::thread committer_;
 };
 
 }  // namespace kvcachefs

@@ -1,7 +1,6 @@
 // Start and end: the volume's header, the node and its lock, the index (opened, or rebuilt from checkpoint and journals),
 // what a crash left, a new epoch, the threads. Reads what was added since the last checkpoint, never every chunk.
 #include <sys/random.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -474,12 +473,12 @@ void StoreImpl::start_threads() {
       urgent_step();
     }
   });
-  threads_.emplace_back([this] {
+  committer_ = std::thread([this] {
     while (true) {
       {
         std::unique_lock lock(commit_mutex_);
-        commit_ready_.wait(lock, [&] { return stopping_ || !commit_queue_.empty(); });
-        if (stopping_ && commit_queue_.empty()) return;
+        commit_ready_.wait(lock, [&] { return committer_stopping_ || !commit_queue_.empty(); });
+        if (commit_queue_.empty()) return;
       }
       commit_step();
     }
@@ -528,7 +527,6 @@ void StoreImpl::keeper_loop() {
 // to back it first.
 void StoreImpl::warmer_loop() {
   constexpr uint64_t kAheadBytes = 256 * kMiB;
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   while (true) {
     {
       std::unique_lock lock(warmer_mutex_);
@@ -561,7 +559,7 @@ void StoreImpl::resumer_loop() {
 void StoreImpl::stop_threads() {
   stopping_ = true;
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
-                              std::pair{&commit_mutex_, &commit_ready_}, std::pair{&keeper_mutex_, &keeper_ready_},
+                              std::pair{&keeper_mutex_, &keeper_ready_},
                               std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
                               std::pair{&warmer_mutex_, &warmer_ready_}}) {
     std::lock_guard lock(*mutex);
@@ -569,6 +567,13 @@ void StoreImpl::stop_threads() {
   }
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
+  // The committer last: the others may still wait for it.
+  {
+    std::lock_guard lock(commit_mutex_);
+    committer_stopping_ = true;
+  }
+  commit_ready_.notify_all();
+  if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
   volume_->drain();
 }

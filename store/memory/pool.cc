@@ -58,6 +58,7 @@ MemoryPool::MemoryPool(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
 MemoryPool::~MemoryPool() {
   for (auto& arena : arenas_) munmap(arena->base, kArenaBytes);
+  if (region_next_ != region_end_) munmap(region_next_, static_cast<size_t>(region_end_ - region_next_));
 }
 
 uint32_t MemoryPool::block_bytes(size_t bytes) {
@@ -115,21 +116,28 @@ bool MemoryPool::prepare_ahead(uint64_t ahead_bytes) {
   return true;
 }
 
+// Address space is taken a gigabyte at a time and its pages touched by plain stores: mapping and populating piece by piece would
+// hold the process's memory map lock against everybody's page faults.
 std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena() {
-  // Over-map to align to the huge page, then trim.
-  const size_t span = 2 * kArenaBytes;
-  void* raw = mmap(nullptr, span, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-  if (raw == MAP_FAILED) throw std::bad_alloc();
-  auto* start = static_cast<std::byte*>(raw);
-  auto* base = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(start), kArenaBytes));
-  if (base > start) munmap(start, static_cast<size_t>(base - start));
-  std::byte* end = base + kArenaBytes;
-  if (end < start + span) munmap(end, static_cast<size_t>(start + span - end));
-  madvise(base, kArenaBytes, MADV_HUGEPAGE);
-#ifdef MADV_POPULATE_WRITE
-  if (madvise(base, kArenaBytes, MADV_POPULATE_WRITE) != 0)  // before Linux 5.14
-#endif
-    for (size_t at = 0; at < kArenaBytes; at += kSmallest) *reinterpret_cast<volatile char*>(base + at) = 0;
+  std::byte* base = nullptr;
+  {
+    std::lock_guard lock(region_mutex_);
+    if (region_next_ == region_end_) {
+      constexpr size_t kRegionBytes = kGiB;
+      void* raw = mmap(nullptr, kRegionBytes + kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+      if (raw == MAP_FAILED) throw std::bad_alloc();
+      auto* start = static_cast<std::byte*>(raw);
+      region_next_ = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(start), kArenaBytes));
+      region_end_ = region_next_ + kRegionBytes;
+      if (region_next_ > start) munmap(start, static_cast<size_t>(region_next_ - start));
+      std::byte* end = start + kRegionBytes + kArenaBytes;
+      if (region_end_ < end) munmap(region_end_, static_cast<size_t>(end - region_end_));
+      madvise(region_next_, kRegionBytes, MADV_HUGEPAGE);
+    }
+    base = region_next_;
+    region_next_ += kArenaBytes;
+  }
+  for (size_t at = 0; at < kArenaBytes; at += kSmallest) *reinterpret_cast<volatile char*>(base + at) = 0;
   auto arena = std::make_unique<Arena>();
   arena->base = base;
   std::fill(std::begin(arena->state), std::end(arena->state), Arena::kNoBlock);

@@ -108,6 +108,10 @@ class MemoryPool {
   std::atomic<bool> refused_{false};
   std::function<void()> available_;  // set once before use
 
+  std::mutex region_mutex_;           // a leaf
+  std::byte* region_next_ = nullptr;  // region_mutex_: address space not made an arena yet
+  std::byte* region_end_ = nullptr;   // region_mutex_
+
   std::mutex mutex_;  // a leaf: nothing is called with it held. Guards the free lists and arenas.
   struct FreeNode {
     FreeNode* next;

@@ -10,6 +10,7 @@ import pytest
 import kvc_env
 import manifest
 from kvc_data import describe_difference
+from kvc_mount import wait_until
 from kvc_process import Child
 from writers import body_of, write_until_dead
 
@@ -47,6 +48,15 @@ def check(root, names):
             found[name] = version
     problems += [f"{name}: a name nobody made" for name in os.listdir(root) if name not in names]
     return found, problems
+
+
+def usable(path):
+    """A dead mount is in the mount table as well, until the next daemon has taken its place."""
+    try:
+        os.listdir(path)
+        return True
+    except OSError:
+        return False
 
 
 def allow_what_was_not_promised(names):
@@ -91,6 +101,7 @@ def kill_rounds(mount, durability, monkeypatch):
         mount.kill()
         operations = sum(writer.result() for writer in writers)
         mount.start()
+        wait_until(lambda: usable(mount.path) and mount.alive(), 60, "the mount answers after the kill")
         names, acknowledged = manifest.load(directory)
         total += operations
         if durability == "none":

@@ -40,6 +40,7 @@ void Reference::move(const std::string& from, const std::string& to) {
 void Reference::acknowledge(const std::string& name, Crash survives) {
   History& history = histories_[name];
   const size_t last = history.states.size() - 1;
+  acknowledgements_ += history.states.back().has_value();
   history.oldest[static_cast<size_t>(Crash::kProcess)] = last;
   if (survives == Crash::kPower) history.oldest[static_cast<size_t>(Crash::kPower)] = last;
 }
@@ -76,12 +77,6 @@ std::vector<std::string> Reference::present_names() const {
   for (const auto& [name, history] : histories_)
     if (history.states.back()) names.push_back(name);
   return names;
-}
-
-size_t Reference::acknowledged(Crash survives) const {
-  size_t count = 0;
-  for (const auto& [name, history] : histories_) count += history.states[history.oldest[static_cast<size_t>(survives)]].has_value();
-  return count;
 }
 
 std::string Reference::judge_name(const std::string& name, const Content& content, size_t oldest) const {

@@ -33,7 +33,7 @@ class Reference {
   bool unlinked(const std::string& name) const;    // absent, and not because it was renamed
   std::vector<std::string> names() const;          // ever used
   std::vector<std::string> present_names() const;  // there now
-  size_t acknowledged(Crash survives) const;       // names with a body that must survive
+  size_t acknowledgements() const { return acknowledgements_; }  // of bodies, ever
 
   // One line for each violation; `crash` nullopt: the running store, which must show the present states exactly.
   std::vector<std::string> judge(const Tree& observed, std::optional<Crash> crash) const;
@@ -54,6 +54,7 @@ class Reference {
 
   std::map<std::string, History> histories_;
   std::vector<Move> moves_;
+  size_t acknowledgements_ = 0;
 };
 
 std::string describe(const Content& content);
