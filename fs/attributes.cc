@@ -22,6 +22,7 @@ void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_attributes(request, node)) return;
   auto stat = driver.store->stat(object_of(request, node));
+  if (!stat && stat.error().code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));  // as for open
   if (!stat) return reply_error(request, stat.error());
   reply_attributes(request, *stat);
 }

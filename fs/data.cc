@@ -22,6 +22,8 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   auto handle = driver.store->open(object, how, caller_of(request));
   if (!handle) {
     driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);
+    // Gone since the kernel looked the name up: a rename put another in its place. It looks again, and learns the truth.
+    if (handle.error().code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));
     return reply_error(request, handle.error());
   }
   file->fh = reinterpret_cast<uint64_t>(*handle);

@@ -66,6 +66,7 @@ class Object {
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
   uint64_t read_bytes = 0, opens = 0;
+  std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
 
   // --- guarded by the namespace lock ---
   Prefetcher::Origin origin;  // where it stands in its chain
@@ -84,6 +85,11 @@ class Object {
   // With `mutex` held:
   bool content_dirty() const { return content_version != sealed_version; }
   bool finished() const { return unflushed_handles == 0; }
+  bool is_wanted(size_t index) const {
+    for (const auto& [first, last] : wanted)
+      if (index >= first && index < last) return true;
+    return false;
+  }
   Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
   // The unit has bytes on the volume that are not in RAM.
   bool needs_load(size_t index) {

@@ -175,7 +175,9 @@ class StoreImpl final : public Store {
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, Completion<ReadReply> done);
+  struct WantedUnits;
+  void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
+                    Completion<ReadReply> done);
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
   void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);

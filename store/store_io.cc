@@ -395,14 +395,30 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   }
   if (raw) return read_raw(handle->object, std::move(raw), offset, length, std::move(done));
   prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
-  read_attempt(handle->object, offset, length, 0, std::move(done));
+  read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
 }
 
-void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts,
+// While it lives, the units are not evicted.
+struct StoreImpl::WantedUnits {
+  WantedUnits(ObjectPtr of, size_t first, size_t last) : object(std::move(of)), range(first, last) {
+    std::lock_guard lock(object->mutex);
+    object->wanted.push_back(range);
+  }
+  ~WantedUnits() {
+    std::lock_guard lock(object->mutex);
+    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range));
+  }
+  WantedUnits(const WantedUnits&) = delete;
+  WantedUnits& operator=(const WantedUnits&) = delete;
+  const ObjectPtr object;
+  const std::pair<size_t, size_t> range;
+};
+
+void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                              Completion<ReadReply> done) {
   // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
   constexpr uint64_t kReadAheadBytes = 8 * kMiB;
-  constexpr int kMaxAttempts = 16;  // loaded bytes can be evicted before they are used, when memory is very short
+  constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
   size_t missing_first = SIZE_MAX, wanted = 0, ahead = 0;
   ReadReply reply;
   bool quarantined = false;
@@ -445,10 +461,11 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   if (attempts >= kMaxAttempts)
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
   reply = {};
+  if (!pin) pin = std::make_shared<WantedUnits>(object, unit_of(offset), unit_of(offset + length - 1) + 1);
   load_units(object, missing_first, wanted, ahead,
-             [this, object, offset, length, attempts, done = std::move(done)](Status status) mutable {
+             [this, object, offset, length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
-               read_attempt(std::move(object), offset, length, attempts + 1, std::move(done));
+               read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));
              });
 }
 

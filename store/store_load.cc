@@ -44,6 +44,7 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
 uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   uint64_t freed = 0;
   int spared = 0;
+  std::vector<ObjectPtr> wanted_ones;  // gave nothing: looked at again next time
   constexpr int kMaxSpared = 256;  // then what is expected goes, too: a demand read must not fail
   while (freed < bytes) {
     ObjectPtr object;
@@ -62,17 +63,25 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
     std::vector<BlockPtr> dropped;  // given back after the lock
     {
       std::lock_guard lock(object->mutex);
-      for (Unit& unit : object->units) {
-        if (!unit.block || unit.dirty) continue;
+      for (size_t index = 0; index < object->units.size(); ++index) {
+        Unit& unit = object->units[index];
+        if (!unit.block || unit.dirty || object->is_wanted(index)) continue;
         freed += unit.block->capacity_bytes();
         dropped.push_back(std::move(unit.block));
         unit.block.reset();
       }
     }
     if (!dropped.empty()) prefetcher_->left_ram(object->id);
+    else wanted_ones.push_back(object);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
+  }
+  for (const ObjectPtr& object : wanted_ones) {
+    std::unique_lock lock(object->mutex);
+    const bool again = !object->wanted.empty();
+    lock.unlock();
+    if (again) note_clean(object);
   }
   return freed;
 }

@@ -9,12 +9,12 @@ usage() {
   cat <<'EOF'
 Usage: tests/run.sh [OPTION...]
 
-Without options: the release build with every test, the unit and model tests under AddressSanitizer with
-UndefinedBehaviorSanitizer and under ThreadSanitizer, the clients' call sequences over a mount under the first, and a short
-run of the fuzz targets; at most 40 minutes on 2 cores.
-  --quick          the release build only, with short model tests and no fuzzing; under 6 minutes
+Without options: the release build with every test.
+  --quick          short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
+  --sanitizers     also the unit and model tests under AddressSanitizer with UndefinedBehaviorSanitizer and under
+                   ThreadSanitizer, the clients' call sequences over a mount under the first, and a short run of the fuzz targets
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
   --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
   --jobs N         so many compilers and unit tests at once (default: the number of processors)
@@ -29,12 +29,13 @@ die() {
   exit 2
 }
 
-mode=full clients=no install=yes jobs=$(nproc) build=$repo/build presets=()
+mode=full clients=no sanitizers=no install=yes jobs=$(nproc) build=$repo/build presets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) mode=quick ;;
     --long) mode=long ;;
     --clients) clients=yes ;;
+    --sanitizers) sanitizers=yes ;;
     --no-install) install=no ;;
     --preset | --jobs | --build-dir)
       [ $# -ge 2 ] || die "$1 needs a value"
@@ -62,7 +63,7 @@ for preset in "${presets[@]}"; do
 done
 if [ ${#presets[@]} -eq 0 ]; then
   presets=(release)
-  [ "$mode" = quick ] || presets+=(asan tsan fuzz)
+  if [ "$sanitizers" = yes ] || [ "$mode" = long ]; then presets+=(asan tsan fuzz); fi
 fi
 exec </dev/null
 
