@@ -7,37 +7,7 @@
 namespace kvcachefs {
 
 Driver::Driver() = default;
-Driver::~Driver() { stop(); }
-
-void Driver::later(std::function<void()> work) {
-  std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  work_.push_back(std::move(work));
-  if (!thread_.joinable()) thread_ = std::thread([this] { run_later(); });
-  ready_.notify_one();
-}
-
-void Driver::run_later() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    ready_.wait(lock, [&] { return stopping_ || !work_.empty(); });
-    if (work_.empty()) return;
-    auto work = std::move(work_.front());
-    work_.pop_front();
-    lock.unlock();
-    work();
-    lock.lock();
-  }
-}
-
-void Driver::stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  ready_.notify_all();
-  if (thread_.joinable()) thread_.join();
-}
+Driver::~Driver() = default;
 
 Caller caller_of(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
@@ -82,7 +52,7 @@ fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   entry.generation = 0;  // object ids are never used again
   entry.attr = to_stat(stat);
   entry.attr_timeout = kAttributeTimeoutSeconds;
-  entry.entry_timeout = kEntryTimeoutSeconds;
+  entry.entry_timeout = stat.brief ? 0 : kEntryTimeoutSeconds;
   return entry;
 }
 

@@ -6,13 +6,8 @@
 #include <fuse_lowlevel.h>
 
 #include <atomic>
-#include <condition_variable>
-#include <deque>
-#include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
-#include <thread>
 
 #include "fs/errno_map.h"
 #include "fs/options.h"
@@ -40,19 +35,6 @@ struct Driver {
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
   bool fuse_io_uring = false;               // requests come over io_uring
   std::string features;                     // what is lost on this machine, for people; empty: nothing
-
-  // Runs after the handler that asks for it has replied, on a thread of its own: invalidations take locks of the
-  // kernel that the request being handled holds.
-  void later(std::function<void()> work);
-  void stop();
-
- private:
-  void run_later();
-  std::mutex mutex_;  // a leaf
-  std::condition_variable ready_;
-  std::deque<std::function<void()>> work_;
-  bool stopping_ = false;
-  std::thread thread_;  // started by the first later(): after daemonising
 };
 
 inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }

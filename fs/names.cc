@@ -111,14 +111,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
   else if (flags != 0) return void(fuse_reply_err(request, EINVAL));
   driver.store->rename(object_of(request, parent), name, object_of(request, new_parent), new_name, mode, caller_of(request),
-                       [request, &driver, new_parent, to = std::string(new_name)](Result<RenameOutcome> outcome) {
-                         if (!outcome) return reply_error(request, outcome.error());
-                         fuse_reply_err(request, 0);
-                         if (!outcome->invalidate_target) return;
-                         driver.later([&driver, new_parent, to] {
-                           fuse_lowlevel_notify_inval_entry(driver.session, new_parent, to.data(), to.size());
-                         });
-                       });
+                       replying(request));
 }
 
 }  // namespace

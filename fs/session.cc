@@ -322,7 +322,6 @@ int run_mount(const MountRequest& request) {
   announcer.join();
   fuse_remove_signal_handlers(driver.session);
   fuse_session_unmount(driver.session);
-  driver.stop();
   Status status = close_store();
   fuse_session_destroy(driver.session);
   driver.control.reset();

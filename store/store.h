@@ -48,6 +48,7 @@ struct Stat {
   uint64_t size_bytes = 0;
   uint64_t blocks_512 = 0;
   int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
+  bool brief = false;  // from lookup(): several write under this name; the answer must not be cached
 };
 
 struct SetAttributes {
@@ -92,12 +93,6 @@ struct FileSystemSpace {
 };
 
 enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
-
-struct RenameOutcome {
-  // The kernel's name cache binds the new name to another node than the store does (several writers used one
-  // temporary name): the driver must invalidate the new name after replying.
-  bool invalidate_target = false;
-};
 
 // One flat set of counters and facts; fs/ and tools/ render it. See README.md "status" for each field.
 struct StoreStatus {
@@ -147,7 +142,7 @@ class Store {
   virtual void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) = 0;
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                      RenameMode mode, const Caller& caller, Completion<RenameOutcome> done) = 0;
+                      RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
   // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together.
   // Without "." and "..". `parent_of` serves "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;

@@ -96,7 +96,7 @@ class StoreImpl final : public Store {
   void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override;
   void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
-              const Caller& caller, Completion<RenameOutcome> done) override;
+              const Caller& caller, StatusCompletion done) override;
   Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
@@ -150,7 +150,7 @@ class StoreImpl final : public Store {
   void remove_later(ExtentId id, PlaceKind kind);
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
   Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                    RenameMode mode, const Caller& caller, RenameOutcome& outcome);
+                    RenameMode mode, const Caller& caller);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   bool still_written_by_other(Object& object, uint32_t thread_id);

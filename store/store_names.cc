@@ -267,7 +267,10 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
   if (ObjectPtr object = live(chosen)) looked_up(*object);
-  return stat_locked(chosen);
+  KVC_ASSIGN(Stat stat, stat_locked(chosen));
+  // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
+  stat.brief = !state->older_versions.empty();
+  return stat;
 }
 
 // --- new entries ---
@@ -556,7 +559,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
 // --- rename ---
 
 Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                             RenameMode mode, const Caller& caller, RenameOutcome& outcome) {
+                             RenameMode mode, const Caller& caller) {
   if (new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", new_name.size(), kMaxNameBytes));
   std::unique_lock lock(names_mutex_);
@@ -567,9 +570,10 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   if (mode == RenameMode::kExchange && !to) return fail(Code::kNotFound, entry_text(new_parent, new_name));
 
   ObjectId source_id = from->child;
+  bool others_keep_name = false;
   if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty()) {
     source_id = choose_version(*state, caller.thread_id);
-    outcome.invalidate_target = true;
+    others_keep_name = true;
   }
   if (to && to->child == source_id && mode != RenameMode::kExchange) return {};  // two names of one object: nothing
   KVC_ASSIGN(ObjectPtr source, get_locked(source_id));
@@ -597,7 +601,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   if (mode == RenameMode::kExchange) {
     old_state->child = target->id;
     old_state->type_bits = target->attributes.mode & S_IFMT;
-  } else if (outcome.invalidate_target) {  // the others keep the name
+  } else if (others_keep_name) {
     if (old_state->durable == source_id) old_state->erase_durable = true;
     if (old_state->child == source_id) {
       old_state->child = old_state->older_versions.back();
@@ -667,19 +671,14 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
 }
 
 void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                       RenameMode mode, const Caller& caller, Completion<RenameOutcome> done) {
+                       RenameMode mode, const Caller& caller, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   auto finish = [this, parent, new_parent, mode, caller](const std::string& from, const std::string& to,
-                                                         Completion<RenameOutcome> reply) {
-    RenameOutcome outcome;
-    if (Status status = rename_now(parent, from, new_parent, to, mode, caller, outcome); !status)
-      return reply(std::unexpected(std::move(status).error()));
+                                                         StatusCompletion reply) {
+    if (Status status = rename_now(parent, from, new_parent, to, mode, caller); !status) return reply(std::move(status));
     kick_bulk();
-    if (!durable_close()) return reply(outcome);
-    make_durable(nullptr, durable_sync(), [outcome, reply = std::move(reply)](Status status) mutable {
-      if (!status) return reply(std::unexpected(std::move(status).error()));
-      reply(outcome);
-    });
+    if (!durable_close()) return reply({});
+    make_durable(nullptr, durable_sync(), std::move(reply));
   };
   if (!durable_close()) return finish(std::string(name), std::string(new_name), std::move(done));
 

@@ -193,7 +193,7 @@ bool TestStore::exists(const std::string& path) { return resolve(path).valid(); 
 bool TestStore::rename(const std::string& from, const std::string& to, uint32_t thread) {
   auto [parent, name] = parent_of(from);
   auto [new_parent, new_name] = parent_of(to);
-  return wait<RenameOutcome>([&](auto done) {
+  return wait<void>([&](auto done) {
            store_->rename(parent, name, new_parent, new_name, RenameMode::kReplace, {.thread_id = thread}, std::move(done));
          }).has_value();
 }

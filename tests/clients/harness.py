@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 
+import pytest
+
 HERE = pathlib.Path(__file__).resolve().parent
 REQUEST_TIMEOUT_S = 120
 IMPORT_TIMEOUT_S = 120
@@ -41,9 +43,17 @@ class Volume:
         return self._binary is not None
 
     def remount(self) -> None:
-        """A clean stop and a new start of the daemon: what was stored must be found by what the volume holds."""
+        """A clean stop and a new start of the daemon: what was stored must be found by what the volume holds.
+
+        Ends the whole run when that fails: without a mount every later test would only repeat the failure."""
         if not self.is_mount:
             return
+        try:
+            self._remount()
+        except (AssertionError, subprocess.TimeoutExpired) as failure:
+            pytest.exit(f"remount failed: {failure}", returncode=1)
+
+    def _remount(self) -> None:
         self._command("umount", str(self.path))
         if mounted_type(self.path) is not None:
             raise AssertionError(f"{self.path}: still mounted after '{self._binary} umount'")

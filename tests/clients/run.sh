@@ -61,6 +61,8 @@ unmount() {
   cat "$root/mount.log" >&2
   local abort=/sys/fs/fuse/connections/${device#*:}/abort
   [[ ! -w $abort ]] || echo 1 >"$abort"
+  [[ $EUID -ne 0 ]] || umount -i -f "$mountpoint_dir" 2>/dev/null || true  # ends the connection too
+  [[ -n $(mount_line "$mountpoint_dir") ]] || return 1
   fusermount3 -u -z "$mountpoint_dir" 2>/dev/null || umount -l "$mountpoint_dir"
   return 1
 }

@@ -157,7 +157,7 @@ Status Rig::fsync(const HandlePtr& handle) {
 Status Rig::rename(const std::string& from, const std::string& to) {
   KVC_ASSIGN(const auto old_place, parent_of(from));
   KVC_ASSIGN(const auto new_place, parent_of(to));
-  KVC_TRY(wait<RenameOutcome>([&](auto done) {
+  KVC_TRY(wait<void>([&](auto done) {
     store_->rename(old_place.first, old_place.second, new_place.first, new_place.second, RenameMode::kReplace, kCaller,
                    std::move(done));
   }));

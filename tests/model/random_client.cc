@@ -111,7 +111,7 @@ size_t RandomClient::random_size() {
     case 2: return 4096 * below(32);
     case 3: return 256 * kKiB * below(4) + below(3) - (below(2) == 0 ? 0 : 1) + 1;
     case 4: return below(setting_.largest_file_bytes / 8);
-    default: return below(setting_.largest_file_bytes / 2);
+    default: return below(kLargestRequestBytes);
   }
 }
 

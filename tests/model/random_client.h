@@ -13,6 +13,9 @@
 
 namespace kvcachefs::testing {
 
+// As the kernel's: more at once, of many clients, need not fit in the smallest memory.
+inline constexpr uint64_t kLargestRequestBytes = kMiB;
+
 struct Setting {
   StoreOptions options;
   bool tight = false;  // the capacity is small: calls that need space may be refused

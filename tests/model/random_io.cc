@@ -122,13 +122,12 @@ void RandomClient::write() {
 
 // More than fits in memory, unfinished all the time.
 void RandomClient::write_big() {
-  constexpr uint64_t kPieceBytes = 3 * kMiB / 2;
   OpenFile* file = random_open(true);
   if (file == nullptr || file->entity->bytes.size() > 8 * kMiB) return;
   note(fmt::format("write much to {} (size {})", file->entity->id.value, file->entity->bytes.size()));
   const uint64_t end = file->entity->bytes.size() + (one_in(4) ? 28 : 8) * kMiB;
-  for (uint64_t at = file->entity->bytes.size(); at < end && !failed() && !file->entity->write_failed; at += kPieceBytes)
-    put(*file, at, random_bytes(kPieceBytes));
+  for (uint64_t at = file->entity->bytes.size(); at < end && !failed() && !file->entity->write_failed; at += kLargestRequestBytes)
+    put(*file, at, random_bytes(kLargestRequestBytes));
 }
 
 // --- read ---
@@ -163,7 +162,7 @@ void RandomClient::read() {
 void RandomClient::compare_content(const EntityPtr& entity) {
   Handle* handle = open_handle(entity, {});
   if (handle == nullptr) return;
-  const size_t piece = one_in(2) ? kMiB : 1 + below(4 * kMiB);
+  const size_t piece = 1 + below(kLargestRequestBytes);
   for (uint64_t at = 0; at <= entity->bytes.size() && !failed(); at += piece)
     compare_bytes(entity, at, read_bytes(handle, at, piece), entity->bytes.substr(at, piece));
   store_->release(handle);

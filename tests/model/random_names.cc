@@ -37,7 +37,7 @@ void RandomClient::publish() {
   EntityPtr entity = reference_.add(directory, temporary, S_IFREG | 0644, start_ns_);
   adopt(entity, made->first);
   open_.push_back({made->second, entity, request});
-  const size_t piece = one_in(2) ? content.size() : 1 + below(300'000);
+  const size_t piece = one_in(2) ? kLargestRequestBytes : 1 + below(300'000);
   for (size_t at = 0; at < content.size() && !failed(); at += piece) put(open_.back(), at, content.substr(at, piece));
   if (failed()) return;
   if (one_in(2)) {
@@ -45,7 +45,7 @@ void RandomClient::publish() {
     open_.pop_back();
   }
   const Code expected = entity->write_failed ? Code::kNoSpace : Reference::kGood;
-  auto renamed = wait<RenameOutcome>([&](auto done) {
+  auto renamed = wait<void>([&](auto done) {
     store_->rename(directory->id, temporary, directory->id, name, RenameMode::kReplace, caller(), std::move(done));
   });
   if (same_code(code_of(renamed), expected) && expected == Reference::kGood)
@@ -133,7 +133,7 @@ void RandomClient::rename() {
   note(fmt::format("rename {} in {} to {} in {}, mode {}", name, from->id.value, new_name, to->id.value, static_cast<int>(mode)));
   Code expected = Reference::check_rename(from, name, to, new_name, mode);
   EntityPtr source = Reference::find(from, name);
-  auto done = wait<RenameOutcome>([&](auto reply) {
+  auto done = wait<void>([&](auto reply) {
     store_->rename(from->id, name, to->id, new_name, mode, caller(), std::move(reply));
   });
   const Code seen = code_of(done);

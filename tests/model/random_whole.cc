@@ -46,7 +46,8 @@ void RandomClient::check_figures() {
   same("quarantined", status.objects_quarantined, 0);
   if (!setting_.tight) same("errors for space", status.errors_no_space, 0);
   if (setting_.tight && status.physical_bytes > status.limit_bytes)
-    differ(fmt::format("{} on the volume, the capacity is {}", status.physical_bytes, status.limit_bytes));
+    differ(fmt::format("{} on the volume ({} live, {} reclaimable), the capacity is {}", status.physical_bytes,
+                       status.live_bytes, status.reclaimable_bytes, status.limit_bytes));
 }
 
 // What a full volume kept from being written is given up: nothing promises it across a mount.

@@ -142,7 +142,7 @@ class Client {
     return code;
   }
   Code rename(ObjectId from, const std::string& name, ObjectId to, const std::string& new_name) {
-    return code_of(await<RenameOutcome>(
+    return code_of(await<void>(
         [&](auto done) { store_.rename(from, name, to, new_name, RenameMode::kReplace, caller_, std::move(done)); }));
   }
   Code unlink(ObjectId directory, const std::string& name) {
@@ -163,7 +163,7 @@ class Client {
 
   // The whole of an open file; an error fails the test.
   std::string read_all(Handle* handle) {
-    const size_t piece = below(2) == 0 ? 4 * kMiB : 1 + below(300'000);
+    const size_t piece = below(2) == 0 ? kMiB : 1 + below(300'000);
     std::string body;
     while (true) {
       auto reply = await<ReadReply>([&](auto done) { store_.read(handle, body.size(), piece, std::move(done)); });
