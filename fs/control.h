@@ -24,6 +24,10 @@ class ControlFiles {
   explicit ControlFiles(Driver& driver);
 
   bool owns(fuse_ino_t node) const { return ObjectId{node}.node_ordinal() == kOrdinal; }
+  // The name is, or lies in, the virtual directory: nothing can be made, removed or renamed there.
+  bool reserves(fuse_ino_t parent, std::string_view name) const {
+    return owns(parent) || (parent == FUSE_ROOT_ID && name == ".kvcachefs");
+  }
   // Each answers the request and returns true if it is about a virtual node.
   bool answers_lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
   bool answers_attributes(fuse_req_t request, fuse_ino_t node);

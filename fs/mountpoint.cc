@@ -81,6 +81,10 @@ Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
   if (::stat(where.c_str(), &info) != 0)
     return fail_errno(errno, fmt::format("mountpoint {} (make the directory first)", where));
   if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, fmt::format("mountpoint {} is not a directory", where));
+  if (char* resolved = realpath(where.c_str(), nullptr)) {  // its last part may be a link, into the volume even
+    where = resolved;
+    free(resolved);
+  }
   if (is_mounted(where))
     return fail(Code::kBusy, fmt::format("mountpoint {} has something mounted on it already; unmount that first", where));
   DIR* directory = opendir(where.c_str());

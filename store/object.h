@@ -71,6 +71,7 @@ class Object {
   // --- guarded by the namespace lock ---
   Prefetcher::Origin origin;  // where it stands in its chain
   uint32_t nlink = 0;
+  bool links_changed = false; // the index may count other names than we do, as long as one waits for the seal of its child
   bool durable = false;       // the journal knows it
   bool published = false;     // was renamed or linked to, or found in the index
   std::atomic<bool> relookup{false};  // (atomic) an open by this nodeid is answered kStale once: the kernel's name cache may be wrong

@@ -322,6 +322,7 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   }
   for (auto& [name, durable] : commit.names) {
     if (NameState* state = names_->state(name)) {
+      if (ObjectPtr before = live(state->durable)) touched.push_back(std::move(before));
       if (!durable.valid()) state->erase_durable = false;
       if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
     }

@@ -155,7 +155,7 @@ class StoreImpl final : public Store {
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
   bool still_written_by_other(Object& object, uint32_t thread_id);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
-  Result<ObjectPtr> new_version(const ObjectPtr& object, const Caller& caller);
+  Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
 
   // --- bytes (store_io.cc) ---
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
@@ -349,9 +349,8 @@ class StoreImpl final : public Store {
 
   mutable std::shared_mutex names_mutex_;  // 1.
   std::unordered_map<ObjectId, ObjectPtr> table_;
-  // (parent, name hash) -> version to answer to the next lookup of this thread: it was told kStale a moment ago.
-  std::unordered_map<uint32_t, std::pair<ObjectId, ObjectId>> stale_redirect_;  // thread -> (old, new)
-  std::unordered_set<uint32_t> told_stale_;  // threads whose next open is the repetition of one that was told kStale
+  // Threads whose next lookup and open repeat an open that was told kStale, and whether that truncates.
+  std::unordered_map<uint32_t, bool> told_stale_;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent

@@ -35,18 +35,13 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   }
   auto stale = [&](const char* why) {
     if (told_stale_.size() > 4096) told_stale_.clear();  // threads that were killed before their second try
-    told_stale_.insert(caller.thread_id);
+    told_stale_[caller.thread_id] = request.truncate;
     return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
   };
   if (object->relookup.exchange(false)) return stale("another version of its name may be meant");
   if (!request.truncate) return {};
   if (object->moved.exchange(false)) return stale("it was renamed");
-  if (still_written_by_other(*object, caller.thread_id)) {
-    if (auto fresh = new_version(object, caller)) {
-      stale_redirect_[caller.thread_id] = {object->id, (*fresh)->id};
-      return stale("another thread is writing it");
-    }
-  }
+  if (still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
   object->writer_thread = caller.thread_id;
   return {};
 }
@@ -450,7 +445,8 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
     quarantined = object->base.quarantined;
     if (missing_first == SIZE_MAX) object->read_bytes += length;
     const uint64_t body_units = div_ceil(object->size_bytes, kUnitBytes);
-    ahead = static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
+    // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
+    ahead = attempts > 0 ? wanted : static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
   }
   if (missing_first == SIZE_MAX) {
     if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(length, std::memory_order_relaxed);

@@ -247,7 +247,6 @@ void StoreImpl::sweep_versions() {
     }
     names_->put_back_pending(name);
   }
-  if (!some_left) stale_redirect_.clear();
   if (!dropped.empty()) kick_bulk();
 }
 

@@ -92,6 +92,10 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
     if (object->handles > 0 || object->sealing || !object->loading.empty()) return;
     const bool gone = object->nlink == 0;
     if (!gone) {
+      if (object->links_changed && object->durable) {
+        auto record = index_->find_object_summary(object->id);
+        if (!record || !*record || (*record)->nlink != object->nlink) return;
+      }
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;
       if (std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; }))
@@ -236,7 +240,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    versions = state != nullptr && (!state->older_versions.empty() || !stale_redirect_.empty());
+    versions = (state != nullptr && !state->older_versions.empty()) || told_stale_.contains(caller.thread_id);
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
@@ -251,25 +255,29 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     }
   }
   std::unique_lock lock(names_mutex_);
-  const NameState* state = names_->dirty(parent, name);
-  if (state == nullptr || !state->child.valid()) {
-    KVC_ASSIGN(auto found, names_->find(parent, name));
-    if (!found) return fail(Code::kNotFound, entry_text(parent, name));
-    return stat_locked(found->child);
+  KVC_ASSIGN(auto found, find_name(parent, name));
+  if (!found) {
+    counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
+    return fail(Code::kNotFound, entry_text(parent, name));
   }
-  ObjectId chosen = state->older_versions.empty() ? state->child : choose_version_to_read(*state, caller.thread_id);
-  if (auto redirect = stale_redirect_.find(caller.thread_id); redirect != stale_redirect_.end()) {
-    const ObjectId fresh = redirect->second.second;
-    if (fresh == state->child || std::count(state->older_versions.begin(), state->older_versions.end(), fresh) > 0) {
-      chosen = fresh;
-      stale_redirect_.erase(redirect);
+  const NameState* state = names_->dirty(parent, name);
+  const bool several = state != nullptr && !state->older_versions.empty();
+  ObjectId chosen = several ? choose_version_to_read(*state, caller.thread_id) : found->child;
+  bool brief = several;
+  if (auto told = told_stale_.find(caller.thread_id); told != told_stale_.end() && told->second) {
+    // It wants to write the name anew while another is at it: it gets a version of its own.
+    KVC_ASSIGN(ObjectPtr object, get_locked(chosen));
+    if (still_written_by_other(*object, caller.thread_id)) {
+      KVC_ASSIGN(ObjectPtr fresh, new_version(parent, name, object, caller));
+      chosen = fresh->id;
+      brief = true;
     }
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
   if (ObjectPtr object = live(chosen)) looked_up(*object);
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
-  stat.brief = !state->older_versions.empty();
+  stat.brief = brief;
   return stat;
 }
 
@@ -294,6 +302,7 @@ void StoreImpl::touch_directory(ObjectId directory) {
 void StoreImpl::change_links(const ObjectPtr& object, int by) {
   std::lock_guard lock(object->mutex);
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
+  if (by != 0) object->links_changed = true;
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
   space_.release(std::exchange(object->reserved_bytes, 0));  // it is never sealed now
@@ -409,6 +418,10 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   }
   object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
+  {
+    std::unique_lock lock(names_mutex_);
+    told_stale_.erase(caller.thread_id);  // its repeated open became this
+  }
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
@@ -428,11 +441,9 @@ bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
          clock_.monotonic_ns() - object.last_write_ns < kAboutToRenameNs;
 }
 
-// names_mutex_ held exclusively: a new empty body under the name of `object`, which stays as an older version.
-Result<ObjectPtr> StoreImpl::new_version(const ObjectPtr& object, const Caller& caller) {
-  NameState* state = nullptr;
-  names_->for_each_name_of(object->id, [&](NameState& each) { state = &each; });
-  if (state == nullptr) return fail(Code::kNotFound, fmt::format("object {} has no unpublished name", object->id.value));
+// names_mutex_ held exclusively: a new empty body under the name, which `object` has; that stays as an older version.
+Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller) {
+  KVC_ASSIGN(NameState * state, names_->edit(parent, name));
   ObjectPtr fresh = make_object(object->attributes.mode, 0, caller);
   fresh->attributes.uid = object->attributes.uid;
   fresh->attributes.gid = object->attributes.gid;

@@ -159,11 +159,11 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
       bool ready = false;
       {
         std::lock_guard lock(object->mutex);
-        if (object->nlink == 0 || !object->content_dirty()) {
+        if ((object->nlink == 0 && object->handles == 0) || !object->content_dirty()) {
           object->in_dirty_queue = false;
           continue;
         }
-        ready = object->finished() && (force || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
+        ready = object->nlink > 0 && object->finished() && (force || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
         if (object->sealing && object->finished() && force) *left = true;
       }
       Snapshot snapshot;
@@ -432,7 +432,7 @@ bool StoreImpl::bulk_step(bool force) {
     request.bodies = seal(std::move(snapshots), *bulk_target_, status);
     set_trouble(status);
     commit(std::move(request));
-  } else if (memory_pressure() && evict_clean(kMaxSpillBytes) == 0) {
+  } else if ((memory_pressure() || waiting_count_.load() > 0) && evict_clean(kMaxSpillBytes) == 0) {
     any = spill_one();
   }
   bool names_pending = false;

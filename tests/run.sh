@@ -265,9 +265,11 @@ run_preset() {
   case $preset in
     release | debug)
       if [ "$mode" = quick ]; then
-        run_ctest "$preset" 300 -LE '^slow$'
+        run_ctest "$preset" 300 -LE '^(slow|unsettled)$'
+      elif [ "$mode" = long ]; then
+        run_ctest "$preset" 3600
       else
-        run_ctest "$preset" 1200
+        run_ctest "$preset" 1200 -LE '^unsettled$' # tests that are ahead of the code: tests/README.md
       fi
       run_pytest "$preset" scripts 300
       run_pytest "$preset" calls 900

@@ -159,5 +159,91 @@ TEST_P(CrashPoints, NothingAcknowledgedIsLostAndNothingIsTorn) {
 INSTANTIATE_TEST_SUITE_P(Durability, CrashPoints, ::testing::Values(Durability::kNone, Durability::kClose, Durability::kSync),
                          [](const auto& each) { return kDurabilityNames[static_cast<size_t>(each.param)]; });
 
+// --- cases that sweeps of other seeds found ---
+
+class AfterPowerLoss : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { log::set_level(tracing() ? log::Level::kInfo : log::Level::kOff); }
+
+  void SetUp() override { ASSERT_TRUE(rig_->mount()); }
+
+  // Written and closed; sealed by the background, journaled, not synced.
+  void put(const std::string& name, const std::string& content) {
+    auto handle = rig_->create(name);
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig_->write(*handle, 0, content));
+    ASSERT_TRUE(rig_->flush(*handle));
+    handle->reset();
+    rig_->settle();
+  }
+  void overwrite(const std::string& name, const std::string& content, bool sync) {
+    auto handle = rig_->open(name, {.read = true, .write = true});
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig_->write(*handle, 0, content));
+    if (sync) {
+      ASSERT_TRUE(rig_->fsync(*handle));
+    }
+    ASSERT_TRUE(rig_->flush(*handle));
+  }
+  void fsync(const std::string& name) {
+    auto handle = rig_->open(name, {});
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig_->fsync(*handle));
+  }
+  // The next start, the index deleted.
+  void start_anew(std::shared_ptr<SimVolume> disk) {
+    rig_->die();
+    const int64_t now_ns = rig_->clock().realtime_ns();
+    rig_ = std::make_unique<Rig>(small_options(Durability::kNone), std::move(disk));
+    rig_->clock().advance_ns(now_ns - rig_->clock().realtime_ns() + 1'000'000'000);
+    ASSERT_TRUE(rig_->mount());
+  }
+  void lose_power(double keep_probability) {
+    auto disk = rig_->disk().cut_power({.seed = 1, .keep_probability = keep_probability});
+    reboot(*disk);
+    start_anew(std::move(disk));
+  }
+  void expect(const std::string& name, const Content& content) {
+    auto found = rig_->read(name);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(describe(*found), describe(content));
+  }
+
+  std::unique_ptr<Rig> rig_ = std::make_unique<Rig>(small_options(Durability::kNone));
+  const std::string old_ = std::string(20'000, 'o'), new_ = std::string(25'000, 'n');
+};
+
+TEST_F(AfterPowerLoss, WhatTheBackgroundSealedBeforeTheFsyncIsThere) {
+  put("n", old_);
+  fsync("n");
+  lose_power(0);
+  expect("n", old_);
+}
+
+TEST_F(AfterPowerLoss, ALaterVersionKeepsTheNameThatATornOneBrought) {
+  put("n", old_);
+  overwrite("n", new_, /*sync=*/true);
+  lose_power(0);
+  expect("n", new_);
+}
+
+TEST_F(AfterPowerLoss, BodiesJudgedOnceAreNotJudgedAgainWhenTheirSpaceWasGivenBack) {
+  put("n", old_);
+  ASSERT_TRUE(rig_->drain());
+  put("t", new_);
+  ASSERT_TRUE(rig_->rename("t", "n"));
+  rig_->settle();
+  lose_power(1);  // not synced, but whole: the rename counts
+  expect("n", new_);
+  ASSERT_TRUE(rig_->rename("n", "m"));
+  overwrite("m", old_ + old_, /*sync=*/true);
+  ASSERT_TRUE(rig_->drain());
+  rig_->pass_time(6'500'000'000);
+  EXPECT_GT(rig_->store().status().reclaimed_bytes, 0u);
+  start_anew(rig_->disk().crash_process());
+  expect("m", old_ + old_);
+  expect("n", std::nullopt);
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing

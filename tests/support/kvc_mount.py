@@ -1,6 +1,7 @@
 """Mounts for the tests: started in fresh temporary directories, always cleaned up, also when the daemon hangs or the run is killed."""
 
 import ctypes
+import errno
 import json
 import os
 import shutil
@@ -191,7 +192,7 @@ class Mount:
             )
         watchdog().tell(op="mount", path=self.path, pid=self.process.pid)
         try:
-            wait_until(lambda: self.process.poll() is not None or self._mounted(), 120, "the mount appears")
+            wait_until(lambda: self.process.poll() is not None or self._answers(), 120, "the mount appears")
         except BaseException:
             self.destroy()
             raise
@@ -201,6 +202,15 @@ class Mount:
             watchdog().tell(op="unmount", path=self.path)
             raise MountFailed(returncode, self.log_text(self.log_start))
         return self
+
+    def _answers(self):
+        """The mount is there and is not the dead one of a daemon killed before. In this order: the dead one goes before the new one comes."""
+        try:
+            os.statvfs(self.path)
+        except OSError as error:
+            if error.errno in (errno.ENOTCONN, errno.ECONNABORTED):
+                return False  # a mount of another user answers EACCES: it is alive
+        return self._mounted()
 
     def _mounted(self):
         entry = mount_entry(self.path)
