@@ -97,7 +97,8 @@ bool ControlFiles::answers_read(fuse_req_t request, fuse_ino_t node, size_t size
   if (!owns(node)) return false;
   const auto& text = *reinterpret_cast<std::string*>(file->fh);
   const size_t start = std::min(text.size(), static_cast<size_t>(offset));
-  fuse_reply_buf(request, text.data() + start, std::min(size, text.size() - start));
+  const std::string piece = text.substr(start, size);  // once the reply is on its way RELEASE may come on another thread
+  fuse_reply_buf(request, piece.data(), piece.size());
   return true;
 }
 
@@ -133,7 +134,7 @@ std::optional<std::string> ControlFiles::root_attribute(std::string_view name) {
   name.remove_prefix(std::strlen("option."));
   for (const OptionText& option : store_options_text(driver_.store->options()))
     if (option.name == name) return option.value;
-  for (const OptionText& option : mount_options_text(driver_.options))
+  for (const OptionText& option : driver_.options_text())
     if (option.name == name) return option.value;
   return std::nullopt;
 }
@@ -146,7 +147,7 @@ void ControlFiles::set_root_attribute(fuse_req_t request, std::string_view name,
   }
   if (!name.starts_with("option.")) return void(fuse_reply_err(request, EOPNOTSUPP));
   name.remove_prefix(std::strlen("option."));
-  Status status = name == "log_level" ? set_mount_option_live(driver_.options, name, value) : driver_.store->set_option(name, value);
+  Status status = name == "log_level" ? driver_.set_option(name, value) : driver_.store->set_option(name, value);
   if (!status) log::warn("setfattr user.kvcachefs.option.{}: {}", name, status.error().message);
   reply_status(request, status);
 }

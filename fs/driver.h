@@ -7,7 +7,10 @@
 
 #include <atomic>
 #include <memory>
+#include <mutex>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "fs/errno_map.h"
 #include "fs/options.h"
@@ -34,7 +37,28 @@ struct Driver {
   Passthrough passthrough;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
   bool fuse_io_uring = false;               // requests come over io_uring
-  std::string features;                     // what is lost on this machine, for people; empty: nothing
+
+  // What is lost on this machine, for people; empty: nothing.
+  std::string features() const {
+    std::lock_guard lock(mutex_);
+    return features_;
+  }
+  void add_lost_feature(std::string_view text) {
+    std::lock_guard lock(mutex_);
+    features_ += text;
+  }
+  std::vector<OptionText> options_text() const {
+    std::lock_guard lock(mutex_);
+    return mount_options_text(options);
+  }
+  Status set_option(std::string_view name, std::string_view value) {
+    std::lock_guard lock(mutex_);
+    return set_mount_option_live(options, name, value);
+  }
+
+ private:
+  mutable std::mutex mutex_;  // a leaf: features_, and what of `options` can be changed while mounted
+  std::string features_;
 };
 
 inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }

@@ -56,6 +56,8 @@ bool is_mounted(const std::string& path) {
   return false;
 }
 
+}  // namespace
+
 void lazily_unmount(const std::string& path) {
   if (umount2(path.c_str(), MNT_DETACH) == 0) return;
   const pid_t child = fork();
@@ -66,8 +68,6 @@ void lazily_unmount(const std::string& path) {
   int status = 0;
   if (child > 0) waitpid(child, &status, 0);
 }
-
-}  // namespace
 
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
   KVC_ASSIGN(std::string where, absolute(path));

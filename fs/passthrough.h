@@ -6,6 +6,7 @@
 // Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -46,7 +47,7 @@ class Passthrough {
   };
   void give_alias(ObjectId node);
 
-  bool enabled_ = false;
+  std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable std::mutex mutex_;
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;

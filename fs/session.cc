@@ -1,6 +1,7 @@
 #include "fs/session.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -93,9 +94,9 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   connection->congestion_threshold = kMaxBackground * 3 / 4;
   connection->time_gran = 1;
 
-  if (!driver.direct_io_mmap) driver.features += "mmap of files opened for direct I/O (Linux 6.6, libfuse 3.17); ";
+  if (!driver.direct_io_mmap) driver.add_lost_feature("mmap of files opened for direct I/O (Linux 6.6, libfuse 3.17); ");
   if (!driver.passthrough.enabled() && driver.options.passthrough != Switch::kOff)
-    driver.features += "passthrough (Linux 6.9, libfuse 3.17, root); ";
+    driver.add_lost_feature("passthrough (Linux 6.9, libfuse 3.17, root); ");
 }
 
 // Buffered readers and mmap: the kernel's read-ahead for this mount. Root only; else the default stays.
@@ -104,7 +105,7 @@ void raise_read_ahead(Driver& driver) {
   if (::stat(driver.mountpoint.c_str(), &info) != 0) return;
   std::ofstream setting(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(info.st_dev), minor(info.st_dev)));
   setting << kReadAheadBytes / 1024 << std::endl;
-  if (!setting) driver.features += "read-ahead beyond 128 KiB (root); ";
+  if (!setting) driver.add_lost_feature("read-ahead beyond 128 KiB (root); ");
 }
 
 void lower_oom_score() {
@@ -236,7 +237,7 @@ fuse_session* new_session(Driver& driver) {
   const bool allowed = parameter.get() == 'Y';
   driver.fuse_io_uring = driver.options.io_uring == Switch::kOn || (driver.options.io_uring == Switch::kAuto && allowed);
   if (driver.fuse_io_uring && !allowed) {
-    driver.features += "FUSE over io_uring (the administrator sets fuse.enable_uring=Y); ";
+    driver.add_lost_feature("FUSE over io_uring (the administrator sets fuse.enable_uring=Y); ");
     driver.fuse_io_uring = false;
   }
   if (driver.fuse_io_uring) list += ",io_uring,io_uring_q_depth=16";
@@ -248,6 +249,11 @@ fuse_session* new_session(Driver& driver) {
   return fuse_session_new(&parsed, &operations, sizeof operations, &driver);
 }
 
+// The kernel has let go of the mount: umount(8), not a signal, ended the loop.
+bool unmounted_by_others(fuse_session* session) {
+  pollfd device{.fd = fuse_session_fd(session), .events = 0, .revents = 0};
+  return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
+}
 
 int serve(Driver& driver) {
   fuse_loop_config* config = fuse_loop_cfg_create();
@@ -311,8 +317,8 @@ int run_mount(const MountRequest& request) {
     struct stat info {};
     const bool answers = ::stat(driver.mountpoint.c_str(), &info) == 0;
     raise_read_ahead(driver);
-    log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint,
-              driver.features.empty() ? "" : "; not to be had here: " + driver.features);
+    const std::string lost = driver.features();
+    log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
     if (answers)
       readiness.ready();
     else
@@ -321,6 +327,10 @@ int run_mount(const MountRequest& request) {
   const int result = serve(driver);
   announcer.join();
   fuse_remove_signal_handlers(driver.session);
+  // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
+  // be given to a file of the volume, which a late reply would be written into.
+  if (!unmounted_by_others(driver.session)) lazily_unmount(driver.mountpoint);
+  driver.store->stop();
   fuse_session_unmount(driver.session);
   Status status = close_store();
   fuse_session_destroy(driver.session);

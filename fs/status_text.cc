@@ -23,13 +23,13 @@ Json features_json(const Driver& driver, const StoreStatus& s) {
           {"volume_io_uring", s.io_uring},
           {"volume_direct_io", s.direct_io},
           {"volume_punch_hole", s.punch_hole},
-          {"lost", driver.features}};
+          {"lost", driver.features()}};
 }
 
 Json options_json(const Driver& driver) {
   Json options;
   for (const OptionText& option : store_options_text(driver.store->options())) options[option.name] = option.value;
-  for (const OptionText& option : mount_options_text(driver.options)) options[option.name] = option.value;
+  for (const OptionText& option : driver.options_text()) options[option.name] = option.value;
   return options;
 }
 
@@ -90,7 +90,7 @@ std::string metrics_text(Driver& driver) {
 std::string options_text(Driver& driver) {
   std::string text;
   for (const OptionText& option : store_options_text(driver.store->options())) text += option.name + "=" + option.value + "\n";
-  for (const OptionText& option : mount_options_text(driver.options)) text += option.name + "=" + option.value + "\n";
+  for (const OptionText& option : driver.options_text()) text += option.name + "=" + option.value + "\n";
   return text;
 }
 

@@ -21,7 +21,7 @@ Result<std::optional<Namespace::Found>> Namespace::find(ObjectId parent, std::st
   return Found{entry->child, entry->type_bits};
 }
 
-Result<NameState*> Namespace::edit(ObjectId parent, std::string_view name) {
+Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) {
   LocalName key{name_cookie(name), std::string(name)};
   Directory& directory = directories_[parent];
   auto found = directory.find(key);
@@ -44,7 +44,21 @@ Result<NameState*> Namespace::edit(ObjectId parent, std::string_view name) {
     state.pending = true;
     pending_.push_back({parent, std::move(key)});
   }
-  return &state;
+  return Edit(this, &state);
+}
+
+void Namespace::forget_mentions(NameState& state) {
+  for (ObjectId id : state.mentioned)
+    if (auto found = mentions_.find(id); found != mentions_.end() && --found->second == 0) mentions_.erase(found);
+  state.mentioned.clear();
+}
+
+void Namespace::note_mentions(NameState& state) {
+  forget_mentions(state);
+  state.mentioned = state.older_versions;
+  if (state.child.valid()) state.mentioned.push_back(state.child);
+  if (state.durable.valid() && state.durable != state.child) state.mentioned.push_back(state.durable);
+  for (ObjectId id : state.mentioned) ++mentions_[id];
 }
 
 Result<std::vector<NameEntry>> Namespace::list(ObjectId parent, uint64_t after, size_t limit) const {
@@ -114,7 +128,8 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (found == directory->second.end()) return;
   NameState& state = found->second;
   state.durable = durable;
-  if (state.child != durable || !state.older_versions.empty() || state.pending) return;
+  if (state.child != durable || !state.older_versions.empty() || state.pending) return note_mentions(state);
+  forget_mentions(state);
   directory->second.erase(found);
   --dirty_names_;
   if (directory->second.empty()) directories_.erase(directory);
@@ -129,7 +144,10 @@ void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameSt
 void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {
   for (auto& [parent, directory] : directories_)
     for (auto& [key, state] : directory)
-      if (!state.older_versions.empty()) visit({parent, key}, state);
+      if (!state.older_versions.empty()) {
+        visit({parent, key}, state);
+        note_mentions(state);
+      }
 }
 
 }  // namespace kvcachefs

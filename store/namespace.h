@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "store/base/records.h"
@@ -26,6 +27,7 @@ struct NameState {
                                // come back, even while `child` is not sealed yet
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
+  std::vector<ObjectId> mentioned;  // Namespace's own: the objects this name was counted for
 };
 
 struct LocalName {
@@ -51,9 +53,32 @@ class Namespace {
   Result<std::optional<Found>> find(ObjectId parent, std::string_view name) const;
   // The state of a dirty name; null if the name is as the index says.
   const NameState* dirty(ObjectId parent, std::string_view name) const;
-  // Makes the name dirty (loading what the index says) and returns its state to be changed. Valid until the next
-  // change of the namespace.
-  Result<NameState*> edit(ObjectId parent, std::string_view name);
+  // A name being changed; what it is then is taken note of when this goes.
+  class Edit {
+   public:
+    Edit() = default;
+    Edit(Namespace* names, NameState* state) : names_(names), state_(state) {}
+    Edit(Edit&& other) noexcept : names_(std::exchange(other.names_, nullptr)), state_(other.state_) {}
+    Edit& operator=(Edit&& other) noexcept {
+      std::swap(names_, other.names_);
+      std::swap(state_, other.state_);
+      return *this;
+    }
+    ~Edit() {
+      if (names_ != nullptr) names_->note_mentions(*state_);
+    }
+    NameState* operator->() const { return state_; }
+
+   private:
+    Namespace* names_ = nullptr;
+    NameState* state_ = nullptr;
+  };
+  // Makes the name dirty (loading what the index says) and returns its state to be changed. Valid until the name is
+  // settled.
+  Result<Edit> edit(ObjectId parent, std::string_view name);
+  // Whether a dirty name speaks of the object, now or in the journal, or lies in it. Until then the index may count other
+  // names of it than clients see.
+  bool mentions(ObjectId id) const { return mentions_.contains(id) || directories_.contains(id); }
   // Merged listing: names with cookie > after, ascending; cookies are never split.
   Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const;
   Result<bool> is_empty(ObjectId directory) const;
@@ -73,10 +98,13 @@ class Namespace {
 
  private:
   using Directory = std::map<LocalName, NameState>;
+  void note_mentions(NameState& state);
+  void forget_mentions(NameState& state);
   Index& index_;
   std::unordered_map<ObjectId, Directory> directories_;
   std::vector<DirtyName> pending_;
   size_t dirty_names_ = 0;
+  std::unordered_map<ObjectId, uint32_t> mentions_;  // by how many dirty names
 };
 
 }  // namespace kvcachefs

@@ -36,9 +36,11 @@ struct Unit {
 
 class Object {
  public:
-  Object(ObjectId object_id, Attributes initial) : id(object_id), attributes(std::move(initial)) {}
+  Object(ObjectId object_id, Attributes initial)
+      : id(object_id), type_bits(initial.mode & 0170000), attributes(std::move(initial)) {}
 
   const ObjectId id;
+  const uint32_t type_bits;  // of attributes.mode: fixed, so that they can be asked for without a lock
 
   std::mutex mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
   Attributes attributes;
@@ -51,13 +53,14 @@ class Object {
   uint64_t attributes_version = 0, attributes_durable = 0;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
+  uint64_t sealing_reserved_bytes = 0;  // ... for the one under way
   std::optional<Error> write_error;  // a write failed: rename, fsync and close fail until the content is replaced
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
   int64_t last_write_ns = 0;      // monotonic
-  uint64_t finish_sequence = 0;   // order in which bodies became complete
   FilePtr raw;                    // set for raw bodies
+  bool raw_unjournaled = false;   // no record names its file yet
   FilePtr spill;                  // a solo extent that takes what does not fit in memory
   ExtentId spill_extent;
   std::map<size_t, std::vector<std::move_only_function<void(Status)>>> loading;  // by unit: who waits for the read
@@ -65,27 +68,32 @@ class Object {
   uint32_t write_handles = 0;     // of them for writing
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
+  bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
 
   // --- guarded by the namespace lock ---
   Prefetcher::Origin origin;  // where it stands in its chain
   uint32_t nlink = 0;
-  bool links_changed = false; // the index may count other names than we do, as long as one waits for the seal of its child
   bool durable = false;       // the journal knows it
   bool published = false;     // was renamed or linked to, or found in the index
-  std::atomic<bool> relookup{false};  // (atomic) an open by this nodeid is answered kStale once: the kernel's name cache may be wrong
-  std::atomic<bool> moved{false};  // (atomic) renamed since it was last looked up: a truncating open by this nodeid may
-                                   // mean the old name
+  std::atomic<int64_t> relookup_until_ns{0};  // (atomic) until then an open by this nodeid is told kStale: the kernel's name
+                                              // cache may be wrong
+  std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) last renamed: a truncating open by this nodeid soon after may
+                                                 // mean the old name
   bool awaiting_open = false;      // (mutex) a fresh version whose maker's open is on its way: counted as unflushed
   ObjectId replaced;          // what a rename put it in place of: perhaps the same bytes
   uint32_t writer_thread = 0; // that created this version of its name
+  uint32_t writer_process = 0;  // of that thread; 0: not asked for yet
+  bool contended = false;     // another version of its name was made beside it
 
-  bool is_regular() const { return (attributes.mode & 0170000) == 0100000; }
-  bool is_directory() const { return (attributes.mode & 0170000) == 0040000; }
+  bool is_regular() const { return type_bits == 0100000; }
+  bool is_directory() const { return type_bits == 0040000; }
   // With `mutex` held:
   bool content_dirty() const { return content_version != sealed_version; }
   bool finished() const { return unflushed_handles == 0; }
+  // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
+  bool sealable() const { return !write_error || size_bytes == 0; }
   bool is_wanted(size_t index) const {
     for (const auto& [first, last] : wanted)
       if (index >= first && index < last) return true;
@@ -119,6 +127,7 @@ struct Snapshot {
   uint64_t base_valid_bytes = 0;
   FilePtr spill;
   ExtentId spill_extent;
+  bool raw = false;
   uint64_t content_version = 0;
 };
 

@@ -188,8 +188,10 @@ class Store {
   virtual StoreStatus status() = 0;
   virtual StoreOptions options() const = 0;
   virtual Status set_option(std::string_view name, std::string_view value) = 0;
-  // Drains, syncs, commits the index, writes a checkpoint if due, gives the lock up. No other call may be running or
-  // follow. An error says what could not be written; the journals still hold what was acknowledged.
+  // Answers what is in work, drains and syncs, ends the store's threads: afterwards nothing is answered any more. No other
+  // call may be running, and only close() may follow.
+  virtual void stop() = 0;
+  // stop(), then commits the index, writes a checkpoint if due, gives the lock up. No other call may be running or follow. An error says what could not be written; the journals still hold what was acknowledged.
   virtual Status close() = 0;
   // One round of all background work, for stores opened with background = false. Returns whether anything was done.
   virtual bool pump() = 0;

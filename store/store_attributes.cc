@@ -24,7 +24,11 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
   if (change.size_bytes && !object->is_regular())
     return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
-  if (change.size_bytes && handle == nullptr && object->base.place.kind == PlaceKind::kRaw && !object->raw) {
+  const auto raw_and_closed = [&] {
+    std::lock_guard lock(object->mutex);
+    return object->base.place.kind == PlaceKind::kRaw && !object->raw;
+  };
+  if (change.size_bytes && handle == nullptr && raw_and_closed()) {
     // truncate(2) by path of a raw file that nobody has open
     auto opened = open(id, {.read = false, .write = true}, caller);
     if (!opened) return done(std::unexpected(std::move(opened).error()));
@@ -32,6 +36,26 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
       release(opened);
       done(std::move(result));
     });
+  }
+  if (change.size_bytes && handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
+    {
+      std::shared_lock names(names_mutex_);
+      if (live(id) == object) {
+        std::lock_guard lock(object->mutex);
+        ++object->handles;
+      } else {
+        object.reset();
+      }
+    }
+    if (!object) return set_attributes(id, handle, change, caller, std::move(done));
+    done = [this, object, done = std::move(done)](Result<Stat> result) mutable {
+      {
+        std::lock_guard lock(object->mutex);
+        --object->handles;
+      }
+      forget_when_idle(object);
+      done(std::move(result));
+    };
   }
   auto rest = [this, object, change, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
@@ -161,6 +185,14 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     for (const Unit& unit : object->units)
       if (unit.block) ram += unit.block->capacity_bytes();
     facts.emplace_back("ram_bytes", fmt::format("{}", ram));
+  }
+  if (auto known = prefetcher_->neighbours(id)) {  // its place in the chain, by inode number
+    const SuccessorRow row = from_record(*known);
+    std::string list;
+    for (const SuccessorRow::Link& link : row.successors)
+      list += fmt::format("{}{}:{}", list.empty() ? "" : ",", link.id.value, link.count);
+    if (!list.empty()) facts.emplace_back("successors", std::move(list));
+    if (row.predecessor.valid()) facts.emplace_back("predecessor", fmt::format("{}", row.predecessor.value));
   }
   {
     std::unique_lock lock(names_mutex_);

@@ -15,10 +15,22 @@
 namespace kvcachefs {
 
 namespace {
-// A batch is one frame of the journal, at most 32 MiB: some 100 bytes an item.
-constexpr size_t kBatchAttributes = 100'000;
-constexpr size_t kBatchNames = 100'000;
+
+// A batch is one frame of the journal, at most 32 MiB. One more record, or an estimate that is a little low, does no harm.
+constexpr uint64_t kBatchBytes = 8 * kMiB;
+
+uint64_t bytes_of(const Attributes& attributes) {
+  uint64_t bytes = 128;
+  for (const Xattr& xattr : attributes.xattrs) bytes += 16 + xattr.name.size() + xattr.value.size();
+  return bytes;
+}
+uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + body.inline_bytes.size(); }
+uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
+uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
+
 }  // namespace
+
+bool StoreImpl::Commit::full() const { return batch_bytes >= kBatchBytes; }
 
 void StoreImpl::commit(CommitRequest request) {
   {
@@ -38,23 +50,9 @@ bool StoreImpl::commit_step() {
   if (commit.requests.empty()) return false;
   const size_t count = commit.requests.size();
   Status status = sync_data(commit);
+  while (status && build_batch(commit)) status = journal_batch(commit);
   if (status) {
-    build_batch(commit);
-    if (!commit.batch.records.empty()) {
-      const auto after = journal_->append(commit.batch);
-      if (after) {
-        counters_.journal_batches.fetch_add(1, std::memory_order_relaxed);
-        journal_bytes_.store(journal_->bytes_since_rotate(), std::memory_order_relaxed);
-        Status applied = apply_committed(commit, *after);
-        if (!applied) log::error("index: {}", applied.error().message);
-        if (commit.sync) status = journal_->sync();
-      } else {
-        status = std::unexpected(after.error());
-        give_up(commit, status);
-      }
-    } else if (commit.sync) {
-      status = journal_->sync();
-    }
+    if (commit.sync) status = journal_->sync();
     if (status && commit.sync_all) status = mark_synced();
     if (status && commit.sync) counters_.syncs.fetch_add(1, std::memory_order_relaxed);
   } else {
@@ -65,11 +63,33 @@ bool StoreImpl::commit_step() {
     log::error("journal: {}", status.error().message);
     set_trouble(status);
   }
+  for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
   for (CommitRequest& request : commit.requests)
     if (request.done) request.done(status);
   return true;
+}
+
+Status StoreImpl::journal_batch(Commit& commit) {
+  JournalPosition after;
+  if (!commit.batch.records.empty()) {
+    KVC_ASSIGN(after, journal_->append(commit.batch));
+    counters_.journal_batches.fetch_add(1, std::memory_order_relaxed);
+    journal_bytes_.store(journal_->bytes_since_rotate(), std::memory_order_relaxed);
+  }
+  Status applied = apply_committed(commit, after);
+  if (!applied) log::error("index: {}", applied.error().message);
+  return {};
+}
+
+// All bodies in them are committed or given up: the reclaimer looks at them once more, for everything may have died already.
+void StoreImpl::note_closed(const std::vector<ExtentId>& extents) {
+  std::lock_guard lock(keeper_mutex_);
+  for (ExtentId extent : extents) {
+    open_extents_.erase(extent);
+    freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, extent, 0, 0}});
+  }
 }
 
 Status StoreImpl::sync_data(Commit& commit) {
@@ -105,15 +125,103 @@ Status StoreImpl::mark_synced() {
 
 // --- building ---
 
-void StoreImpl::build_batch(Commit& commit) {
+// The next batch; false if nothing is left. The names and attributes that wait are taken with the first one, under the same
+// lock that it is made under.
+bool StoreImpl::build_batch(Commit& commit) {
   std::unique_lock lock(names_mutex_);
-  commit.batch.stamp = stamps_.next();
-  std::unordered_set<ObjectId> put;
-  add_bodies(commit, put);
-  add_attributes(commit, put);
-  add_names(commit, put);
-  for (CommitRequest& request : commit.requests)
-    for (SuccessorsRecord& row : request.successors) commit.batch.records.emplace_back(std::move(row));
+  if (!commit.taken) take_waiting(commit);
+  commit.batch = Batch{stamps_.next(), {}};
+  commit.batch_bytes = 0;
+  commit.sealed.clear();
+  commit.attributes.clear();
+  commit.names.clear();
+  add_bodies(commit);
+  add_attributes(commit);
+  add_names(commit);
+  for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
+    const uint64_t bytes = bytes_of(commit.successors.front());
+    commit.add(std::move(commit.successors.front()), bytes);
+  }
+  return !commit.batch.records.empty() || !commit.names.empty();
+}
+
+void StoreImpl::take_waiting(Commit& commit) {
+  commit.taken = true;
+  uint64_t bytes = 0;
+  for (CommitRequest& request : commit.requests) {
+    for (SealedBody& sealed : request.bodies) {
+      std::lock_guard lock(sealed.snapshot.object->mutex);
+      bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
+      commit.bodies.push_back(std::move(sealed));
+    }
+    request.bodies.clear();
+    for (SuccessorsRecord& row : request.successors) {
+      bytes += bytes_of(row);
+      commit.successors.push_back(std::move(row));
+    }
+    request.successors.clear();
+  }
+  {
+    std::vector<ObjectPtr> changed;
+    {
+      std::lock_guard lock(dirty_mutex_);
+      changed.swap(dirty_attributes_);
+    }
+    for (ObjectPtr& object : changed) {
+      {
+        std::lock_guard lock(object->mutex);
+        bytes += bytes_of(object->attributes);
+      }
+      commit.changed.push_back(std::move(object));
+    }
+  }
+  // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
+  std::vector<DirtyName> pending = names_->take_pending();
+  std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
+    const NameState* state = names_->state(name);
+    return state != nullptr && state->child.valid();
+  });
+  for (DirtyName& name : pending) {
+    bytes += bytes_of(name);
+    commit.pending.push_back(std::move(name));
+  }
+  commit.split = bytes >= kBatchBytes;
+  choose_shares(commit);
+}
+
+// A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
+// gives it to the other. Bodies for which that is not so are dropped, and written after all.
+void StoreImpl::choose_shares(Commit& commit) {
+  auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
+  if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
+  for (const SealedBody& sealed : commit.bodies)
+    if (sealed.snapshot.object->nlink > 0) commit.put.insert(sealed.snapshot.object->id);
+  for (bool again = true; again;) {  // a body that is dropped keeps its name from being given
+    again = false;
+    std::unordered_map<ObjectId, uint32_t> losing;
+    for (const DirtyName& name : commit.pending) {
+      const NameState* state = names_->state(name);
+      if (state == nullptr || !state->durable.valid()) continue;
+      ObjectId named;
+      const NameChange change = change_of(commit, name.parent, *state, &named);
+      if (change == NameChange::kTaken || (change == NameChange::kGiven && named != state->durable)) ++losing[state->durable];
+    }
+    std::unordered_set<ObjectId> shared;
+    for (SealedBody& sealed : commit.bodies) {
+      if (!shares(sealed)) continue;
+      auto other = index_->find_object(sealed.shared_with);
+      const ObjectPtr alive = live(sealed.shared_with);
+      const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other &&
+                        (*other)->body.place == sealed.body.place && (!alive || alive->nlink == 0) &&
+                        losing[sealed.shared_with] == (*other)->nlink && shared.insert(sealed.shared_with).second;
+      if (fits) continue;
+      again = true;
+      commit.put.erase(sealed.snapshot.object->id);
+      drop_body(sealed);
+    }
+    std::erase_if(commit.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
+  }
+  commit.put.clear();
 }
 
 // names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.
@@ -124,68 +232,52 @@ void StoreImpl::drop_body(SealedBody& sealed) {
   {
     std::lock_guard lock(object->mutex);
     object->replaced_checked = true;
+    // What was written counts as dead now, and is not written again.
+    if (object->nlink == 0) space_.release(std::exchange(object->sealing_reserved_bytes, 0));
   }
   abandon_seal(object);
   forget_if_idle(object);
 }
 
-void StoreImpl::add_bodies(Commit& commit, std::unordered_set<ObjectId>& put) {
-  for (CommitRequest& request : commit.requests) {
-    for (SealedBody& sealed : request.bodies) {
-      const ObjectPtr& object = sealed.snapshot.object;
-      bool drop = object->nlink == 0;
-      if (sealed.shared_with.valid() && !drop) {
-        // The shared place must still be the other's, and the other must go with this very batch.
-        auto other = index_->find_object(sealed.shared_with);
-        drop = !other || !*other || (*other)->body.place != sealed.body.place;
-        if (ObjectPtr alive = live(sealed.shared_with); alive && alive->nlink > 0) drop = true;
-      }
-      if (drop) {
-        drop_body(sealed);
-        continue;
-      }
-      std::lock_guard lock(object->mutex);
-      PutRecord record;
-      record.object.id = object->id;
-      record.object.attributes = object->attributes;
-      record.object.body = sealed.body;
-      commit.batch.records.emplace_back(std::move(record));
-      commit.attributes.emplace_back(object, object->attributes_version);
-      put.insert(object->id);
+void StoreImpl::add_bodies(Commit& commit) {
+  for (; !commit.bodies.empty() && !commit.full(); commit.bodies.pop_front()) {
+    SealedBody& sealed = commit.bodies.front();
+    const ObjectPtr object = sealed.snapshot.object;
+    if (object->nlink == 0) {
+      drop_body(sealed);
+      continue;
     }
-    std::erase_if(request.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
+    std::lock_guard lock(object->mutex);
+    PutRecord record;
+    record.object.id = object->id;
+    record.object.attributes = object->attributes;
+    record.object.body = sealed.body;
+    commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(sealed.body));
+    commit.attributes.emplace_back(object, object->attributes_version);
+    commit.put.insert(object->id);
+    commit.sealed.push_back(std::move(sealed));
   }
 }
 
-void StoreImpl::add_attributes(Commit& commit, std::unordered_set<ObjectId>& put) {
-  std::vector<ObjectPtr> changed;
-  {
-    std::lock_guard lock(dirty_mutex_);
-    changed.swap(dirty_attributes_);
-  }
-  if (changed.size() > kBatchAttributes) {  // in order: directories come before what is in them
-    std::lock_guard lock(dirty_mutex_);
-    dirty_attributes_.insert(dirty_attributes_.begin(), std::make_move_iterator(changed.begin() + kBatchAttributes),
-                             std::make_move_iterator(changed.end()));
-    changed.resize(kBatchAttributes);
-    kick_bulk();
-  }
-  for (ObjectPtr& object : changed) {
+void StoreImpl::add_attributes(Commit& commit) {
+  for (; !commit.changed.empty() && !commit.full(); commit.changed.pop_front()) {
+    const ObjectPtr object = std::move(commit.changed.front());
     std::lock_guard lock(object->mutex);
     if (object->nlink == 0) {
       object->attributes_durable = object->attributes_version;
       continue;
     }
-    if (put.contains(object->id)) continue;
+    // What its body brought along; a later change is listed again when that is settled.
+    if (commit.put.contains(object->id)) continue;
     if (object->durable) {
-      commit.batch.records.emplace_back(AttributesRecord{object->id, object->attributes});
+      commit.add(AttributesRecord{object->id, object->attributes}, bytes_of(object->attributes));
     } else if (!object->is_regular()) {
       PutRecord record;
       record.object.id = object->id;
       record.object.attributes = object->attributes;
       record.object.body = object->base;
-      commit.batch.records.emplace_back(std::move(record));
-      put.insert(object->id);
+      commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(object->base));
+      commit.put.insert(object->id);
     } else {
       // Comes with its body. Marked clean so that a later change lists it again.
       object->attributes_durable = object->attributes_version;
@@ -210,54 +302,57 @@ ObjectId StoreImpl::version_to_keep(const NameState& state) const {
   return newest == state.older_versions.rend() ? ObjectId{} : *newest;
 }
 
-void StoreImpl::add_names(Commit& commit, const std::unordered_set<ObjectId>& put) {
+StoreImpl::NameChange StoreImpl::change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const {
   auto known = [&](ObjectId id) {  // to the journal, once this batch is in it
     ObjectPtr object = live(id);
-    return !object || object->durable || put.contains(id);
+    return !object || !object->is_regular() || object->durable || commit.put.contains(id);
   };
-  // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
-  size_t count = 0;
-  std::vector<DirtyName> pending = names_->take_pending();
-  std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
-    const NameState* state = names_->state(name);
-    return state != nullptr && state->child.valid();
-  });
-  for (DirtyName& name : pending) {
+  *named = version_to_keep(state);
+  if (named->valid() && known(*named) && known(parent)) return NameChange::kGiven;
+  if (state.durable.valid() && (!state.child.valid() || state.erase_durable)) return NameChange::kTaken;
+  return state.child.valid() ? NameChange::kWaits : NameChange::kNone;
+}
+
+void StoreImpl::add_names(Commit& commit) {
+  if (!commit.bodies.empty() || !commit.changed.empty()) return;  // of a later batch
+  for (; !commit.pending.empty() && !commit.full(); commit.pending.pop_front()) {
+    DirtyName name = std::move(commit.pending.front());
     NameState* state = names_->state(name);
     if (state == nullptr) continue;
-    if (++count > kBatchNames) {
-      names_->put_back_pending(std::move(name));
-      continue;
-    }
-    const ObjectId named = version_to_keep(*state);
-    const bool ready = named.valid() && known(named) && known(name.parent);
-    if (ready) {
-      if (named != state->durable) commit.batch.records.emplace_back(NameRecord{name.parent, name.key.name, named});
-      commit.names.emplace_back(std::move(name), named);
-    } else if (state->durable.valid() && (!state->child.valid() || state->erase_durable)) {
-      commit.batch.records.emplace_back(UnnameRecord{name.parent, name.key.name, state->durable});
-      commit.names.emplace_back(std::move(name), ObjectId{});
-    } else if (state->child.valid()) {
-      names_->put_back_pending(std::move(name));  // its body is not sealed yet
-    } else {
-      commit.names.emplace_back(std::move(name), ObjectId{});  // came and went between two commits
+    ObjectId named;
+    switch (change_of(commit, name.parent, *state, &named)) {
+      case NameChange::kGiven:
+        if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
+        commit.names.emplace_back(std::move(name), named);
+        break;
+      case NameChange::kTaken:
+        commit.add(UnnameRecord{name.parent, name.key.name, state->durable}, bytes_of(name));
+        commit.names.emplace_back(std::move(name), ObjectId{});
+        break;
+      case NameChange::kWaits:  // its body is not sealed yet
+        names_->put_back_pending(std::move(name));
+        break;
+      case NameChange::kNone:  // came and went between two commits
+        commit.names.emplace_back(std::move(name), ObjectId{});
+        break;
     }
   }
 }
 
 void StoreImpl::give_up(Commit& commit, const Status& why) {
   std::unique_lock lock(names_mutex_);
+  if (!commit.taken) take_waiting(commit);
+  auto abandon = [&](SealedBody& sealed) {
+    if (!sealed.shared_with.valid() && !sealed.snapshot.spill) give_back({}, sealed.body.place);
+    abandon_seal(sealed.snapshot.object);
+  };
+  for (SealedBody& sealed : commit.sealed) abandon(sealed);
+  for (SealedBody& sealed : commit.bodies) abandon(sealed);
   for (auto& [name, durable] : commit.names) names_->put_back_pending(std::move(name));
-  for (auto& [object, version] : commit.attributes) {
-    std::lock_guard object_lock(object->mutex);
-    std::lock_guard dirty_lock(dirty_mutex_);
-    dirty_attributes_.push_back(object);
-  }
-  for (CommitRequest& request : commit.requests)
-    for (SealedBody& sealed : request.bodies) {
-      if (!sealed.shared_with.valid() && !sealed.snapshot.spill) give_back({}, sealed.body.place);
-      abandon_seal(sealed.snapshot.object);
-    }
+  for (DirtyName& name : commit.pending) names_->put_back_pending(std::move(name));
+  std::lock_guard dirty_lock(dirty_mutex_);
+  for (auto& [object, version] : commit.attributes) dirty_attributes_.push_back(object);
+  for (ObjectPtr& object : commit.changed) dirty_attributes_.push_back(std::move(object));
   log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
 }
 
@@ -278,6 +373,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     std::lock_guard lock(object->mutex);
     object->sealing = false;
     object->base = std::move(sealed.body);
+    if (object->base.place.kind == PlaceKind::kRaw) object->raw_unjournaled = false;
     object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
     object->sealed_version = sealed.snapshot.content_version;
     // A unit whose block is still the one that was written is clean now; any other is newer.
@@ -288,10 +384,15 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       unit.spilled = false;  // the spill file is the base now
       clean_units |= unit.block && !unit.dirty;
     }
+    uint64_t reserved = std::exchange(object->sealing_reserved_bytes, 0);
     if (sealed.snapshot.spill) {
+      // Emptied after it was spilled: nothing names the file.
+      if (object->base.place.extent != object->spill_extent)
+        remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(reserved, 0));
       object->spill.reset();
       object->spill_extent = {};
     }
+    space_.consume(reserved);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
       object->replaced_checked = false;
@@ -301,57 +402,76 @@ void StoreImpl::settle_body(SealedBody& sealed) {
   if (clean_units) note_clean(object);
 }
 
+// names_mutex_ held.
+void StoreImpl::settle_names(Commit& commit, std::vector<ObjectPtr>& touched) {
+  auto touch = [&](ObjectId id) {
+    if (ObjectPtr object = live(id)) touched.push_back(std::move(object));
+  };
+  ObjectId parent;
+  for (auto& [name, durable] : commit.names) {
+    NameState* state = names_->state(name);
+    if (state == nullptr) continue;
+    const ObjectId before = state->durable;
+    if (!durable.valid()) state->erase_durable = false;
+    if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+    names_->settle(name, durable);
+    touch(durable);
+    if (name.parent != parent) touch(parent = name.parent);
+    if (before == durable) continue;
+    touch(before);
+    auto left = leaving_.find(before);
+    if (left == leaving_.end()) continue;
+    auto record = index_->find_object_summary(before);
+    if (record && *record) continue;  // another name of it waits
+    space_.remove_leaving(left->second);
+    leaving_.erase(left);
+  }
+}
+
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
-  auto freed = index_->apply(commit.batch, after);
+  auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : index_->apply(commit.batch, after);
+  if (freed) {
+    // What was reserved is let go of below, when it counts as live; what is given up counts as dead before it ceases to live.
+    std::lock_guard keeper(keeper_mutex_);
+    for (const FreedPlace& place : *freed) {
+      freed_bytes_ += align_up(place.place.length, kBlockBytes);
+      freed_.push_back(place);
+    }
+    space_.set_dead(freed_bytes_ + unpunched_bytes_);
+    if (!freed->empty()) space_.hope();
+  }
+  space_.set_live(index_->totals().live_bytes);
   std::vector<Snapshot> done_with;  // their blocks are given back after the lock
   std::unique_lock lock(names_mutex_);
   // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then).
   std::vector<ObjectPtr> touched;
-  for (CommitRequest& request : commit.requests)
-    for (SealedBody& sealed : request.bodies) {
-      touched.push_back(sealed.snapshot.object);
-      settle_body(sealed);
-      done_with.push_back(std::move(sealed.snapshot));
-      touched.back()->durable = true;
-    }
+  for (SealedBody& sealed : commit.sealed) {
+    touched.push_back(sealed.snapshot.object);
+    settle_body(sealed);
+    done_with.push_back(std::move(sealed.snapshot));
+    touched.back()->durable = true;
+  }
+  commit.sealed.clear();
   for (auto& [object, version] : commit.attributes) {
     object->durable = true;
     settle_attributes(object, version);
     touched.push_back(object);
   }
-  for (auto& [name, durable] : commit.names) {
-    if (NameState* state = names_->state(name)) {
-      if (ObjectPtr before = live(state->durable)) touched.push_back(std::move(before));
-      if (!durable.valid()) state->erase_durable = false;
-      if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+  settle_names(commit, touched);
+  if (freed)
+    for (const FreedPlace& place : *freed) {
+      // An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only from now on.
+      ObjectPtr object = live(place.object);
+      if (!object || object->nlink == 0) continue;
+      std::lock_guard object_lock(object->mutex);
+      if (object->base.place == place.place) object->durable = false;
     }
-    names_->settle(name, durable);
-  }
   for (const ObjectPtr& object : touched)
     if (live(object->id) == object) forget_if_idle(object);
-  if (!freed) {
-    counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
-    return std::unexpected(std::move(freed).error());
-  }
-  space_.set_live(index_->totals().live_bytes);
-  for (const FreedPlace& place : *freed) {
-    // An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only from now on.
-    if (ObjectPtr object = live(place.object); object && object->nlink > 0 && object->base.place == place.place) object->durable = false;
-    if (auto left = leaving_.find(place.object); left != leaving_.end()) {
-      space_.remove_leaving(left->second);
-      leaving_.erase(left);
-    }
-  }
-  if (freed->empty()) return {};
-  std::lock_guard keeper(keeper_mutex_);
-  for (FreedPlace& place : *freed) {
-    freed_bytes_ += align_up(place.place.length, kBlockBytes);
-    freed_.push_back(std::move(place));
-  }
-  space_.set_dead(freed_bytes_);
-  keeper_has_work_ = true;
-  return {};
+  if (freed) return {};
+  counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
+  return std::unexpected(std::move(freed).error());
 }
 
 }  // namespace kvcachefs

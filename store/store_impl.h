@@ -2,7 +2,7 @@
 //   store_open.cc       recovery and start, close                 store_names.cc      names
 //   store_attributes.cc attributes and xattrs                     store_io.cc         open, read, write, allocate
 //   store_load.cc       volume -> RAM, verified                   store_prefetch.cc   reading ahead
-//   store_seal.cc       RAM -> volume (lanes)
+//   store_seal.cc       RAM -> volume (lanes)                     store_versions.cc   several writers of one name
 //   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
 //   store_status.cc     space and counters                                            reclaim, sweeping
 //
@@ -59,6 +59,7 @@ struct CommitRequest {
   std::vector<SealedBody> bodies;
   std::vector<SuccessorsRecord> successors;
   std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
+  std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
   bool sync = false;        // sync these bodies' extents before the record and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and say so in the journal
   StatusCompletion done;    // may be empty
@@ -74,7 +75,16 @@ struct Counters {
 };
 
 // A temporary name closed less than this ago is about to be renamed by its writer.
-inline constexpr int64_t kAboutToRenameNs = 2'000'000'000;
+inline constexpr int64_t kAboutToRenameNs = 10'000'000'000;
+// An older version of a temporary name that nobody renamed for so long was left behind.
+inline constexpr int64_t kVersionLeftNs = 60'000'000'000;
+// How long a body that a rename replaced can still be opened: the kernel looks a name up and then opens what it found, and
+// repeats that only once.
+inline constexpr int64_t kLingerNs = 1'000'000'000;
+// After a rename of one version of several: how long the kernel may take another for it.
+inline constexpr int64_t kRelookupNs = 1'000'000'000;
+inline constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
+inline constexpr size_t kMaxLingering = 256;
 
 class StoreImpl final : public Store {
  public:
@@ -127,6 +137,7 @@ class StoreImpl final : public Store {
   StoreStatus status() override;
   StoreOptions options() const override;
   Status set_option(std::string_view name, std::string_view value) override;
+  void stop() override;
   Status close() override;
   bool pump() override;
 
@@ -147,15 +158,10 @@ class StoreImpl final : public Store {
   void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
   // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
   void forget_if_idle(const ObjectPtr& object);
-  void remove_later(ExtentId id, PlaceKind kind);
+  void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
   Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                    RenameMode mode, const Caller& caller);
-  ObjectId choose_version(const NameState& state, uint32_t thread_id);
-  ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
-  bool still_written_by_other(Object& object, uint32_t thread_id);
-  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
-  Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
+                    RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed);
 
   // --- bytes (store_io.cc) ---
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
@@ -170,7 +176,6 @@ class StoreImpl final : public Store {
   };
   Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
   Progress push_write(PendingWrite& pending);
-  static bool needs_waiting(Progress progress) { return progress != Progress::kDone; }
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
@@ -181,9 +186,12 @@ class StoreImpl final : public Store {
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
   void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
+  Status resize_now(const ObjectPtr& object, uint64_t size_bytes);
+  Error no_space(const Object& object, uint64_t bytes) const;
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void note_write_error(Object& object, const Error& error);  // object.mutex held
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
+  void empty_what_did_not_fit(const ObjectPtr& object, bool last_writer);
   bool reserve_space(Object& object, uint64_t size_bytes);
   void content_changed(const ObjectPtr& object);  // object->mutex held
   void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros
@@ -221,13 +229,23 @@ class StoreImpl final : public Store {
   // --- sealing (store_seal.cc) ---
   struct UrgentItem {
     ObjectPtr object;  // may be null: names only
+    uint64_t content_version = 0;  // of it, that must be journaled
     bool sync = false;
     StatusCompletion done;
   };
+  struct Drain {
+    bool sync = false;
+    StatusCompletion done;
+    bool listed = false;
+    std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
+  };
+  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
   struct PackTarget;   // the open pack extent of a lane
   struct SealPlan;
   class BodyWriter;
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
+  void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
+  static bool is_journaled(const UrgentItem& item);
   bool bulk_step(bool force);
   bool urgent_step();
   void requeue_deferred();  // a seal ended: those who waited for it go on
@@ -249,27 +267,70 @@ class StoreImpl final : public Store {
   void kick_bulk(bool hurry = false);
   void set_trouble(const Status& status);
 
+  // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
+  static uint32_t process_of(uint32_t thread_id);
+  static uint32_t writer_process(Object& object);
+  ObjectId choose_version(const NameState& state, uint32_t thread_id);
+  ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
+  bool still_written_by_other(Object& object, uint32_t thread_id);
+  Result<ObjectPtr> version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
+  Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
+  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
+  std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
+  bool told_to_look_again(uint32_t thread_id, bool truncate) const;
+  void tell_stale(uint32_t thread_id, bool truncate);
+  bool looked_again(uint32_t thread_id);
+  void sweep_versions();
+  bool linger(const ObjectPtr& replaced);
+  void end_oldest_lingering();
+  void end_lingering(bool all = false);
+
   // --- journal (store_commit.cc) ---
   void commit(CommitRequest request);
   bool commit_step();
-  // One batch as it goes to the journal, and what has to be settled when it is there.
+  // All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
   struct Commit {
     std::vector<CommitRequest> requests;
+    bool sync = false, sync_all = false;
+    // What waits, taken off from the front: bodies go before attributes, and those before names.
+    bool taken = false;
+    bool split = false;  // it takes several batches
+    std::deque<SealedBody> bodies;
+    std::deque<ObjectPtr> changed;
+    std::deque<DirtyName> pending;
+    std::deque<SuccessorsRecord> successors;
+    std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
+    // One batch, and what has to be settled when it is in the journal.
     Batch batch;
+    uint64_t batch_bytes = 0;  // about
+    std::vector<SealedBody> sealed;
     std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
     std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
-    bool sync = false, sync_all = false;
+
+    bool full() const;
+    void add(Record record, uint64_t bytes) {
+      batch.records.push_back(std::move(record));
+      batch_bytes += bytes;
+    }
   };
   Status sync_data(Commit& commit);
   Status mark_synced();
-  void build_batch(Commit& commit);
-  void add_bodies(Commit& commit, std::unordered_set<ObjectId>& put);
-  void add_attributes(Commit& commit, std::unordered_set<ObjectId>& put);
+  void take_waiting(Commit& commit);
+  bool build_batch(Commit& commit);
+  Status journal_batch(Commit& commit);
+  void add_bodies(Commit& commit);
+  void add_attributes(Commit& commit);
+  void add_names(Commit& commit);
+  // What a batch says of a dirty name.
+  enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kNone };
+  NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
   ObjectId version_to_keep(const NameState& state) const;
-  void add_names(Commit& commit, const std::unordered_set<ObjectId>& put);
+  void choose_shares(Commit& commit);
   void drop_body(SealedBody& sealed);
+  void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);
   Status apply_committed(Commit& commit, JournalPosition after);
+  void settle_names(Commit& commit, std::vector<ObjectPtr>& touched);
   void settle_body(SealedBody& sealed);
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
@@ -279,9 +340,15 @@ class StoreImpl final : public Store {
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
-  bool reclaim_range(const Place& place, uint64_t end);
+  bool reclaim_range(const Place& place, uint64_t end, bool in_use);
   bool still_needed(const FreedPlace& freed);
-  void sweep_versions();
+  // Everything that can be given back is, then `retry` runs. False if that would be in vain: the volume is full. `rounds`
+  // counts for the caller.
+  bool wait_for_room(int& rounds, std::move_only_function<void()> retry);
+  // Tries until `attempt` answers something else than kNoSpace, or there is nothing left to give back.
+  void with_room(std::move_only_function<Status()> attempt, StatusCompletion done);
+  bool make_room();
+  void drain_and_wait();
   void refresh_space();
   void set_state(std::string state, std::string reason);
 
@@ -302,6 +369,7 @@ class StoreImpl final : public Store {
   Status start_epoch();
   Status make_root();
   Status drop_nameless();
+  void forget_reclaimed();
   void sweep_crashed_epoch();
   void find_quarantined();
   void measure_overhead();
@@ -345,12 +413,23 @@ class StoreImpl final : public Store {
   Space space_;
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
-  std::atomic<uint64_t> finish_counter_{0};
 
   mutable std::shared_mutex names_mutex_;  // 1.
   std::unordered_map<ObjectId, ObjectPtr> table_;
-  // Threads whose next lookup and open repeat an open that was told kStale, and whether that truncates.
-  std::unordered_map<uint32_t, bool> told_stale_;
+  // Threads whose next lookup and open repeat an open that was told kStale.
+  struct ToldStale {
+    bool truncate = false;
+    int64_t at_ns = 0;  // monotonic: the repetition follows at once or never
+  };
+  std::unordered_map<uint32_t, ToldStale> told_stale_;
+  std::atomic<size_t> told_stale_count_{0};  // (atomic) its size
+  struct Lingering {
+    ObjectPtr object;
+    int64_t until_ns = 0;  // monotonic
+    uint64_t bytes = 0;
+  };
+  std::deque<Lingering> lingering_;  // oldest first
+  uint64_t lingering_bytes_ = 0;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
@@ -373,7 +452,7 @@ class StoreImpl final : public Store {
   std::condition_variable bulk_ready_;
   bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
   std::atomic<bool> bulk_has_work_{false};
-  std::vector<CommitRequest> drains_;  // bulk_mutex_: to be done after a forced round
+  std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
 
   std::mutex commit_mutex_;  // leaf
   std::condition_variable commit_ready_;
@@ -397,11 +476,18 @@ class StoreImpl final : public Store {
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;
   bool keeper_kicked_ = false;               // keeper_mutex_: at once
-  bool keeper_has_work_ = false;             // keeper_mutex_: when it is time
   std::deque<std::move_only_function<void()>> keeper_work_;
   std::vector<FreedPlace> freed_;  // keeper_mutex_: to be reclaimed once their records are synced
   uint64_t freed_bytes_ = 0;       // keeper_mutex_
-  std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents the lanes append to
+  // keeper_mutex_: dead ranges of pack extents on a volume that cannot punch: they come back with the whole extent.
+  std::unordered_map<ExtentId, uint64_t> unpunched_;
+  uint64_t unpunched_bytes_ = 0;   // keeper_mutex_
+  // keeper_mutex_: calls that found no room, with the round of giving back after which they try again.
+  std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting_for_room_;
+  std::atomic<uint64_t> waiting_for_room_count_{0};
+  uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
+  uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
+  std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
   std::string state_ = "ok", state_reason_;  // keeper_mutex_
   int64_t state_since_ns_ = 0;               // keeper_mutex_
   // Only the keeper (or close()) touches these.
@@ -416,6 +502,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackTarget> bulk_target_, urgent_target_;  // each touched by its lane only
 
   std::atomic<bool> stopping_{false};
+  std::optional<Status> drained_;  // stop(): how its drain ended
   std::atomic<bool> committer_runs_{false};  // else who waits for a commit does it itself
   Verify verify_ = Verify::kAuto;            // fixed after start()
   bool committer_stopping_ = false;  // commit_mutex_

@@ -18,45 +18,33 @@ alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes); }
 
+// Nobody else holds the block any more. The count alone would not order their last reads before our writes; taking the
+// block once more does.
+bool is_only_ours(const BlockPtr& block) {
+  if (block.use_count() != 1) return false;
+  static_cast<void>(BlockPtr(block));
+  return true;
+}
+
 }  // namespace
 
 // --- open and close ---
 
-// kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
-// again and opens what it finds. The kernel does so once, so no open is told twice.
-Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller) {
-  const bool plain = !request.truncate && !object->relookup.load(std::memory_order_relaxed);
-  if (plain) return {};
-  std::unique_lock lock(names_mutex_);
-  if (told_stale_.erase(caller.thread_id) > 0) {
-    object->relookup = object->moved = false;
-    if (request.truncate) object->writer_thread = caller.thread_id;
-    return {};
-  }
-  auto stale = [&](const char* why) {
-    if (told_stale_.size() > 4096) told_stale_.clear();  // threads that were killed before their second try
-    told_stale_[caller.thread_id] = request.truncate;
-    return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
-  };
-  if (object->relookup.exchange(false)) return stale("another version of its name may be meant");
-  if (!request.truncate) return {};
-  if (object->moved.exchange(false)) return stale("it was renamed");
-  if (still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
-  object->writer_thread = caller.thread_id;
-  return {};
-}
-
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
-  KVC_ASSIGN(ObjectPtr object, get(id));
+  auto found = get(id);
+  if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
+  ObjectPtr object = *std::move(found);
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && read_only_) return fail(Code::kReadOnly, "the mount is read-only");
   KVC_TRY(check_stale(object, request, caller));
-  if (object->base.place.kind == PlaceKind::kRaw && !request.truncate) {
-    const ExtentId extent = object->base.place.extent;
-    KVC_ASSIGN(FilePtr raw, extents_->open(extent, PlaceKind::kRaw));
+  std::unique_lock place_lock(object->mutex);
+  const Place place = object->base.place;
+  place_lock.unlock();
+  if (place.kind == PlaceKind::kRaw && !request.truncate) {
+    KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
     std::lock_guard lock(object->mutex);
-    if (!object->raw && object->base.place.kind == PlaceKind::kRaw && object->base_valid_bytes == 0)
-      object->raw = std::move(raw);
+    // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
+    if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
   }
   auto handle = std::make_unique<Handle>();
   handle->object = object;
@@ -65,9 +53,15 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   {
     std::shared_lock names(names_mutex_);  // so that the table keeps the object
     std::lock_guard lock(object->mutex);
-    if (live(id) != object) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+    const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering;
+    if (gone || live(id) != object) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
     if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
       object->units.clear();
+      if (object->raw_unjournaled && !object->sealing) {
+        remove_later(object->base.place.extent, PlaceKind::kRaw);
+        object->base.place = {};
+        object->raw_unjournaled = false;
+      }
       object->raw.reset();
       object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
       object->write_error.reset();
@@ -105,9 +99,9 @@ void StoreImpl::release(Handle* handle_pointer) {
     std::lock_guard lock(object->mutex);
     if (handle->unflushed) {
       --object->unflushed_handles;
-      if (object->unflushed_handles == 0) object->finish_sequence = finish_counter_.fetch_add(1) + 1;
+      space_.hope();  // what it replaced can go once it is sealed
     }
-    if (handle->request.write) --object->write_handles;
+    if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, true);
     last = --object->handles == 0;
   }
   if (!last) return;
@@ -138,6 +132,12 @@ bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
   return true;
 }
 
+Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
+  return {Code::kNoSpace, 0,
+          fmt::format("object {}: {} do not fit the capacity of {}", object.id.value, format_size(bytes),
+                      format_size(space_.limit_bytes()))};
+}
+
 void StoreImpl::note_write_error(Object& object, const Error& error) {
   if (!object.write_error) object.write_error = error;
 }
@@ -158,7 +158,7 @@ struct StoreImpl::PendingWrite {
   WriteAttempt attempt;
   size_t written = 0;
   std::optional<Error> error;
-  int space_waits = 0;
+  int room_rounds = 0;
   Completion<size_t> done;
 
   void finish() {
@@ -172,7 +172,7 @@ uint64_t StoreImpl::memory_for_piece(Object& object, size_t index, uint64_t begi
   const Unit* unit = object.unit_or_null(index);
   if (unit == nullptr || !unit->block) return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
   const uint32_t capacity = unit->block->capacity_bytes();
-  if (end <= capacity && unit->block.use_count() == 1) return 0;
+  if (end <= capacity && is_only_ours(unit->block)) return 0;
   return MemoryPool::block_bytes(std::max<uint64_t>(end, capacity));
 }
 
@@ -250,7 +250,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   return Progress::kDone;
 }
 
-// Tries as long as memory can be had at once. kDone: `written` or `error` is set.
+// Tries as long as memory can be had at once. kDone: `written` is set.
 StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
@@ -264,17 +264,6 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
       pending.attempt.memory = reserve_memory(pending.attempt.memory_needed);
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
-    }
-    if (progress == Progress::kNeedsSpace) {
-      constexpr int kMaxSpaceWaits = 50;
-      if (space_.dead_bytes() + space_.leaving_bytes() > 0 && pending.space_waits++ < kMaxSpaceWaits) return progress;  // it is about to come back
-      counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-      pending.error = Error{Code::kNoSpace, 0,
-                            fmt::format("object {}: {} more do not fit the capacity of {}", pending.object->id.value,
-                                        format_size(pending.source.length()), format_size(space_.limit_bytes()))};
-      std::lock_guard lock(pending.object->mutex);
-      note_write_error(*pending.object, *pending.error);
-      return Progress::kDone;
     }
     return progress;
   }
@@ -297,13 +286,18 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
     });
   }
   if (progress == Progress::kNeedsSpace) {
-    std::lock_guard lock(keeper_mutex_);
-    keeper_kicked_ = true;
-    keeper_ready_.notify_one();
+    if (wait_for_room(pending->room_rounds, [this, pending] { continue_write(pending); })) return;
+    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    {
+      std::lock_guard lock(pending->object->mutex);
+      pending->error = no_space(*pending->object, pending->source.length());
+      note_write_error(*pending->object, *pending->error);
+    }
+    return pending->finish();
   }
   wait_for_memory([this, pending] {
     const Progress again = push_write(*pending);
-    if (again == Progress::kNeedsMemory || again == Progress::kNeedsSpace) return false;
+    if (again == Progress::kNeedsMemory) return false;
     if (again == Progress::kDone)
       pending->finish();
     else
@@ -344,13 +338,21 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
 void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                           Completion<size_t> done) {
   const ObjectPtr object = handle->object;
-  if (space_.free_bytes() < bytes.size()) {
-    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-    return done(fail(Code::kNoSpace, fmt::format("object {}: the capacity of {} is used up", object->id.value,
-                                                 format_size(space_.limit_bytes()))));
+  ExtentId extent;
+  if (space_.room_bytes() < bytes.size()) {
+    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    auto find_room = [this, object, wanted = bytes.size()]() -> Status {
+      if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
+      return {};
+    };
+    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy, done = std::move(done)](Status status) mutable {
+      if (!status) return done(std::unexpected(std::move(status).error()));
+      write_raw(handle, std::move(raw), offset, *copy, std::move(done));
+    });
   }
   {
     std::lock_guard lock(object->mutex);
+    extent = object->base.place.extent;
     if (offset + bytes.size() > object->size_bytes) {
       space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
       object->size_bytes = offset + bytes.size();
@@ -364,7 +366,7 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
       ++object->unflushed_handles;
     }
   }
-  extents_->note_unsynced(object->base.place.extent, raw);
+  extents_->note_unsynced(extent, raw);
   auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
   std::vector<IoRequest> requests(1);
   requests[0].kind = IoRequest::Kind::kWrite;
@@ -493,6 +495,18 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
 
 // --- durability of one object ---
 
+// object->mutex held. A body that did not fit is not left short or mixed under its name: clients that write in place look at
+// neither length nor content. At a flush others may still write; then only what was made, or emptied, to be written goes.
+void StoreImpl::empty_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
+  if (!object->write_error || object->write_error->code != Code::kNoSpace) return;
+  if (object->raw || object->sealing || object->size_bytes == 0) return;
+  if (!last_writer && object->base_valid_bytes > 0) return;
+  object->units.clear();
+  object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+  space_.release(std::exchange(object->reserved_bytes, 0));
+  content_changed(object);
+}
+
 void StoreImpl::flush(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   bool dirty = false;
@@ -501,9 +515,11 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
     std::lock_guard lock(object->mutex);
     if (handle->unflushed) {
       handle->unflushed = false;
-      if (--object->unflushed_handles == 0) object->finish_sequence = finish_counter_.fetch_add(1) + 1;
+      --object->unflushed_handles;
+      space_.hope();
     }
     if (handle->request.write) error = object->write_error;
+    if (handle->request.write) empty_what_did_not_fit(object, false);
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
   if (error) return done(std::unexpected(std::move(*error)));
@@ -535,6 +551,7 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   object->units.clear();
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
+  object->raw_unjournaled = true;
   object->base.checksums.clear();
   object->size_bytes = size_bytes;
   space_.release(std::exchange(object->reserved_bytes, 0));
@@ -579,32 +596,28 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     }
     return done({});
   }
-  std::optional<Error> error;
-  {
-    std::lock_guard lock(object->mutex);
-    if (size_bytes > object->size_bytes && !reserve_space(*object, size_bytes)) {
-      error = Error{Code::kNoSpace, 0,
-                    fmt::format("object {}: {} do not fit the capacity of {}", object->id.value,
-                                format_size(size_bytes), format_size(space_.limit_bytes()))};
-      counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-    } else if (size_bytes != object->size_bytes || object->write_error) {
-      if (size_bytes < object->size_bytes) {
-        if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
-        if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
-        object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
-        object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
-      }
-      if (size_bytes == 0) object->write_error.reset();
-      object->size_bytes = size_bytes;
-      reserve_space(*object, size_bytes);  // a clean body is written anew as a whole
-      content_changed(object);
-    } else {
-      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-      mark_attributes_dirty(object);
-    }
+  with_room([this, object, size_bytes] { return resize_now(object, size_bytes); }, std::move(done));
+}
+
+Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
+  std::lock_guard lock(object->mutex);
+  if (size_bytes == object->size_bytes && !object->write_error) {
+    object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+    mark_attributes_dirty(object);
+    return {};
   }
-  if (error) return done(std::unexpected(std::move(*error)));
-  done({});
+  // Also for less than before: the body is written anew as a whole.
+  if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
+  if (size_bytes < object->size_bytes) {
+    if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
+    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
+    object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
+    object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
+  }
+  if (size_bytes == 0) object->write_error.reset();
+  object->size_bytes = size_bytes;
+  content_changed(object);
+  return {};
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
@@ -633,30 +646,31 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
     if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
       status = raw->punch(offset, length);
     } else {
-      if (end - std::min(end, size) > space_.free_bytes())
-        return done(fail(Code::kNoSpace, fmt::format("object {}: the capacity of {} is used up", object->id.value,
-                                                     format_size(space_.limit_bytes()))));
-      status = raw->allocate(offset, length);
-      if (status) space_.add_raw(end - std::min(end, size));
-      if (!status && status.error().code == Code::kUnsupported) status = {};  // sparse is all it can be
+      auto take = [this, object, raw, offset, length, grows_by = end - std::min(end, size)]() -> Status {
+        if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
+        Status taken = raw->allocate(offset, length);
+        if (taken) space_.add_raw(grows_by);
+        if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
+        return taken;
+      };
+      return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
+        if (taken && extends) return resize(std::move(object), end, std::move(done));
+        done(std::move(taken));
+      });
     }
     if (status && extends) return resize(object, end, std::move(done));
     return done(std::move(status));
   }
   if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
-    std::unique_lock lock(object->mutex);
-    if (reserve_space(*object, std::max(end, object->size_bytes))) {
-      if (!object->in_dirty_queue && !object->content_dirty()) {
-        // Nothing to write: the promise is kept by the space already used.
-        space_.release(std::exchange(object->reserved_bytes, 0));
-      }
-      lock.unlock();
-      return done({});
-    }
-    lock.unlock();
-    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-    return done(fail(Code::kNoSpace, fmt::format("object {}: {} do not fit the capacity of {}", object->id.value,
-                                                 format_size(end), format_size(space_.limit_bytes()))));
+    auto reserve = [this, object, end]() -> Status {
+      std::lock_guard lock(object->mutex);
+      const uint64_t bytes = std::max(end, object->size_bytes);
+      if (!reserve_space(*object, bytes)) return std::unexpected(no_space(*object, bytes));
+      // Nothing to write: the promise is kept by the space already used.
+      if (!object->content_dirty()) space_.release(std::exchange(object->reserved_bytes, 0));
+      return {};
+    };
+    return with_room(std::move(reserve), std::move(done));
   }
   zero_range(object, offset, std::min(end, std::max(size, offset)) - offset, std::move(done));
 }

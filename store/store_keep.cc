@@ -39,6 +39,7 @@ void StoreImpl::refresh_space() {
 }
 
 bool StoreImpl::keeper_step(bool force) {
+  const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
   bool due = force || judged_tail_, dead_worth_it = false;
   {
@@ -50,11 +51,12 @@ bool StoreImpl::keeper_step(bool force) {
   }
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();
+  end_lingering();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
   due |= dead_worth_it || rows > kIndexRows || (waiting && now - last_index_point_ns_ > kIndexIntervalNs);
-  if (!due) return !work.empty();
+  if (!due) return made_room || !work.empty();
   last_index_point_ns_ = now;
   Status status = index_point();
   if (!status) {
@@ -85,7 +87,6 @@ Status StoreImpl::index_point() {
   {
     std::lock_guard lock(keeper_mutex_);
     dead.swap(freed_);
-    keeper_has_work_ = false;
   }
   Status status = sync_point();
   if (status) status = index_->commit();
@@ -131,12 +132,94 @@ Status StoreImpl::write_checkpoint() {
   info.header = header;
   counters_.checkpoints.fetch_add(1, std::memory_order_relaxed);
   if (auto file = volume_->info(checkpoint_path(identity_.node, info.epoch, info.seq))) checkpoint_bytes_ = file->size_bytes;
-  // The file being written stays; the next checkpoint removes it.
+  // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(journal_->rotate());
   KVC_TRY(remove_covered(*volume_, identity_, header.covers, info));
   journal_files_ = 1;
   journal_bytes_.store(0);
   return {};
+}
+
+// --- room for who found none ---
+
+bool StoreImpl::wait_for_room(int& rounds, std::move_only_function<void()> retry) {
+  constexpr int kMaxRounds = 16;  // others may take what comes back
+  std::lock_guard lock(keeper_mutex_);
+  if (rounds++ >= kMaxRounds || space_.hopes() == room_in_vain_at_) return false;
+  room_round_wanted_ = room_round_ + 1;  // one that begins now
+  waiting_for_room_.emplace_back(room_round_wanted_, std::move(retry));
+  waiting_for_room_count_.fetch_add(1);
+  keeper_kicked_ = true;
+  keeper_ready_.notify_one();
+  return true;
+}
+
+void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompletion done) {
+  struct Pending {
+    std::move_only_function<Status()> attempt;
+    StatusCompletion done;
+    int rounds = 0;
+  };
+  auto pending = std::make_shared<Pending>(std::move(attempt), std::move(done));
+  auto go_on = [this, pending](auto self) -> void {
+    Status status = pending->attempt();
+    const bool full = !status && status.error().code == Code::kNoSpace;
+    if (full && wait_for_room(pending->rounds, [self] { self(self); })) return;
+    if (full) counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    pending->done(std::move(status));
+  };
+  go_on(go_on);
+}
+
+// Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
+// and those who wait try again. True if anybody waited.
+bool StoreImpl::make_room() {
+  uint64_t round = 0;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    if (room_round_wanted_ <= room_round_) return false;
+    round = ++room_round_;
+  }
+  const uint64_t hopes = space_.hopes(), reclaimed_before = counters_.reclaimed_bytes;
+  end_lingering(/*all=*/true);
+  drain_and_wait();
+  if (Status status = index_point(); !status) {
+    log::error("upkeep: {}", status.error().message);
+    set_trouble(status);
+  }
+  last_index_point_ns_ = clock_.monotonic_ns();
+  refresh_space();
+  std::vector<std::move_only_function<void()>> retries;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    if (counters_.reclaimed_bytes == reclaimed_before) room_in_vain_at_ = hopes;
+    while (!waiting_for_room_.empty() && waiting_for_room_.front().first <= round) {
+      retries.push_back(std::move(waiting_for_room_.front().second));
+      waiting_for_room_.pop_front();
+    }
+  }
+  for (auto& retry : retries) {
+    waiting_for_room_count_.fetch_sub(1);
+    retry();
+  }
+  return true;
+}
+
+void StoreImpl::drain_and_wait() {
+  auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> answer = promise->get_future();
+  drain(/*sync=*/false, [promise](Status status) { promise->set_value(std::move(status)); });
+  if (background_) {
+    while (!stopping_ && answer.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
+    }
+    return;
+  }
+  constexpr int kMaxRounds = 10'000;
+  for (int i = 0; i < kMaxRounds && answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready; ++i) {
+    bulk_step(true);
+    urgent_step();
+    commit_step();
+  }
 }
 
 // --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---
@@ -146,8 +229,15 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   std::sort(dead.begin(), dead.end(), [](const FreedPlace& a, const FreedPlace& b) {
     return std::tie(a.place.extent, a.place.offset) < std::tie(b.place.extent, b.place.offset);
   });
+  std::unordered_set<ExtentId> in_use;  // not to be removed as a whole
+  for (const FreedPlace& freed : dead)
+    if (freed.object.valid() && still_needed(freed)) in_use.insert(freed.place.extent);
   std::vector<FreedPlace> kept;
-  uint64_t given_back = 0;
+  uint64_t unpunched_before = 0;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    unpunched_before = unpunched_bytes_;
+  }
   for (size_t i = 0; i < dead.size();) {
     const FreedPlace& first = dead[i];
     if (first.object.valid() && still_needed(first)) {  // unlinked, but somebody reads it
@@ -156,30 +246,24 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
       continue;
     }
     uint64_t end = first.place.offset + align_up(first.place.length, kBlockBytes);
-    uint64_t bytes = align_up(first.place.length, kBlockBytes);
     size_t next = i + 1;
     for (; next < dead.size() && dead[next].place.extent == first.place.extent && dead[next].place.offset == end &&
            !(dead[next].object.valid() && still_needed(dead[next]));
          ++next) {
-      bytes += align_up(dead[next].place.length, kBlockBytes);
       end = dead[next].place.offset + align_up(dead[next].place.length, kBlockBytes);
     }
-    if (reclaim_range(first.place, end))
-      given_back += bytes;
-    else
+    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent)))
       kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.begin() + static_cast<long>(next));
     i = next;
   }
-  counters_.reclaimed_bytes.fetch_add(given_back, std::memory_order_relaxed);
-  {
-    std::lock_guard lock(keeper_mutex_);
-    freed_bytes_ -= given_back;
-    freed_.insert(freed_.end(), kept.begin(), kept.end());
-    space_.set_dead(freed_bytes_);
-  }
-  std::lock_guard lock(waiting_mutex_);
-  memory_came_back_ = true;  // writes may wait for space, too
-  waiting_ready_.notify_one();
+  std::lock_guard lock(keeper_mutex_);
+  const uint64_t dead_before = freed_bytes_ + unpunched_before;
+  freed_.insert(freed_.end(), kept.begin(), kept.end());
+  freed_bytes_ = 0;  // counted anew: at a start it was measured, which may have been less
+  for (const FreedPlace& freed : freed_) freed_bytes_ += align_up(freed.place.length, kBlockBytes);
+  space_.set_dead(freed_bytes_ + unpunched_bytes_);
+  const uint64_t dead_after = freed_bytes_ + unpunched_bytes_;
+  counters_.reclaimed_bytes.fetch_add(dead_before - std::min(dead_before, dead_after), std::memory_order_relaxed);
 }
 
 // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers.
@@ -189,11 +273,11 @@ bool StoreImpl::still_needed(const FreedPlace& freed) {
   if (!object) return false;
   std::lock_guard lock(object->mutex);
   if (object->base.place != freed.place) return false;  // it has a newer body
-  return object->handles > 0 || !object->loading.empty() || object->nlink > 0;
+  return object->handles > 0 || object->lingering || !object->loading.empty() || object->nlink > 0;
 }
 
 // True when the range is gone for good (or was never there).
-bool StoreImpl::reclaim_range(const Place& place, uint64_t end) {
+bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
   if (place.kind == PlaceKind::kNone || place.kind == PlaceKind::kInline) return true;
   Status status;
   bool whole = place.kind != PlaceKind::kPacked;
@@ -206,13 +290,36 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end) {
     auto usage = index_->find_extent(place.extent);
     if (!usage) return false;
     whole = whole && (!*usage || (*usage)->live_bytes == 0);
+    if (whole) {
+      // What died in it later may be read yet, or is not synced: then it is looked at once more.
+      std::lock_guard lock(keeper_mutex_);
+      const bool settled = !in_use && committing_.load() == 0 &&
+                           std::none_of(freed_.begin(), freed_.end(), [&](const FreedPlace& freed) {
+                             return freed.place.extent == place.extent && freed.place.length > 0;
+                           });
+      if (!settled && end == place.offset) return false;
+      if (!settled) freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, place.extent, 0, 0}});
+      whole = settled;
+    }
   }
   if (whole) {
     status = extents_->remove(place.extent, place.kind);
     if (status) counters_.removed_extents.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};  // removed with an earlier range of it
+    if (status) {
+      std::lock_guard lock(keeper_mutex_);
+      if (auto ranges = unpunched_.find(place.extent); ranges != unpunched_.end()) {
+        unpunched_bytes_ -= ranges->second;
+        unpunched_.erase(ranges);
+      }
+    }
   } else if (end > place.offset) {
-    if (!volume_->features().punch_hole) return true;  // comes back with the whole extent
+    if (!volume_->features().punch_hole) {
+      std::lock_guard lock(keeper_mutex_);
+      unpunched_[place.extent] += end - place.offset;
+      unpunched_bytes_ += end - place.offset;
+      return true;
+    }
     auto file = extents_->open_for_punch(place.extent);
     status = file ? (*file)->punch(place.offset, end - place.offset) : Status(std::unexpected(std::move(file).error()));
     if (status) counters_.punched_ranges.fetch_add(1, std::memory_order_relaxed);
@@ -220,34 +327,6 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end) {
   }
   if (!status) log::warn("space could not be given back yet: {}", status.error().message);
   return status.has_value();
-}
-
-// Versions of a temporary name whose writers never renamed them.
-void StoreImpl::sweep_versions() {
-  std::unique_lock lock(names_mutex_);
-  std::vector<std::pair<DirtyName, ObjectId>> dropped;
-  bool some_left = false;
-  const int64_t now = clock_.monotonic_ns();
-  names_->for_each_with_versions([&](const DirtyName& name, NameState& state) {
-    std::erase_if(state.older_versions, [&](ObjectId id) {
-      ObjectPtr object = live(id);
-      if (!object) return true;
-      std::lock_guard object_lock(object->mutex);
-      if (object->handles > 0 || now - object->last_write_ns < kAboutToRenameNs) return false;
-      dropped.emplace_back(name, id);
-      return true;
-    });
-    some_left |= !state.older_versions.empty();
-  });
-  has_versions_ = some_left;
-  for (auto& [name, id] : dropped) {
-    if (ObjectPtr object = live(id)) {
-      change_links(object, -1);
-      forget_if_idle(object);
-    }
-    names_->put_back_pending(name);
-  }
-  if (!dropped.empty()) kick_bulk();
 }
 
 }  // namespace kvcachefs

@@ -275,7 +275,7 @@ void StoreImpl::read_inline(std::shared_ptr<LoadJob> job) {
   for (size_t i = 0; i < job->blocks.size(); ++i) {
     const size_t start = std::min<size_t>((job->first + i) * kUnitBytes, bytes.size());
     const size_t length = std::min<size_t>(job->lengths[i], bytes.size() - start);
-    std::memcpy(job->blocks[i]->data(), bytes.data() + start, length);
+    if (length > 0) std::memcpy(job->blocks[i]->data(), bytes.data() + start, length);  // the body may be another by now
     total += align_up(length, kBlockBytes);
   }
   finish_load(std::move(job), total);

@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <cstdio>
 
 #include <fmt/format.h>
 
@@ -20,19 +19,6 @@ std::string entry_text(ObjectId parent, std::string_view name) {
   return fmt::format("'{}' in directory {}", name, parent.value);
 }
 
-// Thread group (process) of a thread; the thread itself when it is gone. Reads /proc; only asked when a name has
-// several versions.
-uint32_t process_of(uint32_t thread_id) {
-  FILE* file = std::fopen(fmt::format("/proc/{}/status", thread_id).c_str(), "re");
-  if (file == nullptr) return thread_id;
-  char line[256];
-  unsigned process = thread_id;
-  while (std::fgets(line, sizeof line, file) != nullptr)
-    if (std::sscanf(line, "Tgid: %u", &process) == 1) break;
-  std::fclose(file);
-  return process;
-}
-
 }  // namespace
 
 // --- the object table ---
@@ -45,7 +31,9 @@ ObjectPtr StoreImpl::live(ObjectId id) const {
 Result<ObjectPtr> StoreImpl::get_locked(ObjectId id) {
   if (ObjectPtr object = live(id)) return object;
   KVC_ASSIGN(auto record, index_->find_object(id));
-  if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  // Without a name it is gone, though the journal does not say so yet. What has names that are not journaled yet stays in the
+  // table until they are: here the index knows them all.
+  if (!record || leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   auto object = std::make_shared<Object>(id, std::move(record->attributes));
   object->size_bytes = record->body.size_bytes;
   object->base_valid_bytes = record->body.place.kind == PlaceKind::kRaw ? 0 : record->body.size_bytes;
@@ -76,11 +64,13 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
   return std::make_shared<Object>(next_id(), std::move(attributes));
 }
 
-// A file that no record names. Any lock may be held: the keeper does it.
-void StoreImpl::remove_later(ExtentId id, PlaceKind kind) {
+// A file that no record names, and the space reserved for it. Any lock may be held: the keeper does it.
+void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes) {
+  space_.hope();
   std::lock_guard lock(keeper_mutex_);
-  keeper_work_.push_back([this, id, kind] {
+  keeper_work_.push_back([this, id, kind, reserved_bytes] {
     if (Status status = extents_->remove(id, kind); !status) log::warn("unused extent: {}", status.error().message);
+    space_.release(reserved_bytes);
   });
   keeper_kicked_ = true;
   keeper_ready_.notify_one();
@@ -89,15 +79,12 @@ void StoreImpl::remove_later(ExtentId id, PlaceKind kind) {
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    if (object->handles > 0 || object->sealing || !object->loading.empty()) return;
+    if (object->handles > 0 || object->sealing || object->lingering || !object->loading.empty()) return;
     const bool gone = object->nlink == 0;
     if (!gone) {
-      if (object->links_changed && object->durable) {
-        auto record = index_->find_object_summary(object->id);
-        if (!record || !*record || (*record)->nlink != object->nlink) return;
-      }
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;
+      if (object->write_error || names_->mentions(object->id)) return;  // the index may count its names otherwise
       if (std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; }))
         return;
     }
@@ -105,10 +92,14 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       prefetcher_->deleted(object->id);
       object->units.clear();
       object->sealed_version = object->content_version;
-      space_.release(std::exchange(object->reserved_bytes, 0));
-      if (object->spill) remove_later(object->spill_extent, PlaceKind::kSolo);
+      const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
+      if (object->spill)
+        remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
+      else
+        space_.release(reserved);
+      space_.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();
-      if (object->raw && !object->durable) remove_later(object->base.place.extent, PlaceKind::kRaw);
+      if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
     }
   }
   table_.erase(object->id);
@@ -167,13 +158,17 @@ Result<Stat> StoreImpl::stat_locked(ObjectId id) const {
 
 Result<Stat> StoreImpl::stat(ObjectId id) {
   ObjectPtr raw_object;
+  FilePtr raw;
   {
     std::shared_lock lock(names_mutex_);
-    ObjectPtr object = live(id);
-    if (!object || !object->raw) return stat_locked(id);
-    raw_object = std::move(object);
+    raw_object = live(id);
+    if (raw_object) {
+      std::lock_guard object_lock(raw_object->mutex);
+      raw = raw_object->raw;
+    }
+    if (!raw) return stat_locked(id);
   }
-  Result<FileInfo> info = raw_object->raw->info();
+  Result<FileInfo> info = raw->info();
   std::shared_lock lock(names_mutex_);
   std::lock_guard object_lock(raw_object->mutex);
   Stat stat = stat_of(*raw_object);
@@ -183,54 +178,12 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
 
 // --- lookup ---
 
-// For a lookup: what the caller itself is making, else the newest that reads whole.
-ObjectId StoreImpl::choose_version_to_read(const NameState& state, uint32_t thread_id) {
-  if (ObjectPtr newest = live(state.child); newest && process_of(newest->writer_thread) == process_of(thread_id)) return state.child;
-  std::vector<ObjectId> versions = state.older_versions;
-  versions.push_back(state.child);
-  for (auto id = versions.rbegin(); id != versions.rend(); ++id) {
-    ObjectPtr object = live(*id);
-    if (!object) continue;
-    std::lock_guard lock(object->mutex);
-    if (object->finished()) return *id;
-  }
-  return state.child;
-}
-
-// For a rename: the newest finished version of the caller's process, else the newest finished, else the newest.
-ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
-  const uint32_t process = process_of(thread_id);
-  ObjectId finished_here, finished_anywhere, newest = state.child;
-  auto consider = [&](ObjectId id) {  // newest first
-    ObjectPtr object = live(id);
-    if (!object) return;
-    bool finished = false;
-    {
-      std::lock_guard lock(object->mutex);
-      finished = object->finished();
-    }
-    if (!finished) return;
-    if (!finished_anywhere.valid()) finished_anywhere = id;
-    if (!finished_here.valid() && process_of(object->writer_thread) == process) finished_here = id;
-  };
-  consider(state.child);
-  for (auto id = state.older_versions.rbegin(); id != state.older_versions.rend(); ++id) consider(*id);
-  if (finished_here.valid()) return finished_here;
-  return finished_anywhere.valid() ? finished_anywhere : newest;
-}
-
 // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
 Result<std::optional<Namespace::Found>> StoreImpl::find_name(ObjectId parent, std::string_view name) const {
   KVC_ASSIGN(auto found, names_->find(parent, name));
   if (found && quarantined_count_.load(std::memory_order_relaxed) > 0 && quarantined_.contains(found->child))
     return std::nullopt;
   return found;
-}
-
-// The kernel knows again what the name means.
-static void looked_up(Object& object) {
-  object.relookup.store(false, std::memory_order_relaxed);
-  object.moved.store(false, std::memory_order_relaxed);
 }
 
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
@@ -240,7 +193,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    versions = (state != nullptr && !state->older_versions.empty()) || told_stale_.contains(caller.thread_id);
+    versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id, false);
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
@@ -250,7 +203,6 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
         return fail(Code::kNotFound, entry_text(parent, name));
       }
       counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      if (ObjectPtr object = live(found->child)) looked_up(*object);
       return stat_locked(found->child);
     }
   }
@@ -264,17 +216,13 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   const bool several = state != nullptr && !state->older_versions.empty();
   ObjectId chosen = several ? choose_version_to_read(*state, caller.thread_id) : found->child;
   bool brief = several;
-  if (auto told = told_stale_.find(caller.thread_id); told != told_stale_.end() && told->second) {
+  if (told_to_look_again(caller.thread_id, /*truncate=*/true)) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
-    KVC_ASSIGN(ObjectPtr object, get_locked(chosen));
-    if (still_written_by_other(*object, caller.thread_id)) {
-      KVC_ASSIGN(ObjectPtr fresh, new_version(parent, name, object, caller));
-      chosen = fresh->id;
-      brief = true;
-    }
+    KVC_ASSIGN(ObjectPtr own, version_to_write(parent, name, chosen, caller));
+    brief |= own->id != chosen;
+    chosen = own->id;
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-  if (ObjectPtr object = live(chosen)) looked_up(*object);
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief;
@@ -302,13 +250,12 @@ void StoreImpl::touch_directory(ObjectId directory) {
 void StoreImpl::change_links(const ObjectPtr& object, int by) {
   std::lock_guard lock(object->mutex);
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
-  if (by != 0) object->links_changed = true;
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
-  space_.release(std::exchange(object->reserved_bytes, 0));  // it is never sealed now
+  if (!object->durable) return;
   const PlaceKind kind = object->base.place.kind;
-  if (!object->durable || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo)) return;
-  const uint64_t bytes = align_up(object->base.place.length, kBlockBytes);
+  const bool has_place = kind == PlaceKind::kPacked || kind == PlaceKind::kSolo;
+  const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;
   if (leaving_.emplace(object->id, bytes).second) space_.add_leaving(bytes);
 }
 
@@ -334,7 +281,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   if (!directory->is_directory())
     return fail(Code::kNotDirectory, fmt::format("object {} is not a directory", parent.value));
   if (directory->nlink == 0) return fail(Code::kNotFound, fmt::format("directory {} was removed", parent.value));
-  KVC_ASSIGN(NameState * state, names_->edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
   const bool is_directory = object->is_directory();
   {
     std::lock_guard object_lock(directory->mutex);
@@ -344,7 +291,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
     }
   }
   state->child = object->id;
-  state->type_bits = object->attributes.mode & S_IFMT;
+  state->type_bits = object->type_bits;
   object->nlink = is_directory ? 2 : 1;
   {
     std::lock_guard object_lock(object->mutex);
@@ -365,12 +312,12 @@ Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, u
 Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
                                   const Caller& caller) {
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
-  ObjectPtr object = make_object(mode, rdev, caller);
-  if (object->is_regular()) {
+  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object(mode, rdev, caller)));
+  if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
     std::lock_guard lock(object->mutex);
     content_changed(object);
+    object->last_write_ns = 0;  // nobody is writing it
   }
-  KVC_ASSIGN(object, new_directory_entry(parent, name, object));
   kick_bulk();
   return stat(object->id);
 }
@@ -393,7 +340,7 @@ Result<Stat> StoreImpl::make_symlink(ObjectId parent, std::string_view name, std
 Result<std::string> StoreImpl::read_symlink(ObjectId id) {
   KVC_ASSIGN(ObjectPtr object, get(id));
   std::lock_guard lock(object->mutex);
-  if ((object->attributes.mode & S_IFMT) != S_IFLNK)
+  if (object->type_bits != S_IFLNK)
     return fail(Code::kInvalid, fmt::format("object {} is not a symbolic link", id.value));
   return std::string(as_text(object->base.inline_bytes));
 }
@@ -420,47 +367,13 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
   {
     std::unique_lock lock(names_mutex_);
-    told_stale_.erase(caller.thread_id);  // its repeated open became this
+    looked_again(caller.thread_id);  // its repeated open became this
   }
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
   std::lock_guard object_lock(object->mutex);
   return std::pair{stat_of(*object), handle.release()};
-}
-
-// --- versions of a temporary name (fs/README.md, "the two exceptions") ---
-
-bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
-  // names_mutex_ held. Closed a moment ago and not renamed yet counts too: its writer is about to rename it.
-  if (object.published && object.durable) return false;
-  std::lock_guard lock(object.mutex);
-  if (object.writer_thread == thread_id || object.nlink != 1) return false;
-  if (object.unflushed_handles > 0) return true;
-  return !object.published && object.last_write_ns != 0 &&
-         clock_.monotonic_ns() - object.last_write_ns < kAboutToRenameNs;
-}
-
-// names_mutex_ held exclusively: a new empty body under the name, which `object` has; that stays as an older version.
-Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller) {
-  KVC_ASSIGN(NameState * state, names_->edit(parent, name));
-  ObjectPtr fresh = make_object(object->attributes.mode, 0, caller);
-  fresh->attributes.uid = object->attributes.uid;
-  fresh->attributes.gid = object->attributes.gid;
-  fresh->writer_thread = caller.thread_id;
-  fresh->nlink = 1;
-  {
-    std::lock_guard lock(fresh->mutex);
-    mark_attributes_dirty(fresh);
-    content_changed(fresh);
-    fresh->awaiting_open = true;  // not finished before its maker has opened and written it
-    fresh->unflushed_handles = 1;
-  }
-  state->older_versions.push_back(state->child);
-  state->child = fresh->id;
-  has_versions_ = true;
-  table_.emplace(fresh->id, fresh);
-  return fresh;
 }
 
 // --- removal ---
@@ -471,7 +384,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr newest, get_locked(found->child));
-  KVC_ASSIGN(NameState * state, names_->edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
   std::vector<ObjectId> removed = state->older_versions;
   removed.push_back(newest->id);
   if (removed.size() > 1) {
@@ -479,7 +392,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
     const uint32_t process = process_of(caller.thread_id);
     auto own = std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
       ObjectPtr object = live(id);
-      return object && process_of(object->writer_thread) == process;
+      return object && writer_process(*object) == process;
     });
     if (own != removed.rend()) removed = {*own};
   }
@@ -520,10 +433,11 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
     if (!empty) return fail(Code::kNotEmpty, entry_text(parent, name));
     KVC_ASSIGN(ObjectPtr object, get_locked(found->child));
     KVC_ASSIGN(ObjectPtr directory, get_locked(parent));
-    KVC_ASSIGN(NameState * state, names_->edit(parent, name));
+    KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     state->child = {};
     state->erase_durable = true;
     object->nlink = 0;
+    if (object->durable) leaving_.emplace(object->id, 0);
     change_links(directory, -1);
     touch_directory(parent);
     forget_if_idle(object);
@@ -550,9 +464,9 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
       if (object->write_error) return std::unexpected(*object->write_error);
     }
     KVC_TRY(check_new_name(parent, name));
-    KVC_ASSIGN(NameState * state, names_->edit(parent, name));
+    KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     state->child = id;
-    state->type_bits = object->attributes.mode & S_IFMT;
+    state->type_bits = object->type_bits;
     object->published = true;
     change_links(object, +1);
     touch_directory(parent);
@@ -569,8 +483,9 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
 
 // --- rename ---
 
+// `unsealed`: what got a name and is not journaled yet, so that the name cannot be either.
 Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                             RenameMode mode, const Caller& caller) {
+                             RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed) {
   if (new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", new_name.size(), kMaxNameBytes));
   std::unique_lock lock(names_mutex_);
@@ -596,6 +511,11 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   {
     std::lock_guard object_lock(source->mutex);
     if (source->write_error) return std::unexpected(*source->write_error);
+    // A version whose record went to another: its body is written anew.
+    if (!source->durable && source->is_regular() && !source->content_dirty()) {
+      if (!reserve_space(*source, source->size_bytes)) return std::unexpected(no_space(*source, source->size_bytes));
+      content_changed(source);
+    }
   }
   if (target && mode == RenameMode::kReplace) {
     if (source_is_directory && !target->is_directory())
@@ -608,10 +528,10 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     }
   }
 
-  KVC_ASSIGN(NameState * old_state, names_->edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit old_state, names_->edit(parent, name));
   if (mode == RenameMode::kExchange) {
     old_state->child = target->id;
-    old_state->type_bits = target->attributes.mode & S_IFMT;
+    old_state->type_bits = target->type_bits;
   } else if (others_keep_name) {
     if (old_state->durable == source_id) old_state->erase_durable = true;
     if (old_state->child == source_id) {
@@ -621,27 +541,26 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
       std::erase(old_state->older_versions, source_id);
     }
     // The kernel now believes that the new name means the version it knew under the old one.
-    if (ObjectPtr other = live(old_state->child)) other->relookup.store(true, std::memory_order_relaxed);
+    const int64_t until_ns = clock_.monotonic_ns() + kRelookupNs;
+    if (ObjectPtr other = live(old_state->child)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
     for (ObjectId id : old_state->older_versions)
-      if (ObjectPtr other = live(id)) other->relookup.store(true, std::memory_order_relaxed);
+      if (ObjectPtr other = live(id)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
   } else {
     old_state->child = {};
     old_state->erase_durable = true;
   }
-  KVC_ASSIGN(NameState * new_state, names_->edit(new_parent, new_name));
+  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(new_parent, new_name));
   std::vector<ObjectId> dropped_versions;
   if (mode != RenameMode::kExchange) dropped_versions = std::move(new_state->older_versions);
   new_state->older_versions.clear();
   new_state->child = source_id;
-  new_state->type_bits = source->attributes.mode & S_IFMT;
+  new_state->type_bits = source->type_bits;
 
-  if (!source->durable && source->is_regular()) {
-    // A version whose record went to another: its body is written anew.
-    std::lock_guard object_lock(source->mutex);
-    if (!source->content_dirty()) content_changed(source);
-  }
+  if (!source->durable && source->is_regular()) unsealed->push_back(source);
+  if (mode == RenameMode::kExchange && !target->durable && target->is_regular()) unsealed->push_back(target);
   source->published = true;
-  source->moved.store(true, std::memory_order_relaxed);
+  source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+  source->relookup_until_ns.store(0, std::memory_order_relaxed);
   prefetcher_->published(new_parent, new_name, source_id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
@@ -654,12 +573,13 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     change_links(target, 0);
   } else if (target_is_directory) {
     target->nlink = 0;
+    if (target->durable) leaving_.emplace(target->id, 0);
     new_parent_links -= 1;
     forget_if_idle(target);
   } else if (target) {
     source->replaced = target->id;
     change_links(target, -1);
-    if (target->nlink == 0) forget_if_idle(target);
+    if (target->nlink == 0 && !linger(target)) forget_if_idle(target);
   }
   for (ObjectId id : dropped_versions)
     if (ObjectPtr version = live(id)) {
@@ -686,10 +606,12 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   auto finish = [this, parent, new_parent, mode, caller](const std::string& from, const std::string& to,
                                                          StatusCompletion reply) {
-    if (Status status = rename_now(parent, from, new_parent, to, mode, caller); !status) return reply(std::move(status));
+    std::vector<ObjectPtr> unsealed;
+    if (Status status = rename_now(parent, from, new_parent, to, mode, caller, &unsealed); !status)
+      return reply(std::move(status));
     kick_bulk();
     if (!durable_close()) return reply({});
-    make_durable(nullptr, durable_sync(), std::move(reply));
+    make_all_durable(std::move(unsealed), durable_sync(), std::move(reply));
   };
   if (!durable_close()) return finish(std::string(name), std::string(new_name), std::move(done));
 

@@ -113,6 +113,7 @@ Status StoreImpl::start(std::string_view holder) {
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());
   KVC_TRY(drop_nameless());
+  forget_reclaimed();
   find_quarantined();
   space_.set_live(index_->totals().live_bytes);
   measure_overhead();
@@ -418,6 +419,35 @@ Status StoreImpl::drop_nameless() {
   return {};
 }
 
+// The journals tell what was given up, not what was reclaimed since: only what still has blocks counts, and is looked at
+// again. One stat per extent.
+void StoreImpl::forget_reclaimed() {
+  std::unordered_map<ExtentId, uint64_t> dead;
+  for (const FreedPlace& freed : freed_) dead[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  std::unordered_set<ExtentId> gone;
+  uint64_t dead_bytes = 0;
+  for (const FreedPlace& freed : freed_) {
+    const Place& place = freed.place;
+    auto bytes = dead.find(place.extent);
+    if (bytes == dead.end()) continue;  // seen
+    auto info = volume_->info(extent_path(identity_.node, place.extent, place.kind));
+    if (!info && info.error().code == Code::kNotFound) {
+      gone.insert(place.extent);
+    } else {
+      uint64_t allocated = info ? info->allocated_bytes : UINT64_MAX;
+      auto usage = index_->find_extent(place.extent);
+      if (usage && *usage) allocated -= std::min(allocated, (*usage)->live_bytes);
+      dead_bytes += std::min(bytes->second, allocated);
+    }
+    dead.erase(bytes);
+  }
+  std::erase_if(freed_, [&](const FreedPlace& freed) { return gone.contains(freed.place.extent); });
+  std::lock_guard lock(keeper_mutex_);
+  freed_bytes_ = dead_bytes;
+  space_.set_dead(freed_bytes_);
+  keeper_kicked_ = freed_bytes_ > 0;
+}
+
 // Extents of the epoch that crashed which no record names: written, but never journaled.
 void StoreImpl::sweep_crashed_epoch() {
   if (previous_epoch_ == 0) return;
@@ -590,24 +620,29 @@ bool StoreImpl::pump() {
 
 // --- end ---
 
+void StoreImpl::stop() {
+  if (threads_.empty()) return;
+  std::promise<Status> done;
+  auto answer = done.get_future();
+  drain(true, [&](Status status) { done.set_value(std::move(status)); });
+  drained_ = answer.get();
+  stop_threads();
+}
+
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
-  std::optional<Status> drained;
-  if (background_) {
-    std::promise<Status> done;
-    auto answer = done.get_future();
-    drain(true, [&](Status status) { done.set_value(std::move(status)); });
-    drained = answer.get();
-    stop_threads();
-  } else {
-    drain(true, [&](Status status) { drained = std::move(status); });
+  stop();
+  if (!drained_) drain(true, [this](Status status) { drained_ = std::move(status); });
+  constexpr int kMaxRounds = 100'000;
+  for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
+  constexpr int kRounds = 8;  // what is left to do once everything is journaled
+  for (int round = 0; round < kRounds && pump(); ++round) {
   }
-  constexpr int kRounds = 8;  // a failing volume is given a few
-  for (int round = 0; round < kRounds && (pump() || !drained); ++round) {
+  Status status = drained_.value_or(fail(Code::kIo, "the volume did not take everything"));
+  for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
+    close_target(*target);
+    note_closed(std::exchange(target->closed, {}));
   }
-  Status status = drained.value_or(fail(Code::kIo, "the volume did not take everything"));
-  close_target(*bulk_target_);
-  close_target(*urgent_target_);
   if (status) status = index_point();
   if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {
@@ -620,6 +655,7 @@ Status StoreImpl::close() {
   lru_where_.clear();
   dirty_.clear();
   dirty_attributes_.clear();
+  lingering_.clear();
   table_.clear();
   if (!status) log::error("closing {}: {}", volume_->root(), status.error().message);
   index_.reset();

@@ -128,7 +128,7 @@ bool StoreImpl::memory_pressure() const { return pool_->used_bytes() * 4 > pool_
 
 bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   std::lock_guard lock(object->mutex);
-  if (object->sealing || !object->content_dirty() || object->write_error) return false;
+  if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
   object->sealing = true;
   object->shrunk_to_bytes = UINT64_MAX;
   snapshot.object = object;
@@ -138,7 +138,10 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   snapshot.base_valid_bytes = object->base_valid_bytes;
   snapshot.spill = object->spill;
   snapshot.spill_extent = object->spill_extent;
+  snapshot.raw = object->raw != nullptr;
   snapshot.content_version = object->content_version;
+  // Room for this body; what is written from now on makes another one.
+  object->sealing_reserved_bytes = std::exchange(object->reserved_bytes, 0);
   return true;
 }
 
@@ -199,11 +202,10 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
 
 void StoreImpl::close_target(PackTarget& target) {
   if (!target.file) return;
-  std::lock_guard lock(keeper_mutex_);
-  open_extents_.erase(target.extent);
-  // Looked at once more by the reclaimer: everything in it may have died already.
-  freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, target.extent, 0, 0}});
-  target = PackTarget{};
+  target.closed.push_back(target.extent);
+  target.extent = {};
+  target.file.reset();
+  target.next_offset = 0;
 }
 
 Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
@@ -212,7 +214,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
   Body& body = plan.body;
   body.size_bytes = snapshot.size_bytes;
   body.version = snapshot.base.version + 1;
-  if (snapshot.object->raw) {
+  if (snapshot.raw) {
     body.place = snapshot.base.place;
     plan.extent = body.place.extent;
     return {};
@@ -238,7 +240,9 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
   if (target.file && target.next_offset + room > extent_bytes_) close_target(target);
   if (!target.file) {
     KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kPacked));
-    target = {made.id, std::move(made.file), kBlockBytes};
+    target.extent = made.id;
+    target.file = std::move(made.file);
+    target.next_offset = kBlockBytes;
     std::lock_guard lock(keeper_mutex_);
     open_extents_.insert(target.extent);
   }
@@ -351,6 +355,10 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
     object->sealing = false;
+    // The next try needs no more than the larger of the two.
+    const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
+    space_.release(std::min(unused, object->reserved_bytes));
+    object->reserved_bytes = std::max(unused, object->reserved_bytes);
     if (object->content_dirty() && !object->in_dirty_queue) {
       object->in_dirty_queue = true;
       std::lock_guard dirty_lock(dirty_mutex_);
@@ -365,6 +373,8 @@ void StoreImpl::give_back(ObjectId object, const Place& place) {
   std::lock_guard lock(keeper_mutex_);
   freed_.push_back({object, place});
   freed_bytes_ += align_up(place.length, kBlockBytes);
+  space_.set_dead(freed_bytes_ + unpunched_bytes_);
+  space_.hope();
 }
 
 std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status) {
@@ -393,6 +403,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       if (status) status = plan.status;
       if (plan.file != plan.snapshot.spill || !plan.file) give_back({}, plan.body.place);
       abandon_seal(plan.snapshot.object);
+      forget_when_idle(plan.snapshot.object);
       continue;
     }
     if (plan.file) extents_->note_unsynced(plan.extent, plan.file);
@@ -415,7 +426,7 @@ void StoreImpl::set_trouble(const Status& status) {
 }
 
 bool StoreImpl::bulk_step(bool force) {
-  std::vector<CommitRequest> drains;
+  std::vector<Drain> drains;
   {
     std::lock_guard lock(bulk_mutex_);
     drains.swap(drains_);
@@ -423,6 +434,8 @@ bool StoreImpl::bulk_step(bool force) {
     bulk_has_work_.store(false);
   }
   force |= !drains.empty();
+  for (Drain& drain : drains)
+    if (!std::exchange(drain.listed, true)) drain.bodies = finished_dirty_bodies();
   bool left = false, any = false;
   std::vector<Snapshot> snapshots = choose_for_bulk(force, &left);
   Status status;
@@ -430,6 +443,7 @@ bool StoreImpl::bulk_step(bool force) {
     any = true;
     CommitRequest request;
     request.bodies = seal(std::move(snapshots), *bulk_target_, status);
+    request.closed = std::exchange(bulk_target_->closed, {});
     set_trouble(status);
     commit(std::move(request));
   } else if ((memory_pressure() || waiting_count_.load() > 0) && evict_clean(kMaxSpillBytes) == 0) {
@@ -444,58 +458,93 @@ bool StoreImpl::bulk_step(bool force) {
   }
   if (names_pending && !any) commit({});
   any |= names_pending;
-  if (!drains.empty()) {
-    bool unfinished_seals = false;
-    {
-      std::shared_lock names(names_mutex_);
-      std::vector<ObjectPtr> dirty;
-      {
-        std::lock_guard lock(dirty_mutex_);
-        dirty = dirty_;
-      }
-      for (const ObjectPtr& object : dirty) {
-        std::lock_guard object_lock(object->mutex);
-        unfinished_seals |= object->content_dirty() && object->finished() && !object->write_error && object->nlink > 0 &&
-                            (!object->sealing || committing_.load() == 0);
-      }
+  std::vector<Drain> waiting;
+  for (Drain& drain : drains) {
+    std::shared_lock names(names_mutex_);  // for nlink
+    std::erase_if(drain.bodies, [](const auto& body) {
+      std::lock_guard lock(body.first->mutex);
+      const Object& object = *body.first;
+      return object.sealed_version >= body.second || object.nlink == 0 || object.write_error || !object.finished();
+    });
+    names.unlock();
+    if (!status) {
+      drain.done(status);
+    } else if (drain.bodies.empty()) {
+      CommitRequest request;
+      request.sync = request.sync_all = drain.sync;
+      request.done = std::move(drain.done);
+      commit(std::move(request));
+      any = true;
+    } else {
+      waiting.push_back(std::move(drain));
     }
-    if (unfinished_seals && status) {  // another round: there was more than one batch
-      std::lock_guard lock(bulk_mutex_);
-      drains_.insert(drains_.end(), std::make_move_iterator(drains.begin()), std::make_move_iterator(drains.end()));
-      bulk_hurry_ = true;
-      bulk_has_work_.store(true);
-      return true;
-    }
-    for (CommitRequest& drain : drains) {
-      if (!status) {
-        drain.done(status);
-        continue;
-      }
-      commit(std::move(drain));
-    }
-    any = true;
+  }
+  if (!waiting.empty()) {
+    std::lock_guard lock(bulk_mutex_);
+    drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
+    bulk_hurry_ = true;
+    bulk_has_work_.store(true);
   }
   if (left) bulk_has_work_.store(true);
   return any;
 }
 
+// What a drain that begins now waits for.
+std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
+  std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
+  std::shared_lock names(names_mutex_);  // for nlink
+  std::vector<ObjectPtr> dirty;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    dirty = dirty_;
+  }
+  for (ObjectPtr& object : dirty) {
+    std::lock_guard lock(object->mutex);
+    if (object->content_dirty() && object->finished() && object->nlink > 0)
+      bodies.emplace_back(object, object->content_version);
+  }
+  return bodies;
+}
+
 void StoreImpl::drain(bool sync, StatusCompletion done) {
-  CommitRequest request;
-  request.sync = request.sync_all = sync;
-  request.done = std::move(done);
+  Drain drain;
+  drain.sync = sync;
+  drain.done = std::move(done);
   {
     std::lock_guard lock(bulk_mutex_);
-    drains_.push_back(std::move(request));
+    drains_.push_back(std::move(drain));
   }
   kick_bulk(true);
 }
 
 void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done) {
+  UrgentItem item{std::move(object), 0, sync, std::move(done)};
+  if (item.object) {
+    std::lock_guard lock(item.object->mutex);
+    item.content_version = item.object->content_version;
+  }
   {
     std::lock_guard lock(urgent_mutex_);
-    urgent_.push_back({std::move(object), sync, std::move(done)});
+    urgent_.push_back(std::move(item));
   }
   urgent_ready_.notify_one();
+}
+
+// One after the other; names in any case.
+void StoreImpl::make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done) {
+  if (objects.size() <= 1) return make_durable(objects.empty() ? nullptr : objects.front(), sync, std::move(done));
+  ObjectPtr first = std::move(objects.back());
+  objects.pop_back();
+  make_durable(std::move(first), sync, [this, objects = std::move(objects), sync, done = std::move(done)](Status status) mutable {
+    if (!status) return done(std::move(status));
+    make_all_durable(std::move(objects), sync, std::move(done));
+  });
+}
+
+bool StoreImpl::is_journaled(const UrgentItem& item) {
+  if (!item.object) return true;
+  std::lock_guard lock(item.object->mutex);
+  return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
 }
 
 bool StoreImpl::urgent_step() {
@@ -512,7 +561,7 @@ bool StoreImpl::urgent_step() {
     if (item.object) {
       Snapshot snapshot;
       std::unique_lock lock(item.object->mutex);
-      const bool dirty = item.object->content_dirty();
+      const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
       const bool busy = item.object->sealing;
       // Sealed before, perhaps by the other lane, and perhaps not synced.
       if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
@@ -537,6 +586,7 @@ bool StoreImpl::urgent_step() {
   std::vector<ObjectId> asked;
   for (const Snapshot& snapshot : snapshots) asked.push_back(snapshot.object->id);
   if (!snapshots.empty()) request.bodies = seal(std::move(snapshots), *urgent_target_, status);
+  request.closed = std::exchange(urgent_target_->closed, {});
   for (const SealedBody& body : request.bodies) std::erase(asked, body.snapshot.object->id);  // left: those that failed
   if (!taken.empty()) {
     auto waiting = std::make_shared<std::deque<UrgentItem>>();
@@ -548,8 +598,17 @@ bool StoreImpl::urgent_step() {
       request.sync |= item.sync;
       waiting->push_back(std::move(item));
     }
-    request.done = [waiting](Status result) {
-      for (UrgentItem& item : *waiting) item.done(result);
+    request.done = [this, waiting](Status result) {
+      for (UrgentItem& item : *waiting) {
+        if (!result || is_journaled(item)) {
+          item.done(result);
+          continue;
+        }
+        // Its body was to take over the place of another, and that did not work out: it is sealed again.
+        std::lock_guard lock(urgent_mutex_);
+        urgent_.push_back(std::move(item));
+        urgent_ready_.notify_one();
+      }
     };
     commit(std::move(request));
   }

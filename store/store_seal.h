@@ -12,6 +12,7 @@ struct StoreImpl::PackTarget {
   ExtentId extent;
   FilePtr file;
   uint64_t next_offset = 0;
+  std::vector<ExtentId> closed;  // full, with bodies that are not committed yet
 };
 
 }  // namespace kvcachefs

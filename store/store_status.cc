@@ -56,7 +56,7 @@ StoreStatus StoreImpl::status() {
   status.memory_limit_bytes = pool_->limit_bytes();
   status.memory_used_bytes = pool_->used_bytes();
   status.memory_dirty_bytes = std::min(space_.reserved_bytes(), pool_->used_bytes());
-  status.waiting_writes = waiting_count_.load();
+  status.waiting_writes = waiting_count_.load() + waiting_for_room_count_.load();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;
   status.probe_misses = c.probe_misses;

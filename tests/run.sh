@@ -9,12 +9,12 @@ usage() {
   cat <<'EOF'
 Usage: tests/run.sh [OPTION...]
 
-Without options: the release build with every test.
-  --quick          short model tests and no slow ones; under 6 minutes
+Without options: the release build with every test; then, under AddressSanitizer with UndefinedBehaviorSanitizer, the unit
+and model tests and the clients' call sequences over a mount; under ThreadSanitizer, whatever runs several threads, also over
+a mount; and a short run of the fuzz targets. At most 40 minutes on 2 cores.
+  --quick          the release build only, with short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
-  --sanitizers     also the unit and model tests under AddressSanitizer with UndefinedBehaviorSanitizer and under
-                   ThreadSanitizer, the clients' call sequences over a mount under the first, and a short run of the fuzz targets
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
   --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
   --jobs N         so many compilers and unit tests at once (default: the number of processors)
@@ -29,13 +29,12 @@ die() {
   exit 2
 }
 
-mode=full clients=no sanitizers=no install=yes jobs=$(nproc) build=$repo/build presets=()
+mode=full clients=no install=yes jobs=$(nproc) build=$repo/build presets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) mode=quick ;;
     --long) mode=long ;;
     --clients) clients=yes ;;
-    --sanitizers) sanitizers=yes ;;
     --no-install) install=no ;;
     --preset | --jobs | --build-dir)
       [ $# -ge 2 ] || die "$1 needs a value"
@@ -63,7 +62,7 @@ for preset in "${presets[@]}"; do
 done
 if [ ${#presets[@]} -eq 0 ]; then
   presets=(release)
-  if [ "$sanitizers" = yes ] || [ "$mode" = long ]; then presets+=(asan tsan fuzz); fi
+  [ "$mode" = quick ] || presets+=(asan tsan fuzz)
 fi
 exec </dev/null
 
@@ -196,7 +195,7 @@ sanitizer_environment() {
   local common=log_path=$sanitizer_logs/report:print_stacktrace=1
   export ASAN_OPTIONS=$common:detect_stack_use_after_return=1:strict_string_checks=1
   export UBSAN_OPTIONS=$common:halt_on_error=1
-  export TSAN_OPTIONS=$common:halt_on_error=0:second_deadlock_stack=1:history_size=4
+  export TSAN_OPTIONS=$common:halt_on_error=0:second_deadlock_stack=1:history_size=4:suppressions=$here/support/tsan.supp
 }
 
 # Sanitizer reports of a stage are failures of it.
@@ -211,7 +210,7 @@ collect_reports() {
   done
 }
 
-# configure_and_build REPO DIRECTORY PRESET JOBS TARGET
+# configure_and_build REPO DIRECTORY PRESET JOBS TARGET...
 configure_and_build() {
   cd "$1" || return
   if ! cmake --preset "$3" -B "$2" >"$2.log" 2>&1; then
@@ -219,13 +218,16 @@ configure_and_build() {
     return 1
   fi
   grep libfuse "$2.log"
-  cmake --build "$2" --parallel "$4" --target "$5"
+  cmake --build "$2" --parallel "$4" --target "${@:5}"
 }
 export -f configure_and_build
 
+# build_preset PRESET [TARGET...]
 build_preset() {
+  local preset=$1
+  shift
   mkdir -p "$build"
-  stage "build-$1" 1800 bash -c 'configure_and_build "$@"' _ "$repo" "$build/$1" "$1" "$jobs" "${2-all}"
+  stage "build-$preset" 1800 bash -c 'configure_and_build "$@"' _ "$repo" "$build/$preset" "$preset" "$jobs" "${@-all}"
 }
 
 # run_ctest PRESET SECONDS CTEST_OPTION...
@@ -240,13 +242,14 @@ run_ctest() {
   collect_reports "$name"
 }
 
-# run_pytest PRESET DIRECTORY SECONDS
+# run_pytest PRESET DIRECTORY SECONDS [PYTEST_OPTION...]
 run_pytest() {
   local preset=$1 name=pytest-$1-$2 limit=$3 directory=$repo/tests/$2
+  shift 3
   [ -d "$directory" ] || return 0
   KVCACHEFS_BIN=$build/$preset/bin/kvcachefs KVCACHEFS_TESTS_BIN=$build/$preset/tests-bin stage "$name" "$limit" \
     "${runner[@]}" "$python" -B -m pytest -q -p no:cacheprovider --rootdir "$repo/tests" --basetemp "$root/pytest" "$directory" \
-    -o junit_family=xunit2 --junitxml "$results/$name/pytest.xml" --durations=5 || true
+    -o junit_family=xunit2 --junitxml "$results/$name/pytest.xml" --durations=5 "$@" || true
   collect_reports "$name"
 }
 
@@ -261,7 +264,15 @@ run_preset() {
     run_ctest fuzz 900 -L '^fuzz$'
     return
   fi
-  build_preset "$preset" || return 0
+  # Of a sanitizer build only what is run: instrumented code takes twice the time to compile.
+  local targets=(all)
+  if [ "$mode" != long ]; then
+    case $preset in
+      asan) targets=(kvcachefs kvcachefs_tests_unit kvcachefs_tests_model) ;;
+      tsan) targets=(kvcachefs kvcachefs_tests_threads) ;;
+    esac
+  fi
+  build_preset "$preset" "${targets[@]}" || return 0
   case $preset in
     release | debug)
       if [ "$mode" = quick ]; then
@@ -280,10 +291,17 @@ run_preset() {
       runner=("${plain_addresses[@]}")
       export KVCACHEFS_TIMEOUT_SCALE=8
       sanitizer_environment
-      run_ctest "$preset" 1200 -L '^(unit|model)$'
-      # Over a mount the sanitizers cost minutes: one of them as a rule, both and all of it in the long form.
-      if [ "$preset" = asan ] || [ "$mode" = long ]; then run_pytest "$preset" calls 1200; fi
-      if [ "$mode" = long ]; then run_pytest "$preset" mount 1800; fi
+      if [ "$mode" = long ]; then
+        run_ctest "$preset" 3600 -L '^(unit|model|threads)$'
+        run_pytest "$preset" calls 1800
+        run_pytest "$preset" mount 3600
+      elif [ "$preset" = asan ]; then
+        run_ctest asan 1200 -L '^(unit|model)$'
+        run_pytest asan calls 1200
+      else
+        run_ctest tsan 1200 -L '^threads$'
+        run_pytest tsan calls 900 -k 'shared_temp or requests'  # several clients at once
+      fi
       ;;
   esac
 }

@@ -2,8 +2,8 @@
 
 # kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN])
 # A GoogleTest binary, registered as one ctest test (a process per case costs more than most cases). Built into
-# tests-bin/; NO_MAIN for a binary with its own main(). Labels: unit (the default), model, crash, fault, slow; the
-# sanitizer runs take unit and model.
+# tests-bin/; NO_MAIN for a binary with its own main(). Labels: unit (the default), model, crash, fault, slow, threads
+# (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)
     return()
@@ -30,6 +30,12 @@ function(kvcachefs_add_test name)
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no --gtest_brief=1)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  foreach(label IN LISTS ARG_LABELS)
+    if(NOT TARGET kvcachefs_tests_${label})
+      add_custom_target(kvcachefs_tests_${label})
+    endif()
+    add_dependencies(kvcachefs_tests_${label} ${name})
+  endforeach()
 endfunction()
 
 # kvcachefs_add_benchmark(NAME SOURCES file... [LIBS target...]): a Google Benchmark binary in tests-bin/, run by hand.

@@ -23,7 +23,7 @@ uint64_t absorb(uint64_t seed, std::string_view text) {
     text.remove_prefix(8);
   }
   uint64_t word = 0;
-  std::memcpy(&word, text.data(), text.size());
+  if (!text.empty()) std::memcpy(&word, text.data(), text.size());
   return mix(h ^ word);
 }
 

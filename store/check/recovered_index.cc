@@ -94,7 +94,8 @@ using RowMarks = std::vector<RowMark>;
 uint64_t digest(const Record& record, uint64_t more = 0) {
   Bytes bytes;
   ByteWriter out(bytes);
-  encode_record(record, out);
+  RecordContext context;
+  encode_record(record, context, out);
   out.u64(more);
   return checksum(bytes);
 }

@@ -124,7 +124,7 @@ Status BulkLoader::load_name(NameRecord&& name) {
 Status BulkLoader::flush_names() {
   if (row_.empty()) return {};
   value_.clear();
-  encode_row(row_, value_);
+  encode_row(row_key_.parent, row_, value_);
   row_.clear();
   return append(Table::kNames, name_key(row_key_));
 }
@@ -132,8 +132,7 @@ Status BulkLoader::flush_names() {
 Status BulkLoader::load_successors(const SuccessorsRecord& record) {
   if (find(record.id) == kUnknown) return {};
   value_.clear();
-  ByteWriter out(value_);
-  encode_successors(record, out);
+  encode_row(record, value_);
   return append(Table::kSuccessors, object_key(record.id));
 }
 

@@ -180,7 +180,8 @@ uint64_t IndexDirectory::data_bytes() const {
 Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
   // Left by an earlier process; the lock tells that none is alive, and a damaged one could keep LMDB from opening.
   unlink((path_ + "/lock.mdb").c_str());
-  unlink((path_ + "/compact.tmp").c_str());
+  std::error_code ignored;
+  for (const char* name : {"/compact.tmp", "/refill.tmp"}) fs::remove_all(path_ + name, ignored);
   const std::string mark = path_ + "/clean";
   std::string text(256, '\0');
   {
@@ -227,6 +228,8 @@ Status IndexDirectory::clear() {
       return fail_errno(errno, fmt::format("index {}: removing {}{}", path_, path_, name));
     }
   }
+  std::error_code ignored;
+  fs::remove_all(path_ + "/refill.tmp", ignored);
   return sync_directory(path_);
 }
 

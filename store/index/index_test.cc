@@ -281,6 +281,65 @@ TEST(NameCookie, StaysClearOfTheReservedOnes) {
   EXPECT_EQ(name_cookie("chunk"), name_cookie("chunk"));
 }
 
+TEST(IndexKeys, AreOrderedLikeWhatTheyStandFor) {
+  std::vector<ObjectId> ids;
+  for (int home_bits = 0; home_bits <= 28; ++home_bits) {
+    for (int number_bits = 0; number_bits <= 36; ++number_bits) {
+      const uint64_t home = (uint64_t{1} << home_bits) - 1, number = (uint64_t{1} << number_bits) - 1;
+      ids.push_back({home << ObjectId::kNumberBits | number});
+      if (number_bits < 36) ids.push_back({home << ObjectId::kNumberBits | (number + 1)});
+    }
+  }
+  std::ranges::sort(ids);
+  ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
+  const auto less = [](const KeyBytes& a, const KeyBytes& b) { return std::ranges::lexicographical_compare(a, b); };
+  for (size_t i = 0; i < ids.size(); ++i) {
+    EXPECT_EQ(parse_object_key(object_key(ids[i])).value(), ids[i]);
+    const NameKey last{ids[i], ~uint64_t{0}};
+    EXPECT_EQ(parse_name_key(name_key(last)).value(), last);
+    if (i + 1 == ids.size()) break;
+    EXPECT_TRUE(less(object_key(ids[i]), object_key(ids[i + 1]))) << i;
+    EXPECT_TRUE(less(name_key(last), name_key({ids[i + 1], 0}))) << i;
+  }
+  EXPECT_LE(object_key(id(1'000'000)).size(), 4u);
+  for (const KeyBytes& bad : {KeyBytes{}, KeyBytes(1), KeyBytes(3), KeyBytes(9, std::byte{0xff}),
+                              KeyBytes(3, std::byte{0x80})}) {
+    EXPECT_FALSE(parse_object_key(bad));  // cut, with more behind it, or longer than need be
+    EXPECT_FALSE(parse_name_key(bad));
+  }
+}
+
+// Random inserts leave pages two thirds full; a clean close fills them. The bytes decide the bar of small chunks.
+TEST(IndexSize, ACleanCloseLeavesFullPages) {
+  constexpr uint64_t kFiles = 20'000;
+  const ScratchDirectory scratch;
+  const std::string path = scratch.path("index");
+  auto index = open_index(path, Index::Found::kFresh);
+  ASSERT_NE(index, nullptr);
+  ASSERT_TRUE(index->apply(batch_of(1, {PutRecord{make_directory(kRootId)}}), {3, 0, 1}));
+  for (uint64_t n = 1; n <= kFiles; ++n) {
+    const NameRecord name{kRootId, fmt::format("{:016x}{:016x}.bin", n * 0x9e3779b97f4a7c15, n), id(n)};
+    ASSERT_TRUE(index->apply(batch_of(n, {PutRecord{make_file(id(n), packed(1, n))}, name}), {3, 0, 1 + n}));
+    if (n % 2000 == 0) {
+      ASSERT_TRUE(index->commit());
+    }
+  }
+  const uint64_t before = std::filesystem::file_size(path + "/data.mdb");
+  ASSERT_TRUE(index->close_clean());
+  const uint64_t after = std::filesystem::file_size(path + "/data.mdb");
+  EXPECT_LT(after, before * 3 / 4);
+  EXPECT_LE(after / kFiles, 116u);
+  index.reset();
+  index = open_index(path, Index::Found::kOpened);
+  ASSERT_NE(index, nullptr);
+  EXPECT_EQ(index->totals().objects, kFiles);
+  EXPECT_EQ(index->position(), (JournalPosition{3, 0, kFiles + 1}));
+  EXPECT_EQ(index->list(kRootId, 0, 2 * kFiles).value().size(), kFiles);
+  ASSERT_TRUE(index->close_clean());
+  EXPECT_EQ(std::filesystem::file_size(path + "/data.mdb"), after);
+  EXPECT_FALSE(std::filesystem::exists(path + "/refill.tmp") || std::filesystem::exists(path + "/compact.tmp"));
+}
+
 TEST(IndexMap, GrowsWhenItIsFull) {
   const ScratchDirectory scratch;
   Index::Found found{};

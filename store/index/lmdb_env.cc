@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <optional>
 #include <utility>
 
 #include <fmt/format.h>
@@ -30,8 +32,10 @@ constexpr size_t kChecksumBytes = 4;
 // Above any row there can be (the checksums of a body of 2 TiB are 64 MiB); a longer one is a damaged length.
 constexpr size_t kMaxRowBytes = 256 * kMiB;
 constexpr unsigned kMaxReaders = 1024;
-// What is worth a rewrite at close, and what would take too long then.
-constexpr uint64_t kMinCompactedBytes = 4 * kMiB, kMaxCompactedBytes = 512 * kMiB;  // checked before
+// What is worth a rewrite at close, and what would take too long then: a million rows a second, or many pages.
+constexpr uint64_t kMinRewrittenBytes = 128 * kKiB, kMaxRefilledBytes = 64 * kMiB, kMaxCompactedBytes = 512 * kMiB;
+constexpr uint64_t kRefillBytes = 16 * kMiB;  // a transaction: its pages are in RAM until its end
+constexpr const char* kCopyName = "/compact.tmp";  // beside data.mdb
 constexpr std::string_view kFoundBefore = "found before";
 
 MDB_val as_val(ByteSpan bytes) { return {bytes.size(), const_cast<std::byte*>(bytes.data())}; }
@@ -104,15 +108,16 @@ LmdbEnv::~LmdbEnv() {
   if (!damaged()) close_environment();
 }
 
-Status LmdbEnv::close() {
+Status LmdbEnv::close(uint64_t unused_bytes) {
+  const bool copied = write_copy(unused_bytes);
   std::lock_guard writers(write_mutex_);
   std::unique_lock readers(map_mutex_);
-  if (damaged()) return damage(kFoundBefore);
-  if (worth_compacting()) compact();
   if (damaged()) return damage(kFoundBefore);
   const bool closed = close_environment();
   damaged_.store(true, std::memory_order_release);
   if (!closed) return fail(Code::kCorrupt, fmt::format("index {} could not be closed", directory_));
+  const std::string copy = directory_ + kCopyName;
+  if (copied && std::rename(copy.c_str(), (directory_ + "/data.mdb").c_str()) != 0) unlink(copy.c_str());
   return {};
 }
 
@@ -161,37 +166,68 @@ Status LmdbEnv::open_tables(Open how) {
   return {};
 }
 
-bool LmdbEnv::worth_compacting() const {
-  if (file_bytes() < kMinCompactedBytes || file_bytes() > kMaxCompactedBytes) return false;
-  uint64_t used_pages = 2, page_bytes = 0;
-  int code = 0;
-  const bool whole = run_guarded([&] {
-    MDB_txn* txn = nullptr;
-    code = mdb_txn_begin(env_, nullptr, MDB_RDONLY, &txn);
-    if (code != 0) return;
-    for (size_t i = 0; i < kTableCount && code == 0; ++i) {
-      MDB_stat statistics = {};
-      code = mdb_stat(txn, tables_[i], &statistics);
-      used_pages += statistics.ms_branch_pages + statistics.ms_leaf_pages + statistics.ms_overflow_pages;
-      page_bytes = statistics.ms_psize;
-    }
-    mdb_txn_abort(txn);
-  });
-  if (!whole) (void)damage("its tables cannot be measured");
-  return whole && code == 0 && used_pages * page_bytes < file_bytes() / 4 * 3;
+bool LmdbEnv::write_copy(uint64_t unused_bytes) {
+  const uint64_t bytes = file_bytes();
+  if (damaged() || bytes < kMinRewrittenBytes || bytes > kMaxCompactedBytes) return false;
+  if (bytes - unused_bytes <= kMaxRefilledBytes) return unused_bytes > bytes / 8 && refill();
+  return unused_bytes > bytes / 3 && compact();  // which keeps what is unused inside of pages: usually a fifth
 }
 
-void LmdbEnv::compact() {
-  const std::string data = directory_ + "/data.mdb", copy = directory_ + "/compact.tmp";
+// Row by row in key order, which fills pages to the brim: what random keys leave two thirds full.
+bool LmdbEnv::refill() {
+  namespace fs = std::filesystem;
+  const fs::path filled = directory_ + "/refill.tmp", copy = directory_ + kCopyName;
+  std::error_code failed;
+  fs::remove_all(filled, failed);
+  fs::create_directory(filled, failed);
+  if (failed) return false;
+  const auto fill = [&]() -> Status {
+    KVC_ASSIGN(const auto fresh, open(filled, Open::kNew, map_bytes_));
+    std::optional<Writer> writer;
+    uint64_t bytes = 0;
+    const auto add = [&](Table table, ByteSpan key, ByteSpan value) -> Status {
+      if (!writer) {
+        KVC_ASSIGN(auto begun, fresh->begin_write());
+        writer.emplace(std::move(begun));
+      }
+      KVC_TRY(writer->append(table, key, value));
+      bytes += key.size() + value.size();
+      if (bytes < kRefillBytes) return {};
+      KVC_TRY(writer->commit());
+      writer.reset();
+      bytes = 0;
+      return {};
+    };
+    for (size_t i = 0; i < kTableCount; ++i) {
+      Status added;
+      KVC_TRY(scan(static_cast<Table>(i), {}, [&](ByteSpan key, ByteSpan value) {
+        added = add(static_cast<Table>(i), key, value);
+        return added.has_value();
+      }));
+      KVC_TRY(added);
+    }
+    return writer ? writer->commit() : Status{};
+  };
+  const Status status = fill();
+  if (!status) log::warn("index {} stays as it is: {}", directory_, status.error().message);
+  if (status) fs::rename(filled / "data.mdb", copy, failed);
+  std::error_code ignored;
+  fs::remove_all(filled, ignored);
+  return status && !failed;
+}
+
+bool LmdbEnv::compact() {
+  const std::string copy = directory_ + kCopyName;
   const int fd = ::open(copy.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-  if (fd < 0) return;
+  if (fd < 0) return false;
   int code = 0;
   // Copies with a thread of its own, which no guard can save: the caller has just checked the pages.
   const bool whole = run_guarded([&] { code = mdb_env_copyfd2(env_, fd, MDB_CP_COMPACT); });
   const bool synced = whole && code == 0 && fsync(fd) == 0;
   ::close(fd);
   if (!whole) (void)damage("it cannot be copied");
-  if (!synced || std::rename(copy.c_str(), data.c_str()) != 0) unlink(copy.c_str());
+  if (!synced) unlink(copy.c_str());
+  return synced;
 }
 
 bool LmdbEnv::close_environment() {

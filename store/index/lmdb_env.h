@@ -78,9 +78,9 @@ class LmdbEnv {
   // Doubles the map. Waits for readers; they wait for it.
   Status enlarge_map();
 
-  // Every later call answers kCorrupt. If more than a quarter of a file that is not too large is free pages, it is
-  // first rewritten without them; failing that (a full disk) it stays as it is. The caller has checked the pages.
-  Status close();
+  // Every later call answers kCorrupt. A file of which much is `unused_bytes` is rewritten without them, if it is not
+  // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
+  Status close(uint64_t unused_bytes);
 
   bool damaged() const { return damaged_.load(std::memory_order_acquire); }
   // For finders of damage above this layer. Returns the error to pass on.
@@ -95,8 +95,10 @@ class LmdbEnv {
   Status open_environment(Open how);
   Status open_tables(Open how);
   bool close_environment();
-  bool worth_compacting() const;
-  void compact();
+  // Both leave a file beside the data that close() puts in its place; false: none.
+  bool refill();
+  bool compact();
+  bool write_copy(uint64_t unused_bytes);
   // Closes and opens: with a larger map, or because LMDB refuses to go on after a failed write of its meta page.
   Status reopen(uint64_t map_bytes);
   std::unexpected<Error> error(int code, std::string_view what) const;

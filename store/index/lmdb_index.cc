@@ -140,8 +140,7 @@ Result<std::optional<SuccessorsRecord>> LmdbIndex::find_successors(ObjectId id) 
   Bytes value;
   KVC_ASSIGN(const bool found, env_->get(Table::kSuccessors, object_key(id), value));
   if (!found) return std::nullopt;
-  ByteReader in(value);
-  KVC_ASSIGN(auto record, checked(decode_successors(in)));
+  KVC_ASSIGN(auto record, checked(decode_successors_row(id, value)));
   return record;
 }
 
@@ -336,26 +335,26 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
     encode_row(*row, value);
     return writer.put(table, key, value);
   };
+  const auto write_names = [&](NameKey key, const NameRow& row) -> Status {
+    if (row.empty()) return writer.remove(Table::kNames, name_key(key));
+    value.clear();
+    encode_row(key.parent, row, value);
+    return writer.put(Table::kNames, name_key(key), value);
+  };
   // In key order, so that neighbours are written while their page is at hand and new ids fill pages to the brim.
   std::vector<ObjectId> ids;
   ids.reserve(rows.objects.size());
   for (const auto& [id, row] : rows.objects) ids.push_back(id);
   std::ranges::sort(ids);
   for (const ObjectId id : ids) KVC_TRY(write(Table::kObjects, object_key(id), rows.objects.at(id).get()));
-  for (const auto& [key, row] : rows.names) KVC_TRY(write(Table::kNames, name_key(key), row.empty() ? nullptr : &row));
+  for (const auto& [key, row] : rows.names) KVC_TRY(write_names(key, row));
   for (const auto& [id, usage] : rows.extents) {
     KVC_TRY(write(Table::kExtents, extent_key(id), usage.bodies == 0 ? nullptr : &usage));
   }
-  for (const auto& [id, record] : rows.successors) {
-    if (record == nullptr) {
-      KVC_TRY(writer.remove(Table::kSuccessors, object_key(id)));
-      continue;
-    }
-    value.clear();
-    ByteWriter out(value);
-    encode_successors(*record, out);
-    KVC_TRY(writer.put(Table::kSuccessors, object_key(id), value));
-  }
+  ids.clear();
+  for (const auto& [id, record] : rows.successors) ids.push_back(id);
+  std::ranges::sort(ids);
+  for (const ObjectId id : ids) KVC_TRY(write(Table::kSuccessors, object_key(id), rows.successors.at(id).get()));
   for (const auto& [epoch, highs] : rows.epochs) KVC_TRY(write(Table::kMeta, epoch_key(epoch), &highs));
   const CommittedState committed{state, false};
   return write(Table::kMeta, kStateKey, &committed);
@@ -420,9 +419,9 @@ Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const
 
 Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const {
   Status status;
-  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan, ByteSpan value) {
-    ByteReader in(value);
-    auto decoded = checked(decode_successors(in));
+  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    auto decoded = id ? checked(decode_successors_row(*id, value)) : std::unexpected(id.error());
     if (decoded) return row(std::move(*decoded));
     status = std::unexpected(std::move(decoded).error());
     return false;
@@ -464,12 +463,14 @@ Status LmdbIndex::close_clean() {
   KVC_TRY(commit());  // what was applied after the last freeze()
   std::lock_guard committing(commit_mutex_);
   // A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
+  uint64_t unused_bytes = 0;
   if (!damaged() && directory_.data_bytes() <= kMaxChecksummedBytes) {
-    auto sound = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
-    if (!sound && sound.error().code == Code::kCorrupt) return env_->damage(sound.error().message);
-    KVC_TRY(sound);
+    auto unused = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
+    if (!unused && unused.error().code == Code::kCorrupt) return env_->damage(unused.error().message);
+    KVC_TRY(unused);
+    unused_bytes = *unused;
   }
-  KVC_TRY(env_->close());
+  KVC_TRY(env_->close(unused_bytes));
   return directory_.mark_clean();
 }
 

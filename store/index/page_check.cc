@@ -65,7 +65,7 @@ class Checker {
   Checker(const Checker&) = delete;
   Checker& operator=(const Checker&) = delete;
 
-  Status check();
+  Result<uint64_t> check();
 
  private:
   enum class Kind : uint8_t { kFreeList, kMain, kNamed };
@@ -105,6 +105,7 @@ class Checker {
   std::vector<Table> named_;
   std::vector<bool> claimed_;
   uint64_t unclaimed_ = 0;
+  uint64_t unused_bytes_ = 0;
 };
 
 Status Checker::read(uint64_t page, uint64_t pages, Bytes& out) const {
@@ -157,7 +158,7 @@ Status Checker::claim(uint64_t page, uint64_t pages) {
   return {};
 }
 
-Status Checker::check() {
+Result<uint64_t> Checker::check() {
   KVC_TRY(read_meta());
   claimed_.resize(last_page_ + 1);
   unclaimed_ = last_page_ - 1;  // but for the meta pages
@@ -166,7 +167,7 @@ Status Checker::check() {
   KVC_TRY(check_table(free_list));
   KVC_TRY(check_table(main));
   for (Table& table : named_) KVC_TRY(check_table(table));
-  if (unclaimed_ == 0) return {};
+  if (unclaimed_ == 0) return unused_bytes_;
   const auto lost = std::find(claimed_.begin() + 2, claimed_.end(), false);
   return bad(static_cast<uint64_t>(lost - claimed_.begin()), "belongs to nobody");
 }
@@ -254,6 +255,7 @@ Status Checker::check_branch(Table& table, uint64_t page, uint64_t depth, ByteSp
 
 Status Checker::check_leaf(Table& table, uint64_t page, ByteSpan bytes, ByteSpan low, const ByteSpan* high) {
   table.seen.leaf_pages += 1;
+  unused_bytes_ += load<uint16_t>(bytes, 14) - load<uint16_t>(bytes, 12);  // between its table of rows and its rows
   for (size_t i = 0, count = nodes(bytes); i < count; ++i) {
     KVC_ASSIGN(const Node row, node(table, page, bytes, i, true));
     const bool in_range = (low.empty() || !key_less(row.key, low, table.integers())) &&
@@ -309,13 +311,14 @@ Status Checker::check_free_list(uint64_t page, ByteSpan list) {
     if (free_page >= last) return bad(page, "has a bad list of free pages");
     last = free_page;
     KVC_TRY(claim(free_page, 1));
+    unused_bytes_ += page_bytes_;
   }
   return {};
 }
 
 }  // namespace
 
-Status check_pages(const std::string& path, const RowCheck& row_is_good) {
+Result<uint64_t> check_pages(const std::string& path, const RowCheck& row_is_good) {
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) {

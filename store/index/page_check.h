@@ -18,7 +18,8 @@ namespace kvcachefs {
 using RowCheck = std::function<bool(std::string_view table, ByteSpan key, ByteSpan value)>;
 
 // kCorrupt with the page and the reason if anything is wrong: meta pages, page headers, node bounds, order of keys over
-// the whole tree, overflow runs, counts, the free list, pages that belong to nobody or to two.
-Status check_pages(const std::string& path, const RowCheck& row_is_good);
+// the whole tree, overflow runs, counts, the free list, pages that belong to nobody or to two. Returns how many bytes
+// hold nothing: free pages, and what is left in pages of rows.
+Result<uint64_t> check_pages(const std::string& path, const RowCheck& row_is_good);
 
 }  // namespace kvcachefs

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <bit>
 #include <limits>
 
 #include <fmt/format.h>
@@ -27,6 +28,47 @@ T from_big_endian(ByteSpan bytes) {
   uint64_t value = 0;
   for (size_t i = 0; i < sizeof(T); ++i) value = value << 8 | static_cast<uint64_t>(bytes[i]);
   return static_cast<T>(value);
+}
+
+// 0xxxxxxx, 10xxxxxx and one more byte, 110xxxxx and two more, ... 11111111 and eight more: shorter is smaller.
+void ordered_varint(KeyBytes& out, uint64_t value) {
+  unsigned more = 0;
+  while (more < 8 && value >> (7 * (more + 1)) != 0) ++more;
+  const auto head = static_cast<uint8_t>(0xff00u >> more);  // `more` ones, then zeros
+  out.push_back(static_cast<std::byte>(more < 8 ? head | static_cast<uint8_t>(value >> (8 * more)) : head));
+  for (unsigned i = more; i-- > 0;) out.push_back(static_cast<std::byte>(value >> (8 * i)));
+}
+
+// Takes it off the front of `bytes`; false if there is none in its shortest form.
+bool take_ordered_varint(ByteSpan& bytes, uint64_t* value) {
+  if (bytes.empty()) return false;
+  const auto head = static_cast<uint8_t>(bytes[0]);
+  const auto more = static_cast<unsigned>(std::countl_one(head));
+  if (bytes.size() <= more) return false;
+  *value = more < 8 ? head & (0x7fu >> more) : 0;
+  for (unsigned i = 1; i <= more; ++i) *value = *value << 8 | static_cast<uint64_t>(bytes[i]);
+  bytes = bytes.subspan(more + 1);
+  return more == 0 || *value >> (7 * more) != 0;
+}
+
+void ordered_id(KeyBytes& out, ObjectId id) {
+  ordered_varint(out, id.value >> ObjectId::kNumberBits);
+  ordered_varint(out, id.number());
+}
+
+bool take_ordered_id(ByteSpan& bytes, ObjectId* id) {
+  uint64_t home = 0, number = 0;
+  if (!take_ordered_varint(bytes, &home) || !take_ordered_varint(bytes, &number)) return false;
+  if (home >> (64 - ObjectId::kNumberBits) != 0 || number >> ObjectId::kNumberBits != 0) return false;
+  id->value = home << ObjectId::kNumberBits | number;
+  return true;
+}
+
+// Rows are told from their keys.
+RecordContext context_of(ObjectId id) {
+  RecordContext context;
+  context.id = id;
+  return context;
 }
 
 std::unexpected<Error> bad_key(const char* table, ByteSpan key) {
@@ -78,16 +120,16 @@ uint32_t ObjectRow::nlink() const {
 
 KeyBytes name_key(NameKey key) {
   KeyBytes out;
-  out.reserve(16);
-  big_endian(out, key.parent.value);
+  out.reserve(24);
+  ordered_id(out, key.parent);
   big_endian(out, key.cookie);
   return out;
 }
 
 KeyBytes object_key(ObjectId id) {
   KeyBytes out;
-  out.reserve(8);
-  big_endian(out, id.value);
+  out.reserve(16);
+  ordered_id(out, id);
   return out;
 }
 
@@ -106,13 +148,18 @@ KeyBytes epoch_key(uint32_t epoch) {
 }
 
 Result<NameKey> parse_name_key(ByteSpan key) {
-  if (key.size() != 16) return bad_key("names", key);
-  return NameKey{{from_big_endian<uint64_t>(key)}, from_big_endian<uint64_t>(key.subspan(8))};
+  NameKey parsed;
+  ByteSpan rest = key;
+  if (!take_ordered_id(rest, &parsed.parent) || rest.size() != 8) return bad_key("names", key);
+  parsed.cookie = from_big_endian<uint64_t>(rest);
+  return parsed;
 }
 
 Result<ObjectId> parse_object_key(ByteSpan key) {
-  if (key.size() != 8) return bad_key("objects", key);
-  return ObjectId{from_big_endian<uint64_t>(key)};
+  ObjectId id;
+  ByteSpan rest = key;
+  if (!take_ordered_id(rest, &id) || !rest.empty()) return bad_key("objects", key);
+  return id;
 }
 
 Result<ExtentId> parse_extent_key(ByteSpan key) {
@@ -125,13 +172,11 @@ Result<uint32_t> parse_epoch_key(ByteSpan key) {
   return from_big_endian<uint32_t>(key.subspan(kEpochKeyPrefix.size()));
 }
 
-void encode_row(const NameRow& row, Bytes& out) {
+void encode_row(ObjectId parent, const NameRow& row, Bytes& out) {
   ByteWriter writer(out);
   for (const NameEntry& entry : row) {
-    encode_name(entry.name, writer);
-    writer.varint(entry.child.value >> ObjectId::kNumberBits);
-    writer.varint(entry.child.number());
-    writer.u8(static_cast<uint8_t>((entry.type_bits & kTypeMask) >> kTypeShift));
+    encode_name(entry.name, writer, static_cast<uint8_t>((entry.type_bits & kTypeMask) >> kTypeShift));
+    writer.svarint(static_cast<int64_t>(entry.child.value - parent.value));
   }
 }
 
@@ -140,7 +185,12 @@ void encode_row(const ObjectRow& row, Bytes& out) {
   // Most have no subdirectories: one byte for both.
   writer.varint(uint64_t{row.names} << 1 | (row.subdirectories > 0 ? 1 : 0));
   if (row.subdirectories > 0) writer.varint(row.subdirectories);
-  encode_object(row.object, writer);
+  encode_object(row.object, writer, context_of(row.object.id));
+}
+
+void encode_row(const SuccessorsRecord& row, Bytes& out) {
+  ByteWriter writer(out);
+  encode_successors(row, writer, context_of(row.id));
 }
 
 void encode_row(const ExtentUsage& row, Bytes& out) {
@@ -179,12 +229,12 @@ Result<NameRow> decode_name_row(NameKey key, ByteSpan value) {
   ByteReader in(value);
   while (in.ok() && !in.at_end()) {
     NameEntry entry;
-    auto name = decode_name(in);
+    uint8_t type = 0;
+    auto name = decode_name(in, &type);
     if (!name) return std::unexpected(std::move(name).error().at("index: a name"));
     entry.name = std::move(*name);
-    const uint64_t home = in.varint();
-    entry.child = ObjectId{home << ObjectId::kNumberBits | in.varint()};
-    entry.type_bits = static_cast<uint32_t>(in.u8()) << kTypeShift;
+    entry.child = ObjectId{key.parent.value + static_cast<uint64_t>(in.svarint())};
+    entry.type_bits = uint32_t{type} << kTypeShift;
     entry.cookie = key.cookie;
     row.push_back(std::move(entry));
   }
@@ -198,7 +248,7 @@ Result<ObjectRow> decode_object_row(ObjectId id, ByteSpan value, bool summary) {
   const uint64_t counts = in.varint();
   row.names = static_cast<uint32_t>(counts >> 1);
   if (counts & 1) row.subdirectories = static_cast<uint32_t>(in.varint());
-  auto object = decode_object(in, summary ? ObjectParts::kSummary : ObjectParts::kAll);
+  auto object = decode_object(in, summary ? ObjectParts::kSummary : ObjectParts::kAll, context_of(id));
   if (!object) return std::unexpected(std::move(object).error().at(fmt::format("index: object {:#x}", id.value)));
   row.object = std::move(*object);
   if (!in.ok() || (!summary && !in.at_end()) || row.object.id != id) return bad_row("a row of objects");
@@ -215,6 +265,13 @@ Result<ExtentUsage> decode_extent_row(ByteSpan value) {
   usage.object.value = in.varint();
   if (!in.ok() || !in.at_end() || kind > static_cast<uint8_t>(PlaceKind::kRaw)) return bad_row("a row of extents");
   return usage;
+}
+
+Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value) {
+  ByteReader in(value);
+  KVC_ASSIGN(SuccessorsRecord record, decode_successors(in, context_of(id)));
+  if (!in.at_end() || record.id != id) return bad_row("a row of successors");
+  return record;
 }
 
 Result<EpochHighs> decode_epoch_row(ByteSpan value) {

@@ -1,11 +1,13 @@
-// Keys and values of the index's tables. Keys are big endian, so that LMDB's order is the order of ids and cookies;
-// values are little endian like every format here. Private to the index: other formats never refer to these bytes, and
-// a change of them raises kIndexFormat, upon which an index of the old format is rebuilt.
+// Keys and values of the index's tables. Keys are of a form in which LMDB's order is the order of ids and cookies: `id`
+// is epoch (with the node ordinal above it) and number as ordered varints, big endian, whose leading one bits count the
+// bytes that follow the first; what has a fixed width is big endian. Values are little endian like every format here,
+// and told from their keys where that is shorter. Private to the index: other formats never refer to these bytes, and a
+// change of them raises kIndexFormat, upon which an index of the old format is rebuilt.
 //
-//   names       parent (8) cookie (8)  -> entries in name order: name, child, type
-//   objects     id (8)                 -> names and subdirectories that count into nlink, object as in the journal
+//   names       parent (id) cookie (8) -> entries in name order: name with the child's type, child as a difference
+//   objects     id                     -> names and subdirectories that count into nlink, object as in the journal
 //   extents     epoch (4) seq (8)      -> usage
-//   successors  id (8)                 -> record as in the journal
+//   successors  id                     -> record as in the journal
 //   meta        "identity", "state", "epoch" epoch (4)
 // The environment adds a checksum to every value (lmdb_env.h).
 #pragma once
@@ -21,7 +23,7 @@
 
 namespace kvcachefs {
 
-inline constexpr uint32_t kIndexFormat = 1;
+inline constexpr uint32_t kIndexFormat = 2;
 inline constexpr uint32_t kTypeMask = 0170000;  // S_IFMT
 
 struct NameKey {
@@ -72,15 +74,16 @@ extern const ByteSpan kIdentityKey;
 extern const ByteSpan kStateKey;
 extern const ByteSpan kEpochKeyPrefix;
 
-// From keys that a scan met; kCorrupt if they have another length.
+// From keys that a scan met; kCorrupt if they are not of that form.
 Result<NameKey> parse_name_key(ByteSpan key);
 Result<ObjectId> parse_object_key(ByteSpan key);
 Result<ExtentId> parse_extent_key(ByteSpan key);
 Result<uint32_t> parse_epoch_key(ByteSpan key);
 
-void encode_row(const NameRow& row, Bytes& out);
+void encode_row(ObjectId parent, const NameRow& row, Bytes& out);
 void encode_row(const ObjectRow& row, Bytes& out);
 void encode_row(const ExtentUsage& row, Bytes& out);
+void encode_row(const SuccessorsRecord& row, Bytes& out);
 void encode_row(const EpochHighs& row, Bytes& out);
 void encode_row(const CommittedState& row, Bytes& out);
 void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
@@ -90,6 +93,7 @@ Result<NameRow> decode_name_row(NameKey key, ByteSpan value);
 // `summary`: without checksums and inline bytes.
 Result<ObjectRow> decode_object_row(ObjectId id, ByteSpan value, bool summary = false);
 Result<ExtentUsage> decode_extent_row(ByteSpan value);
+Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value);
 Result<EpochHighs> decode_epoch_row(ByteSpan value);
 Result<CommittedState> decode_state_row(ByteSpan value);
 

@@ -108,8 +108,9 @@ Status read_checkpoint(Volume& volume, const FileIdentity& identity, const Check
   uint64_t records = 0;
   auto footer = checkpoint->read([&](ByteSpan payload) -> Status {
     ByteReader in(payload);
+    RecordContext context;
     while (!in.at_end()) {
-      KVC_ASSIGN(Record record, decode_record(in));
+      KVC_ASSIGN(Record record, decode_record(in, context));
       ++records;
       KVC_TRY(apply(std::move(record)));
     }

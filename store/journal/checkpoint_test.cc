@@ -129,6 +129,31 @@ TEST_F(CheckpointTest, ATakenNumberIsRefused) {
   EXPECT_EQ(CheckpointWriter::create(volume_, test_identity(), 5, {}).error().code, Code::kExists);
 }
 
+// As at a clean unmount: nothing was appended since, and the journal went on in a new file.
+TEST_F(CheckpointTest, RemoveCoveredTakesAFileThatEndsWhereItIsCovered) {
+  auto journal = JournalWriter::create(volume_, test_identity(3), "boot", 1 << 20);
+  ASSERT_TRUE((*journal)->append({{1}, {chunk_name(1)}}));
+  const JournalPosition inside = (*journal)->position();
+  ASSERT_TRUE((*journal)->append({{2}, {chunk_name(2)}}));
+  const JournalPosition end = (*journal)->position();
+  write(1, 5, 3);
+  auto keep = *find();
+  keep.header.covers = end;
+  ASSERT_TRUE(remove_covered(*volume_, test_identity(3), end, keep));
+  EXPECT_TRUE(volume_->files().contains(journal_path("node-a", 3, 0))) << "frames may still come to it";
+  ASSERT_TRUE((*journal)->rotate());
+  ASSERT_TRUE(remove_covered(*volume_, test_identity(3), inside, keep));
+  EXPECT_TRUE(volume_->files().contains(journal_path("node-a", 3, 0)));
+  ASSERT_TRUE(remove_covered(*volume_, test_identity(3), end, keep));
+  EXPECT_FALSE(volume_->files().contains(journal_path("node-a", 3, 0)));
+  ASSERT_TRUE((*journal)->append({{3}, {chunk_name(3)}}));
+  const auto replayed = replay_journals(*volume_, test_identity(3), end,
+                                        [](const Batch&, JournalPosition, bool) -> Status { return {}; });
+  ASSERT_TRUE(replayed);
+  EXPECT_EQ(replayed->batches, 1u);
+  EXPECT_TRUE(replayed->problems.empty());
+}
+
 TEST_F(CheckpointTest, RemoveCoveredLeavesWhatIsNeeded) {
   for (const uint32_t epoch : {1u, 2u, 3u}) {
     auto journal = JournalWriter::create(volume_, test_identity(epoch), "boot", 700);

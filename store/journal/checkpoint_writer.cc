@@ -32,6 +32,7 @@ struct CheckpointWriter::State {
   uint64_t written_bytes = 0;
   Bytes frames;   // not written yet
   Bytes payload;  // of the frame being filled; empty or the type byte and records
+  RecordContext context;  // of that frame
   CheckpointFooter footer;
   Hasher digest;
   bool failed = false;  // after an error only the destructor is left
@@ -55,6 +56,7 @@ struct CheckpointWriter::State {
     digest.update(payload);
     ++footer.frames;
     payload.clear();
+    context = {};
     return frames.size() >= kWriteBytes ? flush() : Status{};
   }
   Status complete();
@@ -92,7 +94,7 @@ Status CheckpointWriter::add(Record record) {
   if (state.failed) return fail(Code::kInvalid, state.temp_path + ": an earlier write of this checkpoint failed");
   if (state.payload.empty()) state.payload.push_back(static_cast<std::byte>(CheckpointFrame::kRecords));
   ByteWriter out(state.payload);
-  encode_record(record, out);
+  encode_record(record, state.context, out);
   ++state.footer.records;
   if (state.payload.size() < kFrameBytes) return {};
   Status status = state.end_frame();

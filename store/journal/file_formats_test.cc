@@ -1,4 +1,5 @@
 // Headers: VOLUME, pack extent, journal and checkpoint, and the framing.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -47,9 +48,9 @@ Status status_of(const Result<T>& result) {
   return {};
 }
 
-// As a program of version 2 would write it: the frozen first 24 bytes are good.
-Bytes of_version_2(Bytes bytes) {
-  bytes[8] = std::byte{2};
+// As a program of the next version would write it: the frozen first 24 bytes are good.
+Bytes of_next_version(Bytes bytes) {
+  bytes[8] = static_cast<std::byte>(kFormatVersion + 1);
   const uint64_t sum = checksum(ByteSpan(bytes).first(16));
   Bytes encoded;
   ByteWriter(encoded).u64(sum);
@@ -67,11 +68,12 @@ TEST(VolumeFile, RoundTripsAndRefusesDamage) {
 }
 
 TEST(VolumeFile, AnotherVersionOrParameterIsRefusedAsSuch) {
-  const auto newer = decode_volume_file(of_version_2(encode_volume_file(volume_header())));
+  const auto newer = decode_volume_file(of_next_version(encode_volume_file(volume_header())));
   ASSERT_FALSE(newer);
   EXPECT_EQ(newer.error().code, Code::kVersion);
-  EXPECT_NE(newer.error().message.find("format version 2, this program knows version 1"), std::string::npos)
-      << newer.error().message;
+  const std::string expected =
+      fmt::format("format version {}, this program knows version {}", kFormatVersion + 1, kFormatVersion);
+  EXPECT_NE(newer.error().message.find(expected), std::string::npos) << newer.error().message;
   VolumeHeader odd = volume_header();
   odd.unit_bytes *= 2;
   EXPECT_EQ(decode_volume_file(encode_volume_file(odd)).error().code, Code::kVersion);
@@ -114,7 +116,7 @@ TEST(JournalHeader, RoundTripsAndRefusesDamage) {
     EXPECT_EQ(decoded->header.boot_id, "boot");
     EXPECT_EQ(decoded->header.previous, header.previous);
     expect_damage_is_refused(bytes, [](const Bytes& damaged) { return status_of(decode_journal_header(damaged)); });
-    EXPECT_EQ(decode_journal_header(of_version_2(bytes)).error().code, Code::kVersion);
+    EXPECT_EQ(decode_journal_header(of_next_version(bytes)).error().code, Code::kVersion);
   }
 }
 
@@ -125,7 +127,7 @@ TEST(CheckpointHeader, RoundTripsAndRefusesDamage) {
   EXPECT_EQ(decoded->header.header.covers, (JournalPosition{3, 4, 500}));
   EXPECT_EQ(decoded->header.header.next_number, 99u);
   expect_damage_is_refused(bytes, [](const Bytes& damaged) { return status_of(decode_checkpoint_header(damaged)); });
-  EXPECT_EQ(decode_checkpoint_header(of_version_2(bytes)).error().code, Code::kVersion);
+  EXPECT_EQ(decode_checkpoint_header(of_next_version(bytes)).error().code, Code::kVersion);
 }
 
 TEST(Frame, ValidOnlyInItsOwnPlace) {

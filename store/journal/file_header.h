@@ -13,7 +13,7 @@
 namespace kvcachefs {
 
 // Written to VOLUME and every other file; this program reads and writes only this one.
-inline constexpr uint32_t kFormatVersion = 1;
+inline constexpr uint32_t kFormatVersion = 2;
 inline constexpr size_t kHeaderPreludeBytes = 24;
 inline constexpr size_t kMaxHeaderBytes = 4096;
 

@@ -119,8 +119,9 @@ Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const File
 Status read_checkpoint(Volume& volume, const FileIdentity& identity, const CheckpointInfo& which,
                        const std::function<Status(Record&&)>& apply);
 
-// Removes journal files wholly before `covered` and checkpoints older than `keep`; also empty journal/ and checkpoint/
-// directories of older epochs. Order: oldest first, so that a crash leaves no gap.
+// Removes journal files wholly before `covered` (the one it is in, too, if it ends there and a later one was begun) and
+// checkpoints older than `keep`; also empty journal/ and checkpoint/ directories of older epochs. Order: oldest first, so
+// that a crash leaves no gap.
 Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosition covered, const CheckpointInfo& keep);
 
 }  // namespace kvcachefs

@@ -1,6 +1,7 @@
 #include "store/journal/record_codec.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <limits>
@@ -24,12 +25,19 @@ enum class RecordType : uint8_t {
 };
 
 // Flag bytes. A bit that is not listed is refused: it may change the meaning of what follows.
-constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2, kAttributesKnown = 3;
-constexpr uint8_t kBodyHasChecksums = 1, kBodyHasInline = 2, kBodyQuarantined = 4, kBodyKnown = 7;
+constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2;
+constexpr uint8_t kAttributesOfDirectory = 4, kAttributesOfOther = 8;  // mode, uid, gid as the last ones of that kind
+constexpr uint8_t kAttributesCtimeIsMtime = 16, kAttributesAtimeIsBtime = 32, kAttributesKnown = 63;
+constexpr uint8_t kBodyHasChecksums = 1, kBodyHasInline = 2, kBodyQuarantined = 4;
+constexpr uint8_t kBodyNone = 8;  // alone: no bytes, version 0
+constexpr uint8_t kBodySameSize = 16, kBodyFirstVersion = 32, kBodyChecksumCount = 64, kBodyKnown = 127;
+// The high nibble of a name's byte belongs to what holds the name.
 constexpr uint8_t kNamePacked = 1, kNamePackedAtStart = 2, kNameKnown = 3;
+constexpr uint8_t kNameSameParent = 1;  // in the nibble, in a record
+constexpr int kNibbleShift = 4;
 // Place byte: kind in the low three bits, then these.
 constexpr uint8_t kPlaceKindMask = 7, kPlaceHasExtent = 8, kPlaceHasEpoch = 16, kPlaceHasLength = 32;
-constexpr uint8_t kOffsetZero = 0, kOffsetBlocks = 1, kOffsetBytes = 2;  // in the top two bits
+constexpr uint8_t kOffsetZero = 0, kOffsetBlocks = 1, kOffsetBytes = 2, kOffsetFollows = 3;  // in the top two bits
 constexpr int kOffsetShift = 6;
 
 // Shorter runs gain nothing after the bytes that describe them.
@@ -51,15 +59,6 @@ class Cursor {
     const uint64_t value = in_.varint();
     if (value > std::numeric_limits<uint32_t>::max()) refuse(fmt::format("{} {} is out of range", what, value));
     return static_cast<uint32_t>(value);
-  }
-  ObjectId id() {
-    const uint64_t home = in_.varint();
-    const uint64_t number = in_.varint();
-    if (home >> (64 - ObjectId::kNumberBits) || number >> ObjectId::kNumberBits) {
-      refuse(fmt::format("object id {}:{} is out of range", home, number));
-      return {};
-    }
-    return ObjectId{(home << ObjectId::kNumberBits) | number};
   }
   uint8_t flags(uint8_t known, const char* what) {
     const uint8_t value = in_.u8();
@@ -92,27 +91,43 @@ int64_t sum(int64_t base, int64_t delta) {
   return static_cast<int64_t>(static_cast<uint64_t>(base) + static_cast<uint64_t>(delta));
 }
 
-void put_id(ObjectId id, ByteWriter& out) {
-  out.varint(id.value >> ObjectId::kNumberBits);  // the epoch, with the node ordinal above it
-  out.varint(id.number());
-}
-
 void put_id_delta(ObjectId id, ObjectId base, ByteWriter& out) {
   out.svarint(static_cast<int64_t>(id.value - base.value));
 }
 ObjectId get_id_delta(Cursor& in, ObjectId base) { return ObjectId{base.value + static_cast<uint64_t>(in.svarint())}; }
 
-void put_attributes(const Attributes& attributes, ByteWriter& out) {
+// The id of a record, told from the one before it in the frame.
+void put_id(ObjectId id, RecordContext& context, ByteWriter& out) {
+  put_id_delta(id, context.id, out);
+  context.id = id;
+}
+ObjectId get_id(Cursor& in, RecordContext& context) { return context.id = get_id_delta(in, context.id); }
+
+RecordContext::Owner owner_of(const Attributes& attributes) {
+  return {attributes.mode, attributes.uid, attributes.gid};
+}
+
+void put_attributes(const Attributes& attributes, RecordContext& context, ByteWriter& out) {
+  const bool directory = S_ISDIR(attributes.mode);
+  RecordContext::Owner& last = directory ? context.directory : context.other;
+  const bool known = owner_of(attributes) == last;
+  const bool ctime = attributes.ctime_ns != attributes.mtime_ns, atime = attributes.atime_ns != attributes.btime_ns;
   out.u8(static_cast<uint8_t>((attributes.rdev ? kAttributesHaveRdev : 0) |
-                              (attributes.xattrs.empty() ? 0 : kAttributesHaveXattrs)));
-  out.varint(attributes.mode);
-  out.varint(attributes.uid);
-  out.varint(attributes.gid);
+                              (attributes.xattrs.empty() ? 0 : kAttributesHaveXattrs) |
+                              (known ? (directory ? kAttributesOfDirectory : kAttributesOfOther) : 0) |
+                              (ctime ? 0 : kAttributesCtimeIsMtime) | (atime ? 0 : kAttributesAtimeIsBtime)));
+  if (!known) {
+    out.varint(attributes.mode);
+    out.varint(attributes.uid);
+    out.varint(attributes.gid);
+    last = owner_of(attributes);
+  }
   if (attributes.rdev) out.varint(attributes.rdev);
-  out.svarint(attributes.btime_ns);
+  out.svarint(difference(attributes.btime_ns, context.btime_ns));
   out.svarint(difference(attributes.mtime_ns, attributes.btime_ns));
-  out.svarint(difference(attributes.ctime_ns, attributes.mtime_ns));
-  out.svarint(difference(attributes.atime_ns, attributes.btime_ns));
+  if (ctime) out.svarint(difference(attributes.ctime_ns, attributes.mtime_ns));
+  if (atime) out.svarint(difference(attributes.atime_ns, attributes.btime_ns));
+  context.btime_ns = attributes.btime_ns;
   if (attributes.xattrs.empty()) return;
   out.varint(attributes.xattrs.size());
   for (const Xattr& xattr : attributes.xattrs) {
@@ -121,17 +136,31 @@ void put_attributes(const Attributes& attributes, ByteWriter& out) {
   }
 }
 
-Attributes get_attributes(Cursor& in) {
-  Attributes attributes;
-  const uint8_t flags = in.flags(kAttributesKnown, "attribute");
+void get_owner(Cursor& in, uint8_t flags, RecordContext& context, Attributes& attributes) {
+  constexpr uint8_t kBoth = kAttributesOfDirectory | kAttributesOfOther;
+  if ((flags & kBoth) == kBoth) in.refuse("attributes are told from two others");
+  if (flags & kBoth) {
+    const RecordContext::Owner& last = flags & kAttributesOfDirectory ? context.directory : context.other;
+    attributes.mode = last.mode;
+    attributes.uid = last.uid;
+    attributes.gid = last.gid;
+    return;
+  }
   attributes.mode = in.varint32("mode");
   attributes.uid = in.varint32("uid");
   attributes.gid = in.varint32("gid");
+  (S_ISDIR(attributes.mode) ? context.directory : context.other) = owner_of(attributes);
+}
+
+Attributes get_attributes(Cursor& in, RecordContext& context) {
+  Attributes attributes;
+  const uint8_t flags = in.flags(kAttributesKnown, "attribute");
+  get_owner(in, flags, context, attributes);
   if (flags & kAttributesHaveRdev) attributes.rdev = in.varint32("device number");
-  attributes.btime_ns = in.svarint();
+  attributes.btime_ns = context.btime_ns = sum(context.btime_ns, in.svarint());
   attributes.mtime_ns = sum(attributes.btime_ns, in.svarint());
-  attributes.ctime_ns = sum(attributes.mtime_ns, in.svarint());
-  attributes.atime_ns = sum(attributes.btime_ns, in.svarint());
+  attributes.ctime_ns = flags & kAttributesCtimeIsMtime ? attributes.mtime_ns : sum(attributes.mtime_ns, in.svarint());
+  attributes.atime_ns = flags & kAttributesAtimeIsBtime ? attributes.btime_ns : sum(attributes.btime_ns, in.svarint());
   if (!(flags & kAttributesHaveXattrs)) return attributes;
   const uint64_t count = in.varint();
   for (uint64_t i = 0; i < count && in.ok(); ++i) {  // grows with what was really read, whatever `count` says
@@ -145,12 +174,23 @@ Attributes get_attributes(Cursor& in) {
 
 uint64_t default_length(PlaceKind kind, uint64_t size_bytes) { return kind == PlaceKind::kNone ? 0 : size_bytes; }
 
+// Packs are filled one body behind the other.
+void note_place(const Place& place, RecordContext& context) {
+  context.extent = place.extent;
+  context.next_offset = (place.offset + place.length + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+}
+
 // `home` is the epoch of the object, the usual one of its extent; `size_bytes` its size, the usual length.
-void put_place(const Place& place, uint32_t home, uint64_t size_bytes, ByteWriter& out) {
-  const bool extent = place.extent.epoch != 0 || place.extent.seq != 0;
+void put_place(const Place& place, uint32_t home, uint64_t size_bytes, RecordContext& context, ByteWriter& out) {
+  const bool any = place.extent.epoch != 0 || place.extent.seq != 0;
+  const bool follows = any && place.extent == context.extent && place.offset == context.next_offset;
+  const bool extent = any && !follows;
   const bool epoch = extent && place.extent.epoch != home;
   const bool length = place.length != default_length(place.kind, size_bytes);
-  const uint8_t form = place.offset == 0 ? kOffsetZero : place.offset % kBlockBytes == 0 ? kOffsetBlocks : kOffsetBytes;
+  const uint8_t form = follows                            ? kOffsetFollows
+                       : place.offset == 0                ? kOffsetZero
+                       : place.offset % kBlockBytes == 0 ? kOffsetBlocks
+                                                          : kOffsetBytes;
   out.u8(static_cast<uint8_t>(static_cast<uint8_t>(place.kind) | (extent ? kPlaceHasExtent : 0) |
                               (epoch ? kPlaceHasEpoch : 0) | (length ? kPlaceHasLength : 0) | (form << kOffsetShift)));
   if (epoch) out.varint(place.extent.epoch);
@@ -158,10 +198,11 @@ void put_place(const Place& place, uint32_t home, uint64_t size_bytes, ByteWrite
   if (form == kOffsetBlocks) out.varint(place.offset / kBlockBytes);
   if (form == kOffsetBytes) out.varint(place.offset);
   if (length) out.varint(place.length);
+  if (any) note_place(place, context);
 }
 
 uint64_t get_offset(Cursor& in, uint8_t form) {
-  if (form == kOffsetZero) return 0;
+  if (form == kOffsetZero || form == kOffsetFollows) return 0;
   const uint64_t value = in.varint();
   if (form == kOffsetBytes) return value;
   if (value > std::numeric_limits<uint64_t>::max() / kBlockBytes) {
@@ -171,13 +212,13 @@ uint64_t get_offset(Cursor& in, uint8_t form) {
   return value * kBlockBytes;
 }
 
-Place get_place(Cursor& in, uint32_t home, uint64_t size_bytes) {
+Place get_place(Cursor& in, uint32_t home, uint64_t size_bytes, RecordContext& context) {
   Place place;
   const uint8_t head = in.u8();
   const uint8_t kind = head & kPlaceKindMask;
   const uint8_t form = static_cast<uint8_t>(head >> kOffsetShift);
-  if (kind > static_cast<uint8_t>(PlaceKind::kRaw) || form > kOffsetBytes ||
-      ((head & kPlaceHasEpoch) && !(head & kPlaceHasExtent))) {
+  if (kind > static_cast<uint8_t>(PlaceKind::kRaw) || ((head & kPlaceHasEpoch) && !(head & kPlaceHasExtent)) ||
+      ((head & kPlaceHasExtent) && form == kOffsetFollows)) {
     in.refuse_version(fmt::format("place {:#x}", head));
     return place;
   }
@@ -187,29 +228,44 @@ Place get_place(Cursor& in, uint32_t home, uint64_t size_bytes) {
     place.extent.seq = in.varint();
   }
   place.offset = get_offset(in, form);
+  if (form == kOffsetFollows) {
+    place.extent = context.extent;
+    place.offset = context.next_offset;
+  }
   place.length = head & kPlaceHasLength ? in.varint() : default_length(place.kind, size_bytes);
+  if (place.extent.epoch != 0 || place.extent.seq != 0) note_place(place, context);
   return place;
 }
 
-void put_body(const Body& body, uint32_t home, ByteWriter& out) {
+bool is_none(const Body& body) {
+  return body.size_bytes == 0 && body.version == 0 && body.place == Place{} && body.checksums.empty() &&
+         body.inline_bytes.empty() && !body.quarantined;
+}
+
+// One a unit; not for raw bodies and damaged ones.
+uint64_t usual_checksums(uint64_t size_bytes) { return size_bytes / kUnitBytes + (size_bytes % kUnitBytes ? 1 : 0); }
+
+void put_body(const Body& body, uint32_t home, RecordContext& context, ByteWriter& out) {
+  if (is_none(body)) return out.u8(kBodyNone);
+  const bool size = body.size_bytes != context.size_bytes;
+  const bool count = !body.checksums.empty() && body.checksums.size() != usual_checksums(body.size_bytes);
   out.u8(static_cast<uint8_t>((body.checksums.empty() ? 0 : kBodyHasChecksums) |
                               (body.inline_bytes.empty() ? 0 : kBodyHasInline) |
-                              (body.quarantined ? kBodyQuarantined : 0)));
-  out.varint(body.size_bytes);
-  out.varint(body.version);
-  put_place(body.place, home, body.size_bytes, out);
-  if (!body.checksums.empty()) {
-    out.varint(body.checksums.size());
-    for (const uint64_t checksum : body.checksums) out.u64(checksum);
-  }
+                              (body.quarantined ? kBodyQuarantined : 0) | (size ? 0 : kBodySameSize) |
+                              (body.version == 1 ? kBodyFirstVersion : 0) | (count ? kBodyChecksumCount : 0)));
+  if (size) out.varint(body.size_bytes);
+  context.size_bytes = body.size_bytes;
+  if (body.version != 1) out.varint(body.version);
+  put_place(body.place, home, body.size_bytes, context, out);
+  if (count) out.varint(body.checksums.size());
+  for (const uint64_t checksum : body.checksums) out.u64(checksum);
   if (!body.inline_bytes.empty()) {
     out.varint(body.inline_bytes.size());
     out.raw(body.inline_bytes);
   }
 }
 
-void get_checksums(Cursor& in, std::vector<uint64_t>& checksums) {
-  const uint64_t count = in.varint();
+void get_checksums(Cursor& in, uint64_t count, std::vector<uint64_t>& checksums) {
   if (count > in.in().left() / sizeof(uint64_t)) {
     in.refuse(fmt::format("{} checksums in {} bytes", count, in.in().left()));
     return;
@@ -218,15 +274,23 @@ void get_checksums(Cursor& in, std::vector<uint64_t>& checksums) {
   for (uint64_t i = 0; i < count; ++i) checksums.push_back(in.u64());
 }
 
-Body get_body(Cursor& in, uint32_t home, ObjectParts parts) {
+Body get_body(Cursor& in, uint32_t home, ObjectParts parts, RecordContext& context) {
   Body body;
   const uint8_t flags = in.flags(kBodyKnown, "body");
+  if (flags & kBodyNone) {
+    if (flags != kBodyNone) in.refuse(fmt::format("body flags {:#x} contradict each other", flags));
+    return body;
+  }
+  if ((flags & kBodyChecksumCount) && !(flags & kBodyHasChecksums)) in.refuse("body counts checksums it has not");
   body.quarantined = flags & kBodyQuarantined;
-  body.size_bytes = in.varint();
-  body.version = in.varint32("body version");
-  body.place = get_place(in, home, body.size_bytes);
+  body.size_bytes = context.size_bytes = flags & kBodySameSize ? context.size_bytes : in.varint();
+  body.version = flags & kBodyFirstVersion ? 1 : in.varint32("body version");
+  body.place = get_place(in, home, body.size_bytes, context);
   if (parts == ObjectParts::kSummary || !in.ok()) return body;
-  if (flags & kBodyHasChecksums) get_checksums(in, body.checksums);
+  if (flags & kBodyHasChecksums) {
+    const uint64_t count = flags & kBodyChecksumCount ? in.varint() : usual_checksums(body.size_bytes);
+    get_checksums(in, count, body.checksums);
+  }
   if ((flags & kBodyHasInline) && in.ok()) {
     const ByteSpan bytes = in.in().raw(in.varint());
     body.inline_bytes.assign(bytes.begin(), bytes.end());
@@ -234,12 +298,18 @@ Body get_body(Cursor& in, uint32_t home, ObjectParts parts) {
   return body;
 }
 
-ObjectRecord get_object(Cursor& in, ObjectParts parts) {
+ObjectRecord get_object(Cursor& in, ObjectParts parts, RecordContext& context) {
   ObjectRecord object;
-  object.id = in.id();
-  object.attributes = get_attributes(in);
-  if (in.ok()) object.body = get_body(in, object.id.epoch(), parts);
+  object.id = get_id(in, context);
+  object.attributes = get_attributes(in, context);
+  if (in.ok()) object.body = get_body(in, object.id.epoch(), parts, context);
   return object;
+}
+
+void put_object(const ObjectRecord& object, RecordContext& context, ByteWriter& out) {
+  put_id(object.id, context, out);
+  put_attributes(object.attributes, context, out);
+  put_body(object.body, object.id.epoch(), context, out);
 }
 
 bool is_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); }
@@ -262,8 +332,9 @@ HexRun find_hex_run(std::string_view name) {
   return best;
 }
 
-std::string get_name(Cursor& in) {
-  const uint8_t flags = in.flags(kNameKnown, "name");
+std::string get_name(Cursor& in, uint8_t* nibble) {
+  const uint8_t flags = in.flags(kNameKnown | 0xf0, "name");
+  *nibble = static_cast<uint8_t>(flags >> kNibbleShift);
   const uint64_t length = in.varint();
   uint64_t start = 0, pairs = 0;
   if (flags & kNamePacked) {
@@ -290,13 +361,25 @@ std::string get_name(Cursor& in) {
   return name;
 }
 
-SuccessorsRecord get_successors(Cursor& in) {
-  SuccessorsRecord record;
-  record.id = in.id();
-  record.predecessor = in.id();
-  const uint64_t count = in.varint();
+void put_successors(const SuccessorsRecord& record, RecordContext& context, ByteWriter& out) {
+  put_id(record.id, context, out);
+  out.varint(uint64_t{record.successors.size()} << 1 | (record.predecessor.valid() ? 1 : 0));
+  if (record.predecessor.valid()) put_id_delta(record.predecessor, record.id, out);
   ObjectId last = record.id;
-  for (uint64_t i = 0; i < count && in.ok(); ++i) {
+  for (const auto& [id, seen] : record.successors) {
+    put_id_delta(id, last, out);
+    out.varint(seen);
+    last = id;
+  }
+}
+
+SuccessorsRecord get_successors(Cursor& in, RecordContext& context) {
+  SuccessorsRecord record;
+  record.id = get_id(in, context);
+  const uint64_t head = in.varint();
+  if (head & 1) record.predecessor = get_id_delta(in, record.id);
+  ObjectId last = record.id;
+  for (uint64_t i = 0; i < head >> 1 && in.ok(); ++i) {
     last = get_id_delta(in, last);
     const uint32_t seen = in.varint32("successor count");
     record.successors.emplace_back(last, seen);
@@ -305,25 +388,26 @@ SuccessorsRecord get_successors(Cursor& in) {
 }
 
 struct RecordEncoder {
+  RecordContext& context;
   ByteWriter& out;
   void type(RecordType type) { out.u8(static_cast<uint8_t>(type)); }
 
   void operator()(const PutRecord& record) {
     type(RecordType::kPut);
-    encode_object(record.object, out);
+    put_object(record.object, context, out);
   }
   void operator()(const AttributesRecord& record) {
     type(RecordType::kAttributes);
-    put_id(record.id, out);
-    put_attributes(record.attributes, out);
+    put_id(record.id, context, out);
+    put_attributes(record.attributes, context, out);
   }
   void operator()(const NameRecord& record) { name(RecordType::kName, record.parent, record.child, record.name); }
   void operator()(const UnnameRecord& record) { name(RecordType::kUnname, record.parent, record.child, record.name); }
   void operator()(const MoveRecord& record) {
     type(RecordType::kMove);
-    put_id(record.id, out);
+    put_id(record.id, context, out);
     out.varint(record.version);
-    put_place(record.place, record.id.epoch(), 0, out);
+    put_place(record.place, record.id.epoch(), 0, context, out);
   }
   void operator()(const TouchRecord& record) {
     type(RecordType::kTouch);
@@ -339,32 +423,42 @@ struct RecordEncoder {
   }
   void operator()(const SuccessorsRecord& record) {
     type(RecordType::kSuccessors);
-    encode_successors(record, out);
+    put_successors(record, context, out);
   }
   void operator()(const SyncedRecord&) { type(RecordType::kSynced); }
 
   void name(RecordType which, ObjectId parent, ObjectId child, std::string_view text) {
     type(which);
-    put_id(parent, out);
-    put_id(child, out);
-    encode_name(text, out);
+    const ObjectId before = context.id;  // often the directory just made
+    put_id(child, context, out);
+    const bool same = parent == context.parent;
+    encode_name(text, out, same ? kNameSameParent : 0);
+    if (!same) put_id_delta(parent, before, out);
+    context.parent = parent;
   }
 };
 
 template <class T>
-T get_naming(Cursor& in) {
+T get_naming(Cursor& in, RecordContext& context) {
   T record;
-  record.parent = in.id();
-  record.child = in.id();
-  if (in.ok()) record.name = get_name(in);
+  const ObjectId before = context.id;
+  record.child = get_id(in, context);
+  if (!in.ok()) return record;
+  uint8_t nibble = 0;
+  record.name = get_name(in, &nibble);
+  if (nibble & static_cast<uint8_t>(~kNameSameParent)) {
+    in.refuse_version(fmt::format("name flags {:#x}", nibble << kNibbleShift));
+  }
+  if (!(nibble & kNameSameParent)) context.parent = get_id_delta(in, before);
+  record.parent = context.parent;
   return record;
 }
 
-MoveRecord get_move(Cursor& in) {
+MoveRecord get_move(Cursor& in, RecordContext& context) {
   MoveRecord record;
-  record.id = in.id();
+  record.id = get_id(in, context);
   record.version = in.varint32("body version");
-  record.place = get_place(in, record.id.epoch(), 0);
+  record.place = get_place(in, record.id.epoch(), 0, context);
   return record;
 }
 
@@ -381,10 +475,10 @@ TouchRecord get_touch(Cursor& in) {
   return record;
 }
 
-AttributesRecord get_attributes_record(Cursor& in) {
+AttributesRecord get_attributes_record(Cursor& in, RecordContext& context) {
   AttributesRecord record;
-  record.id = in.id();
-  record.attributes = get_attributes(in);
+  record.id = get_id(in, context);
+  record.attributes = get_attributes(in, context);
   return record;
 }
 
@@ -393,15 +487,15 @@ struct NamedRecord {
   const char* what;
 };
 
-NamedRecord get_typed(RecordType type, Cursor& in) {
+NamedRecord get_typed(RecordType type, Cursor& in, RecordContext& context) {
   switch (type) {
-    case RecordType::kPut: return {PutRecord{get_object(in, ObjectParts::kAll)}, "put record"};
-    case RecordType::kAttributes: return {get_attributes_record(in), "attributes record"};
-    case RecordType::kName: return {get_naming<NameRecord>(in), "name record"};
-    case RecordType::kUnname: return {get_naming<UnnameRecord>(in), "unname record"};
-    case RecordType::kMove: return {get_move(in), "move record"};
+    case RecordType::kPut: return {PutRecord{get_object(in, ObjectParts::kAll, context)}, "put record"};
+    case RecordType::kAttributes: return {get_attributes_record(in, context), "attributes record"};
+    case RecordType::kName: return {get_naming<NameRecord>(in, context), "name record"};
+    case RecordType::kUnname: return {get_naming<UnnameRecord>(in, context), "unname record"};
+    case RecordType::kMove: return {get_move(in, context), "move record"};
     case RecordType::kTouch: return {get_touch(in), "touch record"};
-    case RecordType::kSuccessors: return {get_successors(in), "successors record"};
+    case RecordType::kSuccessors: return {get_successors(in, context), "successors record"};
     case RecordType::kSynced: return {SyncedRecord{}, "synced record"};
   }
   in.refuse_version(fmt::format("record type {}", static_cast<unsigned>(type)));
@@ -418,22 +512,21 @@ Result<ByteSpan> next_record(ByteReader& in) {
 
 }  // namespace
 
-void encode_object(const ObjectRecord& object, ByteWriter& out) {
-  put_id(object.id, out);
-  put_attributes(object.attributes, out);
-  put_body(object.body, object.id.epoch(), out);
+void encode_object(const ObjectRecord& object, ByteWriter& out, RecordContext context) {
+  put_object(object, context, out);
 }
 
-Result<ObjectRecord> decode_object(ByteReader& in, ObjectParts parts) {
+Result<ObjectRecord> decode_object(ByteReader& in, ObjectParts parts, RecordContext context) {
   Cursor cursor(in);
-  ObjectRecord object = get_object(cursor, parts);
+  ObjectRecord object = get_object(cursor, parts, context);
   KVC_TRY(cursor.end("object"));
   return object;
 }
 
-void encode_name(std::string_view name, ByteWriter& out) {
+void encode_name(std::string_view name, ByteWriter& out, uint8_t nibble) {
   const HexRun run = find_hex_run(name);
-  out.u8(static_cast<uint8_t>((run.pairs ? kNamePacked : 0) | (run.pairs && run.start == 0 ? kNamePackedAtStart : 0)));
+  out.u8(static_cast<uint8_t>((run.pairs ? kNamePacked : 0) | (run.pairs && run.start == 0 ? kNamePackedAtStart : 0) |
+                              nibble << kNibbleShift));
   out.varint(name.size());
   if (run.pairs == 0) {
     out.raw(as_bytes(name));
@@ -449,47 +542,40 @@ void encode_name(std::string_view name, ByteWriter& out) {
   out.raw(as_bytes(name.substr(run.start + 2 * run.pairs)));
 }
 
-Result<std::string> decode_name(ByteReader& in) {
+Result<std::string> decode_name(ByteReader& in, uint8_t* nibble) {
   Cursor cursor(in);
-  std::string name = get_name(cursor);
+  uint8_t ignored = 0;
+  std::string name = get_name(cursor, nibble != nullptr ? nibble : &ignored);
   KVC_TRY(cursor.end("name"));
   return name;
 }
 
-void encode_successors(const SuccessorsRecord& record, ByteWriter& out) {
-  put_id(record.id, out);
-  put_id(record.predecessor, out);
-  out.varint(record.successors.size());
-  ObjectId last = record.id;
-  for (const auto& [id, seen] : record.successors) {
-    put_id_delta(id, last, out);
-    out.varint(seen);
-    last = id;
-  }
+void encode_successors(const SuccessorsRecord& record, ByteWriter& out, RecordContext context) {
+  put_successors(record, context, out);
 }
 
-Result<SuccessorsRecord> decode_successors(ByteReader& in) {
+Result<SuccessorsRecord> decode_successors(ByteReader& in, RecordContext context) {
   Cursor cursor(in);
-  SuccessorsRecord record = get_successors(cursor);
+  SuccessorsRecord record = get_successors(cursor, context);
   KVC_TRY(cursor.end("successors"));
   return record;
 }
 
-void encode_record(const Record& record, ByteWriter& out) {
+void encode_record(const Record& record, RecordContext& context, ByteWriter& out) {
   Bytes bytes;
   bytes.reserve(kUsualRecordBytes);
   ByteWriter body(bytes);
-  std::visit(RecordEncoder{body}, record);
+  std::visit(RecordEncoder{context, body}, record);
   out.varint(bytes.size());
   out.raw(bytes);
 }
 
-Result<Record> decode_record(ByteReader& in) {
+Result<Record> decode_record(ByteReader& in, RecordContext& context) {
   KVC_ASSIGN(const ByteSpan bytes, next_record(in));
   ByteReader reader(bytes);
   Cursor cursor(reader);
   const auto type = static_cast<RecordType>(cursor.u8());
-  NamedRecord named = get_typed(type, cursor);
+  NamedRecord named = get_typed(type, cursor, context);
   KVC_TRY(cursor.end(named.what));
   if (!reader.at_end()) {
     return fail(Code::kCorrupt, fmt::format("{}: {} bytes follow its end", named.what, reader.left()));
@@ -497,11 +583,21 @@ Result<Record> decode_record(ByteReader& in) {
   return std::move(named.record);
 }
 
+namespace {
+// What is born is mostly born shortly before its batch.
+RecordContext context_of(Stamp stamp) {
+  RecordContext context;
+  context.btime_ns = static_cast<int64_t>(stamp.value);
+  return context;
+}
+}  // namespace
+
 void encode_batch(const Batch& batch, Bytes& out) {
   ByteWriter writer(out);
   writer.u64(batch.stamp.value);
   writer.varint(batch.records.size());
-  for (const Record& record : batch.records) encode_record(record, writer);
+  RecordContext context = context_of(batch.stamp);
+  for (const Record& record : batch.records) encode_record(record, context, writer);
 }
 
 Result<Batch> decode_batch(ByteSpan payload) {
@@ -512,8 +608,9 @@ Result<Batch> decode_batch(ByteSpan payload) {
   if (!in.ok() || count > in.left() / 2) {
     return fail(Code::kCorrupt, fmt::format("batch: {} records in {} bytes", count, payload.size()));
   }
+  RecordContext context = context_of(batch.stamp);
   for (uint64_t i = 0; i < count; ++i) {
-    auto record = decode_record(in);
+    auto record = decode_record(in, context);
     if (!record) return std::unexpected(std::move(record).error().at(fmt::format("batch record {}", i)));
     batch.records.push_back(std::move(*record));
   }

@@ -15,26 +15,45 @@
 
 namespace kvcachefs {
 
-// An object (without nlink) as it stands in a PUT record and in an index row. Self-delimiting.
-void encode_object(const ObjectRecord& object, ByteWriter& out);
+// What records are told from: the ones before them in the same frame or, at its beginning, these values. Both sides
+// keep one, and every record changes it.
+struct RecordContext {
+  struct Owner {
+    uint32_t mode = 0, uid = 0, gid = 0;
+    bool operator==(const Owner&) const = default;
+  };
+  ObjectId id;      // of the last put, attributes, move or successors record, or the last child of a name
+  ObjectId parent;  // of the last name
+  Owner directory{0040755, 0, 0};
+  Owner other{0100644, 0, 0};
+  int64_t btime_ns = 0;  // in a batch at first its stamp
+  uint64_t size_bytes = 0;
+  ExtentId extent;  // of the last place in one, with the next block behind it
+  uint64_t next_offset = 0;
+};
+
+// An object (without nlink) as it stands in a PUT record and in an index row. Self-delimiting. An index row is told
+// from its key: a context with that id.
+void encode_object(const ObjectRecord& object, ByteWriter& out, RecordContext context = {});
 
 enum class ObjectParts : uint8_t {
   kAll,
   kSummary,  // no checksums and no inline bytes; the reader is left in front of them
 };
-Result<ObjectRecord> decode_object(ByteReader& in, ObjectParts parts = ObjectParts::kAll);
+Result<ObjectRecord> decode_object(ByteReader& in, ObjectParts parts = ObjectParts::kAll, RecordContext context = {});
 
 // A name, its longest run of lower-case hex digits packed in nibbles: 64 digits and ".bin" take 39 bytes. Exactly
-// reversible for every byte string; the same name always has the same bytes.
-void encode_name(std::string_view name, ByteWriter& out);
-Result<std::string> decode_name(ByteReader& in);
+// reversible for every byte string; the same name always has the same bytes. Its first byte has four bits to spare for
+// what holds the name: `nibble`.
+void encode_name(std::string_view name, ByteWriter& out, uint8_t nibble = 0);
+Result<std::string> decode_name(ByteReader& in, uint8_t* nibble = nullptr);
 
-void encode_successors(const SuccessorsRecord& record, ByteWriter& out);
-Result<SuccessorsRecord> decode_successors(ByteReader& in);
+void encode_successors(const SuccessorsRecord& record, ByteWriter& out, RecordContext context = {});
+Result<SuccessorsRecord> decode_successors(ByteReader& in, RecordContext context = {});
 
 // One record with its length in front.
-void encode_record(const Record& record, ByteWriter& out);
-Result<Record> decode_record(ByteReader& in);
+void encode_record(const Record& record, RecordContext& context, ByteWriter& out);
+Result<Record> decode_record(ByteReader& in, RecordContext& context);
 
 // The payload of a journal frame.
 void encode_batch(const Batch& batch, Bytes& out);

@@ -27,6 +27,15 @@ Status remove_below(Volume& volume, const std::string& directory, std::string_vi
   return any ? volume.sync_directory(directory) : Status{};
 }
 
+// Seq of the first file of that epoch that is still needed: the one of the position, unless it ends there and there is a
+// later one, which links to just that end.
+Result<uint64_t> first_needed(Volume& volume, const FileIdentity& identity, JournalPosition covered) {
+  KVC_ASSIGN(const auto seqs, list_seqs(volume, journal_directory(identity.node, covered.epoch), ".log"));
+  if (seqs.empty() || seqs.back() <= covered.seq) return covered.seq;
+  const auto file = volume.info(journal_path(identity.node, covered.epoch, covered.seq));
+  return covered.seq + (file && file->size_bytes == covered.offset ? 1 : 0);
+}
+
 // Of an epoch that is over: nothing will be put there any more.
 Status remove_if_empty(Volume& volume, const std::string& directory) {
   auto entries = volume.list(directory);
@@ -51,8 +60,10 @@ Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosit
   for (const uint32_t epoch : epochs) {
     const std::string journals = journal_directory(identity.node, epoch);
     const std::string checkpoints = checkpoint_directory(identity.node, epoch);
-    if (epoch <= covered.epoch) {
-      KVC_TRY(remove_below(volume, journals, ".log", epoch < covered.epoch ? kAll : covered.seq));
+    if (epoch < covered.epoch) KVC_TRY(remove_below(volume, journals, ".log", kAll));
+    if (epoch == covered.epoch) {
+      KVC_ASSIGN(const uint64_t end, first_needed(volume, identity, covered));
+      KVC_TRY(remove_below(volume, journals, ".log", end));
     }
     if (epoch <= keep.epoch) {
       const uint64_t end = epoch < keep.epoch ? kAll : keep.seq;

@@ -23,7 +23,7 @@ std::string random_hex(TestRandom& random, size_t length) {
 
 Attributes random_attributes(TestRandom& random) {
   Attributes a;
-  a.mode = random.one_in(3) ? static_cast<uint32_t>(random.any()) : 0100644;
+  a.mode = random.one_in(3) ? static_cast<uint32_t>(random.any()) : random.one_in(2) ? 0040755 : 0100644;
   a.uid = random.one_in(3) ? static_cast<uint32_t>(random.any()) : 1000;
   a.gid = random.one_in(3) ? static_cast<uint32_t>(random.any()) : 1000;
   if (random.one_in(4)) a.rdev = static_cast<uint32_t>(random.any());
@@ -37,6 +37,7 @@ Attributes random_attributes(TestRandom& random) {
     a.mtime_ns = a.btime_ns + static_cast<int64_t>(random.below(100000000));
     a.ctime_ns = a.mtime_ns + static_cast<int64_t>(random.below(1000000));
     a.atime_ns = a.btime_ns;
+    if (random.one_in(2)) a.ctime_ns = a.mtime_ns;
   }
   if (random.one_in(4)) {
     for (uint64_t i = random.below(4); i > 0; --i) {
@@ -92,6 +93,14 @@ ObjectRecord random_object(TestRandom& random) {
   object.id = random_id(random);
   object.attributes = random_attributes(random);
   Body& body = object.body;
+  if (random.one_in(4)) return object;
+  if (random.one_in(3)) {  // one behind the other, as chunks of a kind are
+    body.size_bytes = 5000;
+    body.version = 1;
+    body.place = {PlaceKind::kPacked, {3, 1}, kBlockBytes * (1 + 2 * random.below(3)), 5000};
+    body.checksums = {random.next()};
+    return object;
+  }
   body.size_bytes = random.any();
   body.version = static_cast<uint32_t>(random.any());
   body.place = random_place(random, object.id.epoch(), body.size_bytes);

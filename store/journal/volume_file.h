@@ -8,6 +8,7 @@
 #include "store/base/result.h"
 #include "store/base/types.h"
 #include "store/base/units.h"
+#include "store/journal/file_header.h"
 
 namespace kvcachefs {
 
@@ -16,9 +17,9 @@ inline constexpr size_t kVolumeFileBytes = kBlockBytes;
 
 struct VolumeHeader {
   std::array<std::byte, 16> uuid{};
-  uint32_t format_version = 1;  // set by decode; encode always writes the version of this program
+  uint32_t format_version = kFormatVersion;  // set by decode; encode always writes the version of this program
   Stamp created_stamp;
-  // Parameters that the layout depends on. Fixed in format 1, recorded so that a change is noticed.
+  // Parameters that the layout depends on. Fixed, recorded so that a change is noticed.
   uint32_t pack_alignment_bytes = static_cast<uint32_t>(kBlockBytes);
   uint32_t unit_bytes = static_cast<uint32_t>(kUnitBytes);
   bool operator==(const VolumeHeader&) const = default;

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
@@ -62,10 +63,14 @@ void TestStore::settle() {
 template <class T, class Call>
 Result<T> TestStore::wait(Call call) {
   std::optional<Result<T>> result;
-  call([&](Result<T> answer) { result = std::move(answer); });
-  for (int i = 0; i < 100'000 && !result; ++i)
+  std::atomic<bool> answered{false};  // reads complete on a thread of the volume
+  call([&](Result<T> answer) {
+    result = std::move(answer);
+    answered = true;
+  });
+  for (int i = 0; i < 100'000 && !answered; ++i)
     if (!store_->pump()) usleep(100);
-  if (!result) {
+  if (!answered) {
     ADD_FAILURE() << "a request was never answered";
     std::abort();
   }
@@ -119,6 +124,8 @@ Handle* TestStore::create(const std::string& path, uint32_t thread) {
 
 Handle* TestStore::open(const std::string& path, OpenRequest request, uint32_t thread) {
   auto opened = store_->open(resolve(path), request, {.thread_id = thread});
+  if (!opened && opened.error().code == Code::kStale)  // as the kernel does
+    opened = store_->open(resolve(path), request, {.thread_id = thread});
   EXPECT_TRUE(opened) << opened.error().message;
   return opened ? *opened : nullptr;
 }

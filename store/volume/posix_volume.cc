@@ -184,6 +184,9 @@ Result<SpaceInfo> PosixVolume::space() {
   struct statvfs about {};
   if (retry_interrupted([&] { return ::fstatvfs(root_fd_.get(), &about); }) != 0)
     return fail_errno(errno, root_ + ": statvfs");
+  // Some file systems (ramfs) tell of no blocks at all: they have no limit of their own.
+  constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 60;
+  if (about.f_blocks == 0) return SpaceInfo{.total_bytes = kUnlimitedBytes, .available_bytes = kUnlimitedBytes};
   return SpaceInfo{.total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize,
                    .available_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize};
 }

@@ -19,6 +19,7 @@ import time
 import bars
 import kvc_env
 import vllm_writer
+import volume_bytes
 
 CALLS = {
     "create": ("creat", "mknod", "mknodat", "link", "linkat", "symlink", "symlinkat"),
@@ -63,33 +64,38 @@ def mount_traced(mount, base, output):
         kvc_env.BINARY = command
 
 
-def check_content(root, chunks, size):
+def check_content(root, chunks, size, flat):
     for number in range(0, chunks, max(1, chunks // 500)):
-        path, body = vllm_writer.chunk(root, number, size)
+        path, body = vllm_writer.chunk(root, number, size, flat)
         with open(path, "rb") as file:
             if file.read() != body:
                 raise bars.Failed(f"{path} does not hold what was written")
 
 
-def measure(base, chunks, size):
+def measure(base, chunks, size, flat=False, breakdown=False):
     """Runs both; returns (volume files by kind, operations on the volume, operations of the plain run, seconds)."""
     mount = bars.new_mount(base)
     mounted_log, plain_log = os.path.join(base, "mounted.strace"), os.path.join(base, "plain.strace")
     try:
         mount_traced(mount, base, mounted_log)
         begin = time.monotonic()
-        subprocess.run([sys.executable, "-S", "-E", WRITER, mount.path, str(chunks), str(size)], check=True)
+        writer = [sys.executable, "-S", "-E", WRITER]
+        arguments = [str(chunks), str(size), *(["flat"] if flat else [])]
+        subprocess.run([*writer, mount.path, *arguments], check=True)
         seconds = time.monotonic() - begin
         mount.stop()
         files = bars.volume_files(mount.volume)  # as unmount left it
+        if breakdown:
+            volume_bytes.report(mount.volume, chunks)
+            print()
         mount.start()
-        check_content(mount.path, chunks, size)
+        check_content(mount.path, chunks, size, flat)
         mount.stop()
     finally:
         mount.destroy()
     plain = os.path.join(base, "plain")
     os.mkdir(plain)
-    subprocess.run([*strace(plain_log), sys.executable, "-S", "-E", WRITER, plain, str(chunks), str(size)], check=True)
+    subprocess.run([*strace(plain_log), *writer, plain, *arguments], check=True)
     shutil.rmtree(plain)
     return files, name_operations(mounted_log, mount.volume), name_operations(plain_log, plain), seconds
 
@@ -128,12 +134,14 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--chunks", type=int, default=10_000)
     parser.add_argument("--size", type=int, default=65_536, help="bytes of a chunk")
+    parser.add_argument("--flat", action="store_true", help="all in one directory")
+    parser.add_argument("--bytes", action="store_true", help="also say where the bytes of journal and index are")
     parser.add_argument("--dir", help="directory on the file system to use; default the temporary one")
     options = parser.parse_args()
     bars.binary_or_exit()
     if shutil.which("strace") is None:
         sys.exit("strace is not installed: name operations cannot be counted")
-    measured = measure(bars.scratch(options.dir), options.chunks, options.size)
+    measured = measure(bars.scratch(options.dir), options.chunks, options.size, options.flat, options.bytes)
     report(options.chunks, options.size, *measured)
     bars.finish(judge(options.chunks, options.size, *measured[:3]))
 

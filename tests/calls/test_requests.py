@@ -321,10 +321,6 @@ def test_rewritten_by_another_process_is_seen_by_the_first(root):
     root.check_everywhere(lambda: assert_bytes(read_once(path, 2 * MIB), payload("final", MIB, 1), "rewritten"))
 
 
-@pytest.mark.xfail(
-    reason="for 2 s after the first writer's close its version is taken for one about to be renamed and keeps the name",
-    strict=False,
-)
 def test_renamed_by_a_third_process_after_it_was_rewritten(root):
     path = root.join("final")
 

@@ -15,13 +15,6 @@ MIB = kvc_env.MIB
 pytestmark = pytest.mark.beyond_plain
 CLIENTS = pytest.mark.parametrize("client", SHARED_TEMP_CLIENTS, ids=lambda client: client.name)
 
-# Which of them meet it is a matter of timing, so they cannot be strict.
-NOT_YET = pytest.mark.xfail(
-    reason="two lookups and one repetition of a stale open are all the kernel does: under a race of many writers an open can still be "
-    "answered ESTALE, a rename ENOENT, or an empty version stay behind",
-    strict=False,
-)
-
 TRUNC = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
 
 
@@ -39,7 +32,6 @@ def write_all(fd, data, step=256 << 10):
         os.write(fd, data[start : start + step])
 
 
-@NOT_YET
 @CLIENTS
 def test_threads_of_one_process(client, root):
     data = payload("shared", 1 * MIB)
@@ -54,7 +46,6 @@ def test_threads_of_one_process(client, root):
     root.check_everywhere(lambda: assert_bytes(client.get(root.path, "shared", len(data)), data, "shared"))
 
 
-@NOT_YET
 @CLIENTS
 def test_processes_with_a_reader_beside_them(client, root):
     data = payload("shared", 1 * MIB)
@@ -72,7 +63,6 @@ def test_processes_with_a_reader_beside_them(client, root):
     root.check_everywhere(lambda: assert_bytes(client.get(root.path, "shared", len(data)), data, "shared"))
 
 
-@NOT_YET
 def test_different_contents_are_never_mixed(root):
     """Writers of different bytes (which clients with content hashes are not) still publish one version whole, never a mixture."""
     size = 1 * MIB
@@ -176,7 +166,6 @@ def test_each_process_renames_what_it_wrote(root):
     root.check_everywhere(check)
 
 
-@NOT_YET
 def test_three_processes_rename_to_one_target(root):
     temp, target = root.join("c.tmp"), root.join("c.data")
     body = payload("same", MIB)

@@ -133,9 +133,14 @@ Result<Rig::HandlePtr> Rig::create(const std::string& path) {
 }
 
 Result<Rig::HandlePtr> Rig::open(const std::string& path, OpenRequest request) {
-  KVC_ASSIGN(const ObjectId id, resolve(path));
-  KVC_ASSIGN(Handle * handle, store_->open(id, request, kCaller));
-  return HandlePtr(handle, Release{this});
+  KVC_ASSIGN(ObjectId id, resolve(path));
+  auto handle = store_->open(id, request, kCaller);
+  if (!handle && handle.error().code == Code::kStale) {  // as the kernel does
+    KVC_ASSIGN(id, resolve(path));
+    handle = store_->open(id, request, kCaller);
+  }
+  if (!handle) return std::unexpected(std::move(handle).error());
+  return HandlePtr(*handle, Release{this});
 }
 
 Status Rig::write(const HandlePtr& handle, uint64_t offset, const std::string& bytes) {

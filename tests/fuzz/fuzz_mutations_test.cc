@@ -69,10 +69,11 @@ std::vector<Bytes> sample_checkpoints() {
   auto volume = std::make_shared<MemoryVolume>();
   auto writer = CheckpointWriter::create(volume, test_identity(), 1, {{3, 0, 100}, {5}, 6});
   Bytes records = {static_cast<std::byte>(CheckpointFrame::kRecords)};
+  RecordContext context;
   for (uint64_t i = 0; i < 4; ++i) {
     EXPECT_TRUE((*writer)->add(PutRecord{chunk_object(i)}));
     ByteWriter out(records);
-    encode_record(chunk_name(i), out);
+    encode_record(chunk_name(i), context, out);
   }
   EXPECT_TRUE((*writer)->finish());
   return {Bytes{std::byte{0}} + *volume->files().at(checkpoint_path("node-a", 3, 1)),

@@ -1,4 +1,4 @@
-// Pins format version 1: see README.md.
+// Pins format version 2: see README.md.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -111,7 +111,7 @@ std::vector<Record> checkpoint_records() {
           NameRecord{kRootId, "a directory", kDirectory}, SuccessorsRecord{kChunk, kOld, {{kSmall, 3}}}};
 }
 
-// What the writer makes today: name in format1/ -> content.
+// What the writer makes today: name in format2/ -> content.
 std::map<std::string, Bytes> written_today() {
   auto volume = std::make_shared<MemoryVolume>();
   auto journal = JournalWriter::create(volume, test_identity(), "5d3c1e8a-boot", 600);

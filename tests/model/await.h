@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -18,19 +19,26 @@ namespace kvcachefs::testing {
 template <class T, class Call, class GiveUp>
 Result<T> await(Store& store, Call call, GiveUp give_up) {
   constexpr int kMaxIdleRounds = 100'000;  // of 100 us
-  auto result = std::make_shared<std::optional<Result<T>>>();
-  call([result](Result<T> answer) { result->emplace(std::move(answer)); });
-  for (int idle = 0; !*result && idle < kMaxIdleRounds;) {
+  struct Answer {
+    std::optional<Result<T>> result;
+    std::atomic<bool> there{false};  // reads complete on a thread of the volume
+  };
+  auto answer = std::make_shared<Answer>();
+  call([answer](Result<T> result) {
+    answer->result.emplace(std::move(result));
+    answer->there = true;
+  });
+  for (int idle = 0; !answer->there && idle < kMaxIdleRounds;) {
     if (store.pump()) continue;
     ++idle;
     usleep(100);
   }
-  if (!*result) {
+  if (!answer->there) {
     give_up();
     std::fprintf(stderr, "a request was never answered\n");
     std::abort();
   }
-  return std::move(**result);
+  return std::move(*answer->result);
 }
 
 }  // namespace kvcachefs::testing

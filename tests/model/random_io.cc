@@ -55,6 +55,16 @@ void RandomClient::release(OpenFile& file) {
   auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
   same_code(code_of(flushed), file.entity->write_failed && file.request.write ? Code::kNoSpace : Reference::kGood);
   store_->release(file.handle);
+  adopt_emptied(*file.entity);
+}
+
+// What did not fit is emptied when its writers are done with it.
+void RandomClient::adopt_emptied(Entity& entity) {
+  if (!entity.write_failed) return;
+  auto stat = store_->stat(entity.id);
+  if (!stat || stat->size_bytes != 0) return;  // one without a name is gone with its last handle
+  entity.bytes.clear();
+  entity.perhaps_changed(start_ns_);
 }
 
 void RandomClient::release_all() {
@@ -78,6 +88,7 @@ void RandomClient::flush() {
   note(fmt::format("flush {}", file.entity->id.value));
   auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
   same_code(code_of(flushed), file.entity->write_failed && file.request.write ? Code::kNoSpace : Reference::kGood);
+  adopt_emptied(*file.entity);
 }
 
 void RandomClient::fsync() {
@@ -235,6 +246,7 @@ void RandomClient::adopt_partly_zeroed(const OpenFile& file, uint64_t offset, ui
     // Whether this counts as a write that failed is told by the next flush; from then on it is known.
     auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
     if (!flushed && flushed.error().code == Code::kNoSpace) entity.write_failed = true;
+    adopt_emptied(entity);
   }
 }
 

@@ -48,6 +48,9 @@ void RandomClient::check_figures() {
   if (setting_.tight && status.physical_bytes > status.limit_bytes)
     differ(fmt::format("{} on the volume ({} live, {} reclaimable), the capacity is {}", status.physical_bytes,
                        status.live_bytes, status.reclaimable_bytes, status.limit_bytes));
+  constexpr uint64_t kHeadersBytes = 256 * kKiB;  // of pack extents, which are not counted
+  if (setting_.tight && store_.allocated_bytes() > status.limit_bytes + kHeadersBytes)
+    differ(fmt::format("extents have {} bytes, the capacity is {}", store_.allocated_bytes(), status.limit_bytes));
 }
 
 // What a full volume kept from being written is given up: nothing promises it across a mount.

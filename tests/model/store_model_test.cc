@@ -12,7 +12,10 @@
 namespace kvcachefs::testing {
 namespace {
 
-constexpr int kStepsPerVerify = 150;
+int steps_per_verify() {
+  const char* steps = std::getenv("KVCACHEFS_STEPS");
+  return steps != nullptr ? std::atoi(steps) : 150;
+}
 constexpr int kVerifiesPerRound = 6;
 
 // Every seed is one combination of options.
@@ -41,7 +44,7 @@ void run_round(uint64_t seed) {
   fmt::print("seed {}\n", seed);
   RandomClient client(seed, setting_for(seed));
   for (int verify = 0; verify < kVerifiesPerRound; ++verify) {
-    for (int step = 0; step < kStepsPerVerify; ++step)
+    for (int step = 0; step < steps_per_verify(); ++step)
       if (!client.step()) return;
     if (!client.verify()) return;
   }
@@ -62,7 +65,7 @@ TEST(StoreModel, AnswersAsTheReferenceDoes) {
   const auto end = std::chrono::steady_clock::now() + duration();
   uint64_t rounds = 0;
   for (; !HasFailure() && std::chrono::steady_clock::now() < end; ++rounds) run_round(seed + rounds);
-  fmt::print("{} rounds of {} steps\n", rounds, kStepsPerVerify * kVerifiesPerRound);
+  fmt::print("{} rounds of {} steps\n", rounds, steps_per_verify() * kVerifiesPerRound);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The store with its own threads, under many clients at once: what was published reads whole, nothing hangs, memory
 // stays bounded. Meant for the sanitizers as much as for its own assertions.
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -48,6 +49,18 @@ class ThreadedStore {
     auto store = open_store(*volume, options_, system_clock(), "threads test");
     ASSERT_TRUE(store) << store.error().message;
     store_ = std::move(*store);
+  }
+  uint64_t allocated_bytes() const {  // of extents
+    uint64_t bytes = 0;
+    std::error_code gone;  // while we look
+    for (auto entry = std::filesystem::recursive_directory_iterator(root_, gone); entry != std::filesystem::recursive_directory_iterator();
+         entry.increment(gone)) {
+      struct stat info {};
+      if (entry->path().string().find("/extents/") != std::string::npos && ::stat(entry->path().c_str(), &info) == 0 &&
+          S_ISREG(info.st_mode))
+        bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+    }
+    return bytes;
   }
   void close() {
     Status status = store_->close();
@@ -399,6 +412,75 @@ TEST(StoreThreads, UnfinishedFilesBeyondMemoryDoNotDeadlock) {
   store.close();
   store.mount();
   check_all(store, kThreads);
+}
+
+// Who finds no room waits until what was removed is given back; the volume never has more than its capacity.
+TEST(StoreThreads, AFullVolumeGivesBackWhatIsRemovedAndStaysWithinItsCapacity) {
+  constexpr uint64_t kThreads = 4, kOwnNames = 6;
+  constexpr uint64_t kHeadersBytes = kMiB;  // of pack extents
+  StoreOptions options;
+  options.memory_bytes = 24 * kMiB;
+  options.capacity_bytes = 48 * kMiB;
+  options.keep_free_bytes = 1;
+  options.flush_interval_ms = 5;
+  options.pack_below_bytes = kMiB;
+  options.extent_bytes = 16 * kMiB;
+  ThreadedStore store(options);
+  std::atomic<uint64_t> version{0}, refused{0}, most_bytes{0};
+  std::atomic<bool> stop{false};
+  std::jthread watcher([&] {
+    while (!stop) {
+      most_bytes = std::max(most_bytes.load(), store.allocated_bytes());
+      usleep(2000);
+    }
+  });
+  const auto end = std::chrono::steady_clock::now() + duration() / 2;
+  {
+    std::vector<std::jthread> writers;
+    for (uint64_t thread = 0; thread < kThreads; ++thread)
+      writers.emplace_back([&, thread] {
+        Client client(*store.operator->(), first_seed() * 1000 + thread);
+        while (!::testing::Test::HasFailure() && std::chrono::steady_clock::now() < end) {
+          const uint64_t name = thread * kOwnNames + client.below(kOwnNames);
+          const std::string temporary = chunk_name(name) + ".tmp";
+          auto made = store->create(kRootId, temporary, 0644, {.read = false, .write = true}, client.caller());
+          Code code = made ? Code::kNoData : made.error().code;
+          if (made) {
+            code = client.write_all(made->second, make_body({name, ++version, sizeof(BodyHead) + client.below(4'000'000)}));
+            ASSERT_EQ(client.close(made->second), code);
+          }
+          if (code == Code::kNoData) {
+            ASSERT_EQ(client.rename(kRootId, temporary, kRootId, chunk_name(name)), Code::kNoData);
+            continue;
+          }
+          ASSERT_EQ(code, Code::kNoSpace);
+          ++refused;
+          if (made) {
+            ASSERT_EQ(client.unlink(kRootId, temporary), Code::kNoData);
+          }
+          client.unlink(kRootId, chunk_name(name));
+        }
+      });
+  }
+  stop = true;
+  watcher.join();
+  fmt::print("{} versions, {} refused, at most {} KiB\n", version.load(), refused.load(), most_bytes.load() >> 10);
+  EXPECT_LE(most_bytes.load(), options.capacity_bytes + kHeadersBytes);
+  Client client(*store.operator->(), 1);
+  auto check = [&] {
+    for (uint64_t name = 0; name < kThreads * kOwnNames; ++name) {
+      Handle* handle = client.open(kRootId, chunk_name(name), {});
+      if (handle == nullptr) continue;
+      EXPECT_TRUE(is_whole(client.read_all(handle), name));
+      store->release(handle);
+    }
+    const StoreStatus status = store->status();
+    EXPECT_EQ(status.errors_checksum + status.errors_volume_read + status.errors_volume_write + status.errors_journal, 0u);
+    EXPECT_EQ(status.waiting_writes, 0u);
+  };
+  check();
+  store.close();
+  store.mount();
 }
 
 }  // namespace

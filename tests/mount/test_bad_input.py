@@ -295,9 +295,7 @@ def test_full_volume(new_mount, other_filesystem):
 @pytest.mark.parametrize(
     "fstype",
     [
-        pytest.param(
-            "ramfs", marks=pytest.mark.xfail(reason="ramfs tells of 0 blocks, taken for a full volume", strict=False)
-        ),
+        "ramfs",
         "tmpfs",
     ],
 )

@@ -163,7 +163,6 @@ def test_getfattr_tells_about_a_file(name, filled):
         run("getfattr", "--absolute-names", "-n", key, os.path.join(filled.path, "tree", name, "f0"))
 
 
-@pytest.mark.xfail(reason="the attributes of a file do not tell its place in the chain yet", strict=False)
 def test_getfattr_names_successors_of_a_chain(new_mount):
     mount = new_mount()
     for index in range(6):

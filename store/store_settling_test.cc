@@ -1,0 +1,394 @@
+// What is journaled before an answer, and what counts as space until it was given back: one thread (pump), small cases.
+#include <sys/stat.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "store/store.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+// Waits for an answer and does not a step more: what was not journaled before it is lost in the crash that follows.
+template <class T, class Call>
+Result<T> await(TestStore& store, Call call) {
+  auto result = std::make_shared<std::optional<Result<T>>>();
+  call([result](Result<T> answer) { result->emplace(std::move(answer)); });
+  for (int i = 0; i < 100'000 && !*result; ++i) store->pump();
+  if (!*result) return fail(Code::kCanceled, "a request was never answered");
+  return std::move(**result);
+}
+
+Status drain(TestStore& store) {
+  return await<void>(store, [&](auto done) { store->drain(true, std::move(done)); });
+}
+
+// And some background work more. Not until there is none: a name whose body is not finished is tried again and again.
+void drain_and_work(TestStore& store) {
+  EXPECT_TRUE(drain(store));
+  for (int i = 0; i < 20; ++i) store->pump();
+}
+
+Stat find(TestStore& store, const std::string& name, ObjectId directory = kRootId) {
+  auto found = store->lookup(directory, name, {.thread_id = 1});
+  EXPECT_TRUE(found) << found.error().message;
+  return found.value_or(Stat{});
+}
+
+Status link(TestStore& store, const std::string& from, const std::string& to) {
+  auto linked = await<Stat>(store, [&](auto done) { store->link(find(store, from).id, kRootId, to, std::move(done)); });
+  return linked ? Status() : std::unexpected(linked.error());
+}
+
+Status exchange(TestStore& store, const std::string& one, const std::string& other) {
+  return await<void>(store, [&](auto done) {
+    store->rename(kRootId, one, kRootId, other, RenameMode::kExchange, {.thread_id = 1}, std::move(done));
+  });
+}
+
+Code truncate(TestStore& store, const std::string& name, uint64_t size_bytes) {
+  SetAttributes change;
+  change.size_bytes = size_bytes;
+  auto done = await<Stat>(store, [&](auto reply) {
+    store->set_attributes(find(store, name).id, nullptr, change, {.thread_id = 1}, std::move(reply));
+  });
+  return done ? Code::kNoData : done.error().code;
+}
+
+size_t count_names(TestStore& store) {
+  size_t count = 0;
+  for (uint64_t after = 0;;) {
+    auto page = store->list(kRootId, after, 1000);
+    if (!page || page->empty()) return count;
+    count += page->size();
+    after = page->back().cookie;
+  }
+}
+
+// --- journaled before the answer ---
+
+TEST(StoreSettling, ADrainCoversABodyThatCouldNotTakeOverThePlaceOfAnother) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 100'000)));
+  ASSERT_TRUE(link(store, "a", "b"));  // so its place cannot be taken over
+  ASSERT_TRUE(drain(store));
+  ASSERT_TRUE(store.write_file("t", store.payload(1, 100'000)));
+  ASSERT_TRUE(store.rename("t", "a"));
+  const ObjectId replacement = find(store, "a").id;
+  ASSERT_TRUE(drain(store));
+  store.crash();
+  EXPECT_EQ(find(store, "a").id, replacement);
+  EXPECT_EQ(find(store, "a").nlink, 1u);
+  EXPECT_EQ(find(store, "b").nlink, 1u);
+}
+
+TEST(StoreSettling, AnFsyncCoversABodyThatCouldNotTakeOverThePlaceOfAnother) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 100'000)));
+  ASSERT_TRUE(link(store, "a", "b"));
+  ASSERT_TRUE(drain(store));
+  ASSERT_TRUE(store.write_file("t", store.payload(1, 100'000)));
+  ASSERT_TRUE(store.rename("t", "a"));
+  const ObjectId replacement = find(store, "a").id;
+  Handle* handle = store.open("a", {});
+  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(handle, std::move(done)); }));
+  store->release(handle);
+  store.crash();
+  EXPECT_EQ(find(store, "a").id, replacement);
+}
+
+// The journal still binds the name to what had the place, though clients see it nowhere any more.
+TEST(StoreSettling, APlaceIsTakenOverOnlyFromWhatLosesItsLastJournaledName) {
+  TestStore store;
+  const std::string body = store.payload(1, 300'000);
+  ASSERT_TRUE(store.write_file("a", body));
+  ASSERT_TRUE(drain(store));
+  ASSERT_TRUE(store.write_file("t", body));
+  ASSERT_TRUE(store.rename("t", "a"));
+  Handle* unfinished = store.create("z");
+  store.pwrite(unfinished, 0, store.payload(2, 1000));
+  ASSERT_TRUE(exchange(store, "a", "z"));
+  drain_and_work(store);
+  store.close(unfinished);
+  drain_and_work(store);
+  for (int i = 0; i < 3; ++i) drain_and_work(store);
+  store->drop_caches();
+  EXPECT_EQ(store.read_file("z"), body);
+  store.remount();
+  EXPECT_EQ(store.read_file("z"), body);
+  EXPECT_EQ(store.read_file("a"), store.payload(2, 1000));
+}
+
+TEST(StoreSettling, AnExchangeWithAFileThatIsNotSealedIsDurableForBoth) {
+  StoreOptions options;
+  options.durability = Durability::kClose;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 10'000)));
+  Handle* handle = store.create("z");
+  store.pwrite(handle, 0, store.payload(2, 10'000));
+  ASSERT_TRUE(exchange(store, "a", "z"));
+  store->release(handle);
+  store.crash();
+  EXPECT_EQ(store.read_file("z"), store.payload(1, 10'000));
+  EXPECT_EQ(store.read_file("a"), store.payload(2, 10'000));
+}
+
+TEST(StoreSettling, AnFsyncCoversTheDirectoriesAbove) {
+  TestStore store;
+  store.mkdir("d");
+  store.mkdir("d/e");
+  Handle* handle = store.create("d/e/f");
+  store.pwrite(handle, 0, store.payload(1, 5'000));
+  ASSERT_TRUE(await<void>(store, [&](auto done) { store->fsync(handle, std::move(done)); }));
+  store->release(handle);
+  store.crash();
+  EXPECT_EQ(store.read_file("d/e/f"), store.payload(1, 5'000));
+}
+
+TEST(StoreSettling, ADrainCoversMoreNamesThanABatchTakes) {
+  constexpr size_t kNames = 150'000;
+  TestStore store;
+  ASSERT_TRUE(store.write_file("0", "x"));
+  const ObjectId file = find(store, "0").id;
+  for (size_t i = 1; i < kNames; ++i) {
+    bool linked = false;
+    store->link(file, kRootId, std::to_string(i) + std::string(50, '.'), [&](Result<Stat> stat) { linked = stat.has_value(); });
+    ASSERT_TRUE(linked) << i;
+  }
+  ASSERT_TRUE(drain(store));
+  store.crash();
+  EXPECT_EQ(count_names(store), kNames);
+  EXPECT_EQ(find(store, "0").nlink, kNames);
+}
+
+TEST(StoreSettling, ADrainCoversAttributesBeyondOneFrameOfTheJournal) {
+  constexpr size_t kFiles = 180;  // of 240 KB: more than 32 MiB
+  TestStore store;
+  const std::string value(60'000, 'v');
+  for (size_t i = 0; i < kFiles; ++i) {
+    const std::string name = std::to_string(i);
+    if (i % 2 == 0) store.mkdir(name);
+    else ASSERT_TRUE(store.write_file(name, store.payload(static_cast<int>(i), 100)));
+    for (const char* xattr : {"user.a", "user.b", "user.c", "user.d"})
+      ASSERT_TRUE(store->set_xattr(find(store, name).id, xattr, value, Store::XattrMode::kAny));
+  }
+  const Status drained = drain(store);
+  ASSERT_TRUE(drained) << drained.error().message;
+  store.crash();
+  for (size_t i = 0; i < kFiles; ++i) {
+    auto seen = store->get_xattr(find(store, std::to_string(i)).id, "user.d");
+    ASSERT_TRUE(seen) << i;
+    EXPECT_TRUE(*seen == value) << i;
+  }
+}
+
+TEST(StoreSettling, ADrainCoversSmallBodiesBeyondOneFrameOfTheJournal) {
+  StoreOptions options;
+  options.inline_below_bytes = 64 * kKiB;
+  TestStore store(options);
+  constexpr int kFiles = 800;  // of 60 KB, in the journal
+  for (int i = 0; i < kFiles; ++i) ASSERT_TRUE(store.write_file(std::to_string(i), store.payload(i, 60'000)));
+  const Status drained = drain(store);
+  ASSERT_TRUE(drained) << drained.error().message;
+  store.crash();
+  for (int i = 0; i < kFiles; ++i) ASSERT_TRUE(store.read_file(std::to_string(i)) == store.payload(i, 60'000)) << i;
+}
+
+// --- link counts ---
+
+TEST(StoreSettling, LinksAreCountedAsClientsSeeThemWhileANameWaitsForItsBody) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 1000)));
+  ASSERT_TRUE(link(store, "a", "b"));
+  drain_and_work(store);
+  store->drop_caches();
+  Handle* unfinished = store.create("t");
+  store.pwrite(unfinished, 0, "not finished");
+  ASSERT_TRUE(store.rename("t", "a"));  // journaled only when it is sealed
+  ASSERT_TRUE(link(store, "b", "c"));   // journaled at once
+  drain_and_work(store);
+  store->drop_caches();
+  EXPECT_EQ(find(store, "b").nlink, 2u);
+  EXPECT_EQ(store->stat(find(store, "b").id)->nlink, 2u);
+  store.close(unfinished);
+  drain_and_work(store);
+  EXPECT_EQ(find(store, "b").nlink, 2u);
+  ASSERT_TRUE(store.unlink("b"));
+  ASSERT_TRUE(store.unlink("c"));
+  ASSERT_TRUE(store.unlink("a"));
+  drain_and_work(store);
+  EXPECT_EQ(store->status().objects_total, 0u);
+  EXPECT_EQ(store->status().objects_in_ram, 0u);
+}
+
+TEST(StoreSettling, WhatWasUnlinkedIsNotFoundByItsNumber) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", store.payload(1, 1000)));
+  store.drain();
+  store->drop_caches();
+  const ObjectId id = find(store, "a").id;
+  ASSERT_TRUE(store.unlink("a"));
+  EXPECT_FALSE(store->open(id, {.read = true, .write = true}, {.thread_id = 1}));
+  store.drain();
+  EXPECT_FALSE(store->open(id, {.read = true, .write = true}, {.thread_id = 1}));
+}
+
+// --- extents ---
+
+TEST(StoreSettling, AnExtentStaysWhileAnythingInItIsRead) {
+  StoreOptions options;
+  options.extent_bytes = kMiB;
+  TestStore store(options);
+  for (int i = 0; i < 24; ++i) ASSERT_TRUE(store.write_file(std::to_string(i), store.payload(i, 100'000)));
+  store.drain();  // more than two extents, so that the first is closed
+  Handle* reader = store.open("0", {});
+  store->drop_caches();
+  for (int i = 0; i < 24; ++i) ASSERT_TRUE(store.unlink(std::to_string(i)));
+  const uint64_t limit = store->status().limit_bytes;
+  Handle* huge = store.create("huge");
+  EXPECT_EQ(store->status().reclaimed_bytes, 0u);
+  bool refused = false;  // what finds no room makes the keeper give back what it can
+  store->allocate(huge, Store::AllocateMode::kKeepSize, 0, limit, [&](Status status) { refused = !status; });
+  for (int i = 0; i < 100 && !refused; ++i) store->pump();
+  EXPECT_TRUE(refused);
+  EXPECT_GT(store->status().reclaimed_bytes, 0u);
+  store->release(huge);
+  ASSERT_TRUE(store.unlink("huge"));
+  {
+    auto reply = await<ReadReply>(store, [&](auto done) { store->read(reader, 0, 100'000, std::move(done)); });
+    ASSERT_TRUE(reply) << reply.error().message;
+    EXPECT_EQ(reply->bytes, 100'000u);
+  }
+  store->release(reader);
+  store.drain();
+  store.remount();
+  EXPECT_LT(store.allocated_bytes(), 100'000u);
+}
+
+TEST(StoreSettling, ARawFileThatWasEmptiedIsReadFromWhereItIsWrittenNow) {
+  StoreOptions options;
+  options.raw_above_bytes = kMiB;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("a", ""));
+  EXPECT_EQ(truncate(store, "a", 4 << 20), Code::kNoData);
+  store.drain();
+  Handle* handle = store.open("a", {.read = true, .write = true, .truncate = true});
+  store.pwrite(handle, 0, store.payload(1, 50'000));
+  EXPECT_EQ(store.read_file("a"), store.payload(1, 50'000));
+  store.close(handle);
+  store.remount();
+  EXPECT_EQ(store.read_file("a"), store.payload(1, 50'000));
+  EXPECT_LT(store.allocated_bytes(), 100'000u);
+}
+
+// --- space ---
+
+class SmallVolume : public ::testing::Test {
+ protected:
+  static StoreOptions options() {
+    StoreOptions options;
+    options.capacity_bytes = 16 * kMiB;
+    options.keep_free_bytes = 1;
+    return options;
+  }
+  void expect_within_capacity() {
+    constexpr uint64_t kHeadersBytes = 64 * kKiB;  // of extents
+    const StoreStatus status = store_->status();
+    EXPECT_LE(status.physical_bytes + status.staged_bytes, status.limit_bytes);
+    EXPECT_LE(store_.allocated_bytes(), status.limit_bytes + kHeadersBytes);
+  }
+  TestStore store_{options()};
+};
+
+TEST_F(SmallVolume, WhatIsRemovedCountsUntilItsBlocksWereGivenBack) {
+  for (int i = 0; i < 8; ++i) {
+    const std::string name = std::to_string(i);
+    ASSERT_TRUE(store_.write_file(name, store_.payload(i, 7 << 20))) << "there is room once the one before was given back";
+    ASSERT_TRUE(drain(store_));
+    expect_within_capacity();
+    ASSERT_TRUE(store_.unlink(name));
+    ASSERT_TRUE(drain(store_));
+    expect_within_capacity();
+  }
+}
+
+TEST_F(SmallVolume, WhatIsReplacedCountsUntilItsBlocksWereGivenBack) {
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(store_.write_file("t", store_.payload(i, 7 << 20)));
+    ASSERT_TRUE(store_.rename("t", "a"));
+    store_->pump();
+    expect_within_capacity();
+  }
+  EXPECT_EQ(store_.read_file("a"), store_.payload(7, 7 << 20));
+}
+
+TEST_F(SmallVolume, ShrinkingTakesRoomForWhatIsLeft) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 12 << 20)));
+  store_.drain();
+  EXPECT_EQ(truncate(store_, "a", 10 << 20), Code::kNoSpace);
+  expect_within_capacity();
+  EXPECT_EQ(store_.read_file("a"), store_.payload(1, 12 << 20));
+  EXPECT_EQ(truncate(store_, "a", 3 << 20), Code::kNoData);
+  store_.drain();
+  expect_within_capacity();
+  EXPECT_EQ(store_.read_file("a"), store_.payload(1, 12 << 20).substr(0, 3 << 20));
+  EXPECT_EQ(truncate(store_, "a", 0), Code::kNoData) << "takes nothing";
+}
+
+TEST_F(SmallVolume, GrowingWaitsForWhatIsBeingRemoved) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 12 << 20)));
+  ASSERT_TRUE(store_.write_file("b", "x"));
+  store_.drain();
+  ASSERT_TRUE(store_.unlink("a"));
+  EXPECT_EQ(truncate(store_, "b", 10 << 20), Code::kNoData);
+  expect_within_capacity();
+}
+
+TEST_F(SmallVolume, WhatAReaderHoldsIsNoRoomUntilItIsClosed) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 10 << 20)));
+  store_.drain();
+  Handle* reader = store_.open("a", {});
+  ASSERT_TRUE(store_.unlink("a"));
+  EXPECT_FALSE(store_.write_file("b", store_.payload(2, 10 << 20)));
+  expect_within_capacity();
+  ASSERT_TRUE(store_.unlink("b"));
+  store_->release(reader);
+  EXPECT_TRUE(store_.write_file("c", store_.payload(3, 10 << 20)));
+  store_.drain();
+  expect_within_capacity();
+  EXPECT_EQ(store_.read_file("c"), store_.payload(3, 10 << 20));
+}
+
+TEST_F(SmallVolume, AFullVolumeIsNotSyncedForEveryRefusedWrite) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 15 << 20)));
+  store_.drain();
+  Handle* handle = store_.create("b");
+  EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
+  const uint64_t syncs = store_->status().syncs;
+  for (int i = 0; i < 20; ++i) EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
+  EXPECT_LE(store_->status().syncs, syncs + 1);
+  store_.close(handle);
+}
+
+TEST(StoreSettling, WhatWasSpilledAndEmptiedLeavesNothingOnTheVolume) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  Handle* handle = store.create("a");
+  for (uint64_t at = 0; at < 48 * kMiB; at += kMiB) store.pwrite(handle, at, std::string(kMiB, 'x'));
+  EXPECT_GT(store.allocated_bytes(), 16 * kMiB);
+  EXPECT_EQ(truncate(store, "a", 0), Code::kNoData);
+  store.close(handle);
+  store.drain();
+  EXPECT_LT(store.allocated_bytes(), kMiB);
+  EXPECT_EQ(store->status().staged_bytes, 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

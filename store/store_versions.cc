@@ -1,0 +1,277 @@
+// Several writers of one temporary name: each gets a version of its own, and a rename takes the caller's. What the kernel
+// knows about names can lag behind; an open that may rest on that is answered kStale, which makes the kernel look the name
+// up and open again, once (fs/README.md, "the two exceptions").
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// A name that was moved is looked up again by whoever opens it with what the kernel knew before.
+constexpr int64_t kMovedNs = 10'000'000'000;
+
+bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
+
+}  // namespace
+
+// Thread group (process) of a thread; the thread itself when it is gone. Reads /proc; only asked when a name has
+// several versions.
+uint32_t StoreImpl::process_of(uint32_t thread_id) {
+  FILE* file = std::fopen(fmt::format("/proc/{}/status", thread_id).c_str(), "re");
+  if (file == nullptr) return thread_id;
+  char line[256];
+  unsigned process = thread_id;
+  while (std::fgets(line, sizeof line, file) != nullptr)
+    if (std::sscanf(line, "Tgid: %u", &process) == 1) break;
+  std::fclose(file);
+  return process;
+}
+
+// names_mutex_ held exclusively. Kept, for the thread that opened may have ended before the rename.
+uint32_t StoreImpl::writer_process(Object& object) {
+  if (object.writer_process == 0) object.writer_process = process_of(object.writer_thread);
+  return object.writer_process;
+}
+
+// --- choosing ---
+
+// For a lookup: what the caller itself is making, else the newest that reads whole. names_mutex_ held exclusively.
+ObjectId StoreImpl::choose_version_to_read(const NameState& state, uint32_t thread_id) {
+  if (ObjectPtr newest = live(state.child); newest && writer_process(*newest) == process_of(thread_id)) return state.child;
+  std::vector<ObjectId> versions = state.older_versions;
+  versions.push_back(state.child);
+  for (auto id = versions.rbegin(); id != versions.rend(); ++id) {
+    ObjectPtr object = live(*id);
+    if (!object) continue;
+    std::lock_guard lock(object->mutex);
+    if (object->finished()) return *id;
+  }
+  return state.child;
+}
+
+// For a rename: the newest finished version of the caller's process (of its thread, where that has one), else the newest
+// finished, else the newest that its maker has opened (clients rename before they close). names_mutex_ held exclusively.
+ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
+  const uint32_t process = process_of(thread_id);
+  ObjectId best = state.child;
+  int best_rank = -1;
+  auto consider = [&](ObjectId id) {  // newest first
+    ObjectPtr object = live(id);
+    if (!object) return;
+    int rank = object->writer_thread == thread_id ? 2 : writer_process(*object) == process ? 1 : 0;
+    {
+      std::lock_guard lock(object->mutex);
+      if (object->finished()) rank += 6;
+      else if (!object->awaiting_open) rank += 3;
+    }
+    if (rank <= best_rank) return;
+    best_rank = rank;
+    best = id;
+  };
+  consider(state.child);
+  for (auto id = state.older_versions.rbegin(); id != state.older_versions.rend(); ++id) consider(*id);
+  return best;
+}
+
+bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
+  // names_mutex_ held. Closed a moment ago and not renamed yet counts too: its writer is about to rename it.
+  if (object.published && object.durable) return false;
+  // Processes that cannot be told apart (of a PID namespace that is not visible here) have what POSIX gives them.
+  if (object.writer_thread == 0 || thread_id == 0) return false;
+  std::lock_guard lock(object.mutex);
+  // Where several write, a rename may have taken another's version, whose writer needs this one.
+  if ((object.writer_thread == thread_id && !object.contended) || object.nlink != 1) return false;
+  if (object.unflushed_handles > 0) return true;
+  return !object.published && object.last_write_ns != 0 &&
+         clock_.monotonic_ns() - object.last_write_ns < kAboutToRenameNs && !has_ended(object.writer_thread);
+}
+
+// --- making ---
+
+// names_mutex_ held exclusively; `chosen` is what a lookup found. The kernel may look up twice for one open: the version
+// made the first time is answered the second time.
+Result<ObjectPtr> StoreImpl::version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller) {
+  if (const NameState* state = names_->dirty(parent, name)) {
+    std::vector<ObjectId> versions = state->older_versions;
+    versions.push_back(state->child);
+    for (ObjectId id : versions) {
+      ObjectPtr object = live(id);
+      if (!object) continue;
+      std::lock_guard lock(object->mutex);
+      if (object->awaiting_open && object->writer_thread == caller.thread_id) return object;
+    }
+  }
+  KVC_ASSIGN(ObjectPtr object, get_locked(chosen));
+  if (!object->is_regular() || !still_written_by_other(*object, caller.thread_id)) return object;
+  return new_version(parent, name, object, caller);
+}
+
+// names_mutex_ held exclusively: a new empty body under the name, which `object` has; that stays as an older version.
+Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller) {
+  KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
+  Caller owner = caller;
+  uint32_t mode = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    mode = object->attributes.mode;
+    owner.uid = object->attributes.uid;
+    owner.gid = object->attributes.gid;
+  }
+  ObjectPtr fresh = make_object(mode, 0, owner);
+  fresh->writer_thread = caller.thread_id;
+  writer_process(*object);
+  writer_process(*fresh);
+  object->contended = fresh->contended = true;
+  fresh->nlink = 1;
+  {
+    std::lock_guard lock(fresh->mutex);
+    mark_attributes_dirty(fresh);
+    content_changed(fresh);
+    fresh->awaiting_open = true;  // not finished before its maker has opened and written it
+    fresh->unflushed_handles = 1;
+  }
+  state->older_versions.push_back(state->child);
+  state->child = fresh->id;
+  has_versions_ = true;
+  table_.emplace(fresh->id, fresh);
+  return fresh;
+}
+
+// Older versions that nobody renamed.
+void StoreImpl::sweep_versions() {
+  std::unique_lock lock(names_mutex_);
+  std::vector<std::pair<DirtyName, ObjectId>> dropped;
+  bool some_left = false;
+  const int64_t now = clock_.monotonic_ns();
+  names_->for_each_with_versions([&](const DirtyName& name, NameState& state) {
+    std::erase_if(state.older_versions, [&](ObjectId id) {
+      ObjectPtr object = live(id);
+      if (!object) return true;
+      std::lock_guard object_lock(object->mutex);
+      if (object->handles > 0 || now - object->last_write_ns < kVersionLeftNs) return false;
+      dropped.emplace_back(name, id);
+      return true;
+    });
+    some_left |= !state.older_versions.empty();
+  });
+  has_versions_ = some_left;
+  for (auto& [name, id] : dropped) {
+    if (ObjectPtr object = live(id)) {
+      change_links(object, -1);
+      forget_if_idle(object);
+    }
+    names_->put_back_pending(name);
+  }
+  if (!dropped.empty()) kick_bulk();
+}
+
+// --- stale opens ---
+
+// names_mutex_ held.
+bool StoreImpl::told_to_look_again(uint32_t thread_id, bool truncate) const {
+  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
+  auto told = told_stale_.find(thread_id);
+  return told != told_stale_.end() && (!truncate || told->second.truncate) &&
+         clock_.monotonic_ns() - told->second.at_ns < kAboutToRenameNs;
+}
+
+// names_mutex_ held exclusively.
+void StoreImpl::tell_stale(uint32_t thread_id, bool truncate) {
+  constexpr size_t kMostThreads = 4096;
+  if (told_stale_.size() > kMostThreads) told_stale_.clear();  // threads that were killed before their second try
+  told_stale_[thread_id] = {truncate, clock_.monotonic_ns()};
+  told_stale_count_ = told_stale_.size();
+}
+
+// names_mutex_ held exclusively. True if the thread repeats an open.
+bool StoreImpl::looked_again(uint32_t thread_id) {
+  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
+  const bool repeats = told_to_look_again(thread_id, false);
+  told_stale_.erase(thread_id);
+  told_stale_count_ = told_stale_.size();
+  return repeats;
+}
+
+// kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
+// again and opens what it finds. The kernel does so once, so no open is told twice.
+Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller) {
+  const int64_t now = clock_.monotonic_ns();
+  const bool recheck = object->relookup_until_ns.load(std::memory_order_relaxed) > now;
+  if (!request.truncate && !request.write && !recheck && told_stale_count_.load(std::memory_order_relaxed) == 0) return {};
+  std::unique_lock lock(names_mutex_);
+  auto take_over = [&] {
+    if (!request.truncate || object->writer_thread == caller.thread_id) return;
+    object->writer_thread = caller.thread_id;
+    object->writer_process = 0;
+  };
+  if (looked_again(caller.thread_id)) {
+    take_over();
+    return {};
+  }
+  auto stale = [&](const char* why) {
+    tell_stale(caller.thread_id, request.truncate);
+    return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
+  };
+  if (recheck) return stale("another version of its name may be meant");
+  if (request.write && object->nlink == 0) return stale("it was replaced");
+  if (!request.truncate) return {};
+  if (now - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
+  if (still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
+  take_over();
+  return {};
+}
+
+// What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again.
+std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
+  if (error.code != Code::kNotFound) return std::unexpected(std::move(error));
+  std::unique_lock lock(names_mutex_);
+  tell_stale(caller.thread_id, request.truncate);
+  return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
+}
+
+// --- lingering ---
+
+// names_mutex_ held exclusively. False: there is no room for it, or nobody to end it.
+bool StoreImpl::linger(const ObjectPtr& replaced) {
+  if (!background_ || !replaced->is_regular() || memory_pressure()) return false;
+  if (space_.free_bytes() < space_.limit_bytes() / 8) return false;
+  const uint64_t most = std::min(kMaxLingerBytes, pool_->limit_bytes() / 4);
+  uint64_t bytes = 0;
+  {
+    std::lock_guard lock(replaced->mutex);
+    bytes = replaced->size_bytes;
+    if (bytes > most || std::exchange(replaced->lingering, true)) return bytes <= most;
+  }
+  while (lingering_.size() >= kMaxLingering || lingering_bytes_ + bytes > most) end_oldest_lingering();
+  lingering_.push_back({replaced, clock_.monotonic_ns() + kLingerNs, bytes});
+  lingering_bytes_ += bytes;
+  return true;
+}
+
+// names_mutex_ held exclusively.
+void StoreImpl::end_oldest_lingering() {
+  Lingering ended = std::move(lingering_.front());
+  lingering_.pop_front();
+  lingering_bytes_ -= ended.bytes;
+  {
+    std::lock_guard lock(ended.object->mutex);
+    ended.object->lingering = false;
+  }
+  if (live(ended.object->id) == ended.object) forget_if_idle(ended.object);
+}
+
+// Called by the keeper.
+void StoreImpl::end_lingering(bool all) {
+  std::unique_lock lock(names_mutex_);
+  const int64_t now = clock_.monotonic_ns();
+  while (!lingering_.empty() && (all || lingering_.front().until_ns <= now)) end_oldest_lingering();
+}
+
+}  // namespace kvcachefs
