@@ -63,6 +63,7 @@ class Object {
   bool raw_unjournaled = false;   // no record names its file yet
   FilePtr spill;                  // a solo extent that takes what does not fit in memory
   ExtentId spill_extent;
+  std::vector<bool> spill_written;  // units the spill file has bytes of, current or not: no holes there
   std::map<size_t, std::vector<std::move_only_function<void(Status)>>> loading;  // by unit: who waits for the read
   uint32_t handles = 0;           // open
   uint32_t write_handles = 0;     // of them for writing
@@ -127,6 +128,7 @@ struct Snapshot {
   uint64_t base_valid_bytes = 0;
   FilePtr spill;
   ExtentId spill_extent;
+  std::vector<bool> spill_written;
   bool raw = false;
   uint64_t content_version = 0;
 };

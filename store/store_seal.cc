@@ -138,6 +138,7 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   snapshot.base_valid_bytes = object->base_valid_bytes;
   snapshot.spill = object->spill;
   snapshot.spill_extent = object->spill_extent;
+  snapshot.spill_written = object->spill_written;
   snapshot.raw = object->raw != nullptr;
   snapshot.content_version = object->content_version;
   // Room for this body; what is written from now on makes another one.
@@ -259,7 +260,7 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
   const Snapshot& snapshot = plan.snapshot;
   Body& body = plan.body;
   if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kRaw) return {};
-  const bool sparse = body.place.kind == PlaceKind::kSolo;  // holes stay holes
+  const bool solo = body.place.kind == PlaceKind::kSolo;
   const size_t count = div_ceil(snapshot.size_bytes, kUnitBytes);
   body.checksums.clear();
   body.checksums.reserve(count);
@@ -269,6 +270,8 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
     const uint64_t offset = body.place.offset + index * kUnitBytes;
     const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
     BlockPtr block = unit != nullptr ? unit->block : nullptr;
+    // Holes stay holes, unless the file has older bytes there.
+    const bool sparse = solo && !(index < snapshot.spill_written.size() && snapshot.spill_written[index]);
     const bool spilled = unit != nullptr && unit->spilled && !unit->dirty;
     if (spilled && plan.file == snapshot.spill && unit->spill_bytes == length && unit->spill_valid_bytes == length) {
       body.checksums.push_back(unit->spill_checksum);  // it lies there already
@@ -691,6 +694,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
     std::lock_guard lock(object->mutex);
     object->spill = made.file;
     object->spill_extent = made.id;
+    object->spill_written.clear();
   }
   struct Piece {
     size_t index;
@@ -708,6 +712,8 @@ Status StoreImpl::spill(const ObjectPtr& object) {
         const Unit& unit = object->units[next];
         if (!unit.block || !unit.dirty || next * kUnitBytes >= object->size_bytes) continue;
         const uint64_t length = unit_length(object->size_bytes, next);
+        if (object->spill_written.size() <= next) object->spill_written.resize(next + 1);
+        object->spill_written[next] = true;
         pieces.push_back({next, unit.block, static_cast<uint32_t>(std::min<uint64_t>(length, unit.block->capacity_bytes()))});
       }
     }

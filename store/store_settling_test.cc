@@ -390,5 +390,31 @@ TEST(StoreSettling, WhatWasSpilledAndEmptiedLeavesNothingOnTheVolume) {
   EXPECT_EQ(store->status().staged_bytes, 0u);
 }
 
+// --- spilled bodies ---
+
+TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  Handle* holes = store.create("holes");
+  std::string expected(5 * kUnitBytes, '\0');
+  for (int i = 0; i < 12; ++i) {
+    const std::string piece = store.payload(i, kMiB);
+    store.pwrite(holes, expected.size(), piece);
+    expected += piece;
+  }
+  Handle* other = store.create("other");  // does not fit beside it: both are spilled
+  for (int i = 0; i < 40; ++i) store.pwrite(other, static_cast<uint64_t>(i) * kMiB, store.payload(i, kMiB));
+  store.truncate("holes", kUnitBytes);
+  store.pwrite(holes, 12 * kMiB, "end");
+  expected.assign(12 * kMiB, '\0');
+  expected += "end";
+  ASSERT_TRUE(store.close(holes));
+  ASSERT_TRUE(store.close(other));
+  drain_and_work(store);
+  store->drop_caches();
+  EXPECT_TRUE(store.read_file("holes") == expected);
+}
+
 }  // namespace
 }  // namespace kvcachefs
