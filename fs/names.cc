@@ -17,6 +17,16 @@ void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
   fuse_reply_entry(request, &entry);
 }
 
+// Answers once the name is as durable as the option promises.
+void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
+  if (!stat) return reply_error(request, stat.error());
+  const ObjectId id = stat->id;
+  driver_of(request).store->keep_new(id, [request, stat = std::move(stat)](Status kept) {
+    if (!kept) return reply_error(request, kept.error());
+    reply_entry(request, stat);
+  });
+}
+
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_lookup(request, parent, name)) return;
@@ -30,19 +40,19 @@ void forget_multi(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_no
 void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   Driver& driver = driver_of(request);
   if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
-  reply_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
+  reply_new_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
 }
 
 void make_directory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   Driver& driver = driver_of(request);
   if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
-  reply_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
+  reply_new_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
 }
 
 void make_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
-  reply_entry(request, driver.store->make_symlink(object_of(request, parent), name, target, caller_of(request)));
+  reply_new_entry(request, driver.store->make_symlink(object_of(request, parent), name, target, caller_of(request)));
 }
 
 void read_link(fuse_req_t request, fuse_ino_t node) {

@@ -69,6 +69,7 @@ class Object {
   uint32_t write_handles = 0;     // of them for writing
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
+  bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them

@@ -170,6 +170,8 @@ class Store {
   // close(2) of one descriptor: errors of earlier writes surface here; durable as the option says.
   virtual void flush(Handle* handle, StatusCompletion done) = 0;
   virtual void fsync(Handle* handle, StatusCompletion done) = 0;
+  // What `durability` promises for a name: called between make_directory(), make_node() or make_symlink() and the answer.
+  virtual void keep_new(ObjectId id, StatusCompletion done) = 0;
   virtual void sync_directory(ObjectId directory, StatusCompletion done) = 0;
   virtual void release(Handle* handle) = 0;
   enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange };

@@ -403,29 +403,38 @@ void StoreImpl::settle_body(SealedBody& sealed) {
 }
 
 // names_mutex_ held.
-void StoreImpl::settle_names(Commit& commit, std::vector<ObjectPtr>& touched) {
+// names_mutex_ held. An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only
+// from now on. If it was renamed since the batch was made, its body is written anew.
+void StoreImpl::lost_record(const ObjectPtr& object) {
+  object->durable = false;
+  std::lock_guard lock(object->mutex);
+  if (!object->is_regular()) return mark_attributes_dirty(object);
+  if (object->published && !object->content_dirty()) content_changed(object);
+}
+
+void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched) {
   auto touch = [&](ObjectId id) {
     if (ObjectPtr object = live(id)) touched.push_back(std::move(object));
   };
-  ObjectId parent;
-  for (auto& [name, durable] : commit.names) {
-    NameState* state = names_->state(name);
-    if (state == nullptr) continue;
-    const ObjectId before = state->durable;
-    if (!durable.valid()) state->erase_durable = false;
-    if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
-    names_->settle(name, durable);
-    touch(durable);
-    if (name.parent != parent) touch(parent = name.parent);
-    if (before == durable) continue;
-    touch(before);
-    auto left = leaving_.find(before);
-    if (left == leaving_.end()) continue;
-    auto record = index_->find_object_summary(before);
-    if (record && *record) continue;  // another name of it waits
-    space_.remove_leaving(left->second);
-    leaving_.erase(left);
+  NameState* state = names_->state(name);
+  if (state == nullptr) return;
+  const ObjectId before = state->durable;
+  if (!durable.valid()) state->erase_durable = false;
+  if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+  names_->settle(name, durable);
+  touch(durable);
+  touch(name.parent);
+  if (before == durable || !before.valid()) return;
+  auto record = index_->find_object_summary(before);
+  if (record && *record) return touch(before);  // another name of it waits
+  if (ObjectPtr object = live(before)) {
+    if (object->nlink > 0) lost_record(object);
+    touched.push_back(std::move(object));
   }
+  auto left = leaving_.find(before);
+  if (left == leaving_.end()) return;
+  space_.remove_leaving(left->second);
+  leaving_.erase(left);
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
@@ -444,29 +453,34 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   space_.set_live(index_->totals().live_bytes);
   std::vector<Snapshot> done_with;  // their blocks are given back after the lock
   std::unique_lock lock(names_mutex_);
-  // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then).
+  // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then). Step by step, so
+  // that clients get in between: what is not settled yet is answered from RAM as before.
   std::vector<ObjectPtr> touched;
+  size_t steps = 0;
+  auto breathe = [&] {
+    constexpr size_t kStepsUnderLock = 256;
+    if (++steps % kStepsUnderLock != 0) return;
+    lock.unlock();
+    lock.lock();
+  };
   for (SealedBody& sealed : commit.sealed) {
     touched.push_back(sealed.snapshot.object);
     settle_body(sealed);
     done_with.push_back(std::move(sealed.snapshot));
     touched.back()->durable = true;
+    breathe();
   }
   commit.sealed.clear();
   for (auto& [object, version] : commit.attributes) {
     object->durable = true;
     settle_attributes(object, version);
     touched.push_back(object);
+    breathe();
   }
-  settle_names(commit, touched);
-  if (freed)
-    for (const FreedPlace& place : *freed) {
-      // An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only from now on.
-      ObjectPtr object = live(place.object);
-      if (!object || object->nlink == 0) continue;
-      std::lock_guard object_lock(object->mutex);
-      if (object->base.place == place.place) object->durable = false;
-    }
+  for (auto& [name, durable] : commit.names) {
+    settle_name(name, durable, touched);
+    breathe();
+  }
   for (const ObjectPtr& object : touched)
     if (live(object->id) == object) forget_if_idle(object);
   if (freed) return {};

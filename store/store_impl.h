@@ -85,6 +85,7 @@ inline constexpr int64_t kLingerNs = 1'000'000'000;
 inline constexpr int64_t kRelookupNs = 1'000'000'000;
 inline constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 inline constexpr size_t kMaxLingering = 256;
+inline constexpr size_t kMaxKeptForRename = 20'000;
 
 class StoreImpl final : public Store {
  public:
@@ -123,6 +124,7 @@ class StoreImpl final : public Store {
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
   void flush(Handle* handle, StatusCompletion done) override;
   void fsync(Handle* handle, StatusCompletion done) override;
+  void keep_new(ObjectId id, StatusCompletion done) override;
   void sync_directory(ObjectId directory, StatusCompletion done) override;
   void release(Handle* handle) override;
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
@@ -277,11 +279,13 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
+  bool is_one_of_several(ObjectId id) const;
   bool told_to_look_again(uint32_t thread_id, bool truncate) const;
   void tell_stale(uint32_t thread_id, bool truncate);
   bool looked_again(uint32_t thread_id);
   void sweep_versions();
   bool linger(const ObjectPtr& replaced);
+  bool keep_for_rename(const ObjectPtr& object);
   void end_oldest_lingering();
   void end_lingering(bool all = false);
 
@@ -330,7 +334,8 @@ class StoreImpl final : public Store {
   void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);
   Status apply_committed(Commit& commit, JournalPosition after);
-  void settle_names(Commit& commit, std::vector<ObjectPtr>& touched);
+  void settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
+  void lost_record(const ObjectPtr& object);
   void settle_body(SealedBody& sealed);
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
@@ -429,6 +434,7 @@ class StoreImpl final : public Store {
     uint64_t bytes = 0;
   };
   std::deque<Lingering> lingering_;  // oldest first
+  std::deque<Lingering> kept_for_rename_;  // oldest first
   uint64_t lingering_bytes_ = 0;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume

@@ -66,6 +66,9 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
       object->write_error.reset();
       content_changed(object);
+    } else if (request.truncate) {  // of an empty file: a change all the same
+      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+      mark_attributes_dirty(object);
     }
     ++object->handles;
     ++object->opens;
@@ -536,6 +539,12 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
   }
   if (error) return done(std::unexpected(std::move(*error)));
   make_durable(object, true, std::move(done));
+}
+
+void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
+  if (!durable_close()) return done({});
+  auto object = get(id);
+  make_durable(object && (*object)->is_regular() ? *object : nullptr, durable_sync(), std::move(done));
 }
 
 void StoreImpl::sync_directory(ObjectId, StatusCompletion done) { make_durable(nullptr, true, std::move(done)); }

@@ -85,6 +85,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;
       if (object->write_error || names_->mentions(object->id)) return;  // the index may count its names otherwise
+      if (keep_for_rename(object)) return;
       if (std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; }))
         return;
     }
@@ -203,7 +204,9 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
         return fail(Code::kNotFound, entry_text(parent, name));
       }
       counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      return stat_locked(found->child);
+      KVC_ASSIGN(Stat stat, stat_locked(found->child));
+      stat.brief = is_one_of_several(found->child);
+      return stat;
     }
   }
   std::unique_lock lock(names_mutex_);
@@ -225,7 +228,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
-  stat.brief = brief;
+  stat.brief = brief || is_one_of_several(chosen);
   return stat;
 }
 

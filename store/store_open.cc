@@ -656,6 +656,7 @@ Status StoreImpl::close() {
   dirty_.clear();
   dirty_attributes_.clear();
   lingering_.clear();
+  kept_for_rename_.clear();
   table_.clear();
   if (!status) log::error("closing {}: {}", volume_->root(), status.error().message);
   index_.reset();

@@ -93,6 +93,14 @@ bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
          clock_.monotonic_ns() - object.last_write_ns < kAboutToRenameNs && !has_ended(object.writer_thread);
 }
 
+// names_mutex_ held. A version of a temporary name is not cached by the kernel under that name, also when it is the last one
+// left: a lookup can be answered after another's rename was done here, and before the kernel moved its entry, which would
+// take the time-out along to the target.
+bool StoreImpl::is_one_of_several(ObjectId id) const {
+  ObjectPtr object = live(id);
+  return object && object->contended && !object->published;
+}
+
 // --- making ---
 
 // names_mutex_ held exclusively; `chosen` is what a lookup found. The kernel may look up twice for one open: the version
@@ -267,11 +275,33 @@ void StoreImpl::end_oldest_lingering() {
   if (live(ended.object->id) == ended.object) forget_if_idle(ended.object);
 }
 
+// names_mutex_ held exclusively, and the object's. What was just written under a name that may be temporary stays in the
+// table, which alone knows who wrote it and that it was never renamed.
+bool StoreImpl::keep_for_rename(const ObjectPtr& object) {
+  if (object->published || !object->is_regular() || object->writer_thread == 0) return false;
+  const int64_t until_ns = object->last_write_ns + kAboutToRenameNs;
+  if (object->last_write_ns == 0 || until_ns <= clock_.monotonic_ns()) return false;
+  if (object->kept_for_rename) return true;
+  if (!background_ || kept_for_rename_.size() >= kMaxKeptForRename) return false;
+  object->kept_for_rename = true;
+  kept_for_rename_.push_back({object, until_ns, 0});
+  return true;
+}
+
 // Called by the keeper.
 void StoreImpl::end_lingering(bool all) {
   std::unique_lock lock(names_mutex_);
   const int64_t now = clock_.monotonic_ns();
   while (!lingering_.empty() && (all || lingering_.front().until_ns <= now)) end_oldest_lingering();
+  while (!kept_for_rename_.empty() && kept_for_rename_.front().until_ns <= now) {
+    const ObjectPtr object = std::move(kept_for_rename_.front().object);
+    kept_for_rename_.pop_front();
+    {
+      std::lock_guard object_lock(object->mutex);
+      object->kept_for_rename = false;
+    }
+    if (live(object->id) == object) forget_if_idle(object);
+  }
 }
 
 }  // namespace kvcachefs

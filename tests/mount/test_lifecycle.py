@@ -318,7 +318,6 @@ def test_acknowledged_changes_survive_kill_9(durability, new_mount):
     )
 
 
-@pytest.mark.xfail(reason="mkdir, mknod and symlink are answered before they are journaled", strict=False)
 def test_a_directory_alone_survives_kill_9_under_durability_close(new_mount):
     mount = new_mount({"durability": "close", "flush_interval_ms": 60_000})
     os.mkdir(os.path.join(mount.path, "directory"))
