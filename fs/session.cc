@@ -246,7 +246,9 @@ fuse_session* new_session(Driver& driver) {
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
   fuse_args parsed = FUSE_ARGS_INIT(static_cast<int>(arguments.size()), arguments.data());
-  return fuse_session_new(&parsed, &operations, sizeof operations, &driver);
+  fuse_session* session = fuse_session_new(&parsed, &operations, sizeof operations, &driver);
+  fuse_opt_free_args(&parsed);  // what libfuse made of them
+  return session;
 }
 
 // The kernel has let go of the mount: umount(8), not a signal, ended the loop.
