@@ -224,6 +224,7 @@ class StoreImpl final : public Store {
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
   bool prefetch_step();
+  bool is_read_past_us(ObjectId id);
   void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
