@@ -192,8 +192,8 @@ class StoreImpl final : public Store {
   Error no_space(const Object& object, uint64_t bytes) const;
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void note_write_error(Object& object, const Error& error);  // object.mutex held
+  void empty_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
-  void empty_what_did_not_fit(const ObjectPtr& object, bool last_writer);
   bool reserve_space(Object& object, uint64_t size_bytes);
   void content_changed(const ObjectPtr& object);  // object->mutex held
   void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros

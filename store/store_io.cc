@@ -104,7 +104,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       --object->unflushed_handles;
       space_.hope();  // what it replaced can go once it is sealed
     }
-    if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, true);
+    if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
     last = --object->handles == 0;
   }
   if (!last) return;
@@ -521,8 +521,10 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       --object->unflushed_handles;
       space_.hope();
     }
-    if (handle->request.write) error = object->write_error;
-    if (handle->request.write) empty_what_did_not_fit(object, false);
+    if (handle->request.write) {
+      error = object->write_error;
+      empty_what_did_not_fit(object, /*last_writer=*/false);
+    }
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
   if (error) return done(std::unexpected(std::move(*error)));

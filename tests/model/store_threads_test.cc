@@ -313,9 +313,9 @@ void one_action(Client& client, Store& store, uint64_t thread, std::atomic<uint6
   }
 }
 
-void check_all(ThreadedStore& store, uint64_t threads) {
+void check_all(ThreadedStore& store, uint64_t names) {
   Client client(*store.operator->(), 1);
-  for (uint64_t name = 0; name < kNames + threads; ++name) {
+  for (uint64_t name = 0; name < names; ++name) {
     Handle* handle = client.open(kRootId, chunk_name(name), {});
     if (handle == nullptr) continue;
     EXPECT_TRUE(is_whole(client.read_all(handle), name));
@@ -345,10 +345,10 @@ void run_clients(const StoreOptions& options, uint64_t threads) {
       });
   }
   fmt::print("{} actions, {} versions\n", actions.load(), version.load());
-  check_all(store, threads);
+  check_all(store, kNames + threads);
   store.close();
   store.mount();
-  check_all(store, threads);
+  check_all(store, kNames + threads);
 }
 
 TEST(StoreThreads, ClientsAtOnceSeeWholeBodies) {
@@ -411,7 +411,7 @@ TEST(StoreThreads, UnfinishedFilesBeyondMemoryDoNotDeadlock) {
   EXPECT_LE(most_memory.load(), options.memory_bytes + kSlackBytes);
   store.close();
   store.mount();
-  check_all(store, kThreads);
+  check_all(store, kNames + kThreads);
 }
 
 // Who finds no room waits until what was removed is given back; the volume never has more than its capacity.
@@ -466,19 +466,7 @@ TEST(StoreThreads, AFullVolumeGivesBackWhatIsRemovedAndStaysWithinItsCapacity) {
   watcher.join();
   fmt::print("{} versions, {} refused, at most {} KiB\n", version.load(), refused.load(), most_bytes.load() >> 10);
   EXPECT_LE(most_bytes.load(), options.capacity_bytes + kHeadersBytes);
-  Client client(*store.operator->(), 1);
-  auto check = [&] {
-    for (uint64_t name = 0; name < kThreads * kOwnNames; ++name) {
-      Handle* handle = client.open(kRootId, chunk_name(name), {});
-      if (handle == nullptr) continue;
-      EXPECT_TRUE(is_whole(client.read_all(handle), name));
-      store->release(handle);
-    }
-    const StoreStatus status = store->status();
-    EXPECT_EQ(status.errors_checksum + status.errors_volume_read + status.errors_volume_write + status.errors_journal, 0u);
-    EXPECT_EQ(status.waiting_writes, 0u);
-  };
-  check();
+  check_all(store, kThreads * kOwnNames);
   store.close();
   store.mount();
 }
