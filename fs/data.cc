@@ -17,8 +17,11 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   OpenRequest how = open_request_of(file->flags);
   how.truncate = file->flags & O_TRUNC;
   const auto decision = driver.passthrough.open(request, ObjectId{node}, how.write || how.truncate, *driver.store);
-  if (decision.stale) return void(fuse_reply_err(request, ESTALE));
   const ObjectId object = object_of(request, node);
+  if (decision.stale) {
+    driver.store->told_stale(how, caller_of(request));
+    return void(fuse_reply_err(request, ESTALE));
+  }
   auto handle = driver.store->open(object, how, caller_of(request));
   if (!handle) {
     driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);

@@ -48,7 +48,7 @@ struct stat to_stat(const Stat& stat) {
 
 fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   fuse_entry_param entry{};
-  entry.ino = driver.passthrough.node_of(stat.id).value;
+  entry.ino = (stat.to_be_written ? driver.passthrough.node_to_write(stat.id) : driver.passthrough.node_of(stat.id)).value;
   entry.generation = 0;  // object ids are never used again
   entry.attr = to_stat(stat);
   entry.attr_timeout = kAttributeTimeoutSeconds;

@@ -19,12 +19,22 @@ ObjectId Passthrough::node_of(ObjectId object) const {
   return found == alias_of_object_.end() ? object : found->second;
 }
 
+ObjectId Passthrough::node_to_write(ObjectId object) {
+  if (!enabled_) return object;
+  std::lock_guard lock(mutex_);
+  auto alias = alias_of_object_.find(object);
+  const ObjectId node = alias == alias_of_object_.end() ? object : alias->second;
+  auto found = nodes_.find(node);
+  return found != nodes_.end() && (found->second.passed > 0 || found->second.opening) ? give_alias(node) : node;
+}
+
 // mutex_ held.
-void Passthrough::give_alias(ObjectId node) {
+ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
   const ObjectId alias = ObjectId::make(kAliasOrdinal, 0, next_alias_++);
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;
+  return alias;
 }
 
 bool Passthrough::blocks_truncate(ObjectId node) {
@@ -40,26 +50,22 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
   if (!enabled_) return {};
   const ObjectId object = object_of(node);
   {
-    std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
+    registered_.wait(lock, [&] {
+      auto found = nodes_.find(node);
+      return found == nodes_.end() || !found->second.opening;
+    });
     Node& state = nodes_[node];
-    if (write) {
-      if (state.passed > 0 || state.opening) {
-        give_alias(node);
-        return {.stale = true};
-      }
-      ++state.others;
-      return {};
+    if (write && state.passed > 0) {
+      give_alias(node);
+      return {.stale = true};
     }
     if (state.passed > 0) {
       ++state.passed;
       return {.backing_id = state.backing_id};
     }
-    // A cached or direct open lives, or another thread is at it: this one goes through the daemon.
-    if (state.others > 0 || state.opening) {
-      if (state.opening) {  // it may become a passthrough inode any moment: the kernel would refuse a mixed open
-        give_alias(node);
-        return {.stale = true};
-      }
+    // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well.
+    if (write || state.others > 0) {
       ++state.others;
       return {};
     }
@@ -77,6 +83,7 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
   std::lock_guard lock(mutex_);
   Node& state = nodes_[node];
   state.opening = false;
+  registered_.notify_all();
   if (id <= 0) {
     ++state.others;
     return {};

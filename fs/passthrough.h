@@ -3,10 +3,13 @@
 //  - while a passthrough open lives, no cached or direct open of that inode: an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
 //    they opened.
-// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held.
+// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held. Who opens a node while another
+// thread registers its backing file waits for that (one ioctl): told ESTALE, it could be told twice in a row, and the kernel
+// repeats an open only once.
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -27,6 +30,8 @@ class Passthrough {
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
   ObjectId node_of(ObjectId object) const;  // the nodeid to tell the kernel
+  // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
+  ObjectId node_to_write(ObjectId object);
 
   // An open of `node`: with `write` false tries to pass it through (`request` is only used to talk to the kernel).
   struct Decision {
@@ -45,10 +50,11 @@ class Passthrough {
     uint32_t passed = 0, others = 0;
     bool opening = false;  // somebody asks the kernel for a backing id
   };
-  void give_alias(ObjectId node);
+  ObjectId give_alias(ObjectId node);
 
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable std::mutex mutex_;
+  std::condition_variable registered_;  // a node's `opening` ended
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
   uint64_t next_alias_ = 1;

@@ -1,11 +1,17 @@
 // How much of the volume may be used. Space is reserved before bytes are accepted, so that nothing accepted meets a full
-// disk later (invariant 8). All counters are atomics; nothing here blocks.
+// disk later (invariant 8).
+// Thread-safe: one leaf mutex, held for sums only, so that what goes from one count to another is never seen in both or in
+// neither: df falls by what was unlinked, whatever is being journaled at that moment.
 #pragma once
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <mutex>
+#include <span>
+#include <unordered_map>
 
+#include "store/base/types.h"
 #include "store/base/result.h"
 #include "store/volume/volume.h"
 
@@ -15,83 +21,135 @@ class Space {
  public:
   // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone.
   void configure(uint64_t limit_bytes, uint64_t keep_free_bytes) {
+    std::lock_guard lock(mutex_);
     limit_bytes_ = limit_bytes;
     keep_free_bytes_ = keep_free_bytes;
   }
   // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts until its blocks were
   // given back.
   bool try_reserve(uint64_t bytes) {
-    uint64_t reserved = reserved_bytes_.load();
-    do {
-      if (bytes > room_beside(reserved)) return false;
-    } while (!reserved_bytes_.compare_exchange_weak(reserved, reserved + bytes));
+    std::lock_guard lock(mutex_);
+    if (bytes > room()) return false;
+    reserved_bytes_ += bytes;
     return true;
   }
-  void release(uint64_t bytes) { reserved_bytes_.fetch_sub(bytes); }
-  // What was set aside is on the volume now. Counted as live (set_live()) before this call.
-  void consume(uint64_t bytes) {
-    uint64_t free = backing_free_bytes_.load();
-    while (!backing_free_bytes_.compare_exchange_weak(free, free - std::min(free, bytes))) {
-    }
-    reserved_bytes_.fetch_sub(bytes);
+  void release(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    reserved_bytes_ -= bytes;
   }
   // What could be reserved now.
-  uint64_t room_bytes() const { return room_beside(reserved_bytes_); }
+  uint64_t room_bytes() const {
+    std::lock_guard lock(mutex_);
+    return room();
+  }
 
   // Something was removed, replaced or let go of: its space may come back. Told apart by number, so that what was waited
   // for in vain is not waited for again.
   void hope() { hopes_.fetch_add(1); }
   uint64_t hopes() const { return hopes_; }
 
-  void set_live(uint64_t bytes) { live_bytes_ = bytes; }
-  void set_dead(uint64_t bytes) { dead_bytes_ = bytes; }
-  void set_overhead(uint64_t bytes) { overhead_bytes_ = bytes; }
+  // At a start.
+  void set_live(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    live_bytes_ = bytes;
+  }
+  void set_dead(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    dead_bytes_ = bytes;
+  }
+  void set_overhead(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    overhead_bytes_ = bytes;
+  }
   void set_backing(const SpaceInfo& backing) {
-    backing_free_bytes_ = backing.available_bytes > keep_free_bytes_ ? backing.available_bytes - keep_free_bytes_ : 0;
+    std::lock_guard lock(mutex_);
+    backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);
+  }
+  // Blocks of raw files, measured now and then; add_raw() for what was allocated since.
+  void set_raw(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    raw_bytes_ = bytes;
+  }
+  void add_raw(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    raw_bytes_ += bytes;
   }
 
-  uint64_t limit_bytes() const { return limit_bytes_; }
-  uint64_t keep_free_bytes() const { return keep_free_bytes_; }
-  uint64_t reserved_bytes() const { return reserved_bytes_; }
-  uint64_t live_bytes() const { return live_bytes_; }
-  uint64_t dead_bytes() const { return dead_bytes_; }
-  // Everything on the volume: live places, raw files, places not given back yet, journals, checkpoints, index.
-  // What goes from live to dead is counted as dead first, and read in the other order.
-  uint64_t physical_bytes() const {
-    const uint64_t live = live_bytes_;
-    return live + dead_bytes_ + raw_bytes_ + overhead_bytes_;
-  }
-  // What was unlinked but is not journaled as gone yet (still counted as live).
-  void add_leaving(uint64_t bytes) {
-    leaving_bytes_.fetch_add(bytes);
+  // An object lost its last name: its bytes on the volume count as live until that is journaled.
+  void add_leaving(ObjectId object, uint64_t bytes) {
+    {
+      std::lock_guard lock(mutex_);
+      if (!leaving_.emplace(object, bytes).second) return;
+      leaving_bytes_ += bytes;
+    }
     hope();
   }
-  void remove_leaving(uint64_t bytes) { leaving_bytes_.fetch_sub(bytes); }
-  uint64_t leaving_bytes() const { return leaving_bytes_; }
-  // Blocks of raw files, measured now and then; add_raw() for what was allocated since.
-  void set_raw(uint64_t bytes) { raw_bytes_ = bytes; }
-  void add_raw(uint64_t bytes) { raw_bytes_.fetch_add(bytes); }
+  void remove_leaving(ObjectId object) {
+    std::lock_guard lock(mutex_);
+    forget_leaving(object);
+  }
+  // A batch was journaled: what was set aside for its bodies is on the volume and counts as live, and the places of `gave_up`
+  // (which may name objects that have a newer body) as dead.
+  void journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consumed_bytes, std::span<const ObjectId> gave_up) {
+    std::lock_guard lock(mutex_);
+    live_bytes_ = live_bytes;
+    dead_bytes_ = dead_bytes;
+    reserved_bytes_ -= consumed_bytes;
+    backing_free_bytes_ -= std::min(backing_free_bytes_, consumed_bytes);
+    for (ObjectId object : gave_up) forget_leaving(object);
+  }
+  // Of the dead bytes all but `dead_bytes` were given back to the backing file system.
+  void gave_back(uint64_t dead_bytes) {
+    std::lock_guard lock(mutex_);
+    backing_free_bytes_ = sum(backing_free_bytes_, dead_bytes_ - std::min(dead_bytes_, dead_bytes));
+    dead_bytes_ = dead_bytes;
+  }
+
+  uint64_t limit_bytes() const { return get(limit_bytes_); }
+  uint64_t keep_free_bytes() const { return get(keep_free_bytes_); }
+  uint64_t reserved_bytes() const { return get(reserved_bytes_); }
+  uint64_t live_bytes() const { return get(live_bytes_); }
+  uint64_t dead_bytes() const { return get(dead_bytes_); }
+  uint64_t leaving_bytes() const { return get(leaving_bytes_); }
+  // Everything on the volume: live places, raw files, places not given back yet, journals, checkpoints, index.
+  uint64_t physical_bytes() const {
+    std::lock_guard lock(mutex_);
+    return physical();
+  }
   // What df shows as free: space that comes back by itself counts as free at once.
   uint64_t free_bytes() const {
-    const uint64_t leaving = leaving_bytes_;
-    const uint64_t used = live_bytes_ + raw_bytes_ + overhead_bytes_ + reserved_bytes_ - std::min<uint64_t>(leaving, live_bytes_);
-    const uint64_t limit = limit_bytes_;
-    const uint64_t by_limit = limit > used ? limit - used : 0;
-    const uint64_t backing = backing_free_bytes_ + dead_bytes_ + leaving;
-    const uint64_t by_backing = backing > reserved_bytes_ ? backing - reserved_bytes_ : 0;
-    return by_limit < by_backing ? by_limit : by_backing;
+    std::lock_guard lock(mutex_);
+    const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_);
+    const uint64_t used = physical() + reserved_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
+    return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
   }
 
  private:
-  uint64_t room_beside(uint64_t reserved) const {
-    const uint64_t used = physical_bytes() + reserved, limit = limit_bytes_, backing = backing_free_bytes_;
-    return std::min(limit - std::min(used, limit), backing - std::min(reserved, backing));
+  uint64_t get(const uint64_t& counter) const {
+    std::lock_guard lock(mutex_);
+    return counter;
+  }
+  // backing_free_bytes_ is "no limit" until it was measured.
+  static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
+  uint64_t physical() const { return live_bytes_ + dead_bytes_ + raw_bytes_ + overhead_bytes_; }
+  uint64_t room() const {
+    const uint64_t used = physical() + reserved_bytes_;
+    return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
+  }
+  void forget_leaving(ObjectId object) {
+    auto left = leaving_.find(object);
+    if (left == leaving_.end()) return;
+    leaving_bytes_ -= left->second;
+    leaving_.erase(left);
   }
 
-  std::atomic<uint64_t> limit_bytes_{UINT64_MAX}, keep_free_bytes_{0};
-  std::atomic<uint64_t> reserved_bytes_{0}, live_bytes_{0}, dead_bytes_{0}, overhead_bytes_{0},
-      leaving_bytes_{0}, raw_bytes_{0}, hopes_{0};
-  std::atomic<uint64_t> backing_free_bytes_{UINT64_MAX};
+  mutable std::mutex mutex_;  // leaf; guards everything but hopes_
+  uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, raw_bytes_ = 0;
+  uint64_t backing_free_bytes_ = UINT64_MAX;
+  uint64_t leaving_bytes_ = 0;  // the sum of leaving_
+  std::unordered_map<ObjectId, uint64_t> leaving_;
+  std::atomic<uint64_t> hopes_{0};
 };
 
 }  // namespace kvcachefs

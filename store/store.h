@@ -49,6 +49,7 @@ struct Stat {
   uint64_t blocks_512 = 0;
   int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
   bool brief = false;  // from lookup(): several write under this name; the answer must not be cached
+  bool to_be_written = false;  // from lookup(): it repeats one after an open for writing that was told kStale
 };
 
 struct SetAttributes {
@@ -163,6 +164,8 @@ class Store {
   // --- bytes (store_io.cc) ---
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
   virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
+  // The caller was told the same by fs/ itself: its next open is not told so again, for the kernel repeats an open once.
+  virtual void told_stale(const OpenRequest& request, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
   // `bytes` is copied before the call returns, also when the completion comes later.

@@ -384,15 +384,13 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       unit.spilled = false;  // the spill file is the base now
       clean_units |= unit.block && !unit.dirty;
     }
-    uint64_t reserved = std::exchange(object->sealing_reserved_bytes, 0);
     if (sealed.snapshot.spill) {
       // Emptied after it was spilled: nothing names the file.
       if (object->base.place.extent != object->spill_extent)
-        remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(reserved, 0));
+        remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(object->sealing_reserved_bytes, 0));
       object->spill.reset();
       object->spill_extent = {};
     }
-    space_.consume(reserved);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
       object->replaced_checked = false;
@@ -402,7 +400,6 @@ void StoreImpl::settle_body(SealedBody& sealed) {
   if (clean_units) note_clean(object);
 }
 
-// names_mutex_ held.
 // names_mutex_ held. An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only
 // from now on. If it was renamed since the batch was made, its body is written anew.
 void StoreImpl::lost_record(const ObjectPtr& object) {
@@ -431,26 +428,32 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
     if (object->nlink > 0) lost_record(object);
     touched.push_back(std::move(object));
   }
-  auto left = leaving_.find(before);
-  if (left == leaving_.end()) return;
-  space_.remove_leaving(left->second);
-  leaving_.erase(left);
+  if (leaving_.erase(before) > 0) space_.remove_leaving(before);
+}
+
+void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> freed) {
+  uint64_t consumed_bytes = 0;
+  for (SealedBody& sealed : commit.sealed) {
+    Object& object = *sealed.snapshot.object;
+    std::lock_guard lock(object.mutex);
+    const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
+    if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
+  }
+  std::vector<ObjectId> gave_up;
+  std::lock_guard keeper(keeper_mutex_);
+  for (const FreedPlace& place : freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(place);
+    gave_up.push_back(place.object);
+  }
+  space_.journaled(index_->totals().live_bytes, freed_bytes_ + unpunched_bytes_, consumed_bytes, gave_up);
+  if (!freed.empty()) space_.hope();
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
   auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : index_->apply(commit.batch, after);
-  if (freed) {
-    // What was reserved is let go of below, when it counts as live; what is given up counts as dead before it ceases to live.
-    std::lock_guard keeper(keeper_mutex_);
-    for (const FreedPlace& place : *freed) {
-      freed_bytes_ += align_up(place.place.length, kBlockBytes);
-      freed_.push_back(place);
-    }
-    space_.set_dead(freed_bytes_ + unpunched_bytes_);
-    if (!freed->empty()) space_.hope();
-  }
-  space_.set_live(index_->totals().live_bytes);
+  count_committed(commit, freed ? std::span<const FreedPlace>(*freed) : std::span<const FreedPlace>());
   std::vector<Snapshot> done_with;  // their blocks are given back after the lock
   std::unique_lock lock(names_mutex_);
   // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then). Step by step, so

@@ -119,6 +119,7 @@ class StoreImpl final : public Store {
   Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) override;
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
+  void told_stale(const OpenRequest& request, const Caller& caller) override;
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override;
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
@@ -182,6 +183,7 @@ class StoreImpl final : public Store {
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
+  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
   struct WantedUnits;
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
@@ -271,6 +273,10 @@ class StoreImpl final : public Store {
   void set_trouble(const Status& status);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
+  struct ToldStale {
+    bool write = false, truncate = false;  // what it was opened for
+    int64_t at_ns = 0;                     // monotonic: the repetition follows at once or never
+  };
   static uint32_t process_of(uint32_t thread_id);
   static uint32_t writer_process(Object& object);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
@@ -281,8 +287,8 @@ class StoreImpl final : public Store {
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
-  bool told_to_look_again(uint32_t thread_id, bool truncate) const;
-  void tell_stale(uint32_t thread_id, bool truncate);
+  const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
+  void tell_stale(uint32_t thread_id, const OpenRequest& request);
   bool looked_again(uint32_t thread_id);
   void sweep_versions();
   bool linger(const ObjectPtr& replaced);
@@ -335,6 +341,7 @@ class StoreImpl final : public Store {
   void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);
   Status apply_committed(Commit& commit, JournalPosition after);
+  void count_committed(Commit& commit, std::span<const FreedPlace> freed);
   void settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
   void lost_record(const ObjectPtr& object);
   void settle_body(SealedBody& sealed);
@@ -422,11 +429,7 @@ class StoreImpl final : public Store {
 
   mutable std::shared_mutex names_mutex_;  // 1.
   std::unordered_map<ObjectId, ObjectPtr> table_;
-  // Threads whose next lookup and open repeat an open that was told kStale.
-  struct ToldStale {
-    bool truncate = false;
-    int64_t at_ns = 0;  // monotonic: the repetition follows at once or never
-  };
+  // By thread: its next lookup and open repeat an open that was told kStale.
   std::unordered_map<uint32_t, ToldStale> told_stale_;
   std::atomic<size_t> told_stale_count_{0};  // (atomic) its size
   struct Lingering {
@@ -438,7 +441,7 @@ class StoreImpl final : public Store {
   std::deque<Lingering> kept_for_rename_;  // oldest first
   uint64_t lingering_bytes_ = 0;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
-  std::unordered_map<ObjectId, uint64_t> leaving_;  // lost their last name, not journaled yet: bytes on the volume
+  std::unordered_set<ObjectId> leaving_;  // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
   std::atomic<uint64_t> quarantined_count_{0};
 

@@ -341,18 +341,25 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
 void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                           Completion<size_t> done) {
   const ObjectPtr object = handle->object;
-  ExtentId extent;
   if (space_.room_bytes() < bytes.size()) {
-    auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+    std::vector<std::byte> copy(bytes.begin(), bytes.end());
     auto find_room = [this, object, wanted = bytes.size()]() -> Status {
       if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
       return {};
     };
-    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy, done = std::move(done)](Status status) mutable {
+    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
+                                            done = std::move(done)](Status status) mutable {
       if (!status) return done(std::unexpected(std::move(status).error()));
-      write_raw(handle, std::move(raw), offset, *copy, std::move(done));
+      write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
     });
   }
+  write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(done));
+}
+
+void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
+                                Completion<size_t> done) {
+  const ObjectPtr object = handle->object;
+  ExtentId extent;
   {
     std::lock_guard lock(object->mutex);
     extent = object->base.place.extent;
@@ -370,13 +377,13 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     }
   }
   extents_->note_unsynced(extent, raw);
-  auto copy = std::make_shared<std::vector<std::byte>>(bytes.begin(), bytes.end());
+  auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   std::vector<IoRequest> requests(1);
   requests[0].kind = IoRequest::Kind::kWrite;
   requests[0].file = std::move(raw);
   requests[0].offset = offset;
-  requests[0].pieces = {std::span(*copy)};
-  requests[0].done = [this, copy, done = std::move(done)](Result<size_t> result) mutable {
+  requests[0].pieces = {std::span(*kept)};
+  requests[0].done = [this, kept, done = std::move(done)](Result<size_t> result) mutable {
     if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
     done(std::move(result));

@@ -261,7 +261,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   freed_.insert(freed_.end(), kept.begin(), kept.end());
   freed_bytes_ = 0;  // counted anew: at a start it was measured, which may have been less
   for (const FreedPlace& freed : freed_) freed_bytes_ += align_up(freed.place.length, kBlockBytes);
-  space_.set_dead(freed_bytes_ + unpunched_bytes_);
+  space_.gave_back(freed_bytes_ + unpunched_bytes_);
   const uint64_t dead_after = freed_bytes_ + unpunched_bytes_;
   counters_.reclaimed_bytes.fetch_add(dead_before - std::min(dead_before, dead_after), std::memory_order_relaxed);
 }

@@ -194,7 +194,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id, false);
+    versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
@@ -219,7 +219,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   const bool several = state != nullptr && !state->older_versions.empty();
   ObjectId chosen = several ? choose_version_to_read(*state, caller.thread_id) : found->child;
   bool brief = several;
-  if (told_to_look_again(caller.thread_id, /*truncate=*/true)) {
+  const ToldStale* told = told_to_look_again(caller.thread_id);
+  if (told != nullptr && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
     KVC_ASSIGN(ObjectPtr own, version_to_write(parent, name, chosen, caller));
     brief |= own->id != chosen;
@@ -229,6 +230,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief || is_one_of_several(chosen);
+  stat.to_be_written = told != nullptr && told->write;
   return stat;
 }
 
@@ -259,7 +261,8 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   const PlaceKind kind = object->base.place.kind;
   const bool has_place = kind == PlaceKind::kPacked || kind == PlaceKind::kSolo;
   const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;
-  if (leaving_.emplace(object->id, bytes).second) space_.add_leaving(bytes);
+  leaving_.insert(object->id);
+  space_.add_leaving(object->id, bytes);
 }
 
 Status StoreImpl::check_new_name(ObjectId parent, std::string_view name) const {
@@ -440,7 +443,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
     state->child = {};
     state->erase_durable = true;
     object->nlink = 0;
-    if (object->durable) leaving_.emplace(object->id, 0);
+    if (object->durable) leaving_.insert(object->id);
     change_links(directory, -1);
     touch_directory(parent);
     forget_if_idle(object);
@@ -576,7 +579,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     change_links(target, 0);
   } else if (target_is_directory) {
     target->nlink = 0;
-    if (target->durable) leaving_.emplace(target->id, 0);
+    if (target->durable) leaving_.insert(target->id);
     new_parent_links -= 1;
     forget_if_idle(target);
   } else if (target) {

@@ -467,7 +467,7 @@ bool StoreImpl::bulk_step(bool force) {
     std::erase_if(drain.bodies, [](const auto& body) {
       std::lock_guard lock(body.first->mutex);
       const Object& object = *body.first;
-      return object.sealed_version >= body.second || object.nlink == 0 || object.write_error || !object.finished();
+      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.finished();
     });
     names.unlock();
     if (!status) {

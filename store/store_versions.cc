@@ -183,25 +183,25 @@ void StoreImpl::sweep_versions() {
 // --- stale opens ---
 
 // names_mutex_ held.
-bool StoreImpl::told_to_look_again(uint32_t thread_id, bool truncate) const {
-  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
+const StoreImpl::ToldStale* StoreImpl::told_to_look_again(uint32_t thread_id) const {
+  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return nullptr;
   auto told = told_stale_.find(thread_id);
-  return told != told_stale_.end() && (!truncate || told->second.truncate) &&
-         clock_.monotonic_ns() - told->second.at_ns < kAboutToRenameNs;
+  if (told == told_stale_.end() || clock_.monotonic_ns() - told->second.at_ns >= kAboutToRenameNs) return nullptr;
+  return &told->second;
 }
 
 // names_mutex_ held exclusively.
-void StoreImpl::tell_stale(uint32_t thread_id, bool truncate) {
+void StoreImpl::tell_stale(uint32_t thread_id, const OpenRequest& request) {
   constexpr size_t kMostThreads = 4096;
   if (told_stale_.size() > kMostThreads) told_stale_.clear();  // threads that were killed before their second try
-  told_stale_[thread_id] = {truncate, clock_.monotonic_ns()};
+  told_stale_[thread_id] = {request.write || request.truncate, request.truncate, clock_.monotonic_ns()};
   told_stale_count_ = told_stale_.size();
 }
 
 // names_mutex_ held exclusively. True if the thread repeats an open.
 bool StoreImpl::looked_again(uint32_t thread_id) {
   if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
-  const bool repeats = told_to_look_again(thread_id, false);
+  const bool repeats = told_to_look_again(thread_id) != nullptr;
   told_stale_.erase(thread_id);
   told_stale_count_ = told_stale_.size();
   return repeats;
@@ -224,7 +224,7 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
     return {};
   }
   auto stale = [&](const char* why) {
-    tell_stale(caller.thread_id, request.truncate);
+    tell_stale(caller.thread_id, request);
     return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
   };
   if (recheck) return stale("another version of its name may be meant");
@@ -236,11 +236,16 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   return {};
 }
 
+void StoreImpl::told_stale(const OpenRequest& request, const Caller& caller) {
+  std::unique_lock lock(names_mutex_);
+  tell_stale(caller.thread_id, request);
+}
+
 // What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again.
 std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
   if (error.code != Code::kNotFound) return std::unexpected(std::move(error));
   std::unique_lock lock(names_mutex_);
-  tell_stale(caller.thread_id, request.truncate);
+  tell_stale(caller.thread_id, request);
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 

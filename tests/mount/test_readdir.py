@@ -86,8 +86,8 @@ def test_every_name_once_while_others_come_and_go(root):
         os.write(stop_writer, b"x")
     assert busy.result() > 0
     root.remount()
-    if missing := expected - set(os.listdir(directory)):
-        pytest.xfail(f"{len(missing)} of {len(expected)} names are gone after a remount under such a load: open defect")
+    missing = expected - set(os.listdir(directory))
+    assert not missing, f"{len(missing)} of {len(expected)} names are gone after a remount"
 
 
 @pytest.fixture
