@@ -37,7 +37,7 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
     file->fh |= kPassedThroughBit;
     file->direct_io = 0;
     file->keep_cache = 0;
-    driver.store->count_passthrough_open(object);
+    driver.store->count_passthrough_open(object, how.direct);
   }
 #endif
   if (fuse_reply_open(request, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
@@ -176,6 +176,7 @@ OpenRequest open_request_of(int flags) {
   how.read = access != O_WRONLY;
   how.write = access != O_RDONLY;
   how.append = flags & O_APPEND;
+  how.direct = flags & O_DIRECT;
   return how;
 }
 

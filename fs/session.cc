@@ -86,6 +86,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   if (may && geteuid() == 0 && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
     driver.passthrough.enable(true);
+    driver.store->expect_passthrough();
   }
 #endif
   connection->max_write = kRequestBytes;

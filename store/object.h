@@ -2,6 +2,7 @@
 // objects is in the index.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <functional>
@@ -93,6 +94,11 @@ class Object {
   bool is_directory() const { return type_bits == 0040000; }
   // With `mutex` held:
   bool content_dirty() const { return content_version != sealed_version; }
+  bool in_ram() const {
+    const size_t count = div_ceil(size_bytes, kUnitBytes);
+    return count > 0 && units.size() >= count &&
+           std::all_of(units.begin(), units.begin() + static_cast<long>(count), [](const Unit& unit) { return unit.block != nullptr; });
+  }
   bool finished() const { return unflushed_handles == 0; }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
   bool sealable() const { return !write_error || size_bytes == 0; }

@@ -81,6 +81,7 @@ struct OpenRequest {
   bool write = false;
   bool truncate = false;
   bool append = false;
+  bool direct = false;  // O_DIRECT
 };
 
 // For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
@@ -183,7 +184,10 @@ class Store {
   virtual Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) = 0;
   // The body as one whole, known good, immutable file, for passthrough; descriptor -1 if it is none.
   virtual BackingFile backing_file(ObjectId id) = 0;
-  virtual void count_passthrough_open(ObjectId id) = 0;
+  // The kernel takes backing files on this mount: bodies that have one are not read ahead into RAM. Set before use.
+  virtual void expect_passthrough() = 0;
+  // `direct`: with O_DIRECT.
+  virtual void count_passthrough_open(ObjectId id, bool direct) = 0;
 
   // --- the whole ---
   virtual FileSystemSpace space() = 0;

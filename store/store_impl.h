@@ -132,7 +132,9 @@ class StoreImpl final : public Store {
   Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
-  void count_passthrough_open(ObjectId id) override;
+  FilePtr passable_file(ObjectId id);
+  void expect_passthrough() override { passes_through_ = true; }
+  void count_passthrough_open(ObjectId id, bool direct) override;
 
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
@@ -226,7 +228,7 @@ class StoreImpl final : public Store {
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
   bool prefetch_step();
-  bool is_read_past_us(ObjectId id);
+  bool is_read_past_us(ObjectId id, uint64_t size_bytes);
   void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
@@ -424,6 +426,8 @@ class StoreImpl final : public Store {
   StoreOptions options_;              // options_mutex_
 
   Space space_;
+  std::atomic<bool> passes_through_{false};    // (atomic) set once
+  std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 

@@ -37,11 +37,16 @@ bool StoreImpl::prefetch_step() {
   return !plan.loads.empty() || !plan.cancels.empty();
 }
 
-// A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. (Asking the kernel to
-// read it ahead, by WILLNEED, wins a fifth for buffered readers and costs O_DIRECT ones two thirds: measured, and left.)
-bool StoreImpl::is_read_past_us(ObjectId id) {
-  if (counters_.passthrough_opens.load(std::memory_order_relaxed) == 0) return false;  // not in use on this mount
-  return backing_file(id).descriptor >= 0;
+// A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. The kernel is asked
+// to read it ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
+bool StoreImpl::is_read_past_us(ObjectId id, uint64_t size_bytes) {
+  if (!passes_through_) return false;
+  FilePtr file = passable_file(id);
+  if (!file) return false;
+  constexpr int64_t kRememberedNs = 10'000'000'000;
+  const int64_t direct_ns = passed_direct_ns_.load(std::memory_order_relaxed);
+  if (direct_ns == 0 || clock_.monotonic_ns() - direct_ns > kRememberedNs) file->will_need(0, size_bytes);
+  return true;
 }
 
 // Adds the reads one body takes; answers the plan itself when it takes none.
@@ -61,7 +66,7 @@ void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>
       if (object->needs_load(index) && !object->loading.contains(index))
         missing += MemoryPool::block_bytes(std::min(kUnitBytes, size - index * kUnitBytes));
   }
-  if (missing > 0 && is_read_past_us(id)) {
+  if (missing > 0 && is_read_past_us(id, size)) {
     prefetcher_->skipped(id, SkipReason::kResident);
     forget_when_idle(object);
     return;

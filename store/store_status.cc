@@ -131,7 +131,8 @@ void StoreImpl::apply_live_options() {
   if (prefetcher_) prefetcher_->set_ahead_bytes(options_.prefetch ? options_.prefetch_ahead_bytes : 0);
 }
 
-BackingFile StoreImpl::backing_file(ObjectId id) {
+// Null: this body cannot be passed through as it is now.
+FilePtr StoreImpl::passable_file(ObjectId id) {
   auto object = get(id);
   if (!object) return {};
   ExtentId extent;
@@ -141,14 +142,23 @@ BackingFile StoreImpl::backing_file(ObjectId id) {
     if (each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
         each.base_valid_bytes != each.size_bytes || verify_ == Verify::kAlways)
       return {};
+    if (each.in_ram()) return {};  // the volume would be read for what is here: it was written a moment ago
     extent = each.base.place.extent;
   }
   auto file = extents_->open_buffered(extent, PlaceKind::kSolo);
   if (!file || (*file)->descriptor() < 0) return {};
-  return {(*file)->descriptor(), *file};
+  return *file;
 }
 
-void StoreImpl::count_passthrough_open(ObjectId id) {
+BackingFile StoreImpl::backing_file(ObjectId id) {
+  FilePtr file = passable_file(id);
+  if (!file) return {};
+  const int descriptor = file->descriptor();
+  return {descriptor, std::move(file)};
+}
+
+void StoreImpl::count_passthrough_open(ObjectId id, bool direct) {
+  if (direct) passed_direct_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
   if (ObjectPtr object = live(id)) {

@@ -41,6 +41,7 @@ class MemoryFile final : public File {
     return {};
   }
   Status allocate(uint64_t, uint64_t) override { return fail(Code::kUnsupported, "allocate"); }
+  void will_need(uint64_t, uint64_t) override {}
   Status punch(uint64_t, uint64_t) override { return fail(Code::kUnsupported, "punch"); }
   Result<FileInfo> info() override { return FileInfo{content_->size(), content_->size(), 0, false}; }
   Result<uint64_t> next_data(uint64_t) override { return fail(Code::kUnsupported, "next_data"); }

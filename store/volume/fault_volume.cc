@@ -112,6 +112,7 @@ class FaultFile final : public File {
     KVC_TRY(source_->pass(Kind::kAllocate, volume_path_, offset, length));
     return inner_->allocate(offset, length);
   }
+  void will_need(uint64_t offset, uint64_t length) override { inner_->will_need(offset, length); }
   Status punch(uint64_t offset, uint64_t length) override {
     KVC_TRY(source_->pass(Kind::kPunch, volume_path_, offset, length));
     return inner_->punch(offset, length);

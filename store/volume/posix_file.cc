@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 
 #include "store/volume/transfer.h"
@@ -67,6 +68,14 @@ Status PosixFile::change_allocation(int mode, const char* verb, uint64_t offset,
       [&] { return ::fallocate(fd_.get(), mode, static_cast<off_t>(offset), static_cast<off_t>(length)); });
   if (result != 0) return fail_errno(errno, path_ + ": " + verb + " " + range_text(offset, length));
   return {};
+}
+
+void PosixFile::will_need(uint64_t offset, uint64_t length) {
+  // One call reads no more than the device's largest request or its read-ahead, whichever is larger; the rest is ignored.
+  constexpr uint64_t kPieceBytes = 256 * 1024;
+  const uint64_t end = offset + length;
+  for (uint64_t at = offset; at < end; at += kPieceBytes)
+    posix_fadvise(fd_.get(), static_cast<off_t>(at), static_cast<off_t>(std::min(kPieceBytes, end - at)), POSIX_FADV_WILLNEED);
 }
 
 Result<FileInfo> PosixFile::info() {

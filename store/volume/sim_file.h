@@ -29,6 +29,7 @@ class SimFile final : public File {
   Status truncate(uint64_t size_bytes) override;
   Status allocate(uint64_t offset, uint64_t length) override;
   Status punch(uint64_t offset, uint64_t length) override;
+  void will_need(uint64_t, uint64_t) override {}
   Result<FileInfo> info() override;
   Result<uint64_t> next_data(uint64_t offset) override;
   Result<uint64_t> next_hole(uint64_t offset) override;

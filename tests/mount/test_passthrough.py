@@ -1,0 +1,226 @@
+"""Reads that go past the daemon: counted, unharmed by whatever happens to the object meanwhile, and nothing leaks."""
+
+import mmap
+import os
+import resource
+
+import pytest
+
+import kvc_env
+from kvc_data import assert_bytes, payload
+from kvc_env import KIB, MIB
+from kvc_mount import wait_until
+from kvc_native import Mapping, aligned
+from kvc_process import Gate, in_process, in_processes
+
+pytestmark = [pytest.mark.needs_daemon, pytest.mark.skipif(os.geteuid() != 0, reason="passthrough needs root")]
+
+SIZE = 9 * MIB
+
+
+def put(path, data):
+    with open(f"{path}.tmp", "xb", buffering=0) as file:
+        view = memoryview(data)
+        while view:
+            view = view[file.write(view) :]
+    os.rename(f"{path}.tmp", path)
+
+
+def read_buffered(path, size=SIZE):
+    with open(path, "rb", buffering=0) as file:
+        return file.read(size)
+
+
+def read_direct(path, size=SIZE):
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        buffer = aligned(size)
+        return bytes(memoryview(buffer)[: os.readv(fd, [buffer])])
+    finally:
+        os.close(fd)
+
+
+def read_mapped(path, size=SIZE):
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        mapping = Mapping(fd, size, shared=False, writable=False, populate=True)
+        data = mapping.read()
+        mapping.close()
+        return data
+    finally:
+        os.close(fd)
+
+
+STYLES = pytest.mark.parametrize("read", [read_buffered, read_direct, read_mapped], ids=["read", "odirect", "mmap"])
+
+
+@pytest.fixture(params=["auto", "off"])
+def passthrough(request):
+    if request.param == "auto" and any("passthrough=off" in option for option in kvc_env.EXTRA_OPTIONS):
+        pytest.skip("KVCACHEFS_TEST_OPTIONS forbids it")
+    return request.param
+
+
+@pytest.fixture
+def mount(new_mount, passthrough):
+    """With whole bodies as files of their own, whether passed through or not."""
+    made = new_mount({"passthrough": passthrough, "pack_below": "8K"})
+    if passthrough == "auto" and made.status()["features"]["passthrough"] is not True:
+        pytest.skip("this kernel or libfuse has no passthrough")
+    return made
+
+
+def put_and_forget(mount, names, size=SIZE):
+    """On the volume and not in the daemon's RAM."""
+    for name in names:
+        put(os.path.join(mount.path, name), payload(name, size))
+    mount.remount()
+
+
+def descriptors(mount):
+    return len(os.listdir(f"/proc/{mount.pid}/fd"))
+
+
+@STYLES
+def test_reads_do_not_pass_the_daemon(mount, passthrough, read):
+    put_and_forget(mount, ["one", "two"])
+    before = mount.status()["reads"]
+    for name in ("one", "two", "one"):
+        assert_bytes(in_process(read, os.path.join(mount.path, name)), payload(name, SIZE), name)
+    after = mount.status()["reads"]
+    assert after["opens"] >= before["opens"] + 3
+    if passthrough == "auto":
+        assert after["passthrough_opens"] == before["passthrough_opens"] + 3
+        assert after["requests"] == before["requests"], "a read came to the daemon"
+    else:
+        assert after["passthrough_opens"] == 0
+        assert after["requests"] > before["requests"]
+
+
+def test_what_is_still_in_memory_is_read_from_there(mount):
+    path = os.path.join(mount.path, "fresh")
+    put(path, payload("fresh", SIZE))
+    mount.drain()
+    before = mount.status()["reads"]
+    assert_bytes(read_buffered(path), payload("fresh", SIZE), "fresh")
+    after = mount.status()["reads"]
+    assert after["bytes_from_volume"] == before["bytes_from_volume"] and after["passthrough_opens"] == before["passthrough_opens"]
+    assert after["bytes_from_ram"] == before["bytes_from_ram"] + SIZE
+
+
+def rewrite(path, name):
+    with open(path, "wb", buffering=0) as file:  # O_TRUNC in place
+        file.write(payload(name, SIZE // 2))
+
+
+def replace(path, name):
+    put(f"{path}.other", payload(name, SIZE // 2))
+    os.rename(f"{path}.other", path)
+
+
+def cut(path, name):
+    os.truncate(path, 0)
+    rewrite(path, name)
+
+
+@pytest.mark.parametrize("change", [rewrite, replace, cut])
+def test_old_readers_keep_the_bytes_they_opened(mount, change):
+    """rename: POSIX says so for every file system. In place: a mount that passes reads through gives the writer a new file."""
+    put_and_forget(mount, ["body"])
+    path = os.path.join(mount.path, "body")
+    old = payload("body", SIZE)
+    with open(path, "rb", buffering=0) as reader:
+        mapping = Mapping(reader.fileno(), SIZE, shared=False, writable=False, populate=False)
+        assert reader.read(KIB) == old[:KIB]
+        in_process(change, path, "new")
+        assert_bytes(in_process(read_buffered, path), payload("new", SIZE // 2), "the new body")
+        mount.drain()
+        if mount.status()["reads"]["passthrough_opens"] > 0 or change is replace:
+            assert os.pread(reader.fileno(), SIZE, 0) == old
+            assert mapping.read() == old
+        mapping.close()
+    assert_bytes(in_process(read_buffered, path), payload("new", SIZE // 2), "the new body, later")
+
+
+@pytest.mark.parametrize("how", ["unlink", "replace"])
+def test_a_mapping_outlives_its_object(mount, how):
+    """The mapping is the only thing left: descriptor closed, name gone, space given back and used again."""
+    put_and_forget(mount, ["mapped"])
+    path = os.path.join(mount.path, "mapped")
+    data = payload("mapped", SIZE)
+    fd = os.open(path, os.O_RDONLY)
+    mapping = Mapping(fd, SIZE, shared=True, writable=False, populate=False)
+    os.close(fd)
+    assert mapping.read(0, 4 * KIB) == data[: 4 * KIB]  # the rest is read later
+    if how == "unlink":
+        os.unlink(path)
+    else:
+        replace(path, "mapped instead")
+    mount.drain()
+    for index in range(4):
+        put(os.path.join(mount.path, f"filler{index}"), payload(f"filler{index}", SIZE))
+    mount.drain()
+    assert mapping.read() == data
+    mapping.close()
+
+
+def test_writer_in_place_while_mapped_readers_come_and_go(mount):
+    put_and_forget(mount, ["busy"], MIB)
+    path = os.path.join(mount.path, "busy")
+    for version in range(20):
+        with open(path, "rb", buffering=0) as reader:
+            before = reader.read()
+            with open(path, "r+b", buffering=0) as writer:  # no O_TRUNC: the same body, changed in place
+                writer.write(payload("busy", MIB, version + 1))
+            with open(path, "rb", buffering=0) as again:
+                assert_bytes(again.read(), payload("busy", MIB, version + 1), f"version {version + 1}")
+            assert len(before) == MIB
+        mount.drain()
+
+
+@pytest.mark.deadline(600)
+def test_nothing_leaks(mount):
+    """Many opens one after another, many at once: afterwards the daemon has the descriptors it had before."""
+    names = [f"small{index}" for index in range(500)]
+    put_and_forget(mount, names, 16 * KIB)
+    paths = [os.path.join(mount.path, name) for name in names]
+    for path in paths:
+        read_buffered(path)
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
+    before = descriptors(mount)
+
+    def one_after_another(count):
+        for index in range(count):
+            os.close(os.open(paths[index % len(paths)], os.O_RDONLY))
+
+    def at_once(count, all_open, all_read):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        opened = [os.open(paths[index % len(paths)], os.O_RDONLY) for index in range(count)]
+        all_open.wait()
+        for index in range(0, count, 997):
+            name = names[index % len(names)]
+            assert os.pread(opened[index], 16 * KIB, 0) == payload(name, 16 * KIB)
+        all_read.wait()
+        for fd in opened:
+            os.close(fd)
+
+    in_process(one_after_another, 100_000 if kvc_env.LONG else 5_000)
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    each = min(20_000, hard - 100)
+    shares = [min(each, 20_000 - start) for start in range(0, 20_000, each)]
+    with Gate(len(shares)) as all_open, Gate(len(shares)) as all_read:
+        in_processes([(at_once, share, all_open, all_read) for share in shares])
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 60, "all is closed again")
+    assert descriptors(mount) <= before + 8, "descriptors are left over"
+
+
+def test_mmap_object_of_python(mount):
+    """mmap.mmap dup()s the descriptor and keeps it: the open lives as long as the mapping."""
+    put_and_forget(mount, ["python"], MIB)
+    path = os.path.join(mount.path, "python")
+    with open(path, "rb") as file:
+        mapped = mmap.mmap(file.fileno(), MIB, access=mmap.ACCESS_READ)
+    os.unlink(path)
+    mount.drain()
+    assert mapped[:] == payload("python", MIB)
+    mapped.close()
