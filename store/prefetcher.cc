@@ -9,6 +9,7 @@ ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
   options.planner.ahead_max_bytes = ahead_bytes;
   options.planner.total_max_bytes = total_bytes;
+  options.planner.max_loads_per_plan = 8;  // the lock is held for a plan
   return options;
 }
 

@@ -2,6 +2,7 @@
 // what a crash left, a new epoch, the threads. Reads what was added since the last checkpoint, never every chunk.
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -556,16 +557,22 @@ void StoreImpl::keeper_loop() {
 // Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
 // to back it first.
 void StoreImpl::warmer_loop() {
-  constexpr uint64_t kAheadBytes = 256 * kMiB;
+  constexpr uint64_t kAheadBytes = 512 * kMiB;
+  // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  index_->keep_in_memory();
   while (true) {
     {
       std::unique_lock lock(warmer_mutex_);
       warmer_ready_.wait(lock, [&] { return stopping_ || warmer_kicked_; });
       warmer_kicked_ = false;
+      if (stopping_) return;
     }
-    while (!stopping_ && pool_->prepare_ahead(std::min(kAheadBytes, pool_->limit_bytes() / 4))) {
+    // Not before half of it was taken: a restore that finds enough is not disturbed.
+    const uint64_t ahead = std::min(kAheadBytes, pool_->limit_bytes() / 4);
+    if (pool_->mapped_bytes() > pool_->used_bytes() + ahead / 2) continue;
+    while (!stopping_ && pool_->prepare_ahead(ahead)) {
     }
-    if (stopping_) return;
   }
 }
 

@@ -10,6 +10,7 @@
 namespace kvcachefs {
 
 namespace {
+constexpr size_t kMaxLoadsAtOnce = 256;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
 }  // namespace
 
@@ -26,15 +27,22 @@ bool StoreImpl::prefetch_step() {
     std::lock_guard lock(prefetch_mutex_);
     prefetch_kicked_ = false;
   }
-  const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
-  // Clean bodies can make room; dirty ones (reserved for the volume) cannot.
-  const uint64_t dirty = std::min(space_.reserved_bytes(), used);
-  const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, dirty));
-  for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
   std::vector<std::shared_ptr<LoadJob>> jobs;
-  for (const PlannedLoad& load : plan.loads) prefetch_body(load.id, jobs);
-  submit_loads(std::move(jobs));
-  return !plan.loads.empty() || !plan.cancels.empty();
+  // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
+  bool any = false;
+  for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
+    const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
+    // Clean bodies can make room; dirty ones (reserved for the volume) cannot.
+    const uint64_t dirty = std::min(space_.reserved_bytes(), used);
+    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, dirty));
+    for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
+    for (const PlannedLoad& load : plan.loads) prefetch_body(load.id, jobs);
+    any |= !plan.loads.empty() || !plan.cancels.empty();
+    if (plan.loads.empty()) break;
+    planned += plan.loads.size();
+  }
+  submit_loads(std::move(jobs));  // together: neighbours on the volume become one read
+  return any;
 }
 
 // A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. The kernel is asked

@@ -483,6 +483,7 @@ bool PrefetchPlanner::needs_loads(const ReadRun& run) const {
   if (run.generation == 0) return false;
   const uint64_t window = window_bytes(run);
   if (run.outstanding_bytes() >= window) return false;
+  if (run.refilling) return true;
   const size_t unplanned = run.ahead_count() - run.unplanned_distance();
   // A burst of probes: by quarters of the window, for nobody reads yet and each one won counts.
   if (run.arrivals == 0 && 4 * unplanned * chunk_estimate(run) >= window) return true;
@@ -562,7 +563,9 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
   // Turn by turn, so that no run takes all the room.
   while (!hungry.empty() && out.loads.size() < options_.max_loads_per_plan) {
     std::erase_if(hungry, [&](ReadRun* run) {
-      return out.loads.size() >= options_.max_loads_per_plan || !plan_one(*run, free_bytes, room, out);
+      if (out.loads.size() >= options_.max_loads_per_plan) return true;
+      run->refilling = plan_one(*run, free_bytes, room, out);
+      return !run->refilling;
     });
   }
   std::stable_sort(out.loads.begin(), out.loads.end(),

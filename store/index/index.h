@@ -91,6 +91,8 @@ class Index {
   virtual Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const = 0;
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
   // True once a read or commit found LMDB damaged: the owner should rebuild.
+  // Reads what is looked up into memory, as far as it is small, and keeps it there. Blocks; a hint.
+  virtual void keep_in_memory() const = 0;
   virtual bool damaged() const = 0;
 
   // Applies one journaled batch to the overlay: names, nlink counts (of files and of parent directories), objects that lost

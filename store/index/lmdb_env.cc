@@ -1,7 +1,9 @@
 #include "store/index/lmdb_env.h"
 
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
 
@@ -10,6 +12,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <optional>
 #include <utility>
 
@@ -291,6 +294,26 @@ std::unexpected<Error> LmdbEnv::error(int code, std::string_view what) const {
 uint64_t LmdbEnv::file_bytes() const {
   struct stat info = {};
   return stat((directory_ + "/data.mdb").c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
+}
+
+void LmdbEnv::keep_in_memory(uint64_t most_bytes) const {
+  std::shared_lock reading(map_mutex_);
+  struct stat info = {};
+  if (env_ == nullptr || stat((directory_ + "/data.mdb").c_str(), &info) != 0) return;
+  // LMDB does not tell where its map is.
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long begin = 0, end = 0, inode = 0;
+    unsigned major = 0, minor = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*x %x:%x %lu", &begin, &end, &major, &minor, &inode) != 5) continue;
+    if (inode != info.st_ino || makedev(major, minor) != info.st_dev) continue;
+    void* map = reinterpret_cast<void*>(begin);
+    const size_t length = std::min<size_t>(end - begin, most_bytes);
+    if (mlock2(map, length, MLOCK_ONFAULT) != 0) log::debug("index {}: not kept in memory: {}", directory_, std::strerror(errno));
+    const size_t present = std::min<size_t>(length, static_cast<size_t>(info.st_size) / kBlockBytes * kBlockBytes);
+    if (present > 0) madvise(map, present, MADV_POPULATE_READ);
+    return;
+  }
 }
 
 Status LmdbEnv::verify(Table table, ByteSpan key, Bytes& value) const {

@@ -82,6 +82,10 @@ class LmdbEnv {
   // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
   Status close(uint64_t unused_bytes);
 
+  // Reads the file's first `most_bytes` into the page cache and keeps what is read of them there: what streams through the page
+  // cache would push them out, and then each lookup waits for the disk. Reads from the disk; best effort (RLIMIT_MEMLOCK).
+  void keep_in_memory(uint64_t most_bytes) const;
+
   bool damaged() const { return damaged_.load(std::memory_order_acquire); }
   // For finders of damage above this layer. Returns the error to pass on.
   std::unexpected<Error> damage(std::string_view what) const;

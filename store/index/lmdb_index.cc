@@ -273,6 +273,11 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   return std::move(effect.freed);
 }
 
+void LmdbIndex::keep_in_memory() const {
+  constexpr uint64_t kMostBytes = uint64_t{128} << 20;  // some 600,000 chunks; more is left to the kernel to choose
+  env_->keep_in_memory(kMostBytes);
+}
+
 void LmdbIndex::freeze() {
   std::unique_lock lock(overlay_mutex_);
   freeze_locked();

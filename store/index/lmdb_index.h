@@ -43,6 +43,7 @@ class LmdbIndex final : public Index, private RowSource {
   bool damaged() const override { return env_->damaged(); }
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
+  void keep_in_memory() const override;
   void freeze() override;
   Status commit() override;
   uint64_t overlay_rows() const override;
