@@ -229,6 +229,8 @@ class StoreImpl final : public Store {
   void kick_prefetch();
   bool prefetch_step();
   bool is_read_past_us(ObjectId id, uint64_t size_bytes);
+  void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
+  void kernel_ahead_loop();
   void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
@@ -479,6 +481,9 @@ class StoreImpl final : public Store {
   bool memory_came_back_ = false;
   std::atomic<uint64_t> waiting_count_{0};
 
+  std::mutex kernel_ahead_mutex_;  // leaf
+  std::condition_variable kernel_ahead_ready_;
+  std::deque<std::pair<FilePtr, uint64_t>> kernel_ahead_;  // kernel_ahead_mutex_: files and sizes, to be read into the page cache
   std::mutex warmer_mutex_;  // leaf
   std::condition_variable warmer_ready_;
   bool warmer_kicked_ = true;

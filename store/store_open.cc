@@ -518,6 +518,7 @@ void StoreImpl::start_threads() {
   threads_.emplace_back([this] { resumer_loop(); });
   threads_.emplace_back([this] { prefetch_loop(); });
   threads_.emplace_back([this] { warmer_loop(); });
+  for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { kernel_ahead_loop(); });
 }
 
 void StoreImpl::bulk_loop() {
@@ -598,7 +599,7 @@ void StoreImpl::stop_threads() {
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
                               std::pair{&keeper_mutex_, &keeper_ready_},
                               std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
-                              std::pair{&warmer_mutex_, &warmer_ready_}}) {
+                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&kernel_ahead_mutex_, &kernel_ahead_ready_}}) {
     std::lock_guard lock(*mutex);
     ready->notify_all();
   }

@@ -45,16 +45,39 @@ bool StoreImpl::prefetch_step() {
   return any;
 }
 
-// A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. The kernel is asked
-// to read it ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
+// A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. It is read
+// ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
 bool StoreImpl::is_read_past_us(ObjectId id, uint64_t size_bytes) {
   if (!passes_through_) return false;
   FilePtr file = passable_file(id);
   if (!file) return false;
   constexpr int64_t kRememberedNs = 10'000'000'000;
   const int64_t direct_ns = passed_direct_ns_.load(std::memory_order_relaxed);
-  if (direct_ns == 0 || clock_.monotonic_ns() - direct_ns > kRememberedNs) file->will_need(0, size_bytes);
+  if (direct_ns == 0 || clock_.monotonic_ns() - direct_ns > kRememberedNs) read_ahead_in_kernel(std::move(file), size_bytes);
   return true;
+}
+
+void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
+  constexpr size_t kMostWaiting = 64;  // what readers have overtaken by then is not worth the wait
+  std::lock_guard lock(kernel_ahead_mutex_);
+  if (kernel_ahead_.size() >= kMostWaiting) kernel_ahead_.pop_front();
+  kernel_ahead_.emplace_back(std::move(file), size_bytes);
+  kernel_ahead_ready_.notify_one();
+}
+
+// Two threads at it: each has one request at a time under way, which does not fill the device.
+void StoreImpl::kernel_ahead_loop() {
+  while (true) {
+    std::pair<FilePtr, uint64_t> next;
+    {
+      std::unique_lock lock(kernel_ahead_mutex_);
+      kernel_ahead_ready_.wait(lock, [&] { return stopping_ || !kernel_ahead_.empty(); });
+      if (stopping_) return;
+      next = std::move(kernel_ahead_.front());
+      kernel_ahead_.pop_front();
+    }
+    next.first->will_need(0, next.second);
+  }
 }
 
 // Adds the reads one body takes; answers the plan itself when it takes none.

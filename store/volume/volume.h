@@ -69,8 +69,8 @@ class File {
   virtual Status allocate(uint64_t offset, uint64_t length) = 0;
   virtual Status punch(uint64_t offset, uint64_t length) = 0;
   virtual Result<FileInfo> info() = 0;
-  // A hint: buffered readers (of this descriptor or another) will want these bytes. The kernel begins to read them; returns
-  // when its requests are queued. Nothing where there is no page cache.
+  // A hint: buffered readers (of this descriptor or another) will want these bytes. Reads them into the page cache, and blocks
+  // meanwhile; nothing where there is none.
   virtual void will_need(uint64_t offset, uint64_t length) = 0;
   // Next offset >= `offset` with data / without (SEEK_DATA, SEEK_HOLE); kNoData past the last.
   virtual Result<uint64_t> next_data(uint64_t offset) = 0;
