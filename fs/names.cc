@@ -85,8 +85,10 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   if (!made) return reply_error(request, made.error());
   file->fh = reinterpret_cast<uint64_t>(made->second);
   set_open_flags(driver, *file);
-  const fuse_entry_param entry = to_entry(driver, made->first);
-  driver.passthrough.open(request, ObjectId{entry.ino}, true, *driver.store);
+  fuse_entry_param entry = to_entry(driver, made->first);
+  // One that existed may be passed through to readers under that nodeid: it gets another.
+  while (driver.passthrough.open(request, ObjectId{entry.ino}, true, *driver.store).stale)
+    entry.ino = driver.passthrough.node_of(made->first.id).value;
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
     driver.passthrough.release(request, ObjectId{entry.ino}, false);
     driver.store->release(made->second);

@@ -395,6 +395,7 @@ class StoreImpl final : public Store {
   void bulk_loop();
   void keeper_loop();
   void resumer_loop();
+  uint64_t warm_bytes() const;
   void warmer_loop();
   void trim_clean_objects();
 

@@ -538,6 +538,12 @@ void StoreImpl::bulk_loop() {
   }
 }
 
+// RAM to have ready ahead of need.
+uint64_t StoreImpl::warm_bytes() const {
+  constexpr uint64_t kMostBytes = 512 * kMiB;
+  return std::min(kMostBytes, pool_->limit_bytes() / 4);
+}
+
 void StoreImpl::keeper_loop() {
   while (true) {
     {
@@ -547,6 +553,8 @@ void StoreImpl::keeper_loop() {
     }
     keeper_step(false);
     trim_clean_objects();
+    // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
+    if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2) continue;
     {
       std::lock_guard lock(warmer_mutex_);
       warmer_kicked_ = true;
@@ -558,7 +566,6 @@ void StoreImpl::keeper_loop() {
 // Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
 // to back it first.
 void StoreImpl::warmer_loop() {
-  constexpr uint64_t kAheadBytes = 512 * kMiB;
   // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
   index_->keep_in_memory();
@@ -569,10 +576,7 @@ void StoreImpl::warmer_loop() {
       warmer_kicked_ = false;
       if (stopping_) return;
     }
-    // Not before half of it was taken: a restore that finds enough is not disturbed.
-    const uint64_t ahead = std::min(kAheadBytes, pool_->limit_bytes() / 4);
-    if (pool_->mapped_bytes() > pool_->used_bytes() + ahead / 2) continue;
-    while (!stopping_ && pool_->prepare_ahead(ahead)) {
+    while (!stopping_ && pool_->prepare_ahead(warm_bytes())) {
     }
   }
 }
