@@ -48,7 +48,7 @@ class Space {
   void hope() { hopes_.fetch_add(1); }
   uint64_t hopes() const { return hopes_; }
 
-  // At a start.
+  // As it was found at a start; dead bytes also as they grow by what was written in vain.
   void set_live(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     live_bytes_ = bytes;
@@ -106,11 +106,9 @@ class Space {
   }
 
   uint64_t limit_bytes() const { return get(limit_bytes_); }
-  uint64_t keep_free_bytes() const { return get(keep_free_bytes_); }
   uint64_t reserved_bytes() const { return get(reserved_bytes_); }
   uint64_t live_bytes() const { return get(live_bytes_); }
   uint64_t dead_bytes() const { return get(dead_bytes_); }
-  uint64_t leaving_bytes() const { return get(leaving_bytes_); }
   // Everything on the volume: live places, raw files, places not given back yet, journals, checkpoints, index.
   uint64_t physical_bytes() const {
     std::lock_guard lock(mutex_);

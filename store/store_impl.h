@@ -228,7 +228,7 @@ class StoreImpl final : public Store {
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
   bool prefetch_step();
-  bool is_read_past_us(ObjectId id, uint64_t size_bytes);
+  bool leave_to_kernel(ObjectId id, uint64_t size_bytes);
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);

@@ -1,8 +1,8 @@
 // Start and end: the volume's header, the node and its lock, the index (opened, or rebuilt from checkpoint and journals),
 // what a crash left, a new epoch, the threads. Reads what was added since the last checkpoint, never every chunk.
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>

@@ -45,9 +45,9 @@ bool StoreImpl::prefetch_step() {
   return any;
 }
 
-// A body that will be passed through is read by the kernel: bytes of it in RAM here would be read twice. It is read
-// ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
-bool StoreImpl::is_read_past_us(ObjectId id, uint64_t size_bytes) {
+// True for a body that will be passed through, which the kernel reads: bytes of it in RAM here would be read twice. It is
+// read ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
+bool StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
   if (!passes_through_) return false;
   FilePtr file = passable_file(id);
   if (!file) return false;
@@ -97,7 +97,7 @@ void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>
       if (object->needs_load(index) && !object->loading.contains(index))
         missing += MemoryPool::block_bytes(std::min(kUnitBytes, size - index * kUnitBytes));
   }
-  if (missing > 0 && is_read_past_us(id, size)) {
+  if (missing > 0 && leave_to_kernel(id, size)) {
     prefetcher_->skipped(id, SkipReason::kResident);
     forget_when_idle(object);
     return;

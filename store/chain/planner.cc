@@ -557,7 +557,10 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
       continue;
     }
     due_at(expiry(run) + 1);
-    if (needs_loads(run)) hungry.push_back(&run);
+    if (needs_loads(run))
+      hungry.push_back(&run);
+    else
+      run.refilling = false;  // filled exactly: from now on when half empty, as ever
   }
   uint64_t room = room_bytes();
   // Turn by turn, so that no run takes all the room.
