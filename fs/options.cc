@@ -4,6 +4,7 @@
 #include <charconv>
 #include <set>
 
+#include <thread>
 #include <fmt/format.h>
 
 #include "store/base/log.h"
@@ -121,12 +122,14 @@ Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) 
   return options;
 }
 
+uint32_t default_threads() { return std::clamp(std::thread::hardware_concurrency(), 2U, 4U); }
+
 std::vector<OptionText> mount_options_text(const MountOptions& options) {
   return {
       {"passthrough", std::string(switch_name(options.passthrough)), false, "auto (default), on, off: reads of solo bodies past the daemon"},
       {"io_uring", std::string(switch_name(options.io_uring)), false,
        "auto (default), on, off: requests over io_uring; needs the kernel parameter fuse.enable_uring"},
-      {"threads", fmt::format("{}", options.threads), false, "of the request loop; default 4; 1 to 256"},
+      {"threads", fmt::format("{}", options.threads), false, "of the request loop; default: one a processor, 2 to 4; 1 to 256"},
       {"log_level", options.log_level, true, "trace, debug, info (default), warn, error, off"},
       {"log_file", options.log_file, false, "absolute path, rotated at 16M; default stderr when in the foreground"},
       {"nonempty", options.nonempty ? "on" : "off", false, "mount over a directory with entries"},

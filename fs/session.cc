@@ -11,6 +11,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
 #include <cstring>
 #include <fstream>
 #include <thread>
@@ -22,6 +23,7 @@
 #include "fs/mountpoint.h"
 #include "kvcachefs_version.h"
 #include "store/base/clock.h"
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/volume/volume.h"
 
@@ -275,6 +277,12 @@ int run_mount(const MountRequest& request) {
   if (!options) {
     std::fprintf(stderr, "kvcachefs: %s\n", options.error().message.c_str());
     return 1;
+  }
+  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr) {  // of tests
+    if (Status status = arm_kill_point(point); !status) {
+      std::fprintf(stderr, "kvcachefs: KVCACHEFS_KILL_POINT: %s\n", status.error().message.c_str());
+      return 1;
+    }
   }
   if (auto level = log::parse_level(options->log_level)) log::set_level(*level);
   if (!options->log_file.empty())

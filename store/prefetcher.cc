@@ -84,17 +84,19 @@ Prefetcher::Origin Prefetcher::created(uint32_t thread_id, ObjectId parent, std:
   Origin origin;
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
+  chains_.on_made(thread_id, stem, origin.key);
   origin.sequence = chains_.on_create(thread_id, stem, now_ns);
   origin.arrival = ++arrivals_;
   return origin;
 }
 
-void Prefetcher::published(ObjectId parent, std::string_view name, ObjectId id, Origin& origin) {
+void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin) {
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   remember(file_stems_, id, stem);
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
+  chains_.on_made(thread_id, stem, origin.key);
   chains_.on_publish(origin.key, stem, id);
 }
 
@@ -133,6 +135,11 @@ bool Prefetcher::about_to_be_used(ObjectId id) {
 Plan Prefetcher::plan(int64_t now_ns, uint64_t free_bytes) {
   std::lock_guard lock(mutex_);
   return chains_.plan(now_ns, free_bytes);
+}
+
+std::optional<int64_t> Prefetcher::deadline() {
+  std::lock_guard lock(mutex_);
+  return chains_.deadline();
 }
 
 std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {

@@ -38,7 +38,7 @@ class Prefetcher {
     uint64_t stem = 0, sequence = 0, arrival = 0;
   };
   Origin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
-  void published(ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
+  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
   // The order in which to lay out what is sealed together; learned as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 
@@ -48,6 +48,7 @@ class Prefetcher {
   void deleted(ObjectId id);
   bool about_to_be_used(ObjectId id);
   Plan plan(int64_t now_ns, uint64_t free_bytes);
+  std::optional<int64_t> deadline();  // for plan() to be called though nothing happens
   std::vector<SuccessorsRecord> changed_rows(size_t most);
   PrefetchTotals totals();
   std::optional<SuccessorsRecord> neighbours(ObjectId id);

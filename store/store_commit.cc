@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/store_impl.h"
 
@@ -53,6 +54,7 @@ bool StoreImpl::commit_step() {
   while (status && build_batch(commit)) status = journal_batch(commit);
   if (status) {
     if (commit.sync) status = journal_->sync();
+    if (status && commit.sync) kill_point("journal-synced");
     if (status && commit.sync_all) status = mark_synced();
     if (status && commit.sync) counters_.syncs.fetch_add(1, std::memory_order_relaxed);
   } else {
@@ -74,12 +76,17 @@ bool StoreImpl::commit_step() {
 Status StoreImpl::journal_batch(Commit& commit) {
   JournalPosition after;
   if (!commit.batch.records.empty()) {
+    kill_point("batch-made");
     KVC_ASSIGN(after, journal_->append(commit.batch));
+    kill_point("batch-appended");
+    if (commit.replaces) kill_point("replacement-appended");
+    if (commit.removes) kill_point("removal-appended");
     counters_.journal_batches.fetch_add(1, std::memory_order_relaxed);
     journal_bytes_.store(journal_->bytes_since_rotate(), std::memory_order_relaxed);
   }
   Status applied = apply_committed(commit, after);
   if (!applied) log::error("index: {}", applied.error().message);
+  kill_point("batch-applied");
   return {};
 }
 
@@ -104,10 +111,12 @@ Status StoreImpl::sync_data(Commit& commit) {
   }
   if (commit.sync_all) {
     data_bytes_unsynced_.store(0, std::memory_order_relaxed);
-    return extents_->sync_all();
+    KVC_TRY(extents_->sync_all());
+  } else if (commit.sync) {
+    KVC_TRY(extents_->sync(extents));
   }
-  if (!commit.sync) return {};
-  return extents_->sync(extents);
+  if (commit.sync) kill_point("data-synced");
+  return {};
 }
 
 // After sync_all: everything journaled before this, and its data, is on the medium. Recovery need not verify it, and the
@@ -117,10 +126,13 @@ Status StoreImpl::mark_synced() {
   mark.stamp = stamps_.next();
   mark.records.emplace_back(SyncedRecord{});
   KVC_ASSIGN(JournalPosition after, journal_->append(mark));
+  kill_point("mark-appended");
   auto freed = index_->apply(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
   index_->freeze();
-  return journal_->sync();  // the index must not reach past the end of what is on the medium
+  KVC_TRY(journal_->sync());  // the index must not reach past the end of what is on the medium
+  kill_point("mark-synced");
+  return {};
 }
 
 // --- building ---
@@ -132,6 +144,7 @@ bool StoreImpl::build_batch(Commit& commit) {
   if (!commit.taken) take_waiting(commit);
   commit.batch = Batch{stamps_.next(), {}};
   commit.batch_bytes = 0;
+  commit.replaces = commit.removes = false;
   commit.sealed.clear();
   commit.attributes.clear();
   commit.names.clear();
@@ -322,10 +335,12 @@ void StoreImpl::add_names(Commit& commit) {
     ObjectId named;
     switch (change_of(commit, name.parent, *state, &named)) {
       case NameChange::kGiven:
+        commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
         commit.names.emplace_back(std::move(name), named);
         break;
       case NameChange::kTaken:
+        commit.removes = true;
         commit.add(UnnameRecord{name.parent, name.key.name, state->durable}, bytes_of(name));
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;

@@ -231,7 +231,7 @@ class StoreImpl final : public Store {
   bool leave_to_kernel(ObjectId id, uint64_t size_bytes);
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
-  void prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
+  uint64_t prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
 
@@ -318,6 +318,7 @@ class StoreImpl final : public Store {
     // One batch, and what has to be settled when it is in the journal.
     Batch batch;
     uint64_t batch_bytes = 0;  // about
+    bool replaces = false, removes = false;  // it gives a journaled name to another object, or takes one away
     std::vector<SealedBody> sealed;
     std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
     std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
@@ -359,6 +360,7 @@ class StoreImpl final : public Store {
   void reclaim(std::vector<FreedPlace> dead);
   bool reclaim_range(const Place& place, uint64_t end, bool in_use);
   bool still_needed(const FreedPlace& freed);
+  bool dead_is_left();
   // Everything that can be given back is, then `retry` runs. False if that would be in vain: the volume is full. `rounds`
   // counts for the caller.
   bool wait_for_room(int& rounds, std::move_only_function<void()> retry);
@@ -387,11 +389,12 @@ class StoreImpl final : public Store {
   Status make_root();
   Status drop_nameless();
   void forget_reclaimed();
-  void sweep_crashed_epoch();
+  void sweep_crashed_epochs(const std::vector<FreedPlace>& dead);
   void find_quarantined();
   void measure_overhead();
   void start_threads();
   void stop_threads();
+  void answer_waiting();
   void bulk_loop();
   void keeper_loop();
   void resumer_loop();
@@ -513,9 +516,11 @@ class StoreImpl final : public Store {
   // Only the keeper (or close()) touches these.
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
   int64_t last_index_point_ns_ = 0;
+  uint64_t hopes_at_index_point_ = 0;
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
+  bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
   std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
   std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point
 

@@ -5,6 +5,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/store_impl.h"
 
@@ -41,13 +42,14 @@ void StoreImpl::refresh_space() {
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
-  bool due = force || judged_tail_, dead_worth_it = false;
+  bool due = force || judged_tail_, dead = false, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
     due |= keeper_kicked_ && freed_bytes_ > 0;
     keeper_kicked_ = false;
     dead_worth_it = freed_bytes_ > kReclaimBytes;
+    dead = freed_bytes_ > 0;
   }
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();
@@ -55,9 +57,13 @@ bool StoreImpl::keeper_step(bool force) {
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
-  due |= dead_worth_it || rows > kIndexRows || (waiting && now - last_index_point_ns_ > kIndexIntervalNs);
+  // What somebody had open when it was removed can be given back now.
+  const uint64_t hopes = space_.hopes();
+  const bool let_go = dead && hopes != hopes_at_index_point_;
+  due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   if (!due) return made_room || !work.empty();
   last_index_point_ns_ = now;
+  hopes_at_index_point_ = hopes;
   Status status = index_point();
   if (!status) {
     log::error("upkeep: {}", status.error().message);
@@ -98,7 +104,8 @@ Status StoreImpl::index_point() {
     return status;
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
-  if (std::exchange(judged_tail_, false)) sweep_crashed_epoch();
+  if (std::exchange(judged_tail_, false)) sweep_crashed_epochs(dead);
+  if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead));
   const uint64_t journal_bytes = journal_bytes_.load(std::memory_order_relaxed);
   if (journal_bytes > std::max(kCheckpointBytes, 2 * checkpoint_bytes_) || journal_files_ > kManyJournalFiles)
@@ -266,8 +273,14 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   counters_.reclaimed_bytes.fetch_add(dead_before - std::min(dead_before, dead_after), std::memory_order_relaxed);
 }
 
+bool StoreImpl::dead_is_left() {
+  std::lock_guard lock(keeper_mutex_);
+  return !freed_.empty();
+}
+
 // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers.
 bool StoreImpl::still_needed(const FreedPlace& freed) {
+  if (nobody_reads_) return false;
   std::shared_lock names(names_mutex_);
   ObjectPtr object = live(freed.object);
   if (!object) return false;
@@ -304,6 +317,7 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
   }
   if (whole) {
     status = extents_->remove(place.extent, place.kind);
+    if (status) kill_point("extent-removed");
     if (status) counters_.removed_extents.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};  // removed with an earlier range of it
     if (status) {
@@ -322,6 +336,7 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
     }
     auto file = extents_->open_for_punch(place.extent);
     status = file ? (*file)->punch(place.offset, end - place.offset) : Status(std::unexpected(std::move(file).error()));
+    if (status) kill_point("range-punched");
     if (status) counters_.punched_ranges.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};
   }

@@ -213,6 +213,18 @@ void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted,
   waiter->finish_one({});
 }
 
+namespace {
+// Bodies of several readers come mixed: each file's are put in the order in which they lie, where its first one was.
+template <typename Jobs>
+void bring_neighbours_together(Jobs& jobs) {
+  std::unordered_map<const File*, size_t> first;  // where the file first comes
+  for (const auto& job : jobs) first.try_emplace(job->file.get(), first.size());
+  std::stable_sort(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {
+    return std::pair(first.at(a->file.get()), a->offset()) < std::pair(first.at(b->file.get()), b->offset());
+  });
+}
+}  // namespace
+
 // Jobs that lie next to each other in one file become one read: small bodies of one prefix lie so.
 void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
   constexpr uint64_t kReadBytes = kUnitsPerRequest * kUnitBytes;
@@ -232,6 +244,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
     }
     ready.push_back(std::move(job));
   }
+  bring_neighbours_together(ready);
   std::vector<IoRequest> requests;
   for (size_t i = 0; i < ready.size();) {
     IoRequest request;
@@ -250,6 +263,10 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
     } while (i < ready.size() && ready[i]->file == request.file && ready[i]->offset() == request.offset + bytes &&
              bytes + ready[i]->padded_bytes() <= kReadBytes);
     request.done = [this, together = std::move(together)](Result<size_t> result) mutable {
+      if (!result && together.size() > 1) {  // one bad place spoils the read of its neighbours: each by itself
+        for (auto& job : together) submit_loads({std::move(job)});
+        return;
+      }
       uint64_t before = 0;
       for (auto& job : together) {
         const uint64_t padded = job->padded_bytes();

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/store_impl.h"
 
@@ -415,6 +416,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
       change_links(version, -1);
       if (version->nlink == 0) forget_if_idle(version);
     }
+  kill_point("name-removed");
   return {};
 }
 
@@ -567,7 +569,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);
-  prefetcher_->published(new_parent, new_name, source_id, source->origin);
+  prefetcher_->published(caller.thread_id, new_parent, new_name, source_id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
   const bool target_is_directory = target && target->is_directory();
@@ -604,6 +606,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     touch_directory(new_parent);
   }
   touch_directory(parent);
+  if (target) kill_point("name-replaced");
   return {};
 }
 

@@ -14,6 +14,7 @@
 #include <fmt/format.h>
 
 #include "store/base/checksum.h"
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
@@ -206,6 +207,8 @@ Status StoreImpl::open_index() {
   std::string why;
   KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   if (!why.empty()) log::warn("index {}: {}", index_directory_, why);
+  // The journals alone do not tell: what was begun after their last record left none.
+  unclean_start_ = found == Index::Found::kOpened && !index_->was_closed_cleanly();
 
   KVC_ASSIGN(auto journals, list_journals(*volume_, identity_));
   std::vector<std::string> problems;
@@ -276,7 +279,7 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
                                   return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), left_out);
                                 });
   if (!result) return std::unexpected(std::move(result).error());
-  unclean_start_ = unsynced_seen || result->torn_tails > 0;
+  unclean_start_ |= unsynced_seen || result->torn_tails > 0;
   judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
@@ -449,23 +452,41 @@ void StoreImpl::forget_reclaimed() {
   keeper_kicked_ = freed_bytes_ > 0;
 }
 
-// Extents of the epoch that crashed which no record names: written, but never journaled.
-void StoreImpl::sweep_crashed_epoch() {
-  if (previous_epoch_ == 0) return;
-  const std::string root = epoch_directory(identity_.node, previous_epoch_) + "/extents";
-  auto directories = volume_->list(root);
-  if (!directories) return;
-  for (const DirectoryEntry& directory : *directories) {
-    auto files = volume_->list(root + "/" + directory.name);
-    if (!files) continue;
-    for (const DirectoryEntry& file : *files) {
-      char* end = nullptr;
-      const uint64_t seq = std::strtoull(file.name.c_str(), &end, 10);
-      auto usage = index_->find_extent({previous_epoch_, seq});
-      if (*end != '.' || !usage || (*usage && (*usage)->bodies > 0)) continue;
-      if (Status status = volume_->remove_file(root + "/" + directory.name + "/" + file.name); status)
-        counters_.swept_files.fetch_add(1);
+// Extents of earlier epochs which no record names: written, but never journaled. Of all of them: a start that ended before
+// it came here leaves those of the epoch before it. `dead` is what this index point gives back.
+void StoreImpl::sweep_crashed_epochs(const std::vector<FreedPlace>& dead) {
+  auto epochs = list_epochs(*volume_, identity_.node);
+  if (!epochs) return log::warn("extents that a crash left: {}", epochs.error().message);
+  std::unordered_map<ExtentId, std::string> nameless;
+  for (const uint32_t epoch : *epochs) {
+    if (epoch >= identity_.epoch) continue;
+    const std::string root = epoch_directory(identity_.node, epoch) + "/extents";
+    auto directories = volume_->list(root);
+    if (!directories) continue;
+    for (const DirectoryEntry& directory : *directories) {
+      auto files = volume_->list(root + "/" + directory.name);
+      if (!files) continue;
+      for (const DirectoryEntry& file : *files) {
+        char* end = nullptr;
+        const uint64_t seq = std::strtoull(file.name.c_str(), &end, 10);
+        auto usage = index_->find_extent({epoch, seq});
+        if (*end != '.' || !usage || (*usage && (*usage)->bodies > 0)) continue;
+        nameless.emplace(ExtentId{epoch, seq}, root + "/" + directory.name + "/" + file.name);
+      }
     }
+  }
+  if (nameless.empty()) return;
+  // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
+  // all that the index did not name above when it is through with one more request.
+  if (Status status = sync_point(); !status) return log::warn("extents that a crash left: {}", status.error().message);
+  {
+    std::lock_guard lock(keeper_mutex_);
+    for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
+    for (const FreedPlace& freed : freed_) nameless.erase(freed.place.extent);
+  }
+  for (const auto& [extent, path] : nameless) {
+    if (Status status = volume_->remove_file(path); status) counters_.swept_files.fetch_add(1);
+    kill_point("crashed-extent-removed");
   }
 }
 
@@ -618,6 +639,19 @@ void StoreImpl::stop_threads() {
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
   volume_->drain();
+  answer_waiting();
+}
+
+// Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.
+void StoreImpl::answer_waiting() {
+  constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
+  for (int pauses = 0; waiting_count_.load() > 0 && pauses < kMostPauses;) {
+    if (!resume_waiting()) {
+      ++pauses;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    volume_->drain();
+  }
 }
 
 bool StoreImpl::pump() {
@@ -626,7 +660,7 @@ bool StoreImpl::pump() {
   any |= urgent_step();
   any |= commit_step();
   any |= keeper_step(false);
-  any |= prefetch_step();
+  if (!stopping_) any |= prefetch_step();
   return any;
 }
 
@@ -650,12 +684,18 @@ Status StoreImpl::close() {
   constexpr int kRounds = 8;  // what is left to do once everything is journaled
   for (int round = 0; round < kRounds && pump(); ++round) {
   }
+  kill_point("drained");
   Status status = drained_.value_or(fail(Code::kIo, "the volume did not take everything"));
   for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
     close_target(*target);
     note_closed(std::exchange(target->closed, {}));
   }
+  // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
+  end_lingering(/*all=*/true);
+  nobody_reads_ = true;
   if (status) status = index_point();
+  constexpr int kMostLooks = 3;  // at a pack, of which a range died last
+  for (int looks = 1; looks < kMostLooks && status && dead_is_left(); ++looks) status = index_point();
   if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
@@ -663,6 +703,7 @@ Status StoreImpl::close() {
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }
+  volume_->drain();  // loads that were under way
   lru_.clear();
   lru_where_.clear();
   dirty_.clear();

@@ -1,5 +1,6 @@
 // Carries out what the prefetcher plans: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
 #include <algorithm>
+#include <chrono>
 
 #include <fmt/format.h>
 
@@ -11,6 +12,9 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kMaxLoadsAtOnce = 256;
+// Handed to the volume together, as neighbours that become large reads. Not more: what waits here waits for the memory of
+// all, and a page that was never used costs milliseconds to get on some machines.
+constexpr uint64_t kSubmitBytes = 4 * kMiB;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
 }  // namespace
 
@@ -28,6 +32,7 @@ bool StoreImpl::prefetch_step() {
     prefetch_kicked_ = false;
   }
   std::vector<std::shared_ptr<LoadJob>> jobs;
+  uint64_t waiting_bytes = 0;
   // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
   bool any = false;
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
@@ -36,12 +41,17 @@ bool StoreImpl::prefetch_step() {
     const uint64_t dirty = std::min(space_.reserved_bytes(), used);
     const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, dirty));
     for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
-    for (const PlannedLoad& load : plan.loads) prefetch_body(load.id, jobs);
+    for (const PlannedLoad& load : plan.loads) {
+      waiting_bytes += prefetch_body(load.id, jobs);
+      if (waiting_bytes < kSubmitBytes) continue;
+      submit_loads(std::exchange(jobs, {}));
+      waiting_bytes = 0;
+    }
     any |= !plan.loads.empty() || !plan.cancels.empty();
     if (plan.loads.empty()) break;
     planned += plan.loads.size();
   }
-  submit_loads(std::move(jobs));  // together: neighbours on the volume become one read
+  submit_loads(std::move(jobs));
   return any;
 }
 
@@ -80,10 +90,13 @@ void StoreImpl::kernel_ahead_loop() {
   }
 }
 
-// Adds the reads one body takes; answers the plan itself when it takes none.
-void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs) {
+// Adds the reads one body takes and returns their bytes; answers the plan itself when it takes none.
+uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs) {
   auto got = get(id);
-  if (!got) return prefetcher_->skipped(id, SkipReason::kGone);
+  if (!got) {
+    prefetcher_->skipped(id, SkipReason::kGone);
+    return 0;
+  }
   const ObjectPtr object = *got;
   size_t units = 0;
   uint64_t missing = 0, size = 0;
@@ -100,18 +113,18 @@ void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>
   if (missing > 0 && leave_to_kernel(id, size)) {
     prefetcher_->skipped(id, SkipReason::kResident);
     forget_when_idle(object);
-    return;
+    return 0;
   }
   if (missing == 0) {
     prefetcher_->skipped(id, units == 0 ? SkipReason::kGone : SkipReason::kResident);
     forget_when_idle(object);
-    return;
+    return 0;
   }
   Reservation memory = reserve_memory(missing);
   if (memory.bytes() == 0) {
     prefetcher_->skipped(id, SkipReason::kNoRoom);
     forget_when_idle(object);
-    return;
+    return 0;
   }
   const int64_t started_ns = clock_.monotonic_ns();
   auto waiter = std::make_shared<LoadWaiter>();
@@ -122,13 +135,20 @@ void StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>
   };
   make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs);
   waiter->finish_one({});
+  return missing;
 }
 
 void StoreImpl::prefetch_loop() {
   while (true) {
+    // None while nobody reads: an idle mount is not woken.
+    const std::optional<int64_t> deadline = prefetcher_->deadline();
     {
       std::unique_lock lock(prefetch_mutex_);
-      prefetch_ready_.wait(lock, [&] { return stopping_ || prefetch_kicked_; });
+      const auto wanted = [&] { return stopping_ || prefetch_kicked_; };
+      if (deadline)
+        prefetch_ready_.wait_for(lock, std::chrono::nanoseconds(std::max<int64_t>(*deadline - clock_.monotonic_ns(), 0)), wanted);
+      else
+        prefetch_ready_.wait(lock, wanted);
       if (stopping_) return;
     }
     prefetch_step();

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "store/base/checksum.h"
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/store_impl.h"
 #include "store/store_seal.h"
@@ -312,7 +313,9 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
 // A solo extent is cut to size: its last block was written whole, or it ends in a hole.
 Status StoreImpl::finish_solo(SealPlan& plan) {
   if (plan.body.place.kind != PlaceKind::kSolo || !plan.file) return {};
-  return plan.file->truncate(plan.body.size_bytes);
+  KVC_TRY(plan.file->truncate(plan.body.size_bytes));
+  kill_point("solo-cut");
+  return {};
 }
 
 // A rename put this object in place of another: when that has the same bytes its place is taken over.
@@ -389,6 +392,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       plan.snapshot = std::move(snapshots[i]);
       if (same_bytes_as_replaced(plan)) continue;
       Status done = place_body(plan, target);
+      kill_point("body-placed");
       if (done) done = write_body(plan, writer);
       if (!done) {
         writer.wait_all();  // its earlier pieces refer to the plan
@@ -397,6 +401,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     }
     writer.wait_all();
   }
+  if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
   for (SealPlan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
@@ -689,6 +694,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
   }
   if (!file) {
     KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    kill_point("spill-made");
     file = made.file;
     extent = made.id;
     std::lock_guard lock(object->mutex);
@@ -724,6 +730,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
       piece.checksum = checksum(bytes.first(piece.bytes));
       counters_.write_volume_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
       spilled += bytes.size();
+      kill_point("spill-written");
     }
     std::vector<BlockPtr> dropped;
     std::lock_guard lock(object->mutex);

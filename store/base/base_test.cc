@@ -1,4 +1,7 @@
+#include <algorithm>
 #include <array>
+#include <csignal>
+#include <cstdio>
 #include <limits>
 #include <thread>
 
@@ -7,6 +10,7 @@
 #include "store/base/bytes.h"
 #include "store/base/checksum.h"
 #include "store/base/clock.h"
+#include "store/base/kill_point.h"
 #include "store/base/types.h"
 #include "store/base/units.h"
 
@@ -70,6 +74,28 @@ TEST(Bytes, OverlongVarintIsRefused) {
   ByteReader in(buffer);
   in.varint();
   EXPECT_FALSE(in.ok());
+}
+
+TEST(KillPointDeathTest, TheLastPassingIsTheOneThatCounts) {
+  auto pass = [] {
+    if (!arm_kill_point("batch-torn:2")) return;
+    kill_point("batch-made");
+    kill_point("batch-torn");
+    std::fprintf(stderr, "still there\n");
+    kill_point("batch-torn");
+    std::fprintf(stderr, "never\n");
+  };
+  EXPECT_EXIT(pass(), testing::KilledBySignal(SIGKILL), "^still there\n$");
+}
+
+TEST(KillPoint, OnlyWhatIsListedIsArmed) {
+  for (const char* text : {"batch-mad", "batch-made:", "batch-made:0", "batch-made:-1", "batch-made:2x", ":1"})
+    EXPECT_FALSE(arm_kill_point(text)) << text;
+  EXPECT_NE(arm_kill_point("x").error().message.find("range-punched"), std::string::npos);  // tells what there is
+  EXPECT_TRUE(arm_kill_point(""));
+  for (const std::string_view name : kKillPoints)
+    EXPECT_EQ(std::count(kKillPoints.begin(), kKillPoints.end(), name), 1) << name;
+  kill_point("batch-made");  // nothing is armed
 }
 
 TEST(Checksum, PiecesAndZerosAgree) {

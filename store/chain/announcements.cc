@@ -21,18 +21,36 @@ Announcements::Name& Announcements::entry(ChainKey key, int64_t now) {
   return names_.find(key)->second;
 }
 
-void Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now) {
-  if (!key.valid() || previous == key) return;
+bool Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now) {
+  if (!key.valid() || previous == key) return false;
   const bool known = names_.contains(key);
   Name& name = entry(key, now);
-  if (known && !name.id.valid() && now - name.noted_at <= lifetime_ns_) return;
+  if (known && !name.id.valid() && now - name.noted_at <= lifetime_ns_) return false;
   name.noted_at = now;
   name.id = id;
   name.previous = previous;
-  if (!previous.valid()) return;
+  if (!previous.valid()) return true;
   Name& before = entry(previous, now);
   if (previous_id.valid()) before.id = previous_id;
   before.next = key;
+  return true;
+}
+
+void Announcements::retract(ChainKey key) {
+  auto found = names_.find(key);
+  if (found == names_.end()) return;
+  const Name name = found->second;
+  if (auto after = name.next.valid() ? names_.find(name.next) : names_.end();
+      after != names_.end() && after->second.previous == key) {
+    found->second.previous = {};  // it leads a list: only its own place is taken back
+  } else {
+    names_.erase(found);
+    if (!order_.empty() && order_.back() == key) order_.pop_back();  // as a rule; else it is forgotten in its turn
+  }
+  if (auto before = name.previous.valid() ? names_.find(name.previous) : names_.end();
+      before != names_.end() && before->second.next == key) {
+    before->second.next = {};
+  }
 }
 
 void Announcements::resolve(ChainKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links) {

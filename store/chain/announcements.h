@@ -22,7 +22,10 @@ class Announcements {
   // `key` was probed right after `previous` (invalid: it began a burst). An object that exists is given by its id.
   // The first announcement of a name that does not exist yet holds for its lifetime: the same names are asked for
   // again, in any order, when they are written.
-  void note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now);
+  // False: it was announced before.
+  bool note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now);
+  // It was no announcement after all.
+  void retract(ChainKey key);
 
   // `key` names `id` now. Appends the links (before, after) that this makes known.
   void resolve(ChainKey key, ObjectId id, std::vector<std::pair<ObjectId, ObjectId>>& links);

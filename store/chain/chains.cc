@@ -28,6 +28,10 @@ void Chains::on_close(uint64_t handle, ObjectId id, int64_t now) {
   streams_.unbind_handle(handle);
 }
 
+void Chains::on_made(uint64_t thread_id, NameStem name, ChainKey key) {
+  planner_.on_made(streams_.of(thread_id, name.stem), key);
+}
+
 uint64_t Chains::on_create(uint64_t thread_id, NameStem name, int64_t now) {
   return write_sequences_.on_create(name.stem, thread_id, now);
 }

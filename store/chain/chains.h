@@ -40,6 +40,8 @@ class Chains {
   void on_read(uint64_t handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
   void on_close(uint64_t handle, ObjectId id, int64_t now);
 
+  // The thread creates the name `key`, or renames to it. Before on_create and on_publish.
+  void on_made(uint64_t thread_id, NameStem name, ChainKey key);
   // At create, with the stem of the name created (a temporary one, as a rule). The answer goes into LayoutItem.
   uint64_t on_create(uint64_t thread_id, NameStem name, int64_t now);
   // `key` names `id` from now on.

@@ -182,6 +182,75 @@ TEST(Chains, AProbeBurstStartsTheReadsBeforeTheFirstOpen) {
   EXPECT_EQ(mount.planned.size(), 20u);
 }
 
+// What a client's create and rename look up themselves are no announcements: else each pause of a writer broke its chain.
+TEST(Chains, AWriterThatIsHeldUpStillWritesOneChain) {
+  Mount mount;
+  const auto temporary = [](uint64_t n) { return Mount::name(n) + ".tmp"; };
+  std::vector<LayoutItem> items;
+  for (uint64_t n = 0; n < 60; ++n) {
+    mount.now += n % 7 == 3 ? 40 * kMillisecond : kMillisecond;
+    const ChainKey temporary_key = chain_key(kDirectory, temporary(n));
+    const NameStem temporary_stem = file_stem(kRootStem, temporary(n));
+    mount.chains.on_probe(5, temporary_stem, temporary_key, ObjectId{}, mount.now);
+    mount.chains.on_made(5, temporary_stem, temporary_key);
+    const uint64_t sequence = mount.chains.on_create(5, temporary_stem, mount.now);
+    mount.probe(5, n, false);
+    mount.chains.on_made(5, Mount::stem(n), Mount::key(n));
+    mount.chains.on_publish(Mount::key(n), Mount::stem(n), Mount::id(n));
+    items.push_back({Mount::id(n), Mount::key(n), Mount::stem(n).stem, sequence, n + 1});
+    if (n % 25 == 24) (void)mount.chains.lay_out(std::exchange(items, {}));
+  }
+  (void)mount.chains.lay_out(items);
+  EXPECT_FALSE(mount.read(1, 0));
+  for (uint64_t n = 1; n < 60; ++n) EXPECT_TRUE(mount.read(1, n)) << n;
+}
+
+TEST(Chains, AListThatWasAnnouncedStaysSoWhenItsWritesLookItUpAgain) {
+  Mount mount;
+  for (uint64_t n = 0; n < 20; ++n) mount.probe(5, n, false);
+  for (uint64_t n : {3, 1, 0, 2, 7, 19, 18, 17, 4, 5, 6, 8, 9, 12, 11, 10, 13, 15, 14, 16}) {
+    mount.probe(5, n, false);
+    mount.chains.on_made(5, Mount::stem(n), Mount::key(n));
+    mount.write(5, {n});
+  }
+  EXPECT_FALSE(mount.read(1, 0));
+  for (uint64_t n = 1; n < 20; ++n) EXPECT_TRUE(mount.read(1, n)) << n;
+}
+
+constexpr uint64_t kSmall = 64 << 10;
+void read_small_chunks(Mount& mount) {
+  for (uint64_t n = 1000; n < 1100; ++n)
+    mount.chains.on_open(9, Mount::stem(n), 0, Mount::id(n), kSmall, mount.now += 3'000 * kMillisecond);
+  mount.pump();
+  mount.planned.clear();
+}
+
+TEST(Chains, SmallChunksOfAProbedListAreReadAheadInLargeReads) {
+  Mount mount;
+  read_small_chunks(mount);
+  std::vector<size_t> steps;
+  for (uint64_t n = 0; n < 40; ++n) {
+    const size_t before = mount.planned.size();
+    mount.probe(1, n, true);
+    if (mount.planned.size() > before) steps.push_back(mount.planned.size() - before);
+  }
+  ASSERT_GE(steps.size(), 1u);
+  for (size_t step : steps) EXPECT_GE(step * kSmall, uint64_t{15} << 16);
+  EXPECT_LT(mount.planned.size(), 40u);
+  mount.wait(3 * kMillisecond);  // the rest, once no probe has come for a while
+  EXPECT_EQ(mount.planned.size(), 40u);
+}
+
+TEST(Chains, TheRestOfAProbedListIsReadAheadAtItsFirstAbsentName) {
+  Mount mount;
+  read_small_chunks(mount);
+  mount.probe(1, 0, true);
+  mount.probe(1, 1, true);
+  EXPECT_EQ(mount.planned.size(), 0u);
+  mount.probe(1, 2, false);
+  EXPECT_EQ(mount.planned.size(), 2u);
+}
+
 TEST(Chains, AProbedListEndsWhereTheProbesEnd) {
   Mount mount;
   mount.write_chain(0, 40);
@@ -424,7 +493,7 @@ TEST(Chains, TheWindowGrowsWithBandwidthTimesLatency) {
     for (uint64_t n = 0; n < 200; ++n) {
       mount.read(7, n, 0, 10 * kMillisecond);
       most = std::max(most, mount.loading.size());
-      for (ObjectId object : std::exchange(mount.loading, {})) mount.in_ram.insert(object);
+      mount.finish_loads(latency_ns);
     }
     return most;
   };
@@ -432,6 +501,30 @@ TEST(Chains, TheWindowGrowsWithBandwidthTimesLatency) {
   const size_t far = outstanding(20 * kMillisecond, 40);  // 2 GiB/s at 20 ms
   EXPECT_LE(near, 16u);
   EXPECT_GE(far, 40u);
+}
+
+TEST(Chains, TheWindowGrowsWhileReadersHaveToWaitAndShrinksAgain) {
+  Mount mount;
+  mount.write_chain(0, 600);
+  mount.instant = false;
+  size_t most = 0;
+  const auto read_on = [&](uint64_t first, uint64_t end, bool late) {
+    most = 0;
+    for (uint64_t n = first; n < end; ++n) {
+      if (!late || n % 40 >= 12) mount.finish_loads();
+      mount.read(1, n);
+      most = std::max(most, mount.loading.size());
+    }
+  };
+  read_on(0, 100, false);
+  const size_t usual = most;
+  read_on(100, 300, true);
+  read_on(300, 400, false);
+  EXPECT_GE(most, 2 * usual - 2);
+  mount.now += 60'000 * kMillisecond;
+  for (uint64_t n = 1000; n < 1010; ++n) mount.read(1, n, 0, 11'000 * kMillisecond);
+  read_on(401, 600, false);
+  EXPECT_LE(most, usual + 2);
 }
 
 TEST(Chains, TheCapAndTheFreeMemoryHold) {

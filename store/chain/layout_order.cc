@@ -8,9 +8,10 @@
 namespace kvcachefs {
 namespace {
 
-// Pauses between the creates of one list: below the minimum never the end of it, above the maximum always.
-constexpr int64_t kMinPauseNs = 5'000'000;
-constexpr int64_t kFirstPauseNs = 50'000'000;
+// Pauses between the creates of one list: below the minimum never the end of it, above the maximum always. A writer is
+// held up for tens of milliseconds by a busy processor or a flush, and a link that is missing costs each cold reader a wait.
+constexpr int64_t kMinPauseNs = 100'000'000;
+constexpr int64_t kFirstPauseNs = 200'000'000;
 constexpr int64_t kMaxPauseNs = 1'000'000'000;
 constexpr size_t kMaxBursts = 4096;
 // Announced names missing from the batch (present before, or still being written) that are looked across.

@@ -6,13 +6,16 @@
 namespace kvcachefs {
 namespace {
 
-// Pauses: probes come back to back, reads as fast as the engine copies them on.
-constexpr int64_t kProbeMinPauseNs = 1'000'000;
+// Pauses: probes come back to back but for a busy processor, reads as fast as the engine copies them on.
+constexpr int64_t kProbeMinPauseNs = 10'000'000;
 constexpr int64_t kProbeFirstPauseNs = 20'000'000;
 constexpr int64_t kProbeMaxPauseNs = 50'000'000;
 constexpr int64_t kReadMinPauseNs = 20'000'000;
 constexpr int64_t kReadFirstPauseNs = 200'000'000;
 constexpr int64_t kReadMaxPauseNs = 2'000'000'000;
+// Probes that come so much later than the one before are not waited for.
+constexpr int64_t kProbeQuietNs = 2'000'000;
+constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
 // When a run counts as stopped. An announced run waits for the engine's scheduler; one whose threads all read
 // elsewhere only for the next thread of a pool to come.
 constexpr int64_t kStoppedMinNs = 500'000'000;
@@ -21,6 +24,11 @@ constexpr int64_t kStoppedMaxNs = 30'000'000'000;
 constexpr int64_t kAnnouncedNs = 5'000'000'000;
 constexpr int64_t kSiblingNs = 500'000'000;  // ranks read a prefix at the same time or not at all
 constexpr int64_t kOrphanNs = 20'000'000;
+
+constexpr uint64_t kSettledArrivals = 32;  // before, a reader waits because nothing was read ahead yet
+constexpr int kMostWidened = 3;
+constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
+constexpr int64_t kNarrowAfterNs = 10'000'000'000;
 
 constexpr size_t kMinExpected = 32;  // enough to recognise the other threads of a pool of readers
 constexpr size_t kMaxExpected = 16384;
@@ -234,11 +242,14 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
     s.present_in_a_row = 0;
     s.probe_run = RunRef{};
   }
-  note_probe_order(s, continues, key, id, now);
+  s.last_probe_announced = note_probe_order(s, continues, key, id, now);
   if (id.valid()) {
     if (++s.present_in_a_row >= 2) extend_probe_run(s, streams_.stem(stream), id, now);
   } else {
-    if (ReadRun* run = live(s.probe_run)) run->ends_here = true;
+    if (ReadRun* run = live(s.probe_run)) {
+      run->ends_here = run->listed = true;
+      attention_ = attention_ || needs_loads(*run, now);
+    }
     s.probe_run = RunRef{};
     s.present_in_a_row = 0;
   }
@@ -246,15 +257,26 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
   s.last_probe_id = id;
 }
 
-void PrefetchPlanner::note_probe_order(StreamState& s, bool continues, ChainKey key, ObjectId id, int64_t now) {
+// True if it announced a name for the first time.
+bool PrefetchPlanner::note_probe_order(StreamState& s, bool continues, ChainKey key, ObjectId id, int64_t now) {
   if (id.valid()) {
     // Engines that ask in no order at all must not spoil what is known.
     if (continues) successors_.learn_if_unknown(s.last_probe_id, id);
-  } else if (continues) {
-    announcements_.note(s.last_probe, s.last_probe_id, key, id, now);
-  } else {
-    announcements_.note(ChainKey{}, ObjectId{}, key, id, now);
+    return false;
   }
+  if (continues) return announcements_.note(s.last_probe, s.last_probe_id, key, id, now);
+  return announcements_.note(ChainKey{}, ObjectId{}, key, id, now);
+}
+
+void PrefetchPlanner::on_made(StreamId stream, ChainKey key) {
+  if (!streams_.live(stream)) return;
+  StreamState& s = state(stream);
+  if (!(s.last_probe == key)) return;
+  if (s.last_probe_announced) announcements_.retract(key);
+  s.last_probe = ChainKey{};
+  s.last_probe_id = ObjectId{};
+  s.last_probe_announced = false;
+  s.present_in_a_row = 0;
 }
 
 void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId id, int64_t now) {
@@ -268,6 +290,7 @@ void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId i
     } else {
       run = &new_run(LoadReason::kProbe, stem, now);
       run->ends_here = true;  // where the probes end; a reader that goes further restarts it
+      attention_ = true;      // for plan() to set its deadline
     }
     s.probe_run = ref_of(*run);
     expect(*run, s.last_probe_id);
@@ -275,7 +298,7 @@ void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId i
   const Note* known = find_note(id);
   if (known == nullptr || !(known->read_by == s.probe_run)) expect(*run, id);
   run->last_activity = std::max(run->last_activity, now);
-  attention_ = attention_ || needs_loads(*run);
+  attention_ = attention_ || needs_loads(*run, now);
 }
 
 // ---- Opens ----------------------------------------------------------------------------------------------------------
@@ -296,6 +319,7 @@ void PrefetchPlanner::on_open(StreamId stream, ObjectId id, uint64_t size_bytes,
     }
   }
   const ObjectId before = last_read_before(stem, stream, id, now);
+  adapt_windows(run != nullptr && run->arrivals >= kSettledArrivals && accounting_.state(id) == PrefetchState::kAwaited, now);
   if (run != nullptr) {
     join(*run, id, before, size_bytes, now);
   } else {
@@ -305,7 +329,7 @@ void PrefetchPlanner::on_open(StreamId stream, ObjectId id, uint64_t size_bytes,
   move_stream(s, *run, now);
   while (run->ahead_count() < kMinExpected && extend(*run)) {
   }
-  attention_ = attention_ || needs_loads(*run);
+  attention_ = attention_ || needs_loads(*run, now);
 }
 
 // The object read just before by the threads that read this chain together.
@@ -393,7 +417,7 @@ void PrefetchPlanner::begin_siblings(ObjectId id, uint64_t stem, int64_t now) {
     expect(run, other);
     while (run.ahead_count() < kMinExpected && extend(run)) {
     }
-    attention_ = attention_ || needs_loads(run);
+    attention_ = attention_ || needs_loads(run, now);
   }
 }
 
@@ -464,6 +488,18 @@ double PrefetchPlanner::caution(const ReadRun& run) const {
   return std::clamp((share - 0.5) / 0.45, 1.0 / 64, 1.0);
 }
 
+// What is measured of the volume is its best; how long loads take beside writers, other readers and a busy processor is seen
+// by readers who have to wait.
+void PrefetchPlanner::adapt_windows(bool reader_waits, int64_t now) {
+  if (reader_waits && widened_ < kMostWidened && now - widened_at_ >= kWidenPauseNs) {
+    ++widened_;
+    widened_at_ = now;
+  } else if (widened_ > 0 && now - widened_at_ >= kNarrowAfterNs) {
+    --widened_;
+    widened_at_ = now;
+  }
+}
+
 uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
   if (run.allowed_bytes == 0 || run.orphaned_at >= 0) return 0;
   // Twice what fills the volume's pipe, and twice what the reader takes while a load is under way.
@@ -473,22 +509,30 @@ uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
                          static_cast<double>(run.interval_ns);
     wanted = std::max(wanted, static_cast<uint64_t>(2 * std::min(taken, 1e15)));
   }
+  wanted <<= widened_;
   wanted = std::min({wanted, std::max(run.allowed_bytes, first_window(run)), options_.ahead_max_bytes});
   const auto cautious = static_cast<uint64_t>(caution(run) * static_cast<double>(wanted));
   return std::max(cautious, std::min(wanted, 2 * chunk_estimate(run)));
 }
 
 // Refilled when half empty, so that neighbours are read in large reads and not one by one.
-bool PrefetchPlanner::needs_loads(const ReadRun& run) const {
+bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
   if (run.generation == 0) return false;
   const uint64_t window = window_bytes(run);
-  if (run.outstanding_bytes() >= window) return false;
+  if (run.outstanding_bytes() >= window || waits_for_probes(run, now)) return false;
   if (run.refilling) return true;
   const size_t unplanned = run.ahead_count() - run.unplanned_distance();
-  // A burst of probes: by quarters of the window, for nobody reads yet and each one won counts.
-  if (run.arrivals == 0 && 4 * unplanned * chunk_estimate(run) >= window) return true;
+  if (run.arrivals == 0 && run.reason == LoadReason::kProbe) return unplanned > 0;
   return 2 * run.outstanding_bytes() <= window &&
          (unplanned > 0 || (!run.ends_here && run.ahead_count() >= kMinExpected));
+}
+
+// A list that is being probed grows, and nobody waits for it yet: it is read in whole requests to the volume.
+bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
+  if (run.reason != LoadReason::kProbe || run.arrivals > 0 || run.listed) return false;
+  if (now >= run.last_activity + kProbeQuietNs) return false;
+  const uint64_t request = std::max<uint64_t>(kProbedReadBytes / chunk_estimate(run), 1);
+  return run.planned_objects % request == 0 && run.ahead_count() - run.unplanned_distance() < request;
 }
 
 bool PrefetchPlanner::expect(ReadRun& run, ObjectId id) {
@@ -526,8 +570,8 @@ uint64_t PrefetchPlanner::room_bytes() const {
   return options_.total_max_bytes > taken ? options_.total_max_bytes - taken : 0;
 }
 
-bool PrefetchPlanner::plan_one(ReadRun& run, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out) {
-  if (run.outstanding_bytes() >= window_bytes(run)) return false;
+bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out) {
+  if (run.outstanding_bytes() >= window_bytes(run) || waits_for_probes(run, now)) return false;
   if (!run.peek_unplanned().valid() && !extend(run)) return false;
   const ObjectId id = run.peek_unplanned();
   const uint64_t bytes = run.unplanned_bytes_estimate();
@@ -557,7 +601,7 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
       continue;
     }
     due_at(expiry(run) + 1);
-    if (needs_loads(run))
+    if (needs_loads(run, now))
       hungry.push_back(&run);
     else
       run.refilling = false;  // filled exactly: from now on when half empty, as ever
@@ -567,10 +611,12 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
   while (!hungry.empty() && out.loads.size() < options_.max_loads_per_plan) {
     std::erase_if(hungry, [&](ReadRun* run) {
       if (out.loads.size() >= options_.max_loads_per_plan) return true;
-      run->refilling = plan_one(*run, free_bytes, room, out);
+      run->refilling = plan_one(*run, now, free_bytes, room, out);
       return !run->refilling;
     });
   }
+  for (uint32_t slot : live_slots_)
+    if (waits_for_probes(runs_[slot], now)) due_at(runs_[slot].last_activity + kProbeQuietNs);
   std::stable_sort(out.loads.begin(), out.loads.end(),
                    [](const PlannedLoad& a, const PlannedLoad& b) { return a.priority < b.priority; });
   attention_ = out.loads.size() >= options_.max_loads_per_plan;

@@ -63,6 +63,8 @@ class PrefetchPlanner {
 
   // `id` is invalid if the name is absent.
   void on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now);
+  // The stream creates `key`, or renames to it: a lookup of it just before was part of that and tells nothing.
+  void on_made(StreamId stream, ChainKey key);
   // `size_bytes` of the object, 0 if not known.
   void on_open(StreamId stream, ObjectId id, uint64_t size_bytes, int64_t now);
   void on_read(StreamId stream, ObjectId id, uint64_t offset, uint64_t length, int64_t now);
@@ -104,6 +106,7 @@ class PrefetchPlanner {
     BurstClock probes;
     ChainKey last_probe;
     ObjectId last_probe_id;
+    bool last_probe_announced = false;  // it was the first to announce that name
     uint32_t present_in_a_row = 0;
     RunRef probe_run;
     RunRef run;
@@ -137,7 +140,7 @@ class PrefetchPlanner {
   bool expired(const ReadRun& run, int64_t now) const;
   int64_t expiry(const ReadRun& run) const;
 
-  void note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
+  bool note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
   void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
   ReadRun* run_expecting(const StreamState& stream, ObjectId id);
   void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);
@@ -151,10 +154,12 @@ class PrefetchPlanner {
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;
   uint64_t first_window(const ReadRun& run) const;
+  void adapt_windows(bool reader_waits, int64_t now);
   uint64_t chunk_estimate(const ReadRun& run) const;
   double caution(const ReadRun& run) const;
-  bool needs_loads(const ReadRun& run) const;
-  bool plan_one(ReadRun& run, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
+  bool needs_loads(const ReadRun& run, int64_t now) const;
+  bool waits_for_probes(const ReadRun& run, int64_t now) const;
+  bool plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
   uint64_t room_bytes() const;
   Trust& trust(uint64_t stem);
   void judge(ReadRun& run);
@@ -179,6 +184,8 @@ class PrefetchPlanner {
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
   std::unordered_map<uint64_t, Trust> trust_;            // by stem
   uint64_t gated_runs_ = 0;
+  int widened_ = 0;  // times the windows of all runs were doubled
+  int64_t widened_at_ = 0;
   std::vector<ObjectId> cancels_;
   std::vector<ObjectId> scratch_;
   uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;

@@ -47,6 +47,7 @@ class ReadRun {
   LoadReason reason = LoadReason::kSuccessor;
   ObjectId tail;               // the last object known to belong to it: where the chain is followed from
   bool ends_here = false;      // the list was given in full: do not follow the chain past it
+  bool listed = false;     // the probes that gave the list have come to its end
   bool refilling = false;  // the last plan was full before the window was: the next one goes on
   bool second_reader = false;  // goes over what another live run has read
   uint32_t streams = 0;        // that read here last

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/kill_point.h"
 #include "store/base/units.h"
 #include "store/journal/extent_header.h"
 
@@ -49,12 +50,14 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
   KVC_TRY(make_parents(parent_of(path)));
   const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
   KVC_ASSIGN(FilePtr file, volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct}));
+  kill_point("extent-made");
   if (kind == PlaceKind::kPacked) {
     alignas(kBlockBytes) std::byte block[kBlockBytes] = {};
     const Bytes header = encode_pack_header({identity_, id.seq});
     std::copy(header.begin(), header.end(), block);
     const std::span<const std::byte> piece(block);
     KVC_TRY(file->write({&piece, 1}, 0));
+    kill_point("extent-header");
   }
   std::lock_guard lock(mutex_);
   unsynced_directories_.insert(parent_of(path));

@@ -60,6 +60,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
 
 Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_bytes) {
   KVC_ASSIGN(const auto close, directory_.consume_clean_mark());
+  closed_cleanly_ = close != IndexDirectory::Close::kUnclean;
   // A file too large for either is trusted until a read trips over it.
   if (close == IndexDirectory::Close::kUnclean && directory_.data_bytes() <= kMaxChecksummedBytes) {
     KVC_TRY(check_pages(directory_.data_path(), LmdbEnv::is_sound_row));

@@ -72,6 +72,8 @@ class Index {
                                              std::string* why);
   virtual ~Index() = default;
 
+  // Whether what was opened had been closed by close_clean(). False also for one that was made new.
+  virtual bool was_closed_cleanly() const = 0;
   virtual JournalPosition position() const = 0;   // committed to LMDB
   virtual Stamp stamp() const = 0;                // newest applied
   virtual IndexTotals totals() const = 0;         // overlay included; O(1)

@@ -1,9 +1,12 @@
 // The index by hand: what a reader of index.h would try.
 #include <linux/magic.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdio>
+#include <filesystem>
 #include <fstream>
 #include <thread>
 
@@ -80,6 +83,52 @@ TEST_F(IndexTest, HighsOutliveTheirObjectsAndTheProcess) {
   reopen();
   EXPECT_EQ(index_->highest_number(3), 9u);
   EXPECT_EQ(index_->highest_extent(1), 7u);
+}
+
+// Of the mapping of a file, as the kernel counts it.
+uint64_t locked_bytes(const std::string& path) {
+  std::ifstream maps("/proc/self/smaps");
+  uint64_t bytes = 0;
+  bool mapping = false;
+  for (std::string line; std::getline(maps, line);) {
+    unsigned long long kib = 0;
+    if (line.find('-') < line.find(' ')) mapping = line.ends_with(path);  // addresses: a mapping begins
+    if (mapping && std::sscanf(line.c_str(), "Locked: %llu kB", &kib) == 1) bytes += kib * kKiB;
+  }
+  return bytes;
+}
+
+TEST_F(IndexTest, TellsWhetherItWasClosed) {
+  EXPECT_FALSE(index_->was_closed_cleanly());  // made just now
+  ASSERT_TRUE(index_->close_clean());
+  reopen();
+  EXPECT_TRUE(index_->was_closed_cleanly());
+  reopen();  // gone without a word
+  EXPECT_FALSE(index_->was_closed_cleanly());
+}
+
+bool may_lock(size_t bytes) {
+  void* map = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const bool locked = map != MAP_FAILED && mlock2(map, bytes, MLOCK_ONFAULT) == 0;
+  if (map != MAP_FAILED) munmap(map, bytes);
+  return locked;
+}
+
+TEST_F(IndexTest, KeptInMemoryItsPagesAreLocked) {
+  std::vector<Record> records;
+  for (uint64_t number = 5; number < 2005; ++number) {
+    records.emplace_back(PutRecord{make_file(id(number), packed(1, number))});
+    records.emplace_back(NameRecord{kRootId, fmt::format("chunk-{}", number), id(number)});
+  }
+  apply(std::move(records));
+  ASSERT_TRUE(index_->commit());
+  const std::string file = std::filesystem::canonical(path()).string() + "/data.mdb";
+  const uint64_t before = locked_bytes(file);
+  if (!may_lock(128 * kMiB)) GTEST_SKIP() << "RLIMIT_MEMLOCK is too small";  // all of the map counts, free or not
+  index_->keep_in_memory();
+  EXPECT_EQ(before, 0u);
+  EXPECT_GE(locked_bytes(file), std::filesystem::file_size(file) / 2);  // not all of it: what is free has no page
+  EXPECT_GT(locked_bytes(file), 64 * kKiB);
 }
 
 TEST_F(IndexTest, TheLastNameTakesTheObjectAndItsPlace) {

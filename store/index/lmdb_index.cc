@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/kill_point.h"
 #include "store/index/page_check.h"
 #include "store/journal/record_codec.h"
 
@@ -308,6 +309,7 @@ Status LmdbIndex::commit() {
   std::unique_ptr<Frozen> done;  // freed without the lock
   std::unique_lock lock(overlay_mutex_);
   if (written) {
+    kill_point("index-committed");
     committed_ = writing_->state.position;
     done = std::move(writing_);
     return {};
@@ -325,6 +327,7 @@ Status LmdbIndex::write_transaction(const Frozen& frozen) {
     {
       KVC_ASSIGN(auto writer, env_->begin_write());
       auto written = write_rows(writer, frozen.rows, frozen.state);
+      kill_point("index-before-commit");
       if (written) written = writer.commit();
       if (written || !writer.map_full()) return written;
     }
@@ -476,7 +479,10 @@ Status LmdbIndex::close_clean() {
     unused_bytes = *unused;
   }
   KVC_TRY(env_->close(unused_bytes));
-  return directory_.mark_clean();
+  kill_point("index-closed");
+  KVC_TRY(directory_.mark_clean());
+  kill_point("index-marked");
+  return {};
 }
 
 }  // namespace kvcachefs

@@ -27,6 +27,7 @@ class LmdbIndex final : public Index, private RowSource {
   static Result<std::unique_ptr<Index>> open(const std::string& directory, const IndexIdentity& identity, Found* found,
                                              std::string* why, uint64_t map_bytes);
 
+  bool was_closed_cleanly() const override { return closed_cleanly_; }
   JournalPosition position() const override;
   Stamp stamp() const override;
   IndexTotals totals() const override;
@@ -108,6 +109,7 @@ class LmdbIndex final : public Index, private RowSource {
   // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
   std::mutex commit_mutex_;
   mutable std::shared_mutex overlay_mutex_;  // memory work only
+  bool closed_cleanly_ = false;              // fixed by open()
   // All below is guarded by overlay_mutex_. The layers, newest first:
   Layer active_;
   std::unique_ptr<Frozen> waiting_;  // for the next commit()

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "store/base/checksum.h"
+#include "store/base/kill_point.h"
 #include "store/journal/checkpoint_format.h"
 #include "store/journal/file_header.h"
 #include "store/journal/frame_reader.h"
@@ -113,6 +114,7 @@ Status read_checkpoint(Volume& volume, const FileIdentity& identity, const Check
       KVC_ASSIGN(Record record, decode_record(in, context));
       ++records;
       KVC_TRY(apply(std::move(record)));
+      kill_point("checkpoint-half-loaded");
     }
     return {};
   });

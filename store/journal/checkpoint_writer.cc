@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "store/base/checksum.h"
+#include "store/base/kill_point.h"
 #include "store/journal/checkpoint_format.h"
 #include "store/journal/journal_file.h"
 #include "store/journal/record_codec.h"
@@ -40,6 +41,11 @@ struct CheckpointWriter::State {
 
   uint64_t end() const { return written_bytes + frames.size(); }
   Status flush() {
+    if (kill_point_due("checkpoint-torn")) {
+      const ByteSpan half[] = {ByteSpan(frames).first(frames.size() / 2)};
+      (void)file->write(half, written_bytes);
+      die_at_kill_point();
+    }
     const ByteSpan pieces[] = {frames};
     KVC_TRY(file->write(pieces, written_bytes));
     written_bytes += frames.size();
@@ -119,8 +125,10 @@ Status CheckpointWriter::State::complete() {
   KVC_TRY(flush());
   KVC_TRY(file->sync_data());
   file.reset();
+  kill_point("checkpoint-written");
   KVC_TRY(volume->rename(temp_path, checkpoint_path(identity.node, identity.epoch, seq)));
   finished = true;  // the temp name is gone, whatever becomes of the sync
+  kill_point("checkpoint-named");
   return volume->sync_directory(checkpoint_directory(identity.node, identity.epoch));
 }
 

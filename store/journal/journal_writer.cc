@@ -9,6 +9,7 @@
 #include <span>
 #include <utility>
 
+#include "store/base/kill_point.h"
 #include "store/journal/frame.h"
 #include "store/journal/frame_reader.h"
 #include "store/journal/journal.h"
@@ -73,11 +74,13 @@ Status JournalWriter::State::open_next() {
   if (current) header.previous = JournalLink{current->seq, current->end};
   const Bytes bytes = encode_journal_header(header);
   KVC_ASSIGN(FilePtr file, volume->open(path, {.writable = true, .create_exclusive = true}));
+  kill_point("journal-made");
   if (auto written = write_one(*file, bytes, 0); !written) {
     // A rest that cannot be removed does no harm: no later header links to it.
     (void)volume->remove_file(path);
     return written;
   }
+  kill_point("journal-header");
   const uint64_t start = bytes.size();
   auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, bytes, start, start, 0, false});
   const std::lock_guard lock(mutex);
@@ -90,6 +93,10 @@ Status JournalWriter::State::open_next() {
 
 // Writes `frame` at the end of the current file.
 Status JournalWriter::State::write_frame() {
+  if (kill_point_due("batch-torn")) {
+    (void)write_one(*current->file, ByteSpan(frame).first(frame.size() / 2), current->end);
+    die_at_kill_point();
+  }
   if (auto written = write_one(*current->file, frame, current->end); !written) {
     // Whatever reached the file must not count. The next file's header says where this one ends; until there is one,
     // cutting the file is the only way, and it may fail as well: then a reader may still see the batch.
@@ -123,6 +130,7 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::create(std::shared_ptr<Vol
   const std::string directory = journal_directory(state->identity.node, state->identity.epoch);
   KVC_TRY(state->volume->make_directories(directory));
   KVC_TRY(state->volume->sync_directory(epoch_directory(state->identity.node, state->identity.epoch)));
+  kill_point("epoch-made");
   KVC_TRY(state->open_next());
   std::unique_ptr<JournalWriter> writer(new JournalWriter);
   writer->state_ = std::move(state);

@@ -3,6 +3,7 @@
 
 #include <utility>
 
+#include "store/base/kill_point.h"
 #include "store/journal/journal.h"
 #include "store/journal/journal_file.h"
 
@@ -22,6 +23,7 @@ Status remove_below(Volume& volume, const std::string& directory, std::string_vi
   for (const uint64_t seq : seqs) {
     if (seq >= end) break;
     KVC_TRY(remove_unless_gone(volume, fmt::format("{}/{}{}", directory, seq, suffix)));
+    kill_point("journals-half-removed");
     any = true;
   }
   return any ? volume.sync_directory(directory) : Status{};
@@ -75,6 +77,7 @@ Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosit
       KVC_TRY(remove_if_empty(volume, checkpoints));
     }
   }
+  kill_point("journals-removed");
   return {};
 }
 

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "store/base/kill_point.h"
 #include "store/journal/epoch_walk.h"
 #include "store/journal/file_header.h"
 #include "store/journal/journal.h"
@@ -65,6 +66,7 @@ class EpochReplay {
     statistics_.records += batch->records.size();
     statistics_.bytes += kFrameHeaderBytes + frame.payload.size();
     KVC_TRY(apply_(*batch, after, after <= reach_.synced));
+    kill_point("batch-replayed");
     return true;
   }
 

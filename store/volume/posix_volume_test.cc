@@ -1,11 +1,14 @@
 // Files, directories and locks of a volume that is a directory.
 #include <fcntl.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstring>
 #include <numeric>
 
 #include "store/base/bytes.h"
@@ -67,6 +70,40 @@ TEST_F(PosixVolumeTest, ProbeLeavesNothingAndTellsTheFilesystem) {
   EXPECT_FALSE(volume_->features().filesystem.empty());
   EXPECT_NE(volume_->features().filesystem, "unknown");
   EXPECT_EQ(volume_->root(), directory_.path());
+}
+
+// Bytes of the range that can be read without going to the disk; -1 if the file system does not tell.
+ssize_t cached_bytes(int fd, uint64_t offset, uint64_t length) {
+  Bytes into(length);
+  const iovec piece{into.data(), into.size()};
+  const ssize_t got = ::preadv2(fd, &piece, 1, static_cast<off_t>(offset), RWF_NOWAIT);
+  if (got >= 0) return got;
+  return errno == EAGAIN ? 0 : -1;
+}
+
+TEST_F(PosixVolumeTest, WhatWillBeNeededIsReadIntoThePageCache) {
+  constexpr uint64_t kBytes = 4 * kMiB;
+  const AlignedBuffer data(kBytes);
+  const FilePtr file = create("f");
+  ASSERT_TRUE(file);
+  ASSERT_TRUE(write(*file, data.span(), 0));
+  const int fd = ::open((directory_.path() + "/f").c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_GE(fd, 0);
+  auto drop = [&] {  // only clean pages can be
+    return ::fsync(fd) == 0 && ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 && cached_bytes(fd, 0, kBytes) == 0;
+  };
+  if (cached_bytes(fd, 0, kBlockBytes) < 0 || !drop()) {
+    ::close(fd);
+    GTEST_SKIP() << "this file system cannot tell what is cached, or does not let go of it";
+  }
+  for (const uint64_t offset : {uint64_t{0}, kMiB}) {
+    ASSERT_TRUE(drop());
+    const uint64_t length = kBytes - offset - kBlockBytes;
+    file->will_need(offset, length);
+    EXPECT_EQ(cached_bytes(fd, offset, length), static_cast<ssize_t>(length)) << "from " << offset;
+  }
+  file->will_need(0, 0);  // nothing: no error, and nothing to see
+  ::close(fd);
 }
 
 TEST_F(PosixVolumeTest, RefusesWhatIsNotADirectoryAndBadOptions) {

@@ -14,6 +14,7 @@ from kvc_process import ChildFailed, Gate, in_process, in_processes
 from sequences import read_once
 
 SIZE = 4 * MIB
+UNALIGNED = pytest.mark.beyond_plain(unless="its file system takes O_DIRECT at any alignment")
 
 
 def mmap_put(path, data, close_first=True):
@@ -165,7 +166,7 @@ def test_write_calls_are_seen_through_a_shared_mapping(root):
 
 
 @pytest.mark.parametrize(
-    "size", [64 * KIB, pytest.param(3 * MIB + 4097, marks=pytest.mark.beyond_plain), 36 * MIB], ids=["64k", "3m", "36m"]
+    "size", [64 * KIB, pytest.param(3 * MIB + 4097, marks=UNALIGNED), 36 * MIB], ids=["64k", "3m", "36m"]
 )
 def test_big_reads_by_every_way(size, root):
     """Buffered reads arrive as 128 KiB to 1 MiB requests, O_DIRECT ones as 1 MiB, mappings as read-ahead: all the same bytes."""
@@ -441,7 +442,7 @@ def test_names_made_by_another_process_are_seen_at_once(root):
 
 
 @pytest.mark.parametrize("size", [1, 511, 4095, 4096, 4097, 100_003, MIB + 1])
-@pytest.mark.beyond_plain
+@UNALIGNED
 def test_o_direct_at_any_length_offset_and_buffer_alignment(size, root):
     path = root.join("unaligned")
     body = payload(f"unaligned{size}", size)
@@ -473,7 +474,7 @@ def test_o_direct_at_any_length_offset_and_buffer_alignment(size, root):
     root.check_everywhere(check)
 
 
-@pytest.mark.beyond_plain
+@UNALIGNED
 def test_o_direct_odd_pieces_make_one_whole(root):
     path, body = root.join("pieces"), payload("pieces", 2 * MIB + 77)
     steps = [1, 28, 4096, 511, 65_537, 1_000_000, 4095]

@@ -12,7 +12,7 @@ from kvc_process import Child, Gate, in_process, in_processes
 from sequences import SHARED_TEMP_CLIENTS
 
 MIB = kvc_env.MIB
-pytestmark = pytest.mark.beyond_plain
+RACE = pytest.mark.beyond_plain(unless="the writers happen not to meet")
 CLIENTS = pytest.mark.parametrize("client", SHARED_TEMP_CLIENTS, ids=lambda client: client.name)
 
 TRUNC = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -32,6 +32,7 @@ def write_all(fd, data, step=256 << 10):
         os.write(fd, data[start : start + step])
 
 
+@RACE
 @CLIENTS
 def test_threads_of_one_process(client, root):
     data = payload("shared", 1 * MIB)
@@ -46,6 +47,7 @@ def test_threads_of_one_process(client, root):
     root.check_everywhere(lambda: assert_bytes(client.get(root.path, "shared", len(data)), data, "shared"))
 
 
+@RACE
 @CLIENTS
 def test_processes_with_a_reader_beside_them(client, root):
     data = payload("shared", 1 * MIB)
@@ -63,6 +65,7 @@ def test_processes_with_a_reader_beside_them(client, root):
     root.check_everywhere(lambda: assert_bytes(client.get(root.path, "shared", len(data)), data, "shared"))
 
 
+@RACE
 def test_different_contents_are_never_mixed(root):
     """Writers of different bytes (which clients with content hashes are not) still publish one version whole, never a mixture."""
     size = 1 * MIB
@@ -110,6 +113,7 @@ def put_in_steps(temp, target, data, gates):
     os.rename(temp, target)
 
 
+@pytest.mark.beyond_plain
 def test_second_writer_overtakes_the_first(root):
     """A is in the middle of its write; B opens the same temp with O_TRUNC, writes, closes and renames; A goes on and renames as well."""
     temp, target = root.join("c.tmp"), root.join("c.data")
@@ -145,6 +149,7 @@ def test_second_writer_overtakes_the_first(root):
     root.check_everywhere(check)
 
 
+@pytest.mark.beyond_plain
 def test_each_process_renames_what_it_wrote(root):
     """Both have finished when the first renames, to different targets: each process gets its own version."""
     temp = root.join("c.tmp")
@@ -166,6 +171,7 @@ def test_each_process_renames_what_it_wrote(root):
     root.check_everywhere(check)
 
 
+@pytest.mark.beyond_plain
 def test_three_processes_rename_to_one_target(root):
     temp, target = root.join("c.tmp"), root.join("c.data")
     body = payload("same", MIB)
@@ -177,6 +183,7 @@ def test_three_processes_rename_to_one_target(root):
         assert not os.path.exists(temp), "the temp name stays after every writer has renamed it"
 
 
+@pytest.mark.beyond_plain
 def test_rename_from_another_thread_than_the_opener(root):
     """Thread pools rename from another thread than the one that opened; the version belongs to the process."""
     temp = root.join("c.tmp")
@@ -227,6 +234,7 @@ def test_a_writer_that_dies_leaves_the_others_unharmed(root):
     root.check_everywhere(check)
 
 
+@pytest.mark.beyond_plain
 def test_fallback_unlink_of_the_temp_is_the_callers_own(root):
     """LMCache MP unlinks the temp when its batch fails: that must not take the temp from a writer that goes on."""
     temp, target = root.join("c.tmp"), root.join("c.data")

@@ -10,9 +10,17 @@ from kvc_data import payload
 DEAD = (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO)
 NAMES = 12
 SIZES = (100, 4096, 30_000, 262_144, 700_001)
+LARGE = (20 << 20) + 4097  # more than the least memory a mount can have: it is spilled while it is written
+
+
+def version_of_round(round_number):
+    """The versions of a round begin here."""
+    return round_number * 1_000_000
 
 
 def size_of(name, version):
+    if name.startswith("large"):
+        return LARGE
     return SIZES[random.Random(f"{name}#{version}").randrange(len(SIZES))]
 
 
@@ -41,15 +49,34 @@ def remove(root, name, log):
     log.done(name, 0)
 
 
+def stop_file(directory):
+    """Beside the manifest: while it is there, writers come to an end between two operations."""
+    return directory + ".stop"
+
+
+def put_large_until_dead(root, directory, number, round_number):
+    """One file too large for the memory, replaced again and again. Returns how many operations were acknowledged."""
+    log = manifest.Writer(os.path.join(directory, f"writer{number}"))
+    operations = 0
+    try:
+        while not os.path.exists(stop_file(directory)):
+            put(root, "large", version_of_round(round_number) + operations, log)
+            operations += 1
+    except OSError as error:
+        if error.errno not in DEAD:
+            raise
+    return operations
+
+
 def write_until_dead(root, directory, number, round_number, seed, present):
     """Returns how many operations were acknowledged. `present`: names of this writer that are there."""
     log = manifest.Writer(os.path.join(directory, f"writer{number}"))
     choose = random.Random(f"{seed}/{round_number}/{number}")
     present = set(present)
     operations = 0
-    version = round_number * 1_000_000
+    version = version_of_round(round_number)
     try:
-        while True:
+        while not os.path.exists(stop_file(directory)):
             name = f"w{number}n{choose.randrange(NAMES)}"
             if name in present and choose.random() < 0.3:
                 remove(root, name, log)

@@ -255,6 +255,41 @@ def test_umount_drains_what_is_staged(new_mount):
         check(mount, f"chunk{index}")
 
 
+@pytest.mark.parametrize("end", ["umount", "sigterm"])
+def test_unmount_gives_back_what_died_last(new_mount, end):
+    """Also what a rename replaced a moment ago, and what was unlinked and is still open: nothing of it is left on the volume."""
+    mount = new_mount({"pack_below": "200K"})
+    names = [os.path.join(mount.path, f"f{index}") for index in range(8)]
+    for index, name in enumerate(names):
+        with open(name, "wb") as file:
+            file.write(payload(f"first{index}", 300_000 if index % 2 else 30_000))
+    mount.drain()
+    held = []
+    for index, name in enumerate(names[:6]):
+        if end == "sigterm":
+            held.append(os.open(name, os.O_RDONLY))
+        if index >= 4:
+            os.unlink(name)
+            continue
+        with open(f"{name}.tmp", "wb") as file:
+            file.write(payload(f"second{index}", 300_000))
+        os.rename(f"{name}.tmp", name)
+    if end == "sigterm":
+        mount.terminate()
+    else:
+        mount.stop()
+    for fd in held:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    fsck = run_command("fsck", mount.volume)
+    assert fsck.returncode == 0, f"fsck: exit code {fsck.returncode}: {fsck.stdout}{fsck.stderr}"
+    mount.start()
+    for index in (0, 1, 2, 3, 6, 7):
+        with open(names[index], "rb") as file:
+            body = payload(f"second{index}", 300_000) if index < 4 else payload(f"first{index}", 300_000 if index % 2 else 30_000)
+            assert_bytes(file.read(), body, names[index])
+
+
 def test_umount_of_a_busy_mount_leaves_it_usable(new_mount):
     mount = new_mount()
     put(mount, "chunk")

@@ -1,10 +1,14 @@
 """The `memory` option bounds what the daemon holds, and back-pressure never becomes a deadlock."""
 
+import functools
 import os
+import random
 import threading
+import time
 
 import pytest
 
+import kvc_env
 import kvc_native
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
@@ -17,14 +21,21 @@ ALLOWANCE = 300 * MIB
 pytestmark = pytest.mark.needs_daemon
 
 
-def peak_resident_bytes(pid):
-    """The daemon's own memory: anonymous and shared pages, not pages of mapped files, which the kernel may drop."""
-    fields = {}
+def resident_bytes(pid, field):
     with open(f"/proc/{pid}/status", encoding="ascii", errors="replace") as lines:
         for line in lines:
             key, _, value = line.partition(":")
-            fields[key] = value.split()
-    return int(fields["VmHWM"][0]) * 1024
+            if key == field:
+                return int(value.split()[0]) * 1024
+    raise AssertionError(f"/proc/{pid}/status has no {field}")
+
+
+def check_peak(mount, memory):
+    """What the daemon had resident at most. Not under a sanitizer: its shadow memory would be judged."""
+    if kvc_env.has_sanitizer():
+        return
+    peak = resident_bytes(mount.pid, "VmHWM")
+    assert peak <= memory + ALLOWANCE, f"peak RSS {peak / MIB:.0f} MiB"
 
 
 def writers(mount, count, size, direct, process):
@@ -69,8 +80,7 @@ def test_64_libaio_writers_at_twice_the_memory(direct, new_mount):
     assert mount.status()["memory"]["used_bytes"] <= MEMORY
     in_processes([(check, mount, 16, 8 * MIB, process) for process in range(4)])
     assert mount.status()["memory"]["used_bytes"] <= MEMORY
-    peak = peak_resident_bytes(mount.pid)
-    assert peak <= MEMORY + ALLOWANCE, f"peak RSS {peak / MIB:.0f} MiB"
+    check_peak(mount, MEMORY)
     mount.remount()
     in_processes([(check, mount, 16, 8 * MIB, process) for process in range(2)])
 
@@ -86,7 +96,7 @@ def test_one_body_larger_than_the_memory(new_mount):
         os.pwrite(file.fileno(), b"patched", 10 * MIB)
     expected = body[: 10 * MIB] + b"patched" + body[10 * MIB + 7 :]
     assert mount.status()["memory"]["used_bytes"] <= 64 * MIB
-    assert peak_resident_bytes(mount.pid) <= 64 * MIB + ALLOWANCE
+    check_peak(mount, 64 * MIB)
     for _ in range(2):
         with open(path, "rb") as file:
             assert_bytes(file.read(), expected, "large")
@@ -131,3 +141,96 @@ def test_many_open_unfinished_files_beyond_the_memory(new_mount):
     for index in range(96):
         with open(os.path.join(mount.path, f"open{index}"), "rb") as file:
             assert_bytes(file.read(), payload(f"open/{index}", 2 * MIB) + b"end", f"open{index}")
+
+
+READERS, BUSY_WRITERS, STORED = 64, 16, 48
+SIZES = (64 * kvc_env.KIB, 300_001, MIB, 3 * MIB + 5, 9 * MIB)
+
+
+def size_of(index):
+    return SIZES[index % len(SIZES)]
+
+
+class Workers:
+    """Threads that work until they are told to stop, and what went wrong in them."""
+
+    def __init__(self):
+        self.stop = threading.Event()
+        self.failures = []
+        self.rounds = 0
+        self._lock = threading.Lock()
+
+    def run(self, works, seconds, sample):
+        def work(one):
+            try:
+                while not self.stop.is_set():
+                    one()
+                    with self._lock:
+                        self.rounds += 1
+            except BaseException as error:
+                self.failures.append(error)
+                self.stop.set()
+
+        threads = [threading.Thread(target=work, args=(each,)) for each in works]
+        for thread in threads:
+            thread.start()
+        end = time.monotonic() + seconds
+        while time.monotonic() < end and not self.stop.wait(0.05):
+            sample()
+        self.stop.set()
+        for thread in threads:
+            thread.join()
+        if self.failures:
+            raise self.failures[0]
+
+
+@pytest.mark.deadline(300)
+@pytest.mark.parametrize("passthrough", ["auto", "off"])
+def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
+    """Bodies of 64 KiB to 9 MiB: twice the memory is read again and again, and more is replaced all the while."""
+    memory = 64 * MIB
+    mount = new_mount({"memory": "64M", "passthrough": passthrough})
+    expected = {}
+    for index in range(STORED):
+        expected[index] = payload(f"stored/{index}", size_of(index))
+        with open(os.path.join(mount.path, f"stored-{index}"), "wb") as file:
+            file.write(expected[index])
+    bodies = [payload(f"busy/{writer}", size_of(writer)) for writer in range(BUSY_WRITERS)]
+    mount.remount()  # nothing of it is in RAM
+
+    choose = random.Random(kvc_env.seed())
+    orders = [choose.sample(range(STORED), STORED) for _ in range(READERS)]
+    versions = [0] * BUSY_WRITERS
+
+    def reader(order):
+        index = order.pop(0)
+        order.append(index)
+        with open(os.path.join(mount.path, f"stored-{index}"), "rb", buffering=0) as file:
+            got = file.read(size_of(index) + 1)
+        assert_bytes(got, expected[index], f"stored-{index}")
+
+    def writer(number):
+        name = os.path.join(mount.path, f"busy-{number}")
+        with open(f"{name}.tmp", "wb", buffering=0) as file:
+            assert file.write(versions[number].to_bytes(8, "little") + bodies[number]) == 8 + len(bodies[number])
+        os.rename(f"{name}.tmp", name)
+        versions[number] += 1
+
+    most = {"resident": 0, "used": 0}
+
+    def sample():
+        most["resident"] = max(most["resident"], resident_bytes(mount.pid, "VmRSS"))
+        most["used"] = max(most["used"], mount.status()["memory"]["used_bytes"])
+
+    workers = Workers()
+    works = [functools.partial(reader, order) for order in orders]
+    works += [functools.partial(writer, number) for number in range(BUSY_WRITERS)]
+    workers.run(works, (3 if kvc_env.QUICK else 6) * kvc_env.SCALE, sample)
+    assert all(versions) and workers.rounds > READERS + BUSY_WRITERS, f"{workers.rounds} rounds, versions {versions}: somebody never got his turn"
+    assert most["used"] <= memory, f"{most['used'] / MIB:.1f} MiB of bodies in RAM"
+    if not kvc_env.has_sanitizer():
+        assert 0 < most["resident"] <= memory + ALLOWANCE, f"sampled RSS {most['resident'] / MIB:.0f} MiB"
+    check_peak(mount, memory)
+    for number in range(BUSY_WRITERS):
+        with open(os.path.join(mount.path, f"busy-{number}"), "rb") as file:
+            assert_bytes(file.read(), (versions[number] - 1).to_bytes(8, "little") + bodies[number], f"busy-{number}")

@@ -77,6 +77,15 @@ def put_and_forget(mount, names, size=SIZE):
     mount.remount()
 
 
+def allocated_extents(mount):
+    return sum(
+        os.stat(os.path.join(where, name)).st_blocks * 512
+        for where, _, names in os.walk(os.path.join(mount.volume, "nodes"))
+        for name in names
+        if name.endswith((".pack", ".solo"))
+    )
+
+
 def descriptors(mount):
     return len(os.listdir(f"/proc/{mount.pid}/fd"))
 
@@ -162,6 +171,52 @@ def test_a_mapping_outlives_its_object(mount, how):
     mount.drain()
     assert mapping.read() == data
     mapping.close()
+
+
+@pytest.mark.parametrize("kind", ["packed", "solo"])
+def test_mappings_outlive_close_unlink_eviction_and_reclaim(new_mount, passthrough, kind):
+    """Whatever of them was read before: nothing, a page, all. Their neighbours' space is given back meanwhile."""
+    mount = new_mount({"passthrough": passthrough, "pack_below": "16M" if kind == "packed" else "8K", "memory": "128M"})
+    names = [f"chunk{index}" for index in range(8)]
+    put_and_forget(mount, names)
+    mount.remount(memory="32M")
+
+    def run():
+        held = []
+        for name, touch in (("chunk2", None), ("chunk3", 4 * KIB), ("chunk4", SIZE), ("chunk7", None)):
+            path = os.path.join(mount.path, name)
+            assert os.getxattr(path, "user.kvcachefs.kind").decode() == kind
+            for shared in (False, True):
+                fd = os.open(path, os.O_RDONLY)
+                mapping = Mapping(fd, SIZE, shared=shared, writable=False, populate=touch == SIZE)
+                os.close(fd)
+                if touch == 4 * KIB:
+                    assert mapping.read(0, touch) == payload(name, SIZE)[:touch]
+                held.append((name, shared, mapping))
+        before = mount.status()
+        for name in names:
+            os.unlink(os.path.join(mount.path, name))
+        mount.drain()
+        os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+        for index in range(6):  # more than memory holds: what is still in RAM of the others goes
+            put(os.path.join(mount.path, f"filler{index}"), payload(f"filler{index}", SIZE))
+        for index in range(6):
+            assert_bytes(read_buffered(os.path.join(mount.path, f"filler{index}")), payload(f"filler{index}", SIZE), f"filler{index}")
+        mount.drain()
+        wait_until(
+            lambda: mount.status()["reclaim"]["bytes"] >= before["reclaim"]["bytes"] + 4 * SIZE,
+            60,
+            "the space of the others is given back",
+        )
+        os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+        for name, shared, mapping in held:
+            assert_bytes(mapping.read(), payload(name, SIZE), f"{name}, {'shared' if shared else 'private'}")
+            mapping.close()
+
+    in_process(run)  # a page that is gone is a SIGBUS
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
+    mount.stop()
+    assert allocated_extents(mount) <= 6 * SIZE + 2 * MIB, "their space is not given back"
 
 
 def test_writer_in_place_while_mapped_readers_come_and_go(mount):

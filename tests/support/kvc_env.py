@@ -9,6 +9,8 @@ KVCACHEFS_TEST_OPTIONS   mount options added to every mount that does not set th
 KVCACHEFS_SEED           seed of the randomised tests; printed by each of them
 """
 
+import functools
+import mmap
 import os
 import random
 
@@ -21,6 +23,13 @@ EXTRA_OPTIONS = [part for part in os.environ.get("KVCACHEFS_TEST_OPTIONS", "").s
 
 KIB = 1 << 10
 MIB = 1 << 20
+
+
+@functools.cache
+def has_sanitizer():
+    """Whether the command is built with one: its resident memory then says little about the program."""
+    with open(BINARY, "rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        return any(content.find(symbol) >= 0 for symbol in (b"__asan_init", b"__tsan_init"))
 
 
 def seed():

@@ -17,7 +17,10 @@ def pytest_configure(config):
         "markers", "deadline(seconds): abort the mounts and fail when the test takes longer (default 120)"
     )
     config.addinivalue_line("markers", "needs_daemon: has no meaning on a plain directory")
-    config.addinivalue_line("markers", "beyond_plain: what a plain directory cannot do; expected to fail there")
+    config.addinivalue_line(
+        "markers",
+        "beyond_plain(unless=None): what a plain directory cannot do: must fail there, or may where `unless` tells what can make it pass",
+    )
     config.addinivalue_line("markers", "needs_root: needs root (other uids, mount namespaces)")
     if not kvc_env.PLAIN and not os.access(kvc_env.BINARY, os.X_OK):
         raise pytest.UsageError(
@@ -41,8 +44,10 @@ def pytest_collection_modifyitems(items):
         if kvc_env.PLAIN:
             if item.get_closest_marker("needs_daemon"):
                 item.add_marker(pytest.mark.skip(reason="no daemon: KVCACHEFS_PLAIN=1"))
-            elif item.get_closest_marker("beyond_plain"):
-                item.add_marker(pytest.mark.xfail(reason="a plain directory cannot do this", strict=False))
+            elif beyond := item.get_closest_marker("beyond_plain"):
+                unless = beyond.kwargs.get("unless")
+                reason = "a plain directory cannot do this" + (f", unless {unless}" if unless else "")
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=unless is None))
         if item.get_closest_marker("needs_root") and os.geteuid() != 0:
             item.add_marker(pytest.mark.skip(reason="needs root"))
 

@@ -115,7 +115,7 @@ Status Runner::rounds(BenchCase& bench_case, const std::vector<CaseDir>& dirs) {
       const CaseDir& dir = dirs[(i + round) % dirs.size()];
       KVC_TRY(check_interrupt());
       show(bench_case, fmt::format("round {}", round + 1).c_str(), dir);
-      KVC_TRY(bench_case.round(context_, dir, round));
+      KVC_TRY(dir.target.blamed(bench_case.round(context_, dir, round)));
       progress_.advance();
     }
   }
@@ -132,7 +132,7 @@ Status Runner::run(BenchCase& bench_case, size_t number) {
   }
   for (const CaseDir& dir : dirs) {
     show(bench_case, "prepare", dir);
-    KVC_TRY(bench_case.prepare(context_, dir));
+    KVC_TRY(dir.target.blamed(bench_case.prepare(context_, dir)));
     progress_.advance();
   }
   KVC_TRY(rounds(bench_case, dirs));

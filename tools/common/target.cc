@@ -35,6 +35,12 @@ Target::~Target() {
   if (!work_.empty()) fs::remove_all(work_, ignored);
 }
 
+Status Target::blamed(Status status) const {
+  if (status || status.error().code == Code::kCanceled) return status;
+  if (status.error().message.find(work_) != std::string::npos) return status;
+  return std::unexpected(std::move(status).error().at(directory_));
+}
+
 Result<std::string> Target::make_dir(const std::string& name) const {
   const std::string path = work_ + "/" + name;
   if (::mkdir(path.c_str(), 0755) != 0) return fail_errno(errno, path + ": mkdir");

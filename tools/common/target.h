@@ -23,6 +23,8 @@ class Target {
   // An empty directory below the run's own, with a slash at its end.
   Result<std::string> make_dir(const std::string& name) const;
   Status remove_dir(const std::string& path) const;
+  // The same; an error names the directory, as several are measured in one run.
+  Status blamed(Status status) const;
 
  private:
   Target(std::string directory, std::string work, size_t index)

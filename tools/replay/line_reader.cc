@@ -45,9 +45,11 @@ Status LineReader::check_end() const {
 Result<bool> LineReader::next(std::string& line) {
   line.clear();
   std::array<char, 16384> piece;
-  while (::gzgets(file_->handle, piece.data(), static_cast<int>(piece.size())) != nullptr) {
-    // A line never holds a zero byte: what follows one is lost here and told as malformed by the parser.
-    line += piece.data();
+  while (true) {
+    const z_off_t before = ::gztell(file_->handle);
+    if (::gzgets(file_->handle, piece.data(), static_cast<int>(piece.size())) == nullptr) break;
+    // By position: a piece may hold zero bytes, as the end of a file that was being written at a crash does.
+    line.append(piece.data(), static_cast<size_t>(::gztell(file_->handle) - before));
     if (!line.ends_with('\n')) continue;
     line.pop_back();
     ++line_number_;

@@ -106,7 +106,8 @@ Status run_replay(const ReplaySettings& settings, const Trace& trace, Report& re
   for (unsigned round = 0; round < settings.rounds; ++round) {
     for (size_t i = 0; i < targets.size(); ++i) {
       KVC_TRY(check_interrupt());
-      KVC_TRY(replay.round(targets[(i + round) % targets.size()], round, progress));
+      const Target& target = targets[(i + round) % targets.size()];
+      KVC_TRY(target.blamed(replay.round(target, round, progress)));
     }
   }
   const auto recomputed = recompute_only(settings.engine, settings.run, requests);

@@ -118,6 +118,16 @@ TEST_F(TraceFile, TheLineNumberIsNamed) {
   EXPECT_EQ(trace.error().code, Code::kInvalid);
 }
 
+TEST_F(TraceFile, ALineOfZeroBytesIsNotSkipped) {
+  const std::string good = std::string(kRequest) + "\n";
+  for (const std::string& line : {std::string(1, '\0') + "\n", std::string(40'000, '\0') + "\n", std::string(5, '\0')}) {
+    write("torn", good + line + (line.ends_with('\n') ? good : ""));
+    const auto trace = read_trace(path("torn"));
+    ASSERT_FALSE(trace);
+    EXPECT_NE(trace.error().message.find("torn:2"), std::string::npos) << trace.error().message;
+  }
+}
+
 TEST_F(TraceFile, TruncatedGzipIsToldWithItsLine) {
   std::string text;
   for (int i = 0; i < 20000; ++i)

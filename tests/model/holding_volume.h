@@ -1,0 +1,89 @@
+// A volume that stalls on order: chosen requests are held until they are let go, however long that takes. For tests
+// that must know what is under way, without a clock.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/volume/volume.h"
+
+namespace kvcachefs::testing {
+
+class HoldingVolume final : public Volume {
+ public:
+  using Rule = std::function<bool(const IoRequest&)>;
+
+  explicit HoldingVolume(std::shared_ptr<Volume> inner) : inner_(std::move(inner)) {}
+
+  // From now on requests that `rule` is true for are held. It must not call back.
+  void hold(Rule rule) {
+    const std::lock_guard lock(mutex_);
+    rule_ = std::move(rule);
+  }
+  // Everything held goes on, and nothing is held any more.
+  void let_go() {
+    std::vector<IoRequest> requests;
+    {
+      const std::lock_guard lock(mutex_);
+      rule_ = {};
+      requests = std::exchange(held_, {});
+      going_ += requests.size();
+    }
+    const size_t count = requests.size();
+    inner_->submit(std::move(requests));
+    const std::lock_guard lock(mutex_);
+    going_ -= count;
+    changed_.notify_all();
+  }
+  // Waits until `enough` is true of the requests held at that moment.
+  void wait_until_held(const std::function<bool(const std::vector<IoRequest>&)>& enough) {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return enough(held_); });
+  }
+
+  const VolumeFeatures& features() const override { return inner_->features(); }
+  const std::string& root() const override { return inner_->root(); }
+  Result<FilePtr> open(const std::string& path, OpenOptions options) override { return inner_->open(path, options); }
+  Status make_directory(const std::string& path) override { return inner_->make_directory(path); }
+  Status make_directories(const std::string& path) override { return inner_->make_directories(path); }
+  Status remove_file(const std::string& path) override { return inner_->remove_file(path); }
+  Status remove_directory(const std::string& path) override { return inner_->remove_directory(path); }
+  Status rename(const std::string& from, const std::string& to) override { return inner_->rename(from, to); }
+  Result<std::vector<DirectoryEntry>> list(const std::string& path) override { return inner_->list(path); }
+  Result<FileInfo> info(const std::string& path) override { return inner_->info(path); }
+  Status sync_directory(const std::string& path) override { return inner_->sync_directory(path); }
+  Result<SpaceInfo> space() override { return inner_->space(); }
+  Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override { return inner_->lock(path); }
+
+  void submit(std::vector<IoRequest> requests) override {
+    std::vector<IoRequest> at_once;
+    {
+      const std::lock_guard lock(mutex_);
+      for (IoRequest& request : requests) (rule_ && rule_(request) ? held_ : at_once).push_back(std::move(request));
+    }
+    changed_.notify_all();
+    inner_->submit(std::move(at_once));
+  }
+  void drain() override {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return held_.empty() && going_ == 0; });
+    }
+    inner_->drain();
+  }
+
+ private:
+  const std::shared_ptr<Volume> inner_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Rule rule_;
+  std::vector<IoRequest> held_;
+  size_t going_ = 0;  // let go, and not with the wrapped volume yet
+};
+
+}  // namespace kvcachefs::testing

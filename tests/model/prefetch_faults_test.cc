@@ -1,0 +1,353 @@
+// Reading ahead while the volume fails or stalls: the error of a chunk is nobody else's, a read that takes for ever
+// holds up nobody else, and the store still closes.
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/volume/fault_volume.h"
+#include "tests/model/holding_volume.h"
+#include "tests/model/threaded_store.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Where a body lies on the volume.
+struct Range {
+  std::string path;
+  uint64_t offset = 0, length = 0;
+  bool overlaps(const std::string& other, uint64_t from, uint64_t bytes) const {
+    return other.ends_with(path) && from < offset + length && offset < from + bytes;
+  }
+};
+
+uint64_t bytes_of(const IoRequest& request) {
+  uint64_t bytes = 0;
+  for (const auto& piece : request.pieces) bytes += piece.size();
+  return bytes;
+}
+bool is_read_of(const IoRequest& request, const Range& range) {
+  return request.kind == IoRequest::Kind::kRead &&
+         range.overlaps(request.file->path(), request.offset, bytes_of(request));
+}
+
+// A read in work, or answered.
+struct PendingRead {
+  std::atomic<int> answers{0};
+  std::optional<Result<std::string>> answer;  // set before `answers`
+
+  void wait() const {
+    while (answers == 0) std::this_thread::sleep_for(1ms);
+  }
+};
+
+// One chain of `chunks` bodies that lie one after another in one extent, none of them in RAM, on a volume whose reads
+// can be held and fail.
+class PrefetchFaults : public ::testing::Test {
+ protected:
+  void make(uint64_t chunks, uint64_t chunk_bytes) {
+    chunk_bytes_ = chunk_bytes;
+    StoreOptions options;
+    options.memory_bytes = 64 * kMiB;
+    options.pack_below_bytes = 8 * kMiB;
+    options.extent_bytes = 64 * kMiB;
+    options.flush_interval_ms = 60'000;  // all is laid out together
+    store_ = std::make_unique<ThreadedStore>(options, [this](std::shared_ptr<Volume> inner) {
+      volume_ = std::make_shared<HoldingVolume>(
+          make_fault_volume(std::move(inner), [this](const VolumeCall& call) { return fault(call); }));
+      return volume_;
+    });
+    Client client(store(), 1);
+    for (uint64_t chunk = 0; chunk < chunks; ++chunk)
+      client.publish(kRootId, name(chunk), {chunk, 1, chunk_bytes});
+    remount();
+    for (uint64_t chunk = 0; chunk < chunks; ++chunk) {
+      ranges_.push_back(find(chunk));
+      ASSERT_EQ(ranges_.back().path, ranges_.front().path) << "not in one extent";
+    }
+    remount();  // nothing is known of readers
+  }
+  void TearDown() override {
+    if (volume_) volume_->let_go();
+    store_.reset();
+  }
+
+  Store& store() { return *store_->operator->(); }
+  void remount() {
+    store_->close();
+    store_->mount();
+  }
+  static std::string name(uint64_t chunk) { return fmt::format("p@{:06x}.kv", chunk); }
+  Range find(uint64_t chunk) {
+    const auto found = store().lookup(kRootId, name(chunk), {});
+    EXPECT_TRUE(found);
+    const auto facts = store().describe(found->id);
+    EXPECT_TRUE(facts);
+    for (const auto& [key, value] : *facts) {
+      if (key != "place") continue;
+      const size_t colon = value.rfind(':'), plus = value.rfind('+');
+      return {value.substr(0, colon), std::stoull(value.substr(colon + 1, plus - colon - 1)),
+              std::stoull(value.substr(plus + 1))};
+    }
+    ADD_FAILURE() << name(chunk) << " has no place";
+    return {};
+  }
+
+  // As an engine does before it reads: has the chain read ahead.
+  void probe_all() {
+    for (uint64_t chunk = 0; chunk < ranges_.size(); ++chunk)
+      EXPECT_TRUE(store().lookup(kRootId, name(chunk), {.uid = 0, .gid = 0, .thread_id = 7}));
+  }
+  // Waits until reads of all these are held.
+  void wait_until_held(const std::vector<uint64_t>& chunks) {
+    volume_->wait_until_held([&](const std::vector<IoRequest>& held) {
+      return std::ranges::all_of(chunks, [&](uint64_t chunk) {
+        return std::ranges::any_of(held, [&](const IoRequest& request) { return is_read_of(request, ranges_[chunk]); });
+      });
+    });
+  }
+  Handle* open(uint64_t chunk) {
+    const auto found = store().lookup(kRootId, name(chunk), {.uid = 0, .gid = 0, .thread_id = 7});
+    if (!found) return nullptr;
+    auto opened = store().open(found->id, {}, {.uid = 0, .gid = 0, .thread_id = 7});
+    EXPECT_TRUE(opened);
+    return opened ? *opened : nullptr;
+  }
+  std::shared_ptr<PendingRead> start_read(Handle* handle) {
+    auto pending = std::make_shared<PendingRead>();
+    store().read(handle, 0, chunk_bytes_, [pending](Result<ReadReply> reply) {
+      std::string body;
+      if (reply)
+        for (const iovec& piece : reply->pieces) body.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+      if (pending->answers == 0)
+        pending->answer = reply ? Result<std::string>(std::move(body)) : std::unexpected(reply.error());
+      ++pending->answers;
+    });
+    return pending;
+  }
+  std::shared_ptr<PendingRead> read(uint64_t chunk) {
+    Handle* handle = open(chunk);
+    auto pending = start_read(handle);
+    pending->wait();
+    store().release(handle);
+    return pending;
+  }
+  static void expect_whole(const PendingRead& read, uint64_t chunk) {
+    ASSERT_EQ(read.answers, 1) << name(chunk);
+    ASSERT_TRUE(*read.answer) << name(chunk) << ": " << read.answer->error().message;
+    EXPECT_TRUE(is_whole(**read.answer, chunk));
+  }
+  static void expect_io_error(const PendingRead& read, uint64_t chunk) {
+    ASSERT_EQ(read.answers, 1) << name(chunk);
+    ASSERT_FALSE(*read.answer) << name(chunk) << " was read from a place that cannot be read";
+    EXPECT_EQ(read.answer->error().code, Code::kIo) << read.answer->error().message;
+  }
+
+  void set_bad(std::optional<Range> bad) {
+    const std::lock_guard lock(bad_mutex_);
+    bad_ = std::move(bad);
+  }
+  Fault fault(const VolumeCall& call) {
+    const std::lock_guard lock(bad_mutex_);
+    if (call.kind != VolumeCall::Kind::kRead || !bad_) return {};
+    if (!bad_->overlaps(call.path, call.offset, call.length)) return {};
+    ++failed_;
+    return {.sys_errno = EIO};
+  }
+
+  uint64_t chunk_bytes_ = 0;
+  std::mutex bad_mutex_;
+  std::optional<Range> bad_;
+  std::atomic<uint64_t> failed_{0};
+  std::vector<Range> ranges_;
+  std::shared_ptr<HoldingVolume> volume_;
+  std::unique_ptr<ThreadedStore> store_;
+};
+
+TEST_F(PrefetchFaults, AnErrorMetWhileReadingAheadIsToldToReadersOfThatChunkOnly) {
+  constexpr uint64_t kChunks = 12, kBad = 5;
+  make(kChunks, 200'000);
+  set_bad(ranges_[kBad]);
+  probe_all();
+  while (failed_ == 0) std::this_thread::sleep_for(1ms);  // nobody has asked for the bytes yet
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+    const auto seen = read(chunk);
+    chunk == kBad ? expect_io_error(*seen, chunk) : expect_whole(*seen, chunk);
+  }
+  EXPECT_EQ(store().status().objects_quarantined, 0u);
+  set_bad({});
+  expect_whole(*read(kBad), kBad);  // nothing remembers it
+  remount();
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
+}
+
+// Neighbours on the volume are read ahead in one read. Who asks for one of them meanwhile waits for that read.
+TEST_F(PrefetchFaults, WhoWaitsForAReadAheadThatFailsInTheMiddleGetsWhatCanBeRead) {
+  constexpr uint64_t kChunks = 12;
+  make(kChunks, 200'000);
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead && !request.urgent; });
+  probe_all();
+  std::vector<uint64_t> together;  // the chunks of one such read
+  volume_->wait_until_held([&](const std::vector<IoRequest>& held) {
+    for (const IoRequest& request : held) {
+      together.clear();
+      for (uint64_t chunk = 0; chunk < kChunks; ++chunk)
+        if (is_read_of(request, ranges_[chunk])) together.push_back(chunk);
+      if (together.size() >= 3) return true;
+    }
+    return false;
+  });
+  const uint64_t bad = together[1];
+  std::vector<Handle*> handles;
+  std::vector<std::shared_ptr<PendingRead>> reads;
+  for (const uint64_t chunk : together) {
+    handles.push_back(open(chunk));
+    reads.push_back(start_read(handles.back()));
+  }
+  set_bad(ranges_[bad]);
+  volume_->let_go();
+  for (size_t i = 0; i < together.size(); ++i) {
+    reads[i]->wait();
+    together[i] == bad ? expect_io_error(*reads[i], bad) : expect_whole(*reads[i], together[i]);
+    store().release(handles[i]);
+  }
+  EXPECT_GT(failed_, 0u);
+  set_bad({});
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
+}
+
+TEST_F(PrefetchFaults, AReadThatStallsHoldsUpNobodyElse) {
+  constexpr uint64_t kChunks = 8, kStalled = 3;
+  make(kChunks, kMiB);
+  volume_->hold([range = ranges_[kStalled]](const IoRequest& request) { return is_read_of(request, range); });
+  probe_all();
+  wait_until_held({kStalled});
+  Handle* const handle = open(kStalled);
+  const auto stalled = start_read(handle);
+  for (int pass = 0; pass < 2; ++pass) {
+    for (uint64_t chunk = 0; chunk < kChunks; ++chunk)
+      if (chunk != kStalled) expect_whole(*read(chunk), chunk);
+    store().drop_caches();
+  }
+  // Writers, names and what makes them durable go on, too.
+  Client client(store(), 2);
+  client.publish(kRootId, name(kChunks), {kChunks, 1, kMiB});
+  EXPECT_EQ(client.unlink(kRootId, name(kStalled)), Code::kNoData);
+  EXPECT_EQ(code_of(await<void>([&](auto done) { store().drain(true, std::move(done)); })), Code::kNoData);
+  EXPECT_EQ(stalled->answers, 0);
+  volume_->let_go();
+  stalled->wait();
+  expect_whole(*stalled, kStalled);
+  store().release(handle);
+  remount();
+  EXPECT_EQ(open(kStalled), nullptr);
+  for (uint64_t chunk = 0; chunk <= kChunks; ++chunk)
+    if (chunk != kStalled) expect_whole(*read(chunk), chunk);
+}
+
+TEST_F(PrefetchFaults, AStoreThatIsClosedWhileReadsAheadStallWaitsForThemAndCloses) {
+  constexpr uint64_t kChunks = 8;
+  make(kChunks, kMiB);
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  probe_all();
+  wait_until_held({0, 1});
+  EXPECT_EQ(Client(store(), 3).unlink(kRootId, name(1)), Code::kNoData);
+  std::atomic<bool> closed{false};
+  std::jthread closer([&] {
+    store_->close();
+    closed = true;
+  });
+  std::this_thread::sleep_for(100ms);
+  EXPECT_FALSE(closed) << "memory was given back that the volume still writes to";
+  volume_->let_go();
+  closer.join();
+  store_->mount();
+  EXPECT_EQ(open(1), nullptr);
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk)
+    if (chunk != 1) expect_whole(*read(chunk), chunk);
+}
+
+// As at the end of a daemon that is told to go while clients wait for a dead disk: each is answered, once.
+TEST_F(PrefetchFaults, AStoreThatIsClosedWhileReadersWaitAnswersAllOfThem) {
+  constexpr uint64_t kChunks = 24;  // more than fit in memory
+  static std::vector<Handle*> abandoned;  // such clients never close
+  make(kChunks, kMiB);
+  ASSERT_TRUE(store().set_option("memory", "16M"));
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  probe_all();
+  std::vector<std::shared_ptr<PendingRead>> reads;
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+    abandoned.push_back(open(chunk));
+    reads.push_back(start_read(abandoned.back()));
+  }
+  std::jthread stopper([&] { store().stop(); });
+  std::this_thread::sleep_for(100ms);
+  volume_->let_go();
+  stopper.join();  // from here on whom the answers went to is gone
+  uint64_t whole = 0;
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+    EXPECT_EQ(reads[chunk]->answers, 1) << name(chunk);
+    if (reads[chunk]->answers == 0 || !*reads[chunk]->answer) continue;
+    EXPECT_TRUE(is_whole(**reads[chunk]->answer, chunk));
+    ++whole;
+  }
+  EXPECT_GT(whole, 0u);
+  store_->close();
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) EXPECT_EQ(reads[chunk]->answers, 1) << name(chunk);
+  store_->mount();
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
+}
+
+// The same by time: one read in five takes hundreds of times as long as the others.
+TEST_F(PrefetchFaults, AVolumeThatStallsNowAndThenIsSlowAndNothingElse) {
+  constexpr uint64_t kChunks = 40;
+  std::atomic<uint64_t> calls{0};
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  options.pack_below_bytes = 8 * kMiB;
+  ThreadedStore slow(options, [&](std::shared_ptr<Volume> inner) {
+    return make_fault_volume(std::move(inner), [&](const VolumeCall& call) -> Fault {
+      if (call.kind != VolumeCall::Kind::kRead || ++calls % 5 != 0) return {};
+      return {.delay_ns = 30'000'000};
+    });
+  });
+  {
+    Client client(*slow.operator->(), 1);
+    for (uint64_t chunk = 0; chunk < kChunks; ++chunk) client.publish(kRootId, name(chunk), {chunk, 1, 600'000});
+  }
+  for (int life = 0; life < 2; ++life) {
+    slow.close();
+    slow.mount();
+    std::vector<std::jthread> readers;
+    for (uint64_t thread = 0; thread < 4; ++thread)
+      readers.emplace_back([&, thread] {
+        Client client(*slow.operator->(), thread);
+        for (uint64_t chunk = 0; chunk < kChunks; ++chunk)
+          static_cast<void>(slow->lookup(kRootId, name(chunk), client.caller()));
+        for (uint64_t chunk = thread; chunk < kChunks; chunk += 2) {
+          Handle* handle = client.open(kRootId, name(chunk), {});
+          ASSERT_NE(handle, nullptr);
+          EXPECT_TRUE(is_whole(client.read_all(handle), chunk));
+          slow->release(handle);
+        }
+      });
+    readers.clear();
+    EXPECT_GT(slow->status().prefetch_read_bytes, 0u);
+    EXPECT_EQ(slow->status().errors_volume_read, 0u);
+    slow->drop_caches();
+    for (uint64_t chunk = 0; chunk < kChunks; ++chunk) static_cast<void>(slow->lookup(kRootId, name(chunk), {}));
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
