@@ -11,6 +11,7 @@
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "store/base/kill_point.h"
 
 namespace kvcachefs {
 
@@ -19,6 +20,7 @@ namespace {
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
 
 void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+  kill_point("attributes-asked");
   Driver& driver = driver_of(request);
   if (driver.control->answers_attributes(request, node)) return;
   auto stat = driver.store->stat(object_of(request, node));

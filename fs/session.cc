@@ -1,6 +1,7 @@
 #include "fs/session.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <poll.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -260,6 +261,19 @@ bool unmounted_by_others(fuse_session* session) {
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
 }
 
+// Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open when
+// that process is killed, and then nobody would ever answer, here or to anybody else.
+bool mount_answers(const std::string& mountpoint) {
+  bool answers = false;
+  std::thread([&] {
+    constexpr unsigned kFirstOther = 3;
+    if (close_range(kFirstOther, ~0U, CLOSE_RANGE_UNSHARE) != 0) log::debug("close_range: {}", std::strerror(errno));
+    struct stat info {};
+    answers = ::stat(mountpoint.c_str(), &info) == 0;
+  }).join();
+  return answers;
+}
+
 int serve(Driver& driver) {
   fuse_loop_config* config = fuse_loop_cfg_create();
   fuse_loop_cfg_set_clone_fd(config, 0);
@@ -325,8 +339,7 @@ int run_mount(const MountRequest& request) {
   std::signal(SIGPIPE, SIG_IGN);
   // The first request answers only once the loop runs: readiness is told from a thread that asks.
   std::thread announcer([&] {
-    struct stat info {};
-    const bool answers = ::stat(driver.mountpoint.c_str(), &info) == 0;
+    const bool answers = mount_answers(driver.mountpoint);
     raise_read_ahead(driver);
     const std::string lost = driver.features();
     log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);

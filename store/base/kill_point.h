@@ -57,6 +57,8 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "checkpoint-half-loaded",  // the index is rebuilt and has read a part of the checkpoint
     "batch-replayed",          // one batch of the journals is applied
     "epoch-made",              // the directories of a new epoch are there, without a journal
+    // a request
+    "attributes-asked",  // somebody waits for an answer: at a mount its own daemon first
     // an unmount
     "drained",       // everything is on the volume and journaled, the index has not followed
     "index-closed",  // the index is closed, not marked so

@@ -127,7 +127,7 @@ def test_several_presets_in_one_run_and_a_table_for_people(plain, mount):
         assert word in result.stdout
 
 
-DROP = 'setfattr -n user.kvcachefs.drop_caches -v 1 "$KVCACHEFS_BENCH_MOUNT"'
+DROP = 'setfattr -n user.kvcachefs.flush -v 1 "$KVCACHEFS_BENCH_MOUNT" && setfattr -n user.kvcachefs.drop_caches -v 1 "$KVCACHEFS_BENCH_MOUNT"'
 # Eight bytes somewhere in a chunk, between two phases.
 SPOIL = """
 file=$(find "$KVCACHEFS_BENCH_DIR" -type f | sort | tail -n 1)
