@@ -75,7 +75,8 @@ class Space {
     raw_bytes_ += bytes;
   }
 
-  // An object lost its last name: its bytes on the volume count as live until that is journaled.
+  // An object lost its last name: its bytes on the volume count as live until that is journaled, those of a body that is not
+  // there yet as reserved until nobody writes it any more.
   void add_leaving(ObjectId object, uint64_t bytes) {
     {
       std::lock_guard lock(mutex_);
@@ -86,6 +87,12 @@ class Space {
   }
   void remove_leaving(ObjectId object) {
     std::lock_guard lock(mutex_);
+    forget_leaving(object);
+  }
+  // The same, with what was set aside for it.
+  void release_leaving(ObjectId object, uint64_t reserved_bytes) {
+    std::lock_guard lock(mutex_);
+    reserved_bytes_ -= reserved_bytes;
     forget_leaving(object);
   }
   // A batch was journaled: what was set aside for its bodies is on the volume and counts as live, and the places of `gave_up`
@@ -117,7 +124,7 @@ class Space {
   // What df shows as free: space that comes back by itself counts as free at once.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
-    const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_);
+    const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
     const uint64_t used = physical() + reserved_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
     return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
   }

@@ -239,15 +239,16 @@ void StoreImpl::choose_shares(Commit& commit) {
 
 // names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.
 void StoreImpl::drop_body(SealedBody& sealed) {
-  if (!sealed.shared_with.valid() && !sealed.body.quarantined && !sealed.snapshot.spill) give_back({}, sealed.body.place);
+  const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !sealed.snapshot.spill;
   ObjectPtr object = std::move(sealed.snapshot.object);
   sealed.snapshot = {};
   {
     std::lock_guard lock(object->mutex);
     object->replaced_checked = true;
-    // What was written counts as dead now, and is not written again.
-    if (object->nlink == 0) space_.release(std::exchange(object->sealing_reserved_bytes, 0));
+    // What was written counts as dead from here on, and is not written again.
+    if (object->nlink == 0) space_.release_leaving(object->id, std::exchange(object->sealing_reserved_bytes, 0));
   }
+  if (written) give_back({}, sealed.body.place);
   abandon_seal(object);
   forget_if_idle(object);
 }
@@ -443,7 +444,8 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
     if (object->nlink > 0) lost_record(object);
     touched.push_back(std::move(object));
   }
-  if (leaving_.erase(before) > 0) space_.remove_leaving(before);
+  leaving_.erase(before);
+  space_.remove_leaving(before);  // also of one that was unlinked before its body was journaled
 }
 
 void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> freed) {

@@ -99,6 +99,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
         remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
       else
         space_.release(reserved);
+      if (!object->durable) space_.remove_leaving(object->id);
       space_.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();
       if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
@@ -258,7 +259,11 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
-  if (!object->durable) return;
+  if (!object->durable) {
+    const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
+    if (reserved > 0) space_.add_leaving(object->id, reserved);
+    return;
+  }
   const PlaceKind kind = object->base.place.kind;
   const bool has_place = kind == PlaceKind::kPacked || kind == PlaceKind::kSolo;
   const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;

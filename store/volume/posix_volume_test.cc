@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <numeric>
+#include <thread>
 
 #include "store/base/bytes.h"
 #include "store/volume/posix_probe.h"
@@ -89,8 +91,13 @@ TEST_F(PosixVolumeTest, WhatWillBeNeededIsReadIntoThePageCache) {
   ASSERT_TRUE(write(*file, data.span(), 0));
   const int fd = ::open((directory_.path() + "/f").c_str(), O_RDONLY | O_CLOEXEC);
   ASSERT_GE(fd, 0);
-  auto drop = [&] {  // only clean pages can be
-    return ::fsync(fd) == 0 && ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 && cached_bytes(fd, 0, kBytes) == 0;
+  auto drop = [&] {  // only clean pages can be, and none that the kernel is about to put into a list
+    constexpr int kTries = 200;
+    for (int i = 0; i < kTries; ++i) {
+      if (::fsync(fd) == 0 && ::posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) == 0 && cached_bytes(fd, 0, kBytes) == 0) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return false;
   };
   if (cached_bytes(fd, 0, kBlockBytes) < 0 || !drop()) {
     ::close(fd);
