@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <charconv>
 #include <set>
-
 #include <thread>
+
 #include <fmt/format.h>
 
 #include "store/base/log.h"

@@ -13,8 +13,9 @@ namespace kvcachefs {
 
 enum class Switch : uint8_t { kAuto, kOn, kOff };
 
-// Of the request loop: as many as there are processors to run them beside the readers. On 2 processors a 64 KiB chunk from
-// RAM took 95 to 160 us with 2 threads, 130 to 370 with 4 (medians of three runs). At least 2: a handler may open a file of a slow volume.
+// Of the request loop: no more than there are processors to run them. On 2 processors a 64 KiB chunk from RAM took 95 to
+// 160 us with 2 threads and 130 to 370 with 4 (medians of three runs). At least 2: a handler may open a file of a slow
+// volume.
 uint32_t default_threads();
 
 struct MountOptions {
