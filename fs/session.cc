@@ -261,8 +261,8 @@ bool unmounted_by_others(fuse_session* session) {
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
 }
 
-// Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open when
-// that process is killed, and then nobody would ever answer, here or to anybody else.
+// Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open
+// when that process is killed, and then nobody would ever answer, here or to anybody else.
 bool mount_answers(const std::string& mountpoint) {
   bool answers = false;
   std::thread([&] {

@@ -217,6 +217,7 @@ namespace {
 // Bodies of several readers come mixed: each file's are put in the order in which they lie, where its first one was.
 template <typename Jobs>
 void bring_neighbours_together(Jobs& jobs) {
+  if (jobs.size() < 2) return;  // most demand reads
   std::unordered_map<const File*, size_t> first;  // where the file first comes
   for (const auto& job : jobs) first.try_emplace(job->file.get(), first.size());
   std::stable_sort(jobs.begin(), jobs.end(), [&](const auto& a, const auto& b) {

@@ -10,12 +10,10 @@ import kvc_env
 import manifest
 from judge import Everything, allow_what_was_not_promised, check, version_of
 from kvc_mount import wait_until
-from kvc_process import Child
-from writers import write_until_dead
+from writer_processes import Writers
 
 pytestmark = pytest.mark.needs_daemon
 
-WRITERS = 8
 ROUNDS = 100 if kvc_env.LONG else 12
 
 
@@ -36,21 +34,10 @@ def kill_rounds(mount, durability, monkeypatch):
     moments = random.Random(seed)
     found, total = {}, 0
     for round_number in range(1, ROUNDS + 1):
-        writers = [
-            Child(
-                write_until_dead,
-                mount.path,
-                directory,
-                number,
-                round_number,
-                seed,
-                [name for name, version in found.items() if version and name.startswith(f"w{number}n") and ".tmp" not in name],
-            )
-            for number in range(WRITERS)
-        ]
+        writers = Writers(mount, directory, round_number, found)
         time.sleep(moments.uniform(0.05, 1.2) * kvc_env.SCALE)
         mount.kill()
-        operations = sum(writer.result() for writer in writers)
+        operations = writers.results()
         mount.start()
         wait_until(lambda: usable(mount.path) and mount.alive(), 60, "the mount answers after the kill")
         names, acknowledged = manifest.load(directory)

@@ -20,13 +20,12 @@ import kvc_mount
 import manifest
 from judge import Everything, allow_what_was_not_promised, check
 from kvc_mount import Mount, MountFailed, run_command, wait_until
-from kvc_process import Child
-from writers import put_large_until_dead, stop_file, version_of_round, write_until_dead
+from writer_processes import Writers
+from writers import version_of_round
 
 pytestmark = pytest.mark.needs_daemon
 
 HEADER = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "store", "base", "kill_point.h")
-WRITERS = 8
 # Small packs, bodies with an extent of their own, little memory: every step comes within a second.
 OPTIONS = {"memory": "16M", "extent_size": "1M", "pack_below": "200K", "flush_interval_ms": "20"}
 
@@ -64,37 +63,6 @@ def died(mount):
         return False
     assert mount.process.returncode == -signal.SIGKILL, f"the daemon ended with {mount.process.returncode}:\n{mount.log_text()[-4000:]}"
     return True
-
-
-class Writers:
-    """WRITERS processes, each in names of its own."""
-
-    def __init__(self, mount, directory, round_number, found, large=False):
-        self.directory = directory
-        present = [name for name, version in found.items() if version and ".tmp" not in name]
-        self.children = [
-            Child(
-                write_until_dead,
-                mount.path,
-                directory,
-                number,
-                round_number,
-                kvc_env.seed(),
-                [name for name in present if name.startswith(f"w{number}n")],
-            )
-            for number in range(WRITERS)
-        ]
-        if large:
-            self.children.append(Child(put_large_until_dead, mount.path, directory, WRITERS, round_number))
-
-    def results(self):
-        return sum(child.result() for child in self.children)
-
-    def stop(self):
-        """With the daemon alive: they would go on for ever."""
-        with open(stop_file(self.directory), "xb"):
-            pass
-        return self.results()
 
 
 def has_checkpoint(volume):
