@@ -27,6 +27,14 @@ Result<Switch> parse_switch(std::string_view name, std::string_view value) {
   return fail(Code::kInvalid, fmt::format("option {}={}: expected auto, on or off", name, value));
 }
 
+Result<uint32_t> parse_number(std::string_view name, std::string_view value, uint32_t least, uint32_t most) {
+  uint32_t number = 0;
+  auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
+  if (ec != std::errc() || end != value.data() + value.size() || number < least || number > most)
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a number from {} to {}", name, value, least, most));
+  return number;
+}
+
 std::string_view switch_name(Switch value) {
   return value == Switch::kAuto ? "auto" : value == Switch::kOn ? "on" : "off";
 }
@@ -57,12 +65,9 @@ Status set_value(MountOptions& options, std::string_view name, std::string_view 
   } else if (name == "io_uring") {
     KVC_ASSIGN(options.io_uring, parse_switch(name, value));
   } else if (name == "threads") {
-    constexpr uint32_t kMostThreads = 256;
-    uint32_t number = 0;
-    auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
-    if (ec != std::errc() || end != value.data() + value.size() || number < 1 || number > kMostThreads)
-      return fail(Code::kInvalid, fmt::format("option threads={}: expected a number from 1 to {}", value, kMostThreads));
-    options.threads = number;
+    KVC_ASSIGN(options.threads, parse_number(name, value, 1, 256));
+  } else if (name == "busy_poll_us") {
+    KVC_ASSIGN(options.busy_poll_us, parse_number(name, value, 0, 1000));
   } else if (name == "log_level") {
     return set_mount_option_live(options, name, value);
   } else if (name == "log_file") {
@@ -122,14 +127,20 @@ Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) 
   return options;
 }
 
-uint32_t default_threads() { return std::clamp(std::thread::hardware_concurrency(), 2U, 4U); }
+uint32_t default_threads() { return std::clamp(std::thread::hardware_concurrency(), 2U, 16U); }
+
+// A serial reader's next request comes 10 to 30 us after an answer. 64 KiB chunks from RAM took 52 us with 60, 78 with 0
+// (medians of three runs on 2 processors).
+uint32_t default_busy_poll_us() { return std::thread::hardware_concurrency() > 1 ? 50 : 0; }
 
 std::vector<OptionText> mount_options_text(const MountOptions& options) {
   return {
       {"passthrough", std::string(switch_name(options.passthrough)), false, "auto (default), on, off: reads of solo bodies past the daemon"},
       {"io_uring", std::string(switch_name(options.io_uring)), false,
        "auto (default), on, off: requests over io_uring; needs the kernel parameter fuse.enable_uring"},
-      {"threads", fmt::format("{}", options.threads), false, "of the request loop; default: one a processor, 2 to 4; 1 to 256"},
+      {"threads", fmt::format("{}", options.threads), false, "of the request loop, at most; default: one a processor, 2 to 16; 1 to 256"},
+      {"busy_poll_us", fmt::format("{}", options.busy_poll_us), false,
+       "0 to 1000: how long to poll for the next request of a fast reader; default 50, on one processor 0"},
       {"log_level", options.log_level, true, "trace, debug, info (default), warn, error, off"},
       {"log_file", options.log_file, false, "absolute path, rotated at 16M; default stderr when in the foreground"},
       {"nonempty", options.nonempty ? "on" : "off", false, "mount over a directory with entries"},

@@ -13,16 +13,18 @@ namespace kvcachefs {
 
 enum class Switch : uint8_t { kAuto, kOn, kOff };
 
-// Of the request loop: no more than there are processors to run them. On 2 processors a 64 KiB chunk from RAM took 95 to
-// 160 us with 2 threads and 130 to 370 with 4 (medians of three runs). At least 2: a handler may open a file of a slow
-// volume.
+// Of the request loop, which wakes only as many as requests keep busy: one a processor, 2 to 16. At least 2: a handler may
+// open a file of a slow volume.
 uint32_t default_threads();
+// On one processor the daemon would keep it from those whose requests it waits for.
+uint32_t default_busy_poll_us();
 
 struct MountOptions {
   StoreOptions store;
   Switch passthrough = Switch::kAuto;
   Switch io_uring = Switch::kAuto;  // FUSE over io_uring; the kernel parameter fuse.enable_uring is the administrator's
   uint32_t threads = default_threads();
+  uint32_t busy_poll_us = default_busy_poll_us();
   std::string log_level = "info";
   std::string log_file;  // empty: stderr (foreground), else rotated at 16 MiB
   bool nonempty = false;

@@ -10,18 +10,23 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "fs/fuse_device.h"
 #include "fs/mountpoint.h"
+#include "fs/request_loop.h"
 #include "kvcachefs_version.h"
 #include "store/base/clock.h"
 #include "store/base/kill_point.h"
@@ -274,15 +279,29 @@ bool mount_answers(const std::string& mountpoint) {
   return answers;
 }
 
-int serve(Driver& driver) {
-  fuse_loop_config* config = fuse_loop_cfg_create();
-  fuse_loop_cfg_set_clone_fd(config, 0);
-  fuse_loop_cfg_set_max_threads(config, driver.options.threads);
-  fuse_loop_cfg_set_idle_threads(config, driver.options.threads);
-  const int result = fuse_session_loop_mt(driver.session, config);
-  fuse_loop_cfg_destroy(config);
-  return result;
-}
+std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the signal handler
+
+// SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order.
+class StopOnSignals {
+ public:
+  explicit StopOnSignals(RequestLoop& loop) {
+    loop_to_stop = &loop;
+    set([](int) { loop_to_stop.load()->stop(); });
+    std::signal(SIGPIPE, SIG_IGN);
+  }
+  ~StopOnSignals() { set(SIG_DFL); }
+
+ private:
+  static void set(void (*handler)(int)) {
+    for (int number : {SIGTERM, SIGINT, SIGHUP}) {
+      struct sigaction action {};
+      if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;  // nohup(1)
+      action.sa_handler = handler;
+      action.sa_flags = SA_RESTART;
+      sigaction(number, &action, nullptr);
+    }
+  }
+};
 
 }  // namespace
 
@@ -335,8 +354,9 @@ int run_mount(const MountRequest& request) {
                                          "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
                                          driver.mountpoint)});
   }
-  fuse_set_signal_handlers(driver.session);
-  std::signal(SIGPIPE, SIG_IGN);
+  FuseDevice device(driver.session);
+  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us)});
+  std::optional<StopOnSignals> stop_on_signals(loop);
   // The first request answers only once the loop runs: readiness is told from a thread that asks.
   std::thread announcer([&] {
     const bool answers = mount_answers(driver.mountpoint);
@@ -348,9 +368,10 @@ int run_mount(const MountRequest& request) {
     else
       static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
   });
-  const int result = serve(driver);
+  const int result = loop.run();
+  fuse_session_exit(driver.session);  // libfuse's own threads, of io_uring
   announcer.join();
-  fuse_remove_signal_handlers(driver.session);
+  stop_on_signals.reset();
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   if (!unmounted_by_others(driver.session)) lazily_unmount(driver.mountpoint);

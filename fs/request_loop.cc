@@ -1,0 +1,176 @@
+#include "fs/request_loop.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr auto kTick = 1ms;          // how long one request may keep the waiter from the others
+constexpr auto kLongestTick = 16ms;  // ticks double while no request comes, then end
+constexpr uint32_t kShortInARow = 4;  // short requests taken one after another without a wait: one thread does not suffice
+
+bool readable(int descriptor) {
+  pollfd device{.fd = descriptor, .events = POLLIN, .revents = 0};
+  return ::poll(&device, 1, 0) > 0;
+}
+
+void relax() {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+}  // namespace
+
+RequestLoop::RequestLoop(RequestDevice& device, Settings settings)
+    : device_(device), settings_(settings), stop_event_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {}
+
+int RequestLoop::run() {
+  std::vector<std::thread> threads;
+  for (uint32_t number = 1; number <= settings_.threads; ++number) {
+    threads.emplace_back([this, number] {
+      pthread_setname_np(pthread_self(), "kvc-requests");
+      work(number);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  return result_;
+}
+
+void RequestLoop::stop() {
+  stopping_ = true;
+  const uint64_t one = 1;
+  // Cannot fail but for a counter that is full, and then it is readable already.
+  if (::write(stop_event_.get(), &one, sizeof one) < 0) return;
+}
+
+void RequestLoop::work(uint32_t self) {
+  const std::unique_ptr<RequestDevice::Worker> worker = device_.make_worker();
+  uint32_t in_a_row = 0;
+  while (true) {
+    if (stopping_) return end(0);
+    int got = worker->receive();
+    if (got == -EAGAIN) {
+      in_a_row = 0;
+      if (!become_waiter(self)) {
+        if (!park(self)) return;
+        continue;
+      }
+      got = wait_as_waiter(*worker);
+    }
+    if (got > 0)
+      handle(*worker, self, ++in_a_row);
+    else if (got != -EAGAIN && got != -EINTR)
+      return end(got);
+  }
+}
+
+void RequestLoop::handle(RequestDevice::Worker& worker, uint32_t self, uint32_t in_a_row) {
+  received_.fetch_add(1, std::memory_order_relaxed);
+  const bool waits = waiter_.load(std::memory_order_relaxed) == self;
+  if (waits) waiter_ = self | kBusy;
+  if (parked_.load(std::memory_order_relaxed) > 0) {
+    // Whether more is waiting is asked only where the answer is worth a system call.
+    if (worker.is_short() ? in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
+    if (unwatched_) start_watch();
+  }
+  worker.process();
+  uint32_t expected = self | kBusy;
+  if (waits) waiter_.compare_exchange_strong(expected, self);  // else another has become the waiter
+}
+
+bool RequestLoop::become_waiter(uint32_t self) {
+  uint32_t current = waiter_;
+  if (current == self) return true;
+  if (current != kNobody && (current & kBusy) == 0) return false;
+  return waiter_.compare_exchange_strong(current, self);
+}
+
+int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
+  const bool may_poll = settings_.busy_poll.count() > 0;
+  const Clock::time_point started = may_poll ? Clock::now() : Clock::time_point{};
+  if (may_poll && poll_first_.load(std::memory_order_relaxed)) {
+    do {
+      for (int i = 0; i < 8; ++i) relax();
+      const int got = worker.receive();
+      if (got != -EAGAIN || stopping_) return got;
+    } while (Clock::now() - started < settings_.busy_poll);
+  }
+  pollfd either[] = {{.fd = device_.descriptor(), .events = POLLIN, .revents = 0},
+                     {.fd = stop_event_.get(), .events = POLLIN, .revents = 0}};
+  ::poll(either, 2, -1);  // an error is a reason to look again, too
+  if (may_poll) poll_first_.store(Clock::now() - started < settings_.busy_poll, std::memory_order_relaxed);
+  return -EAGAIN;
+}
+
+bool RequestLoop::waiter_is_stuck(uint64_t seen_received) const {
+  return (waiter_ & kBusy) != 0 && received_.load(std::memory_order_relaxed) == seen_received;
+}
+
+// Sleeps until called, or until the waiter needs to be replaced: then this thread is the waiter.
+bool RequestLoop::park(uint32_t self) {
+  std::unique_lock lock(mutex_);
+  ++parked_;
+  auto tick = std::chrono::duration_cast<std::chrono::milliseconds>(kTick);
+  while (!ended_) {
+    if (calls_ > 0) {
+      --calls_;
+      break;
+    }
+    if (watching_ || unwatched_) {
+      called_.wait(lock);
+      continue;
+    }
+    watching_ = true;
+    const uint64_t seen = received_.load(std::memory_order_relaxed);
+    called_.wait_for(lock, tick);
+    watching_ = false;
+    if (calls_ > 0 || ended_) continue;
+    if (waiter_is_stuck(seen) && become_waiter(self)) break;
+    const bool quiet = received_.load(std::memory_order_relaxed) == seen;
+    tick = quiet ? tick * 2 : kTick;
+    if (tick > kLongestTick) {
+      unwatched_ = true;
+      tick = kTick;
+    }
+  }
+  --parked_;
+  if (parked_ > 0 && !unwatched_ && !watching_) called_.notify_one();  // another one watches
+  return !ended_;
+}
+
+void RequestLoop::call_one() {
+  std::lock_guard lock(mutex_);
+  if (calls_ >= parked_) return;
+  ++calls_;
+  called_.notify_one();
+}
+
+void RequestLoop::start_watch() {
+  std::lock_guard lock(mutex_);
+  unwatched_ = false;
+  called_.notify_one();
+}
+
+void RequestLoop::end(int result) {
+  std::lock_guard lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  result_ = result;
+  stop();  // whoever waits for the device
+  called_.notify_all();
+}
+
+}  // namespace kvcachefs

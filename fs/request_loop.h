@@ -1,0 +1,93 @@
+// The loop that takes requests from the kernel and has them handled, with as few threads awake as the work needs.
+//
+// A serial reader sends one request at a time and waits for it: each one handed to a sleeping thread costs a wake-up, which
+// is more than the work itself. So one thread, the *waiter*, waits for requests and handles them itself; it polls for a
+// moment before it sleeps, because the next request of such a reader is some microseconds away. The others are parked and
+// are called
+//  - when requests queue up: those called go on for as long as they find some;
+//  - when the waiter has been handling one request for a tick: the parked thread that watches becomes the waiter.
+// Who finds nothing to do while the waiter is busy becomes the waiter, else it parks. So a handler may block: it keeps one
+// thread, and what comes meanwhile waits for a tick at most.
+//
+// Idle, no thread wakes up: the watch ends, in ever longer ticks, some 30 ms after the last request.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "store/volume/unique_fd.h"
+
+namespace kvcachefs {
+
+// Where requests come from: /dev/fuse, or a socket in tests. Thread-safe.
+class RequestDevice {
+ public:
+  // One thread's buffer: holds the request that it works on.
+  class Worker {
+   public:
+    virtual ~Worker() = default;
+    // Never blocks. > 0: a request was taken; 0: the device has ended; -EAGAIN: there is none; other -errno: a failure.
+    virtual int receive() = 0;
+    virtual void process() = 0;         // the request taken last
+    virtual bool is_short() const = 0;  // it takes less than waking a thread does
+  };
+  virtual ~RequestDevice() = default;
+  virtual int descriptor() const = 0;  // for poll()
+  virtual std::unique_ptr<Worker> make_worker() = 0;
+};
+
+class RequestLoop {
+ public:
+  struct Settings {
+    uint32_t threads = 2;
+    std::chrono::nanoseconds busy_poll{0};  // before the waiter sleeps, while requests follow each other that fast
+  };
+  RequestLoop(RequestDevice& device, Settings settings);
+  RequestLoop(const RequestLoop&) = delete;
+  RequestLoop& operator=(const RequestLoop&) = delete;
+
+  // Handles requests until stop(), the end of the device (0) or a failure (-errno). Blocks; once.
+  int run();
+  // Ends run() once the requests in work are handled. From any thread, or a signal handler.
+  void stop();
+
+ private:
+  using Clock = std::chrono::steady_clock;
+
+  void work(uint32_t self);
+  void handle(RequestDevice::Worker& worker, uint32_t self, uint32_t in_a_row);
+  int wait_as_waiter(RequestDevice::Worker& worker);  // what receive() answered; -EAGAIN: look again
+  bool become_waiter(uint32_t self);
+  bool park(uint32_t self);  // false: the loop has ended
+  bool waiter_is_stuck(uint64_t seen_received) const;
+  void call_one();
+  void start_watch();
+  void end(int result);
+
+  static constexpr uint32_t kNobody = 0;
+  static constexpr uint32_t kBusy = 1U << 31;
+
+  RequestDevice& device_;
+  const Settings settings_;
+  UniqueFd stop_event_;
+  std::atomic<bool> stopping_{false};
+  std::atomic<bool> poll_first_{false};   // the last request came soon after the one before
+  // Thread number, from 1, with kBusy while that thread handles a request. Only a busy waiter is replaced.
+  std::atomic<uint32_t> waiter_{kNobody};
+  std::atomic<uint64_t> received_{0};   // requests taken, by all threads
+  std::atomic<uint32_t> parked_{0};     // written with mutex_ held
+  std::atomic<bool> unwatched_{true};   // requests have ceased: nobody ticks; written with mutex_ held
+
+  std::mutex mutex_;  // a leaf. Guards:
+  std::condition_variable called_;
+  uint32_t calls_ = 0;     // so many parked threads are to look for requests
+  bool watching_ = false;  // a parked thread ticks
+  bool ended_ = false;
+  int result_ = 0;
+};
+
+}  // namespace kvcachefs

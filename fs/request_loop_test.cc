@@ -1,0 +1,238 @@
+// The request loop on a socket in place of /dev/fuse: a message is a request, its byte says what the handler does.
+#include "fs/request_loop.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+namespace {
+
+using namespace std::chrono_literals;
+
+enum Kind : char { kShort = 's', kLong = 'l', kBlocks = 'b' };
+
+class SocketDevice : public RequestDevice {
+ public:
+  SocketDevice() {
+    int ends[2];
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0, ends) != 0) std::abort();
+    ours_.reset(ends[0]);
+    theirs_.reset(ends[1]);
+  }
+  int descriptor() const override { return ours_.get(); }
+  std::unique_ptr<Worker> make_worker() override { return std::make_unique<SocketWorker>(*this); }
+
+  void request(Kind kind) {
+    while (::send(theirs_.get(), &kind, 1, MSG_NOSIGNAL) < 0) std::this_thread::yield();  // full
+  }
+  void await_handled(uint64_t count) const {
+    while (handled_ < count) std::this_thread::sleep_for(1ms);
+  }
+  void await_blocked(uint64_t count) const {
+    while (blocked_ < count) std::this_thread::sleep_for(1ms);
+  }
+  void release() {
+    blocking_ = false;
+    blocking_.notify_all();
+  }
+  void disconnect() { theirs_.reset(-1); }
+  void fail_with(int error) {
+    error_ = error;
+    request(kShort);
+  }
+  uint64_t handled() const { return handled_; }
+  uint64_t receives() const { return receives_; }
+
+ private:
+  class SocketWorker : public Worker {
+   public:
+    explicit SocketWorker(SocketDevice& device) : device_(device) {}
+    int receive() override {
+      ++device_.receives_;
+      if (device_.error_ != 0) return device_.error_;
+      const ssize_t got = ::recv(device_.ours_.get(), &kind_, 1, 0);
+      return got < 0 ? -errno : static_cast<int>(got);
+    }
+    void process() override {
+      if (kind_ == kBlocks) {
+        ++device_.blocked_;
+        device_.blocking_.wait(true);
+      }
+      ++device_.handled_;
+    }
+    bool is_short() const override { return kind_ == kShort; }
+
+   private:
+    SocketDevice& device_;
+    char kind_ = 0;
+  };
+  UniqueFd ours_, theirs_;
+  std::atomic<bool> blocking_{true};
+  std::atomic<int> error_{0};
+  std::atomic<uint64_t> handled_{0}, blocked_{0}, receives_{0};
+};
+
+// A loop that runs until the end of the test.
+class Running {
+ public:
+  Running(RequestDevice& device, RequestLoop::Settings settings) : loop(device, settings), thread_([this] { result = loop.run(); }) {}
+  ~Running() {
+    if (!thread_.joinable()) return;
+    loop.stop();
+    thread_.join();
+  }
+  int join() {
+    thread_.join();
+    return result;
+  }
+  RequestLoop loop;
+  int result = 1;
+
+ private:
+  std::thread thread_;
+};
+
+class RequestLoopTest : public testing::TestWithParam<std::chrono::nanoseconds> {
+ protected:
+  RequestLoop::Settings settings(uint32_t threads) const { return {.threads = threads, .busy_poll = GetParam()}; }
+  SocketDevice device_;
+};
+
+TEST_P(RequestLoopTest, EveryRequestOfManyClientsIsHandledOnce) {
+  constexpr uint64_t kClients = 4, kRequests = 5000;
+  Running running(device_, settings(4));
+  std::vector<std::thread> clients;
+  for (uint64_t client = 0; client < kClients; ++client)
+    clients.emplace_back([&] {
+      for (uint64_t i = 0; i < kRequests; ++i) device_.request(i % 3 == 0 ? kLong : kShort);
+    });
+  for (std::thread& client : clients) client.join();
+  device_.await_handled(kClients * kRequests);
+  running.loop.stop();
+  EXPECT_EQ(running.join(), 0);
+  EXPECT_EQ(device_.handled(), kClients * kRequests);
+}
+
+TEST_P(RequestLoopTest, ASerialClientIsAnsweredByAnyNumberOfThreads) {
+  for (uint32_t threads : {1U, 2U, 8U}) {
+    SocketDevice device;
+    Running running(device, settings(threads));
+    for (uint64_t i = 1; i <= 2000; ++i) {
+      device.request(kShort);
+      while (device.handled() < i) std::this_thread::yield();
+    }
+  }
+}
+
+TEST_P(RequestLoopTest, HandlersThatBlockLeaveTheLastThreadToTheOthers) {
+  Running running(device_, settings(4));
+  for (int i = 0; i < 3; ++i) device_.request(kBlocks);
+  device_.await_blocked(3);
+  for (int i = 0; i < 100; ++i) device_.request(kShort);
+  device_.await_handled(100);
+  device_.release();
+  device_.await_handled(103);
+}
+
+TEST_P(RequestLoopTest, AHandlerThatBlocksAfterAPauseIsNoticed) {
+  Running running(device_, settings(2));
+  for (uint64_t round = 0; round < 3; ++round) {
+    device_.request(kShort);
+    device_.await_handled(round + 1);
+    std::this_thread::sleep_for(60ms);  // nobody watches any more
+  }
+  device_.request(kBlocks);
+  device_.await_blocked(1);
+  device_.request(kShort);
+  device_.await_handled(4);
+  device_.release();
+  device_.await_handled(5);
+}
+
+TEST_P(RequestLoopTest, AllThreadsWorkAtOnceIfTheyMust) {
+  constexpr uint32_t kThreads = 6;
+  Running running(device_, settings(kThreads));
+  for (uint32_t i = 0; i < kThreads; ++i) device_.request(kBlocks);
+  device_.await_blocked(kThreads);
+  device_.release();
+  device_.await_handled(kThreads);
+}
+
+TEST_P(RequestLoopTest, NobodyWakesUpWhenThereIsNothingToDo) {
+  Running running(device_, settings(3));
+  for (int i = 0; i < 100; ++i) device_.request(kLong);
+  device_.await_handled(100);
+  uint64_t before = 0;
+  do {  // until the watch has ended, however slow the machine is
+    before = device_.receives();
+    std::this_thread::sleep_for(200ms);
+  } while (device_.receives() != before);
+  std::this_thread::sleep_for(500ms);
+  EXPECT_EQ(device_.receives(), before);
+}
+
+TEST_P(RequestLoopTest, StopEndsALoopThatSleeps) {
+  for (uint32_t threads : {1U, 4U}) {
+    SocketDevice device;
+    Running running(device, settings(threads));
+    std::this_thread::sleep_for(20ms);
+    running.loop.stop();
+    EXPECT_EQ(running.join(), 0);
+  }
+}
+
+TEST_P(RequestLoopTest, StopBeforeTheStartEndsItAtOnce) {
+  RequestLoop loop(device_, settings(3));
+  loop.stop();
+  EXPECT_EQ(loop.run(), 0);
+}
+
+TEST_P(RequestLoopTest, StopLetsHandlersFinish) {
+  Running running(device_, settings(3));
+  device_.request(kBlocks);
+  device_.await_blocked(1);
+  running.loop.stop();
+  std::thread releaser([&] {
+    std::this_thread::sleep_for(20ms);
+    device_.release();
+  });
+  EXPECT_EQ(running.join(), 0);
+  EXPECT_EQ(device_.handled(), 1U);
+  releaser.join();
+}
+
+RequestLoop* loop_of_the_signal = nullptr;
+
+TEST_P(RequestLoopTest, ASignalHandlerMayStopIt) {
+  Running running(device_, settings(3));
+  loop_of_the_signal = &running.loop;
+  auto previous = std::signal(SIGUSR1, [](int) { loop_of_the_signal->stop(); });
+  std::raise(SIGUSR1);
+  EXPECT_EQ(running.join(), 0);
+  std::signal(SIGUSR1, previous);
+}
+
+TEST_P(RequestLoopTest, TheEndOfTheDeviceEndsTheLoop) {
+  Running running(device_, settings(3));
+  device_.request(kShort);
+  device_.await_handled(1);
+  device_.disconnect();
+  EXPECT_EQ(running.join(), 0);
+}
+
+TEST_P(RequestLoopTest, AFailureOfTheDeviceIsReported) {
+  Running running(device_, settings(3));
+  device_.fail_with(-EIO);
+  EXPECT_EQ(running.join(), -EIO);
+}
+
+INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest, testing::Values(0ns, 50us),
+                         [](const auto& test) { return test.param.count() == 0 ? "off" : "on"; });
+
+}  // namespace
+}  // namespace kvcachefs
