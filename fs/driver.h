@@ -21,10 +21,16 @@ namespace kvcachefs {
 
 class ControlFiles;
 
-// How long the kernel may trust a name or attributes it was told. Absent names are never cached: other writers add
-// them. Present ones for a second: the probe is then the LOOKUP of the open that follows, and the next probe is seen.
+// How long the kernel may trust what it was told. All that changes names goes through this kernel, which then corrects
+// what it holds; the daemon changes none by itself. So these bound what the daemon does not see, not what clients see.
+//
+// Files, present or absent, for a second: the probe is then the LOOKUP of the open or the create that follows, and the next
+// probe is seen again: it says what will be read or written next.
 inline constexpr double kEntryTimeoutSeconds = 1.0;
+inline constexpr double kAbsentTimeoutSeconds = 1.0;
 inline constexpr double kAttributeTimeoutSeconds = 1.0;
+// Of directories, names and attributes: a path of a chunk is several, and looking them up again tells nothing.
+inline constexpr double kDirectoryTimeoutSeconds = 600.0;
 
 struct Driver {
   Driver();

@@ -30,7 +30,11 @@ void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_lookup(request, parent, name)) return;
-  reply_entry(request, driver.store->lookup(object_of(request, parent), name, caller_of(request)));
+  auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
+  if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);
+  fuse_entry_param absent{};  // nodeid 0: the kernel may remember that there is no such name
+  absent.entry_timeout = kAbsentTimeoutSeconds;
+  fuse_reply_entry(request, &absent);
 }
 
 // Objects the kernel forgets need nothing here: nodeids are object ids, found again through the index.
