@@ -58,14 +58,14 @@ class Mount {
   bool read(uint64_t thread, uint64_t n, uint64_t rank = 0, int64_t pause_ns = kMillisecond) {
     const ObjectId object = id(n, rank);
     now += pause_ns;
-    chains.on_open(thread, stem(n, rank), ++handles, object, kChunk, now);
+    chains.on_open(thread, stem(n, rank), ++handles, object, chunk_bytes, now);
     const bool hit = in_ram.contains(object);
     if (!hit) {
       std::erase(loading, object);
       in_ram.insert(object);
-      chains.on_loaded(object, kChunk, demand_latency_ns, now);
+      chains.on_loaded(object, chunk_bytes, demand_latency_ns, now);
     }
-    chains.on_read(handles, object, 0, kChunk, now);
+    chains.on_read(handles, object, 0, chunk_bytes, now);
     chains.on_close(handles, object, now);
     pump();
     return hit;
@@ -92,7 +92,7 @@ class Mount {
   void finish_loads(int64_t latency_ns = kMillisecond) {
     for (ObjectId object : std::exchange(loading, {})) {
       in_ram.insert(object);
-      chains.on_loaded(object, kChunk, latency_ns, now);
+      chains.on_loaded(object, chunk_bytes, latency_ns, now);
     }
   }
   void drop_ram() {
@@ -117,6 +117,7 @@ class Mount {
 
   Chains chains;
   int64_t now = 1'000 * kMillisecond;
+  uint64_t chunk_bytes = kChunk;
   uint64_t arrivals = 0;
   uint64_t handles = 0;
   uint64_t free_bytes = uint64_t{1} << 30;
@@ -239,6 +240,27 @@ TEST(Chains, SmallChunksOfAProbedListAreReadAheadInLargeReads) {
   EXPECT_LT(mount.planned.size(), 40u);
   mount.wait(3 * kMillisecond);  // the rest, once no probe has come for a while
   EXPECT_EQ(mount.planned.size(), 40u);
+}
+
+// One prompt asked again and again, with and without probes: each pass is read ahead, and the probed ones in large reads.
+TEST(Chains, APromptAskedAgainAndAgainIsReadAheadEachTime) {
+  constexpr uint64_t kChunks = 1000;
+  Mount mount;
+  mount.chunk_bytes = kSmall;
+  mount.write_chain(0, kChunks);
+  for (bool probed : {false, true, false, true, false, false, true, true, false, false, false}) {
+    mount.drop_ram();
+    mount.wait(500 * kMillisecond);
+    for (uint64_t n = 0; probed && n < kChunks; ++n) {
+      const size_t before = mount.planned.size();
+      mount.probe(1, n, true);
+      const uint64_t step_bytes = (mount.planned.size() - before) * kSmall;
+      EXPECT_TRUE(step_bytes == 0 || step_bytes >= uint64_t{15} << 16) << n;
+    }
+    uint64_t hits = 0;
+    for (uint64_t n = 0; n < kChunks; ++n) hits += mount.read(1, n, 0, 100'000);
+    EXPECT_GE(hits, kChunks - 2) << "probed " << probed;
+  }
 }
 
 TEST(Chains, TheRestOfAProbedListIsReadAheadAtItsFirstAbsentName) {

@@ -25,6 +25,7 @@ constexpr int64_t kAnnouncedNs = 5'000'000'000;
 constexpr int64_t kSiblingNs = 500'000'000;  // ranks read a prefix at the same time or not at all
 constexpr int64_t kOrphanNs = 20'000'000;
 
+constexpr uint32_t kRetryReads = 4;  // of each reader, between two opens of one object that are one use of it
 constexpr uint64_t kSettledArrivals = 32;  // before, a reader waits because nothing was read ahead yet
 constexpr int kMostWidened = 3;
 constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
@@ -313,9 +314,13 @@ void PrefetchPlanner::on_open(StreamId stream, ObjectId id, uint64_t size_bytes,
   if (run == nullptr) {
     const Note* known = find_note(id);
     ReadRun* own = live(s.run);
-    if (own != nullptr && known != nullptr && known->read_by == s.run) {  // head and tail of one file, or a retry
-      own->last_activity = now;
-      return;
+    if (own != nullptr && known != nullptr && known->read_by == s.run) {
+      if (is_retry(*own, *known)) {
+        own->last_activity = now;
+        return;
+      }
+      leave_run(s, now);  // the same prompt once more
+      if (own->streams == 0) finish(*own);
     }
   }
   const ObjectId before = last_read_before(stem, stream, id, now);
@@ -370,6 +375,11 @@ void PrefetchPlanner::join(ReadRun& run, ObjectId id, ObjectId before, uint64_t 
   if (first && run.reason != LoadReason::kSibling) begin_siblings(id, run.stem, now);
 }
 
+// Head and tail of one file, or a second attempt; else the prompt is read once more.
+bool PrefetchPlanner::is_retry(const ReadRun& run, const Note& note) const {
+  return run.reads - note.read_at <= kRetryReads * std::max<uint32_t>(run.streams, 1);
+}
+
 // A reader opens what no run expected.
 ReadRun& PrefetchPlanner::follow_or_begin(StreamState& s, uint64_t stem, ObjectId id, ObjectId before, int64_t now) {
   const ObjectId parent = successors_.predecessor(id);
@@ -382,6 +392,11 @@ ReadRun& PrefetchPlanner::follow_or_begin(StreamState& s, uint64_t stem, ObjectI
     if (ReadRun* own = live(s.run); b != nullptr && own != nullptr && b->read_by == s.run && own->ahead_count() == 0) {
       run = own;
     }
+  }
+  // A chain that ends where it begins: the run before has read this object, and would take what follows for read too.
+  if (const Note* own = find_note(id); run != nullptr && own != nullptr && own->read_by == ref_of(*run)) {
+    if (run->streams == 0 || (run->streams == 1 && s.run == ref_of(*run))) finish(*run);
+    run = nullptr;
   }
   const bool alone = run != nullptr && (run->streams == 0 || (run->streams == 1 && s.run == ref_of(*run)));
   if (alone || (run != nullptr && run->ahead_count() == 0)) {  // the other branch, or past the end that was known
@@ -426,6 +441,7 @@ void PrefetchPlanner::mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, 
   const RunRef ref = ref_of(run);
   if (!(n.read_by == ref) && live(n.read_by) != nullptr) run.second_reader = true;
   n.read_by = ref;
+  n.read_at = ++run.reads;
   if (size_bytes > 0) {
     run.chunk_bytes = run.chunk_bytes == 0 ? size_bytes : (3 * run.chunk_bytes + size_bytes) / 4;
     typical_chunk_bytes_ = (7 * typical_chunk_bytes_ + size_bytes) / 8;

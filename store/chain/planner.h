@@ -99,6 +99,7 @@ class PrefetchPlanner {
   struct Note {
     RunRef expected_by;  // the run that claimed it last
     RunRef read_by;
+    uint32_t read_at = 0;  // reads of that run until then
     uint32_t claims = 0;  // live runs that expect it
   };
   struct StreamState {
@@ -144,6 +145,7 @@ class PrefetchPlanner {
   void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
   ReadRun* run_expecting(const StreamState& stream, ObjectId id);
   void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);
+  bool is_retry(const ReadRun& run, const Note& note) const;
   ReadRun& follow_or_begin(StreamState& stream, uint64_t stem, ObjectId id, ObjectId before, int64_t now);
   void restart(ReadRun& run, ObjectId id, int64_t now);
   void begin_siblings(ObjectId id, uint64_t stem, int64_t now);

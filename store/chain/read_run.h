@@ -55,7 +55,8 @@ class ReadRun {
   uint64_t planned_objects = 0;
   uint64_t planned_before = 0;  // of these: judged already
   ObjectId chain_end;           // the last object of the chain as far as it is known, if it was reached
-  uint64_t arrivals = 0;
+  uint64_t arrivals = 0;        // opens of what it expected
+  uint32_t reads = 0;           // opens by its readers, expected or not
   uint64_t chunk_bytes = 0;  // mean
   int64_t interval_ns = -1;  // mean time between arrivals
   int64_t last_activity = 0;
