@@ -409,6 +409,7 @@ class StoreImpl final : public Store {
   uint64_t warm_bytes() const;
   void warmer_loop();
   void trim_clean_objects();
+  void remove_unjournaled();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }

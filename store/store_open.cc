@@ -642,6 +642,29 @@ void StoreImpl::stop() {
   stop_threads();
 }
 
+// Everything is journaled that is ever going to be. What is left has no name, or was not finished by who still has it open:
+// files that took its bytes, because they did not fit into memory or are 1:1 with it, are named by no record.
+void StoreImpl::remove_unjournaled() {
+  std::vector<std::pair<ExtentId, PlaceKind>> unused;
+  {
+    std::unique_lock names(names_mutex_);
+    for (const auto& [id, object] : table_) {
+      std::lock_guard lock(object->mutex);
+      const Place& place = object->base.place;
+      if (object->spill && place.extent != object->spill_extent) unused.emplace_back(object->spill_extent, PlaceKind::kSolo);
+      if (object->raw_unjournaled && place.kind == PlaceKind::kRaw) unused.emplace_back(place.extent, PlaceKind::kRaw);
+    }
+  }
+  for (const auto& [extent, kind] : unused)
+    if (Status status = extents_->remove(extent, kind); !status) log::warn("unused extent: {}", status.error().message);
+  std::deque<std::move_only_function<void()>> work;  // the same for what was closed a moment ago
+  {
+    std::lock_guard lock(keeper_mutex_);
+    work.swap(keeper_work_);
+  }
+  for (auto& item : work) item();
+}
+
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
   stop();
@@ -663,6 +686,7 @@ Status StoreImpl::close() {
   if (status) status = index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_is_left(); ++looks) status = index_point();
+  if (status) remove_unjournaled();
   if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.

@@ -1,5 +1,6 @@
 """What died just before the daemon did comes back: the blocks on the volume are those that a daemon needs which was never killed."""
 
+import contextlib
 import os
 import signal
 
@@ -115,3 +116,22 @@ def test_fsck_counts_dead_ranges_and_gives_them_back(new_mount, monkeypatch, nee
     for number in survivors():
         with open(os.path.join(mount.path, f"c{number}"), "rb") as file:
             assert file.read() == content(number)
+
+
+def test_a_spilled_file_without_a_name_goes_with_the_daemon(new_mount):
+    """Somebody has it open when the daemon is told to end: nobody can ever read it again."""
+    mount = new_mount({"memory": "16M", "durability": "close"})
+    path = os.path.join(mount.path, "big")
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        for _ in range(48):
+            os.write(descriptor, b"s" * 1048576)
+        assert extent_bytes(mount.volume) > 16 * 1048576
+        os.unlink(path)
+        mount.terminate()
+    finally:
+        with contextlib.suppress(OSError):  # the daemon is gone
+            os.close(descriptor)
+    assert extent_bytes(mount.volume) == 0
+    fsck = run_command("fsck", mount.volume)
+    assert fsck.returncode == 0, fsck.stdout + fsck.stderr

@@ -340,6 +340,72 @@ TEST_F(Leftovers, AnExtentThatCouldNotBeRemovedBeforeAnUnmountIsRemovedInTheNext
   EXPECT_EQ(files(".solo").size(), 0u);
 }
 
+// --- an unmount ---
+
+StoreOptions little_memory() {
+  StoreOptions options = small_options(Durability::kNone);
+  options.memory_bytes = 16 * kMiB;
+  return options;
+}
+
+class AtUnmount : public Leftovers {
+ protected:
+  void SetUp() override { start(make_sim_volume(), little_memory()); }
+  void write_much(const Rig::HandlePtr& handle) {
+    for (uint64_t i = 0; i < 40; ++i) ASSERT_TRUE(rig_->write(handle, i * kMiB, std::string(kMiB, 's')));
+  }
+  // The daemon ends while a client has it open.
+  void unmount(Rig::HandlePtr handle) {
+    static auto& open_for_ever = *new std::vector<Handle*>;
+    open_for_ever.push_back(handle.release());
+    ASSERT_TRUE(rig_->unmount());
+  }
+};
+
+TEST_F(AtUnmount, WhatWasSpilledOfAnUnlinkedOpenFileGoes) {
+  auto handle = rig_->create("s");
+  ASSERT_TRUE(handle);
+  write_much(*handle);
+  ASSERT_EQ(files(".solo").size(), 1u);
+  ASSERT_TRUE(rig_->unlink("s"));
+  unmount(std::move(*handle));
+  EXPECT_EQ(files(".solo").size(), 0u);
+}
+
+TEST_F(AtUnmount, WhatWasSpilledOfAFileRewrittenInPlaceGoesAndTheOldBodyStays) {
+  put("s", content(1, kSoloBytes));
+  ASSERT_TRUE(rig_->drain());
+  auto handle = rig_->open("s", {.read = true, .write = true});
+  ASSERT_TRUE(handle);
+  write_much(*handle);
+  ASSERT_EQ(files(".solo").size(), 2u);
+  unmount(std::move(*handle));
+  EXPECT_EQ(files(".solo").size(), 1u);
+  mount();
+  expect("s", content(1, kSoloBytes));
+}
+
+TEST_F(AtUnmount, WhatWasSpilledAndFinishedStays) {
+  auto handle = rig_->create("s");
+  ASSERT_TRUE(handle);
+  write_much(*handle);
+  ASSERT_TRUE(rig_->flush(*handle));
+  unmount(std::move(*handle));
+  EXPECT_EQ(files(".solo").size(), 1u);
+  mount();
+  expect("s", std::string(40 * kMiB, 's'));
+}
+
+TEST_F(AtUnmount, AnUnlinkedOpenRawFileGoes) {
+  auto handle = rig_->create("r");
+  ASSERT_TRUE(handle);
+  ASSERT_TRUE(rig_->truncate("r", 2 * kGiB));
+  ASSERT_EQ(files(".raw").size(), 1u);
+  ASSERT_TRUE(rig_->unlink("r"));
+  unmount(std::move(*handle));
+  EXPECT_EQ(files(".raw").size(), 0u);
+}
+
 // --- which parts of a pack are dead ---
 
 TEST(PackGaps, AreWhatNobodyTook) {
