@@ -88,8 +88,8 @@ Status LmdbIndex::read_leftovers() {
   Bytes value;
   KVC_ASSIGN(const bool told, env_->get(Table::kMeta, kLeftoversKey, value));
   if (!told) return {};
-  KVC_ASSIGN(auto row, decode_leftovers_row(value));
-  if (row.position == committed_) leftovers_ = std::move(row.leftovers);
+  auto row = decode_leftovers_row(value);  // of another program perhaps: a hint that is not understood is none
+  if (row && row->position == committed_) leftovers_ = std::move(row->leftovers);
   return {};
 }
 

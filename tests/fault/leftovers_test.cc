@@ -314,12 +314,16 @@ TEST_F(Leftovers, ACrashRightAfterTheReplayForgetsNothing) {
   ASSERT_TRUE(rig_->drain());
   die_and_mount();
   die_and_mount();
+  put("b", content(2));
+  ASSERT_TRUE(rig_->drain());  // the index follows, and will not for some seconds
   ASSERT_TRUE(rig_->unlink("a"));
   ASSERT_TRUE(rig_->drain());
   rig_->die();
+  ASSERT_EQ(files(".solo").size(), 1u);
   calls_.give_nothing_back();
   for (int life = 0; life < 2; ++life) {
     ASSERT_TRUE(rig_->mount());
+    EXPECT_EQ(rig_->store().status().replayed_batches > 0, life == 0);
     rig_->die();
   }
   calls_.all_work();
