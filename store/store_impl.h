@@ -4,7 +4,8 @@
 //   store_load.cc       volume -> RAM, verified                   store_prefetch.cc   reading ahead
 //   store_seal.cc       RAM -> volume (lanes)                     store_versions.cc   several writers of one name
 //   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
-//   store_status.cc     space and counters                                            reclaim, sweeping
+//   store_status.cc     space and counters                                            reclaim
+//   store_sweep.cc      what earlier lives left
 //
 // Threads: two seal lanes (bulk: by flush_interval_ms and memory pressure; urgent: what somebody waits for), one
 // committer, one keeper, one resumer of requests that wait for memory. Each has a step function; with
@@ -40,6 +41,7 @@
 #include "store/memory/pool.h"
 #include "store/namespace.h"
 #include "store/object.h"
+#include "store/pack_sweep.h"
 #include "store/prefetcher.h"
 #include "store/space.h"
 #include "store/store.h"
@@ -373,6 +375,13 @@ class StoreImpl final : public Store {
 
   void apply_live_options();
 
+  // --- what earlier lives left (store_sweep.cc) ---
+  void take_leftovers();
+  void note_leftovers(std::span<const FreedPlace> dead);
+  bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
+  void sweep_extents(std::span<const FreedPlace> dead, bool list);
+  bool sweep_packs();
+
   // --- start (store_open.cc) ---
   Status open_volume_file();
   Status choose_node();
@@ -389,7 +398,6 @@ class StoreImpl final : public Store {
   Status make_root();
   Status drop_nameless();
   void forget_reclaimed();
-  void sweep_crashed_epochs(const std::vector<FreedPlace>& dead);
   void find_quarantined();
   void measure_overhead();
   void start_threads();
@@ -401,6 +409,7 @@ class StoreImpl final : public Store {
   uint64_t warm_bytes() const;
   void warmer_loop();
   void trim_clean_objects();
+  void remove_unjournaled();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
@@ -520,6 +529,14 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
+  // What earlier lives left, see Leftovers in index.h.
+  uint32_t swept_epoch_ = 0;
+  std::vector<Leftovers::Extent> left_behind_;
+  bool sweep_due_ = false;         // left_behind_ is from the life before
+  bool leftovers_changed_ = false;  // by a sweep: the index is told at once, for it may hear of nothing else for long
+  bool packs_unswept_ = false;     // packs may hold blocks that no record names ...
+  bool pack_sweep_over_ = false;   // ... and this life does not look for them any more
+  std::unique_ptr<PackSweep> pack_sweep_;
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
   std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
   std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point

@@ -42,7 +42,7 @@ void StoreImpl::refresh_space() {
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
-  bool due = force || judged_tail_, dead = false, dead_worth_it = false;
+  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_, dead = false, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
@@ -61,7 +61,8 @@ bool StoreImpl::keeper_step(bool force) {
   const uint64_t hopes = space_.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
-  if (!due) return made_room || !work.empty();
+  const bool swept = sweep_packs();
+  if (!due) return made_room || !work.empty() || swept;
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
   Status status = index_point();
@@ -95,7 +96,10 @@ Status StoreImpl::index_point() {
     dead.swap(freed_);
   }
   Status status = sync_point();
-  if (status) status = index_->commit();
+  if (status) {
+    note_leftovers(dead);
+    status = index_->commit();
+  }
   if (status && judged_tail_) status = write_checkpoint();
   if (!status) {
     counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
@@ -104,7 +108,8 @@ Status StoreImpl::index_point() {
     return status;
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
-  if (std::exchange(judged_tail_, false)) sweep_crashed_epochs(dead);
+  const bool judged = std::exchange(judged_tail_, false);
+  if (std::exchange(sweep_due_, false) || judged) sweep_extents(dead, judged);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead));
   const uint64_t journal_bytes = journal_bytes_.load(std::memory_order_relaxed);

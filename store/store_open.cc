@@ -214,6 +214,7 @@ Status StoreImpl::open_index() {
   std::vector<std::string> problems;
   KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  pack_sweep_over_ = !problems.empty();  // a record that is lost may have named what looks dead
   if (checkpoint) checkpoint_bytes_ = checkpoint->records * 64;
   journal_files_ = journals.size() + 1;
 
@@ -224,6 +225,7 @@ Status StoreImpl::open_index() {
     std::filesystem::create_directories(index_directory_, ignored);
     KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   }
+  take_leftovers();
   const bool anything = !journals.empty() || checkpoint;
   if (found == Index::Found::kFresh && anything) {
     index_rebuilt_ = true;
@@ -282,10 +284,13 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   unclean_start_ |= unsynced_seen || result->torn_tails > 0;
   judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
+  packs_unswept_ |= unclean_start_ || index_rebuilt_;
+  pack_sweep_over_ |= result->damaged_files > 0;
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches > 0) {
     log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
               format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
+    note_leftovers({});
     KVC_TRY(index_->commit());
   }
   extents_.reset();
@@ -450,44 +455,6 @@ void StoreImpl::forget_reclaimed() {
   freed_bytes_ = dead_bytes;
   space_.set_dead(freed_bytes_);
   keeper_kicked_ = freed_bytes_ > 0;
-}
-
-// Extents of earlier epochs which no record names: written, but never journaled. Of all of them: a start that ended before
-// it came here leaves those of the epoch before it. `dead` is what this index point gives back.
-void StoreImpl::sweep_crashed_epochs(const std::vector<FreedPlace>& dead) {
-  auto epochs = list_epochs(*volume_, identity_.node);
-  if (!epochs) return log::warn("extents that a crash left: {}", epochs.error().message);
-  std::unordered_map<ExtentId, std::string> nameless;
-  for (const uint32_t epoch : *epochs) {
-    if (epoch >= identity_.epoch) continue;
-    const std::string root = epoch_directory(identity_.node, epoch) + "/extents";
-    auto directories = volume_->list(root);
-    if (!directories) continue;
-    for (const DirectoryEntry& directory : *directories) {
-      auto files = volume_->list(root + "/" + directory.name);
-      if (!files) continue;
-      for (const DirectoryEntry& file : *files) {
-        char* end = nullptr;
-        const uint64_t seq = std::strtoull(file.name.c_str(), &end, 10);
-        auto usage = index_->find_extent({epoch, seq});
-        if (*end != '.' || !usage || (*usage && (*usage)->bodies > 0)) continue;
-        nameless.emplace(ExtentId{epoch, seq}, root + "/" + directory.name + "/" + file.name);
-      }
-    }
-  }
-  if (nameless.empty()) return;
-  // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
-  // all that the index did not name above when it is through with one more request.
-  if (Status status = sync_point(); !status) return log::warn("extents that a crash left: {}", status.error().message);
-  {
-    std::lock_guard lock(keeper_mutex_);
-    for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
-    for (const FreedPlace& freed : freed_) nameless.erase(freed.place.extent);
-  }
-  for (const auto& [extent, path] : nameless) {
-    if (Status status = volume_->remove_file(path); status) counters_.swept_files.fetch_add(1);
-    kill_point("crashed-extent-removed");
-  }
 }
 
 void StoreImpl::find_quarantined() {
@@ -675,6 +642,29 @@ void StoreImpl::stop() {
   stop_threads();
 }
 
+// Everything is journaled that is ever going to be. What is left has no name, or was not finished by who still has it open:
+// files that took its bytes, because they did not fit into memory or are 1:1 with it, are named by no record.
+void StoreImpl::remove_unjournaled() {
+  std::vector<std::pair<ExtentId, PlaceKind>> unused;
+  {
+    std::unique_lock names(names_mutex_);
+    for (const auto& [id, object] : table_) {
+      std::lock_guard lock(object->mutex);
+      const Place& place = object->base.place;
+      if (object->spill && place.extent != object->spill_extent) unused.emplace_back(object->spill_extent, PlaceKind::kSolo);
+      if (object->raw_unjournaled && place.kind == PlaceKind::kRaw) unused.emplace_back(place.extent, PlaceKind::kRaw);
+    }
+  }
+  for (const auto& [extent, kind] : unused)
+    if (Status status = extents_->remove(extent, kind); !status) log::warn("unused extent: {}", status.error().message);
+  std::deque<std::move_only_function<void()>> work;  // the same for what was closed a moment ago
+  {
+    std::lock_guard lock(keeper_mutex_);
+    work.swap(keeper_work_);
+  }
+  for (auto& item : work) item();
+}
+
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
   stop();
@@ -696,10 +686,12 @@ Status StoreImpl::close() {
   if (status) status = index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_is_left(); ++looks) status = index_point();
+  if (status) remove_unjournaled();
   if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = sync_point();
+    if (status) note_leftovers({});
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }

@@ -53,9 +53,10 @@ void print_report(const Arguments& arguments, const OfflineNode& node, const Che
   fmt::print("{} files, {} directories, {} names, {} in quarantine\n", report.files, report.directories, report.names,
              report.quarantined);
   fmt::print(
-      "{} bodies read, {} in {:.1f} s; {} bad bodies, {} missing extents, {} orphan extents, {} index rows wrong\n",
+      "{} bodies read, {} in {:.1f} s; {} bad bodies, {} missing extents, {} orphan extents, {} in dead ranges of packs, "
+      "{} index rows wrong\n",
       report.bodies_read, format_size(report.bytes_read), seconds, report.bad_bodies, report.missing_extents,
-      report.orphan_extents, report.index_differences);
+      report.orphan_extents, format_size(report.dead_range_bytes), report.index_differences);
   const uint64_t left = report.errors_left();
   if (report.findings.empty())
     fmt::print("clean\n");
@@ -88,7 +89,7 @@ Subcommand add_fsck_command(CLI::App& parent) {
   CLI::App* app = parent.add_subcommand("fsck", "Check a volume: every journal, index row and byte");
   app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
   app->add_flag("--repair", arguments->repair,
-                "Quarantine bad bodies, remove extents that nothing names, remove a wrong index");
+                "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, remove a wrong index");
   app->add_option("--node", arguments->where.node, "Which node's part, where the volume has several");
   app->add_option("--index", arguments->where.index_directory,
                   "Where the index lies, when mounts give the option index=");

@@ -53,6 +53,7 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "range-punched",
     "extent-removed",
     "crashed-extent-removed",  // at a start: one extent is gone that no record names, others may not be
+    "leftover-punched",        // after a start: one dead range of a pack of an earlier life is given back
     // a start
     "checkpoint-half-loaded",  // the index is rebuilt and has read a part of the checkpoint
     "batch-replayed",          // one batch of the journals is applied

@@ -29,13 +29,14 @@ struct CheckReport {
   uint64_t files = 0, directories = 0, names = 0, quarantined = 0;
   uint64_t bodies_read = 0, bytes_read = 0;
   uint64_t bad_bodies = 0, missing_extents = 0, orphan_extents = 0, index_differences = 0;
+  uint64_t packs_with_dead_ranges = 0, dead_range_bytes = 0;  // as found, before they were given back
 
   uint64_t errors_left() const;
 };
 
 // Changes nothing on the volume without `repair` (a scratch index is made beside the index, and removed). An error:
-// it could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names and a wrong
-// index; what it cannot repair stays in the report.
+// it could not be checked. Repair puts bad bodies into quarantine, removes extents that nothing names, punches dead
+// ranges of packs (unless the next mount has to do it) and removes a wrong index; what it cannot repair stays in the report.
 Result<CheckReport> check_node(OfflineNode& node, const CheckOptions& options);
 
 }  // namespace kvcachefs

@@ -10,6 +10,7 @@
 #include "store/base/units.h"
 #include "store/check/body_check.h"
 #include "store/check/check.h"
+#include "store/check/dead_ranges.h"
 #include "store/check/object_paths.h"
 #include "store/check/recovered_index.h"
 #include "store/check/repair.h"
@@ -65,6 +66,7 @@ class NodeCheck {
     KVC_TRY(check_names());
     KVC_TRY(check_bodies());
     KVC_TRY(check_extent_files());
+    KVC_TRY(tell_dead_ranges());
     if (options_.repair) KVC_TRY(repair());
     KVC_TRY(tell_bad_bodies());
     recovered_.index.reset();
@@ -149,6 +151,7 @@ class NodeCheck {
     std::ranges::sort(bodies, {}, [](const BodyRef& body) { return std::pair{body.place.extent, body.place.offset}; });
     check_overlaps(bodies);
     KVC_TRY(check_pack_headers(bodies));
+    KVC_TRY(check_dead_ranges(bodies));
     bodies_.start([&](BadBody bad) { bad_.push_back(std::move(bad)); });
     for (const BodyRef& body : bodies) {
       KVC_ASSIGN(const auto object, recovered_.index->find_object(body.object));
@@ -195,6 +198,35 @@ class NodeCheck {
       }
       found(fmt::format("{}: its header: {}", path, good.error().message), options_.repair);
     }
+    return {};
+  }
+
+  Status check_dead_ranges(const std::vector<BodyRef>& bodies) {
+    KVC_ASSIGN(dead_, find_dead_ranges(node_, bodies));
+    for (const PackWithDeadRanges& pack : dead_) report_.dead_range_bytes += pack.dead_bytes;
+    report_.packs_with_dead_ranges = dead_.size();
+    return {};
+  }
+
+  // No error: the next mount that follows an unclean end gives them back. Nor is it told where that cannot be.
+  Status tell_dead_ranges() {
+    if (dead_.empty() || !node_.volume->features().punch_hole) return {};
+    std::string what = fmt::format("{} packs hold {} that no record names", dead_.size(), format_size(report_.dead_range_bytes));
+    if (recovered_.unclean) {  // what gave them up is not synced: after a power loss it may be named again
+      what += "; the next mount gives it back";
+    } else if (history_damaged_) {
+      what += "; kept, because damaged journals may have named it";
+    } else if (options_.repair) {
+      uint64_t bytes = 0;
+      for (const PackWithDeadRanges& pack : dead_) {
+        KVC_ASSIGN(const uint64_t came_back, give_back(node_, pack));
+        bytes += came_back;
+      }
+      what += fmt::format("; {} given back", format_size(bytes));
+    } else {
+      what += "; --repair gives it back";
+    }
+    report_.notes.push_back(std::move(what));
     return {};
   }
 
@@ -274,6 +306,7 @@ class NodeCheck {
   RecoveredIndex recovered_;
   std::vector<BadBody> bad_;
   std::vector<OrphanExtent> orphans_;
+  std::vector<PackWithDeadRanges> dead_;
   bool history_damaged_ = false;
   bool index_wrong_ = false;
 };

@@ -78,6 +78,20 @@ class Check : public ::testing::Test {
     file.put(static_cast<char>(byte ^ 0x10));
   }
 
+  // What has no byte that is not 0.
+  static void fill_holes(const fs::path& path) {
+    std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+    const std::string filling(kBlockBytes, 'x');
+    for (uintmax_t at = 0; at + kBlockBytes <= fs::file_size(path); at += kBlockBytes) {
+      std::string block(kBlockBytes, 0);
+      file.seekg(static_cast<std::streamoff>(at));
+      file.read(block.data(), static_cast<std::streamsize>(block.size()));
+      if (block.find_first_not_of('\0') != std::string::npos) continue;
+      file.seekp(static_cast<std::streamoff>(at));
+      file.write(filling.data(), static_cast<std::streamsize>(filling.size()));
+    }
+  }
+
   TestStore store_;
 };
 
@@ -190,6 +204,32 @@ TEST_F(Check, ExtentsThatNothingNamesAreRemoved) {
   EXPECT_FALSE(fs::exists(orphan));
   expect_clean();
   store_.mount();
+}
+
+// As a daemon leaves it that dies between giving a range up and punching it: here the bytes are put back by hand.
+TEST_F(Check, DeadRangesOfAPackAreToldAndGivenBack) {
+  const auto pack = files(".pack").front();
+  const uint64_t full = store_.allocated_bytes();
+  for (int i : {0, 3, 4}) ASSERT_TRUE(store_.unlink(packed(i)));
+  store_.unmount();
+  const uint64_t needed = store_.allocated_bytes();
+  ASSERT_LT(needed, full - 3 * (kPackedBytes - 5000));
+  fs::resize_file(pack, fs::file_size(pack) + 100'000);  // a hole, not dead
+  EXPECT_EQ(check().packs_with_dead_ranges, 0u);
+  fill_holes(pack);
+  const CheckReport found = check();
+  EXPECT_TRUE(found.findings.empty());
+  EXPECT_EQ(found.packs_with_dead_ranges, 1u);
+  EXPECT_GT(found.dead_range_bytes, 3 * kPackedBytes);
+  ASSERT_EQ(found.notes.size(), 1u);
+  EXPECT_NE(found.notes.front().find("--repair gives it back"), std::string::npos) << found.notes.front();
+  EXPECT_GT(store_.allocated_bytes(), needed + 3 * kPackedBytes);  // looking changes nothing
+  EXPECT_EQ(check(true).errors_left(), 0u);
+  EXPECT_LE(store_.allocated_bytes(), needed + 20 * kKiB);
+  EXPECT_EQ(check().packs_with_dead_ranges, 0u);
+  expect_clean();
+  store_.mount();
+  for (int i : {1, 2, 5, 6, 7}) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
 }
 
 TEST_F(Check, ADamagedPackHeaderIsWrittenAnew) {

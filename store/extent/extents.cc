@@ -122,7 +122,11 @@ void Extents::forget(ExtentId id) {
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
   forget(id);
-  return volume_->remove_file(extent_path(identity_.node, id, kind));
+  const std::string path = extent_path(identity_.node, id, kind);
+  KVC_TRY(volume_->remove_file(path));
+  std::lock_guard lock(mutex_);
+  removed_from_.insert(parent_of(path));
+  return {};
 }
 
 void Extents::note_unsynced(ExtentId id, FilePtr file) {
@@ -135,6 +139,8 @@ Status Extents::sync_all() {
   std::vector<std::string> directories;
   {
     std::lock_guard lock(mutex_);
+    unsynced_directories_.merge(removed_from_);
+    removed_from_.clear();
     files.assign(unsynced_.begin(), unsynced_.end());
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_.clear();

@@ -46,6 +46,7 @@ class Extents {
   Result<FilePtr> open_buffered(ExtentId id, PlaceKind kind);
   // A pack extent, writable, for giving ranges back. Not from the cache.
   Result<FilePtr> open_for_punch(ExtentId id);
+  // The directory is noted for sync_all(): until then, power loss may bring the file back.
   Status remove(ExtentId id, PlaceKind kind);
   void forget(ExtentId id);
 
@@ -78,6 +79,7 @@ class Extents {
   std::unordered_map<ExtentId, FilePtr> unsynced_;
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made
+  std::unordered_set<std::string> removed_from_;          // ... or removed: nobody waits for that
 };
 
 }  // namespace kvcachefs

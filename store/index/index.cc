@@ -80,7 +80,17 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   }
   state_ = committed.state;
   committed_ = state_.position;
-  return read_epochs();
+  KVC_TRY(read_epochs());
+  return read_leftovers();
+}
+
+Status LmdbIndex::read_leftovers() {
+  Bytes value;
+  KVC_ASSIGN(const bool told, env_->get(Table::kMeta, kLeftoversKey, value));
+  if (!told) return {};
+  auto row = decode_leftovers_row(value);  // of another program perhaps: a hint that is not understood is none
+  if (row && row->position == committed_) leftovers_ = std::move(row->leftovers);
+  return {};
 }
 
 Status LmdbIndex::read_epochs() {

@@ -47,6 +47,21 @@ struct FreedPlace {
   Place place;
 };
 
+// What is left to give back and what no record tells: which extents of earlier lives were looked through, which of those
+// without a record still lie there. Kept in the transaction of the position that it belongs to, and no longer than that: lost
+// with the index, and when a program that does not know it committed since.
+struct Leftovers {
+  uint32_t swept_epoch = 0;  // of it and the epochs before it no extent is without a record, but for `extents`
+  bool in_packs = false;     // packs may hold blocks that no record names
+  struct Extent {
+    ExtentId id;
+    PlaceKind kind = PlaceKind::kNone;
+    bool operator==(const Extent&) const = default;
+  };
+  std::vector<Extent> extents;
+  bool operator==(const Leftovers&) const = default;
+};
+
 struct IndexTotals {
   uint64_t objects = 0, directories = 0;
   uint64_t inline_bodies = 0, packed_bodies = 0, solo_bodies = 0, raw_bodies = 0, quarantined = 0;
@@ -92,9 +107,9 @@ class Index {
   virtual Result<bool> is_empty(ObjectId directory) const = 0;
   virtual Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const = 0;
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
-  // True once a read or commit found LMDB damaged: the owner should rebuild.
   // Reads what is looked up into memory, as far as it is small, and keeps it there. Blocks; a hint.
   virtual void keep_in_memory() const = 0;
+  // True once a read or commit found LMDB damaged: the owner should rebuild.
   virtual bool damaged() const = 0;
 
   // Applies one journaled batch to the overlay: names, nlink counts (of files and of parent directories), objects that lost
@@ -110,6 +125,10 @@ class Index {
   // overlay keeps it and a later commit tries again.
   virtual Status commit() = 0;
   virtual uint64_t overlay_rows() const = 0;
+  // As it was committed with position(); none if nobody told, or not since. To be told before a commit(), which writes what
+  // was told last, by the thread that commits.
+  virtual std::optional<Leftovers> leftovers() const = 0;
+  virtual void set_leftovers(Leftovers leftovers) = 0;
 
   // Bulk load of a checkpoint into a fresh index: records arrive in checkpoint order (objects by id, names by (parent,
   // cookie, name), successors by id); much faster than apply(). finish_load commits everything with the position.

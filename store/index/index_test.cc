@@ -85,6 +85,52 @@ TEST_F(IndexTest, HighsOutliveTheirObjectsAndTheProcess) {
   EXPECT_EQ(index_->highest_extent(1), 7u);
 }
 
+TEST_F(IndexTest, LeftoversAreThoseOfTheCommitTheyCameWith) {
+  ASSERT_TRUE(index_->commit());
+  reopen();
+  EXPECT_FALSE(index_->leftovers());
+  const Leftovers told{7, true, {{{2, 5}, PlaceKind::kSolo}, {{6, uint64_t{1} << 40}, PlaceKind::kPacked}}};
+  index_->set_leftovers(told);
+  reopen();
+  EXPECT_FALSE(index_->leftovers()) << "was not committed";
+  index_->set_leftovers(told);
+  apply({PutRecord{make_file(id(5), packed(1, 0))}});
+  ASSERT_TRUE(index_->commit());
+  reopen();
+  EXPECT_EQ(index_->leftovers(), told);
+  apply({PutRecord{make_file(id(6), packed(2, 0))}});
+  ASSERT_TRUE(index_->commit());  // goes along without being told again
+  reopen();
+  EXPECT_EQ(index_->leftovers(), told);
+  ASSERT_TRUE(index_->close_clean());
+  reopen();
+  EXPECT_EQ(index_->leftovers(), told);
+}
+
+// By a program that knows nothing of them: since then anything may have been left.
+TEST_F(IndexTest, LeftoversOfAnotherPositionAreVoid) {
+  index_->set_leftovers({7, false, {}});
+  ASSERT_TRUE(index_->commit());
+  index_.reset();
+  {
+    auto env = LmdbEnv::open(path(), LmdbEnv::Open::kExisting, kMapBytes);
+    ASSERT_TRUE(env) << env.error().message;
+    Bytes value;
+    ASSERT_TRUE((*env)->get(Table::kMeta, kStateKey, value));
+    auto state = decode_state_row(value);
+    ASSERT_TRUE(state);
+    state->state.position.offset += 10;
+    value.clear();
+    encode_row(*state, value);
+    auto writer = (*env)->begin_write();
+    ASSERT_TRUE(writer);
+    ASSERT_TRUE(writer->put(Table::kMeta, kStateKey, value));
+    ASSERT_TRUE(writer->commit());
+  }
+  reopen();
+  EXPECT_FALSE(index_->leftovers());
+}
+
 // Of the mapping of a file, as the kernel counts it.
 uint64_t locked_bytes(const std::string& path) {
   std::ifstream maps("/proc/self/smaps");

@@ -364,6 +364,10 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
   std::ranges::sort(ids);
   for (const ObjectId id : ids) KVC_TRY(write(Table::kSuccessors, object_key(id), rows.successors.at(id).get()));
   for (const auto& [epoch, highs] : rows.epochs) KVC_TRY(write(Table::kMeta, epoch_key(epoch), &highs));
+  if (leftovers_) {
+    const CommittedLeftovers leftovers{state.position, *leftovers_};
+    KVC_TRY(write(Table::kMeta, kLeftoversKey, &leftovers));
+  }
   const CommittedState committed{state, false};
   return write(Table::kMeta, kStateKey, &committed);
 }

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ class LmdbIndex final : public Index, private RowSource {
   void freeze() override;
   Status commit() override;
   uint64_t overlay_rows() const override;
+  std::optional<Leftovers> leftovers() const override { return leftovers_; }
+  void set_leftovers(Leftovers leftovers) override { leftovers_ = std::move(leftovers); }
 
   Status begin_load() override;
   Status load(Record&& record) override;
@@ -66,6 +69,7 @@ class LmdbIndex final : public Index, private RowSource {
   Status open_existing(const IndexIdentity& identity, uint64_t map_bytes);
   Status create(const IndexIdentity& identity, uint64_t map_bytes);
   Status read_epochs();
+  Status read_leftovers();
 
   // RowSource: everything applied so far.
   Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;
@@ -108,6 +112,7 @@ class LmdbIndex final : public Index, private RowSource {
 
   // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
   std::mutex commit_mutex_;
+  std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
   mutable std::shared_mutex overlay_mutex_;  // memory work only
   bool closed_cleanly_ = false;              // fixed by open()
   // All below is guarded by overlay_mutex_. The layers, newest first:

@@ -102,6 +102,7 @@ IndexTotals decode_totals(ByteReader& in) {
 const ByteSpan kIdentityKey = as_bytes("identity");
 const ByteSpan kStateKey = as_bytes("state");
 const ByteSpan kEpochKeyPrefix = as_bytes("epoch");
+const ByteSpan kLeftoversKey = as_bytes("leftovers");
 
 uint64_t name_cookie(std::string_view name) {
   // 63 bits, because off_t is signed; 0 to 2 belong to the readers of directories, the last ones to "no more".
@@ -224,6 +225,21 @@ void encode_row(const IndexIdentity& row, Bytes& out) {
   writer.text(row.node);
 }
 
+void encode_row(const CommittedLeftovers& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u32(row.position.epoch);
+  writer.u64(row.position.seq);
+  writer.u64(row.position.offset);
+  writer.u8(row.leftovers.in_packs ? 1 : 0);
+  writer.varint(row.leftovers.swept_epoch);
+  writer.varint(row.leftovers.extents.size());
+  for (const Leftovers::Extent& extent : row.leftovers.extents) {
+    writer.varint(extent.id.epoch);
+    writer.varint(extent.id.seq);
+    writer.u8(static_cast<uint8_t>(extent.kind));
+  }
+}
+
 Result<NameRow> decode_name_row(NameKey key, ByteSpan value) {
   NameRow row;
   ByteReader in(value);
@@ -293,6 +309,25 @@ Result<CommittedState> decode_state_row(ByteSpan value) {
   row.state.stamp.value = in.u64();
   row.state.totals = decode_totals(in);
   if (!in.ok() || !in.at_end()) return bad_row("the row of its state");
+  return row;
+}
+
+Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value) {
+  ByteReader in(value);
+  CommittedLeftovers row;
+  row.position.epoch = in.u32();
+  row.position.seq = in.u64();
+  row.position.offset = in.u64();
+  row.leftovers.in_packs = in.u8() != 0;
+  row.leftovers.swept_epoch = static_cast<uint32_t>(in.varint());
+  for (uint64_t left = in.varint(); left > 0 && in.ok(); --left) {
+    Leftovers::Extent extent;
+    extent.id.epoch = static_cast<uint32_t>(in.varint());
+    extent.id.seq = in.varint();
+    extent.kind = static_cast<PlaceKind>(in.u8());
+    row.leftovers.extents.push_back(extent);
+  }
+  if (!in.ok() || !in.at_end()) return bad_row("the row of leftovers");
   return row;
 }
 

@@ -8,7 +8,7 @@
 //   objects     id                     -> names and subdirectories that count into nlink, object as in the journal
 //   extents     epoch (4) seq (8)      -> usage
 //   successors  id                     -> record as in the journal
-//   meta        "identity", "state", "epoch" epoch (4)
+//   meta        "identity", "state", "epoch" epoch (4), "leftovers" (void unless its position is that of "state")
 // The environment adds a checksum to every value (lmdb_env.h).
 #pragma once
 
@@ -62,6 +62,11 @@ struct CommittedState {
   bool loading = false;  // a bulk load has not reached its end: the tables are of no use
 };
 
+struct CommittedLeftovers {
+  JournalPosition position;
+  Leftovers leftovers;
+};
+
 // Tests narrow cookies to make names collide; the default is all of the hash. Not thread-safe.
 void set_cookie_mask_for_tests(uint64_t mask);
 
@@ -73,6 +78,7 @@ KeyBytes epoch_key(uint32_t epoch);
 extern const ByteSpan kIdentityKey;
 extern const ByteSpan kStateKey;
 extern const ByteSpan kEpochKeyPrefix;
+extern const ByteSpan kLeftoversKey;
 
 // From keys that a scan met; kCorrupt if they are not of that form.
 Result<NameKey> parse_name_key(ByteSpan key);
@@ -87,6 +93,7 @@ void encode_row(const SuccessorsRecord& row, Bytes& out);
 void encode_row(const EpochHighs& row, Bytes& out);
 void encode_row(const CommittedState& row, Bytes& out);
 void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
+void encode_row(const CommittedLeftovers& row, Bytes& out);
 
 // kCorrupt if the bytes are not what encode_row() makes or contradict the key.
 Result<NameRow> decode_name_row(NameKey key, ByteSpan value);
@@ -96,5 +103,6 @@ Result<ExtentUsage> decode_extent_row(ByteSpan value);
 Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value);
 Result<EpochHighs> decode_epoch_row(ByteSpan value);
 Result<CommittedState> decode_state_row(ByteSpan value);
+Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value);
 
 }  // namespace kvcachefs

@@ -196,7 +196,7 @@ Status Rig::drain() {
   return wait<void>([&](auto done) { store_->drain(true, std::move(done)); });
 }
 
-Result<std::string> Rig::read_handle(const HandlePtr& handle) {
+Result<std::string> Rig::read(const HandlePtr& handle) {
   std::string content;
   while (true) {
     KVC_ASSIGN(const ReadReply reply, wait<ReadReply>([&](auto done) {
@@ -211,7 +211,7 @@ Result<Content> Rig::read(const std::string& path) {
   auto handle = open(path, {});
   if (!handle && handle.error().code == Code::kNotFound) return Content();
   if (!handle) return std::unexpected(std::move(handle).error());
-  KVC_ASSIGN(std::string content, read_handle(*handle));
+  KVC_ASSIGN(std::string content, read(*handle));
   return Content(std::move(content));
 }
 

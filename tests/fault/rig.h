@@ -67,6 +67,7 @@ class Rig {
   Status sync_directory();
   Status drain();
   Result<Content> read(const std::string& path);
+  Result<std::string> read(const HandlePtr& handle);
   Result<Tree> tree();  // every regular file, read whole
   void settle(int rounds = 200);  // background work until there is none
   void pass_time(int64_t ns);
@@ -76,7 +77,6 @@ class Rig {
   Result<ObjectId> resolve(const std::string& path);
   Result<std::pair<ObjectId, std::string>> parent_of(const std::string& path);
   Status add_to_tree(ObjectId directory, const std::string& path, Tree& tree);
-  Result<std::string> read_handle(const HandlePtr& handle);
   template <class T, class Call>
   Result<T> wait(Call call);
 

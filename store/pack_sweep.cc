@@ -1,0 +1,125 @@
+#include "store/pack_sweep.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+#include <fmt/format.h>
+
+#include "store/base/kill_point.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kStatsAtOnce = 256;
+constexpr size_t kPunchesAtOnce = 512;
+constexpr uint64_t kRangesAtOnce = 512 * 1024;  // 8 MiB of RAM; more packs take another scan
+}  // namespace
+
+PackSweep::PackSweep(Extents& extents, const Index& index, InHand in_hand)
+    : extents_(extents), index_(index), in_hand_(std::move(in_hand)) {}
+
+std::string PackSweep::path_of(ExtentId id) const {
+  return extent_path(extents_.identity().node, id, PlaceKind::kPacked);
+}
+
+Result<bool> PackSweep::step() {
+  Status status;
+  if (!listed_)
+    status = list_packs();
+  else if (!unmeasured_.empty())
+    status = measure_some();
+  else if (!gaps_.empty())
+    status = punch_some();
+  else if (!surplus_.empty())
+    status = find_gaps();
+  else
+    return false;
+  if (!status) return std::unexpected(std::move(status).error());
+  return true;
+}
+
+Status PackSweep::list_packs() {
+  unmeasured_.clear();
+  KVC_TRY(index_.scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+    if (usage.kind == PlaceKind::kPacked && id.epoch < extents_.identity().epoch)
+      unmeasured_.push_back({id, usage.bodies, usage.live_bytes});
+    return true;
+  }));
+  listed_ = true;
+  return {};
+}
+
+Status PackSweep::measure_some() {
+  for (size_t i = 0; i < kStatsAtOnce && !unmeasured_.empty(); ++i) {
+    Pack pack = unmeasured_.back();
+    unmeasured_.pop_back();
+    auto info = extents_.volume().info(path_of(pack.id));
+    if (!info && info.error().code == Code::kNotFound) continue;
+    if (!info) return std::unexpected(std::move(info).error());
+    pack.file_bytes = info->size_bytes;
+    pack.allocated_bytes = info->allocated_bytes;
+    if (pack_surplus_bytes(pack.allocated_bytes, pack.live_bytes, pack.bodies) > 0) surplus_.push_back(pack);
+  }
+  return {};
+}
+
+// Of as many packs as one scan can take. What is live in the committed state, or in somebody's hand at this moment, is all
+// that can be asked for later.
+Status PackSweep::find_gaps() {
+  std::unordered_map<ExtentId, std::vector<ByteRange>> taken;
+  std::vector<Pack> packs;
+  uint64_t ranges = 0;
+  while (!surplus_.empty() && (packs.empty() || ranges + surplus_.back().bodies <= kRangesAtOnce)) {
+    ranges += surplus_.back().bodies;
+    taken[surplus_.back().id].reserve(surplus_.back().bodies);
+    packs.push_back(surplus_.back());
+    surplus_.pop_back();
+  }
+  auto take = [&](ExtentId id, ByteRange range) {
+    if (auto pack = taken.find(id); pack != taken.end()) pack->second.push_back(range);
+  };
+  std::unordered_map<ExtentId, uint64_t> live_bytes;
+  KVC_TRY(index_.scan_objects([&](ObjectRecord&& row) {
+    const Place& place = row.body.place;
+    if (place.kind != PlaceKind::kPacked || !taken.contains(place.extent)) return true;
+    const uint64_t end = place.offset + align_up(place.length, kBlockBytes);
+    live_bytes[place.extent] += end - place.offset;
+    take(place.extent, {place.offset, end});
+    return true;
+  }));
+  in_hand_(take);
+  for (const Pack& pack : packs) {
+    KVC_ASSIGN(const auto usage, index_.find_extent(pack.id));
+    if (!usage) continue;  // all of it died: it goes as a whole
+    if (live_bytes[pack.id] < usage->live_bytes)
+      return fail(Code::kCorrupt, fmt::format("index: {} has {} live bytes, its objects {}", path_of(pack.id),
+                                              usage->live_bytes, live_bytes[pack.id]));
+    gaps_.push_back({pack, gaps_in_pack(std::move(taken[pack.id]), align_up(pack.file_bytes, kBlockBytes))});
+  }
+  return {};
+}
+
+Status PackSweep::punch_some() {
+  Gaps& gaps = gaps_.back();  // of one pack, to its end if it has not many
+  auto file = extents_.open_for_punch(gaps.pack.id);
+  if (!file && file.error().code == Code::kNotFound) {
+    gaps_.pop_back();
+    return {};
+  }
+  if (!file) return std::unexpected(std::move(file).error());
+  for (size_t i = 0; i < kPunchesAtOnce && !gaps.ranges.empty(); ++i) {
+    const ByteRange range = gaps.ranges.back();
+    KVC_TRY((*file)->punch(range.begin, range.end - range.begin));
+    kill_point("leftover-punched");
+    gaps.ranges.pop_back();
+    ++ranges_;
+  }
+  if (!gaps.ranges.empty()) return {};
+  if (auto info = (*file)->info()) bytes_ += gaps.pack.allocated_bytes - std::min(gaps.pack.allocated_bytes, info->allocated_bytes);
+  ++packs_swept_;
+  gaps_.pop_back();
+  return {};
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,173 @@
+// What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed
+// any more, and dead ranges of packs. Looked for by the keeper after a start that was not clean, and remembered in the index
+// for as long as it is not done.
+#include <cstdlib>
+
+#include <fmt/format.h>
+
+#include "store/base/kill_point.h"
+#include "store/base/log.h"
+#include "store/pack_sweep.h"
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// Of a file name of an extents directory; none if it is another file's.
+std::optional<std::pair<uint64_t, PlaceKind>> parse_extent_name(const std::string& name) {
+  char* end = nullptr;
+  const uint64_t seq = std::strtoull(name.c_str(), &end, 10);
+  if (end == name.c_str()) return std::nullopt;
+  const std::string_view suffix(end);
+  if (suffix == ".pack") return std::pair(seq, PlaceKind::kPacked);
+  if (suffix == ".solo") return std::pair(seq, PlaceKind::kSolo);
+  if (suffix == ".raw") return std::pair(seq, PlaceKind::kRaw);
+  return std::nullopt;
+}
+
+}  // namespace
+
+// --- remembering ---
+
+void StoreImpl::take_leftovers() {
+  const auto left = index_->leftovers();
+  if (!left) return;
+  swept_epoch_ = left->swept_epoch;
+  left_behind_ = left->extents;
+  sweep_due_ = !left_behind_.empty();
+  packs_unswept_ = left->in_packs;
+}
+
+// Before each commit of the index: from then on replay does not tell of what the commit holds. Extents of epochs that are to be
+// listed anyway need not be named.
+void StoreImpl::note_leftovers(std::span<const FreedPlace> dead) {
+  constexpr size_t kMostExtents = 32 * 1024;  // then their epochs are listed
+  leftovers_changed_ = false;
+  Leftovers left;
+  left.swept_epoch = swept_epoch_;
+  left.in_packs = packs_unswept_;
+  std::unordered_map<ExtentId, PlaceKind> given_up;
+  auto add = [&](const Place& place) {
+    left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
+    if (place.extent.valid() && place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
+  };
+  for (const FreedPlace& freed : dead) add(freed.place);
+  {
+    std::lock_guard lock(keeper_mutex_);
+    for (const FreedPlace& freed : freed_) add(freed.place);
+    left.in_packs |= unpunched_bytes_ > 0;
+  }
+  for (const Leftovers::Extent& extent : left_behind_) given_up.emplace(extent.id, extent.kind);
+  uint32_t oldest = UINT32_MAX;
+  for (const auto& [extent, kind] : given_up) {
+    if (auto usage = index_->find_extent(extent); usage && *usage) continue;  // a pack: it goes with its last body
+    left.extents.push_back({extent, kind});
+    oldest = std::min(oldest, extent.epoch);
+  }
+  if (left.extents.size() > kMostExtents) {
+    left.extents.clear();
+    left.swept_epoch = std::min(swept_epoch_, oldest - 1);
+  }
+  index_->set_leftovers(std::move(left));
+}
+
+// --- extents ---
+
+// Adds the extents of epochs (swept_epoch_, this one) that no record names. False if not all could be listed.
+bool StoreImpl::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless) {
+  bool all = true;
+  auto list = [&](const std::string& path) {
+    auto entries = volume_->list(path);
+    if (entries) return std::move(*entries);
+    if (entries.error().code != Code::kNotFound) {
+      log::warn("extents that a crash left: {}", entries.error().message);
+      all = false;
+    }
+    return std::vector<DirectoryEntry>();
+  };
+  auto epochs = list_epochs(*volume_, identity_.node);
+  if (!epochs) {
+    log::warn("extents that a crash left: {}", epochs.error().message);
+    return false;
+  }
+  for (const uint32_t epoch : *epochs) {
+    if (epoch <= swept_epoch_ || epoch >= identity_.epoch) continue;
+    const std::string root = epoch_directory(identity_.node, epoch) + "/extents";
+    for (const DirectoryEntry& directory : list(root)) {
+      for (const DirectoryEntry& file : list(root + "/" + directory.name)) {
+        const auto name = parse_extent_name(file.name);
+        if (!name) continue;
+        const ExtentId extent{epoch, name->first};
+        auto usage = index_->find_extent(extent);
+        all &= usage.has_value();
+        if (usage && !*usage) nameless.emplace(extent, name->second);
+      }
+    }
+  }
+  return all;
+}
+
+// Removes extents of earlier epochs which no record names: written, but never journaled, or given up and not removed any more.
+// `list`: of all epochs that were not looked through before; a start that ended before it came here leaves those of the epoch
+// before it. Else of what the index remembers. `dead` is what this index point gives back.
+void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
+  std::unordered_map<ExtentId, PlaceKind> nameless;
+  const bool all = list && list_nameless(nameless);
+  for (const Leftovers::Extent& extent : left_behind_)
+    if (auto usage = index_->find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
+  if (!nameless.empty()) {
+    // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
+    // all that the index did not name above when it is through with one more request.
+    if (Status status = sync_point(); !status) return log::warn("extents that a crash left: {}", status.error().message);
+    std::lock_guard lock(keeper_mutex_);
+    for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
+    for (const FreedPlace& freed : freed_) nameless.erase(freed.place.extent);
+  }
+  left_behind_.clear();
+  for (const auto& [extent, kind] : nameless) {
+    const Status status = extents_->remove(extent, kind);
+    if (status) counters_.swept_files.fetch_add(1);
+    if (!status && status.error().code != Code::kNotFound) left_behind_.push_back({extent, kind});
+    kill_point("crashed-extent-removed");
+  }
+  // What could not be removed is remembered by name. The next commit of the index comes after a sync of the directories.
+  if (all) swept_epoch_ = identity_.epoch - 1;
+  leftovers_changed_ = true;
+}
+
+// --- ranges ---
+
+// A part of the work after each step of the keeper, so that it is never away for long. True while there is more.
+bool StoreImpl::sweep_packs() {
+  if (!packs_unswept_ || pack_sweep_over_ || judged_tail_ || sweep_due_) return false;
+  if (!volume_->features().punch_hole) return false;
+  if (!pack_sweep_) {
+    pack_sweep_ = std::make_unique<PackSweep>(*extents_, *index_, [this](const auto& take) {
+      std::lock_guard lock(keeper_mutex_);
+      for (const FreedPlace& freed : freed_)
+        take(freed.place.extent, {freed.place.offset, freed.place.offset + align_up(freed.place.length, kBlockBytes)});
+    });
+  }
+  constexpr int64_t kMostNsAtOnce = 50'000'000;
+  const int64_t started_ns = clock_.monotonic_ns();
+  auto more = pack_sweep_->step();
+  while (more && *more && clock_.monotonic_ns() - started_ns < kMostNsAtOnce) more = pack_sweep_->step();
+  if (more && *more) return true;
+  pack_sweep_over_ = true;
+  if (more) packs_unswept_ = false;
+  leftovers_changed_ = more.has_value();
+  if (!more && more.error().code != Code::kUnsupported)
+    log::warn("dead ranges that a crash left: {}", more.error().message);
+  if (pack_sweep_->ranges() > 0) {
+    log::info("gave back {} in {} ranges of {} packs, which a crash had left", format_size(pack_sweep_->bytes()),
+              pack_sweep_->ranges(), pack_sweep_->packs());
+    counters_.punched_ranges.fetch_add(pack_sweep_->ranges(), std::memory_order_relaxed);
+    counters_.reclaimed_bytes.fetch_add(pack_sweep_->bytes(), std::memory_order_relaxed);
+    refresh_space();
+  }
+  pack_sweep_.reset();
+  return false;
+}
+
+}  // namespace kvcachefs

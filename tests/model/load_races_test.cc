@@ -1,0 +1,151 @@
+// A body is replaced while it is being loaded: what arrives is of the body that was, and must not be taken for a part of the
+// one that is. One thread, a clock that stands still, reads that are held until they are let go: the same every time.
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "store/base/clock.h"
+#include "store/base/units.h"
+#include "store/store.h"
+#include "store/volume/fault_volume.h"
+#include "tests/model/await.h"
+#include "tests/model/holding_volume.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr size_t kBodyBytes = 3 * kUnitBytes - 5000;
+constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
+
+class LoadRaces : public ::testing::Test {
+ protected:
+  LoadRaces() {
+    const char* base = std::getenv("TMPDIR");
+    index_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-load-XXXXXX";
+    if (mkdtemp(index_.data()) == nullptr) std::abort();
+    StoreOptions options;
+    options.background = false;
+    options.node = "test";
+    options.index_directory = index_ + "/index";
+    options.memory_bytes = 64 * kMiB;
+    options.prefetch = false;  // what is read is what a reader asks for, and the rest of the body
+    auto store = open_store(volume_, options, clock_, "test");
+    if (!store) std::abort();
+    store_ = std::move(*store);
+  }
+  ~LoadRaces() override {
+    volume_->let_go();
+    EXPECT_TRUE(store_->close());
+    store_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(index_, ignored);
+  }
+
+  template <class T, class Call>
+  Result<T> wait(Call call) {
+    return await<T>(*store_, call, [] {});
+  }
+  void write_and_close(Handle* handle, const std::string& content) {
+    EXPECT_TRUE(wait<size_t>([&](auto done) { store_->write(handle, 0, std::as_bytes(std::span(content)), std::move(done)); }));
+    EXPECT_TRUE(wait<void>([&](auto done) { store_->flush(handle, std::move(done)); }));
+    store_->release(handle);
+  }
+  void put(const std::string& name, const std::string& content) {
+    auto made = store_->create(kRootId, "temporary", 0644, {.read = false, .write = true}, kCaller);
+    ASSERT_TRUE(made);
+    write_and_close(made->second, content);
+    EXPECT_TRUE(wait<void>([&](auto done) {
+      store_->rename(kRootId, "temporary", kRootId, name, RenameMode::kReplace, kCaller, std::move(done));
+    }));
+  }
+  // On the volume, and nothing of it in RAM but what a reader waits for.
+  void leave_ram() {
+    EXPECT_TRUE(wait<void>([&](auto done) { store_->drain(true, std::move(done)); }));
+    store_->drop_caches();
+  }
+  void pass_time() {
+    clock_.advance_ns(6'000'000'000);
+    for (int i = 0; i < 100; ++i) store_->pump();
+  }
+  Handle* open(const std::string& name, const OpenRequest& request) {
+    auto found = store_->lookup(kRootId, name, kCaller);
+    EXPECT_TRUE(found);
+    auto opened = store_->open(found->id, request, kCaller);
+    EXPECT_TRUE(opened) << opened.error().message;
+    return opened.value_or(nullptr);
+  }
+  // In place: the same object gets another body.
+  void overwrite(const std::string& name, const std::string& content) {
+    write_and_close(open(name, {.read = false, .write = true, .truncate = true}), content);
+  }
+
+  static std::string text_of(const ReadReply& reply) {
+    std::string text;
+    for (const iovec& piece : reply.pieces) text.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+    return text;
+  }
+  void read_begins(Handle* handle) {
+    store_->read(handle, 0, kUnitBytes, [this](Result<ReadReply> reply) {
+      first_unit_ = reply ? Result<std::string>(text_of(*reply)) : Result<std::string>(std::unexpected(reply.error()));
+    });
+  }
+  void expect_read(Handle* handle, const std::string& content) {
+    auto reply = wait<ReadReply>([&](auto done) { store_->read(handle, 0, kMiB, std::move(done)); });
+    ASSERT_TRUE(reply) << reply.error().message;
+    EXPECT_TRUE(text_of(*reply) == content) << "bytes of another body, '" << text_of(*reply)[kBodyBytes - 1] << "'";
+  }
+
+  std::string index_;
+  ManualClock clock_{1'700'000'000'000'000'000};
+  std::shared_ptr<HoldingVolume> volume_ = std::make_shared<HoldingVolume>(make_sim_volume());
+  std::unique_ptr<Store> store_;
+  std::optional<Result<std::string>> first_unit_;
+  const std::string old_ = std::string(kBodyBytes, 'o'), new_ = std::string(kBodyBytes, 'n');
+
+  // A reader asks for the first unit, and the rest of the body is loaded with it; the body is replaced and leaves RAM
+  // before any of that arrives.
+  Handle* replace_under_a_load() {
+    put("neighbour", std::string(kBodyBytes, 'x'));
+    put("f", old_);
+    leave_ram();
+    Handle* reader = open("f", {});
+    volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+    read_begins(reader);
+    EXPECT_FALSE(first_unit_);
+    volume_->wait_until_held([](const auto& held) { return !held.empty(); });
+    overwrite("f", new_);
+    leave_ram();
+    EXPECT_FALSE(first_unit_);
+    return reader;
+  }
+  void expect_the_new_body(Handle* reader) {
+    volume_->let_go();
+    for (int i = 0; i < 100 && !first_unit_; ++i) store_->pump();
+    ASSERT_TRUE(first_unit_);
+    ASSERT_TRUE(*first_unit_) << first_unit_->error().message;
+    EXPECT_TRUE(**first_unit_ == new_.substr(0, kUnitBytes)) << "bytes of the body before, '" << (**first_unit_)[0] << "'";
+    expect_read(reader, new_);
+    store_->drop_caches();
+    expect_read(reader, new_);
+    store_->release(reader);
+    EXPECT_EQ(store_->status().errors_checksum, 0u);
+    EXPECT_EQ(store_->status().objects_quarantined, 0u);
+  }
+};
+
+TEST_F(LoadRaces, WhatArrivesOfABodyThatWasReplacedIsDropped) { expect_the_new_body(replace_under_a_load()); }
+
+// What arrives are the zeros of a hole. They are looked at once more, and found to be nobody's fault.
+TEST_F(LoadRaces, ABodyThatWasReplacedAndGivenBackIsNotTakenForDamage) {
+  Handle* reader = replace_under_a_load();
+  pass_time();
+  ASSERT_GT(store_->status().reclaimed_bytes, 0u);
+  expect_the_new_body(reader);
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
