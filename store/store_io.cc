@@ -656,7 +656,10 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
     object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
   }
-  if (size_bytes == 0) object->write_error.reset();
+  if (size_bytes == 0) {
+    object->write_error.reset();
+    object->memory_file.reset();  // else it would be held with nothing in it
+  }
   if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
   content_changed(object);
