@@ -21,6 +21,7 @@ constexpr size_t kSize = 9 * kMiB + 1234;
 StoreOptions options(uint64_t memory_bytes = 256 * kMiB) {
   StoreOptions options;
   options.memory_bytes = memory_bytes;
+  options.memory_file_min_bytes = 4 * kMiB;
   options.pack_below_bytes = 32 * kMiB;  // nothing is passed through from the volume
   return options;
 }

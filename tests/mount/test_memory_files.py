@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.needs_daemon, pytest.mark.skipif(os.geteuid() != 0, re
 
 def make(new_mount, **options):
     """Packed on the volume, so that what is passed through can only be in RAM; of a size that is known by a first chunk."""
-    mount = new_mount({"pack_below": "32M", "memory": "256M", **options})
+    mount = new_mount({"pack_below": "32M", "memory": "256M", "memory_file_min": "4M", **options})
     features = mount.status()["features"]
     if features["passthrough"] is not True or (options.get("memory_file_min") != "0" and features["memory_files"] is not True):
         mount.stop()
