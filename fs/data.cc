@@ -37,7 +37,7 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
     file->fh |= kPassedThroughBit;
     file->direct_io = 0;
     file->keep_cache = 0;
-    driver.store->count_passthrough_open(object, how.direct);
+    driver.store->count_passthrough_open(object, how.direct, decision.in_memory);
   }
 #endif
   if (fuse_reply_open(request, file) == -ENOENT) {  // the caller was killed: no RELEASE will come

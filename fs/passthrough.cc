@@ -62,7 +62,7 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
     }
     if (state.passed > 0) {
       ++state.passed;
-      return {.backing_id = state.backing_id};
+      return {.backing_id = state.backing_id, .in_memory = state.in_memory};
     }
     // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well.
     if (write || state.others > 0) {
@@ -72,8 +72,10 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
     state.opening = true;
   }
   int32_t id = 0;
+  bool in_memory = false;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
   BackingFile file = store.backing_file(object);
+  in_memory = file.in_memory;
   if (file.descriptor >= 0) id = fuse_passthrough_open(request, file.descriptor);
   if (id < 0) id = 0;
 #else
@@ -89,8 +91,9 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
     return {};
   }
   state.backing_id = id;
+  state.in_memory = in_memory;
   state.passed = 1;
-  return {.backing_id = id};
+  return {.backing_id = id, .in_memory = in_memory};
 }
 
 void Passthrough::release(fuse_req* request, ObjectId node, bool passed_through) {

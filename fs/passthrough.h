@@ -1,4 +1,5 @@
-// FUSE passthrough: reads of a solo body go from the kernel straight to the extent file. The rules the kernel sets:
+// FUSE passthrough: reads of a solo body go from the kernel straight to the extent file, those of a big body in RAM to its
+// memory file. The rules the kernel sets:
 //  - one backing id per inode while it is open; every further read-only open carries the same one;
 //  - while a passthrough open lives, no cached or direct open of that inode: an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
@@ -37,6 +38,7 @@ class Passthrough {
   struct Decision {
     bool stale = false;      // answer ESTALE
     int32_t backing_id = 0;  // > 0: answer with it
+    bool in_memory = false;  // ... which is of a body in RAM
   };
   Decision open(fuse_req* request, ObjectId node, bool write, Store& store);
   // The end of an open that open() let in (also when its reply failed).
@@ -48,6 +50,7 @@ class Passthrough {
   struct Node {
     int32_t backing_id = 0;
     uint32_t passed = 0, others = 0;
+    bool in_memory = false;  // its backing file
     bool opening = false;  // somebody asks the kernel for a backing id
   };
   ObjectId give_alias(ObjectId node);

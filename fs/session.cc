@@ -94,7 +94,8 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   if (may && geteuid() == 0 && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
     driver.passthrough.enable(true);
-    driver.store->expect_passthrough();
+    if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
+      driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
   }
 #endif
   connection->max_write = kRequestBytes;

@@ -18,6 +18,7 @@ using Json = nlohmann::ordered_json;
 Json features_json(const Driver& driver, const StoreStatus& s) {
   return {{"fuse_library", fuse_pkgversion()},
           {"passthrough", driver.passthrough.enabled()},
+          {"memory_files", s.memory_files},
           {"fuse_io_uring", driver.fuse_io_uring},
           {"direct_io_mmap", driver.direct_io_mmap.load()},
           {"volume_io_uring", s.io_uring},
@@ -54,10 +55,13 @@ std::string status_json(Driver& driver) {
                      {"packed", s.objects_packed}, {"solo", s.objects_solo}, {"raw", s.objects_raw},
                      {"quarantined", s.objects_quarantined}, {"in_ram", s.objects_in_ram}, {"open_handles", s.open_handles}};
   json["memory"] = {{"limit_bytes", s.memory_limit_bytes}, {"used_bytes", s.memory_used_bytes},
-                    {"dirty_bytes", s.memory_dirty_bytes}, {"waiting_writes", s.waiting_writes}};
+                    {"dirty_bytes", s.memory_dirty_bytes}, {"file_bytes", s.memory_file_bytes},
+                    {"file_spare_bytes", s.memory_file_spare_bytes}, {"file_passed_bytes", s.memory_file_passed_bytes},
+                    {"waiting_writes", s.waiting_writes}};
   json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}};
   json["reads"] = {{"requests", s.read_requests}, {"bytes_from_ram", s.read_bytes_from_ram},
-                   {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens}, {"opens", s.opens}};
+                   {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens},
+                   {"memory_file_opens", s.memory_file_opens}, {"opens", s.opens}};
   json["prefetch"] = {{"read_bytes", s.prefetch_read_bytes}, {"used_bytes", s.prefetch_used_bytes},
                       {"wasted_bytes", s.prefetch_wasted_bytes}, {"late_bytes", s.prefetch_late_bytes}};
   json["writes"] = {{"requests", s.write_requests}, {"received_bytes", s.write_received_bytes},

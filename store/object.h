@@ -14,6 +14,7 @@
 
 #include "store/base/records.h"
 #include "store/base/result.h"
+#include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/prefetcher.h"
 #include "store/store.h"
@@ -25,7 +26,7 @@ namespace kvcachefs {
 // body (as far as that is valid), else zeros. A block may be smaller than the unit: what lies beyond is zeros.
 //
 // A block that somebody else holds too (a seal in progress, a reply on its way) is never written: writers clone it
-// first. So a snapshot of a body is a copy of its block pointers.
+// first; nor one of a memory file that was passed through. So a snapshot of a body is a copy of its block pointers.
 struct Unit {
   BlockPtr block;
   bool dirty = false;    // the block is newer than base and spill file
@@ -48,6 +49,9 @@ class Object {
   uint64_t size_bytes = 0;
   Body base;                      // as last journaled (or found in the index)
   uint64_t base_valid_bytes = 0;  // of the base: what truncation has not cut off since
+  MemoryFilePtr memory_file;      // its further units are blocks of this one; null: of the pool
+  uint64_t expected_bytes = 0;    // > 0: to be placed in a memory file for about so many
+  uint64_t size_key = 0;          // what bodies of its kind are known by (SizeGuess)
   std::vector<Unit> units;        // may be shorter than the body: missing ones have no block
   uint64_t content_version = 0;   // rises with every change of bytes or size
   uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty

@@ -87,7 +87,8 @@ struct OpenRequest {
 // For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
 struct BackingFile {
   int descriptor = -1;
-  std::shared_ptr<void> keep;  // keeps the descriptor open
+  std::shared_ptr<void> keep;  // keeps the descriptor open; let go of before the store ends
+  bool in_memory = false;      // a body in RAM: nothing of it is read from the volume
 };
 
 struct FileSystemSpace {
@@ -106,9 +107,11 @@ struct StoreStatus {
   uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0;
   uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
            objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
+  bool memory_files = false;
   uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
+  uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
   uint64_t probe_hits = 0, probe_misses = 0;
-  uint64_t opens = 0, passthrough_opens = 0;
+  uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
   uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
   uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0;
   uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
@@ -182,12 +185,14 @@ class Store {
   virtual void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) = 0;
   virtual Result<uint64_t> seek_data(Handle* handle, uint64_t offset) = 0;  // kNoData past the last
   virtual Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) = 0;
-  // The body as one whole, known good, immutable file, for passthrough; descriptor -1 if it is none.
+  // The body as one whole, known good, immutable file, for passthrough; descriptor -1 if it is none. What is written to the
+  // object afterwards goes elsewhere.
   virtual BackingFile backing_file(ObjectId id) = 0;
-  // The kernel takes backing files on this mount: bodies that have one are not read ahead into RAM. Set before use.
-  virtual void expect_passthrough() = 0;
-  // `direct`: with O_DIRECT.
-  virtual void count_passthrough_open(ObjectId id, bool direct) = 0;
+  // The kernel takes backing files on this mount: bodies that have one are not read ahead into RAM, and big ones in RAM lie
+  // in files of their own. Called before use. An error: there are no such files in RAM here; all else goes on.
+  virtual Status expect_passthrough() = 0;
+  // `direct`: with O_DIRECT. `in_memory`: as in BackingFile.
+  virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
 
   // --- the whole ---
   virtual FileSystemSpace space() = 0;

@@ -5,7 +5,8 @@
 //   store_seal.cc       RAM -> volume (lanes)                     store_versions.cc   several writers of one name
 //   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
 //   store_status.cc     space and counters                                            reclaim
-//   store_sweep.cc      what earlier lives left
+//   store_sweep.cc      what earlier lives left                   store_memory_files.cc  big bodies in RAM that can be
+//                                                                                     passed through
 //
 // Threads: two seal lanes (bulk: by flush_interval_ms and memory pressure; urgent: what somebody waits for), one
 // committer, one keeper, one resumer of requests that wait for memory. Each has a step function; with
@@ -38,11 +39,13 @@
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
+#include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/namespace.h"
 #include "store/object.h"
 #include "store/pack_sweep.h"
 #include "store/prefetcher.h"
+#include "store/size_guess.h"
 #include "store/space.h"
 #include "store/store.h"
 #include "store/volume/volume.h"
@@ -68,7 +71,7 @@ struct CommitRequest {
 };
 
 struct Counters {
-  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, read_requests{0},
+  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0}, read_requests{0},
       read_bytes_from_ram{0}, read_bytes_from_volume{0}, write_requests{0}, write_received_bytes{0},
       write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},
       checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, errors_checksum{0},
@@ -135,8 +138,8 @@ class StoreImpl final : public Store {
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
   FilePtr passable_file(ObjectId id);
-  void expect_passthrough() override { passes_through_ = true; }
-  void count_passthrough_open(ObjectId id, bool direct) override;
+  Status expect_passthrough() override;
+  void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
 
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
@@ -185,6 +188,7 @@ class StoreImpl final : public Store {
   Progress push_write(PendingWrite& pending);
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
+  static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
@@ -207,6 +211,8 @@ class StoreImpl final : public Store {
   // --- memory (store_load.cc) ---
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes);
+  // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
+  bool recover_memory(uint64_t bytes);
   uint64_t evict_clean(uint64_t bytes);
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void wait_for_memory(std::move_only_function<bool()> retry);
@@ -216,8 +222,10 @@ class StoreImpl final : public Store {
   void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
   struct LoadJob;
   struct LoadWaiter;
-  uint64_t make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, Reservation& memory,
-                     const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
+  struct LoadMemory;
+  bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
+                 const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
+  bool get_load_memory(LoadMemory& memory);
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
@@ -226,6 +234,24 @@ class StoreImpl final : public Store {
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
   Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index);
+
+  // --- big bodies in memory files (store_memory_files.cc) ---
+  // What a request lacks of a memory file, and what it was given.
+  struct FileRequest {
+    bool wanted = false;          // something is lacking:
+    uint64_t bytes = 0;           // ... a file for so many, or
+    MemoryFilePtr grows;          // ... pages for these units of this one
+    size_t first = 0, last = 0;
+    MemoryFilePtr fresh;          // got: a file
+    bool refused = false;         // got: there is none for this request
+  };
+  bool takes_memory_file(uint64_t size_bytes) const;
+  void expect_size(Object& object, uint64_t size_bytes);
+  static bool lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file);
+  bool get_file_memory(FileRequest& file);  // no lock held; false: no memory now
+  void drop_unused_file(const ObjectPtr& object);
+  static MemoryFilePtr whole_in_file(const Object& object);
+  MemoryFilePtr passable_memory_file(ObjectId id);
 
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
@@ -427,6 +453,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<MemoryPool> pool_;
+  std::unique_ptr<MemoryFiles> files_;
+  SizeGuess size_guess_;
   std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
   bool background_ = true;
@@ -436,7 +464,7 @@ class StoreImpl final : public Store {
 
   // Read by hot paths, changed by set_option.
   std::atomic<Durability> durability_{Durability::kNone};
-  std::atomic<uint64_t> pack_below_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
+  std::atomic<uint64_t> pack_below_bytes_{0}, memory_file_min_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
   mutable std::mutex options_mutex_;  // leaf
   StoreOptions options_;              // options_mutex_
 

@@ -57,6 +57,8 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     if (gone || live(id) != object) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
     if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
       object->units.clear();
+      object->memory_file.reset();
+      expect_size(*object, object->size_bytes);
       if (object->raw_unjournaled && !object->sealing) {
         remove_later(object->base.place.extent, PlaceKind::kRaw);
         object->base.place = {};
@@ -149,6 +151,7 @@ void StoreImpl::note_write_error(Object& object, const Error& error) {
 
 struct StoreImpl::WriteAttempt {
   Reservation memory;
+  FileRequest file;
   uint64_t memory_needed = 0;
   size_t load_first = 0, load_last = 0;
 };
@@ -170,13 +173,20 @@ struct StoreImpl::PendingWrite {
   }
 };
 
+// object.mutex held.
+bool StoreImpl::takes_new_block(Object& object, size_t index, uint64_t end) {
+  const Unit* unit = object.unit_or_null(index);
+  if (unit == nullptr || !unit->block) return true;
+  return end > unit->block->capacity_bytes() || unit->block->frozen() || !is_only_ours(unit->block);
+}
+
 // Pool memory that writing [begin, end) of a unit takes. object.mutex held.
 uint64_t StoreImpl::memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end) {
+  if (!takes_new_block(object, index, end)) return 0;
   const Unit* unit = object.unit_or_null(index);
-  if (unit == nullptr || !unit->block) return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
-  const uint32_t capacity = unit->block->capacity_bytes();
-  if (end <= capacity && is_only_ours(unit->block)) return 0;
-  return MemoryPool::block_bytes(std::max<uint64_t>(end, capacity));
+  if (unit != nullptr && unit->block) return MemoryPool::block_bytes(std::max<uint64_t>(end, unit->block->capacity_bytes()));
+  if (object.memory_file && object.memory_file->offers(index)) return 0;
+  return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
 }
 
 // Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit. object.mutex held; memory suffices.
@@ -184,9 +194,12 @@ void StoreImpl::place_piece(Object& object, size_t index, uint64_t begin, uint64
                             Reservation& memory) {
   if (object.units.size() <= index) object.units.resize(index + 1);
   Unit& unit = object.units[index];
-  if (memory_for_piece(object, index, begin, end) > 0) {
+  if (takes_new_block(object, index, end)) {
     const size_t old_bytes = unit.block ? unit.block->capacity_bytes() : 0;
-    BlockPtr block = memory.make_block(std::max<size_t>(end, old_bytes));
+    BlockPtr block;
+    if (!unit.block && object.memory_file) block = MemoryFile::make_block(object.memory_file, index);
+    if (unit.block) object.memory_file.reset();  // the clone lies elsewhere: the body is not whole in its file any more
+    if (!block) block = memory.make_block(std::max<size_t>(end, old_bytes));
     if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
     // Only what neither the old block nor this write fills must be cleared.
     if (begin > old_bytes) std::memset(block->data() + old_bytes, 0, begin - old_bytes);
@@ -214,6 +227,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (!reserve_space(object, new_size)) return Progress::kNeedsSpace;
 
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
+  if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
   uint64_t needed = 0;
   auto bounds = [&](size_t index) {
     const uint64_t unit_start = index * kUnitBytes;
@@ -264,6 +278,10 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
     }
     if (progress == Progress::kNeedsMemory) {
       pending.attempt.memory = Reservation();  // or its bytes would count twice
+      if (pending.attempt.file.wanted) {
+        if (get_file_memory(pending.attempt.file)) continue;
+        return progress;
+      }
       pending.attempt.memory = reserve_memory(pending.attempt.memory_needed);
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
@@ -298,6 +316,7 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
     }
     return pending->finish();
   }
+  drop_unused_file(pending->object);
   wait_for_memory([this, pending] {
     const Progress again = push_write(*pending);
     if (again == Progress::kNeedsMemory) return false;
@@ -512,6 +531,7 @@ void StoreImpl::empty_what_did_not_fit(const ObjectPtr& object, bool last_writer
   if (object->raw || object->sealing || object->size_bytes == 0) return;
   if (!last_writer && object->base_valid_bytes > 0) return;
   object->units.clear();
+  object->memory_file.reset();
   object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
   space_.release(std::exchange(object->reserved_bytes, 0));
   content_changed(object);
@@ -527,6 +547,8 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       handle->unflushed = false;
       --object->unflushed_handles;
       space_.hope();
+      if (object->size_key != 0) size_guess_.note(object->size_key, object->size_bytes);
+      size_guess_.note(SizeGuess::thread_key(handle->thread_id), object->size_bytes);
     }
     if (handle->request.write) {
       error = object->write_error;
@@ -567,6 +589,8 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   std::lock_guard lock(object->mutex);
   object->raw = made.file;
   object->units.clear();
+  object->memory_file.reset();
+  object->expected_bytes = 0;
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
   object->raw_unjournaled = true;
@@ -632,7 +656,11 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
     object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
   }
-  if (size_bytes == 0) object->write_error.reset();
+  if (size_bytes == 0) {
+    object->write_error.reset();
+    object->memory_file.reset();  // else it would be held with nothing in it
+  }
+  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
   content_changed(object);
   return {};

@@ -54,6 +54,7 @@ bool StoreImpl::keeper_step(bool force) {
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();
   end_lingering();
+  files_->settle();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;

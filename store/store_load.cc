@@ -26,8 +26,14 @@ Reservation StoreImpl::reserve_memory(uint64_t bytes) {
   while (true) {
     Reservation memory = pool_->try_reserve(bytes);
     if (memory.bytes() >= bytes) return memory;
-    if (evict_clean(std::max<uint64_t>(bytes, 4 * kMiB)) == 0) return {};
+    if (!recover_memory(bytes)) return {};
   }
+}
+
+bool StoreImpl::recover_memory(uint64_t bytes) {
+  if (files_->settle() > 0) return true;
+  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB)) > 0;
+  return files_->settle() > 0 || evicted;
 }
 
 void StoreImpl::note_clean(const ObjectPtr& object) {
@@ -66,10 +72,13 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       for (size_t index = 0; index < object->units.size(); ++index) {
         Unit& unit = object->units[index];
         if (!unit.block || unit.dirty || object->is_wanted(index)) continue;
+        // Who has it open by passthrough holds the memory as well: nothing would come back.
+        if (object->handles > 0 && unit.block->frozen()) continue;
         freed += unit.block->capacity_bytes();
         dropped.push_back(std::move(unit.block));
         unit.block.reset();
       }
+      if (!dropped.empty()) object->memory_file.reset();
     }
     if (!dropped.empty()) prefetcher_->left_ram(object->id);
     else wanted_ones.push_back(object);
@@ -79,7 +88,8 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   }
   for (const ObjectPtr& object : wanted_ones) {
     std::unique_lock lock(object->mutex);
-    const bool again = !object->wanted.empty();
+    const bool again = !object->wanted.empty() ||
+                       std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block && unit.block->frozen(); });
     lock.unlock();
     if (again) note_clean(object);
   }
@@ -98,7 +108,10 @@ void StoreImpl::trim_clean_objects() {
   }
 }
 
-void StoreImpl::drop_caches() { evict_clean(UINT64_MAX); }
+void StoreImpl::drop_caches() {
+  evict_clean(UINT64_MAX);
+  files_->settle();
+}
 
 void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
   {
@@ -134,9 +147,9 @@ bool StoreImpl::resume_waiting() {
 // --- loading ---
 
 // The jobs that read the missing ones among units [first, last); `waiter` also counts those in [first, wanted) that are
-// on their way already. `memory` suffices for what is not (else nothing is done and what it takes is returned).
-uint64_t StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, Reservation& memory,
-                              const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs) {
+// on their way already. False: `memory` does not suffice for what is not, and says what is lacking; nothing is done.
+bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
+                          const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs) {
   std::lock_guard lock(object->mutex);
   auto fresh = [&](size_t index) { return object->needs_load(index) && !object->loading.contains(index); };
   auto spilled_unit = [&](size_t index) {
@@ -150,10 +163,19 @@ uint64_t StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t want
   auto block_for = [&](size_t index) {
     return MemoryPool::block_bytes(std::max<uint64_t>(stored_bytes(index), unit_length(object->size_bytes, index)));
   };
-  uint64_t needed = 0;
+  auto none_here = [&] {
+    return object->loading.empty() && !object->memory_file && !object->spill &&
+           std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+  };
+  // A body that is read from its start on will probably come as a whole.
+  if (first == 0 && takes_memory_file(object->size_bytes) && none_here())
+    object->expected_bytes = object->size_bytes;
+  if (lacks_file_memory(*object, first, last, memory.file)) return false;
+  auto in_file = [&](size_t index) { return object->memory_file && object->memory_file->offers(index); };
+  memory.needed = 0;
   for (size_t index = first; index < last; ++index)
-    if (fresh(index)) needed += block_for(index);
-  if (needed > memory.bytes()) return needed;
+    if (fresh(index) && !in_file(index)) memory.needed += block_for(index);
+  if (memory.needed > memory.blocks.bytes()) return false;
   const size_t jobs_before = jobs.size();
   for (size_t index = first; index < last; ++index) {
     if (fresh(index)) {
@@ -177,7 +199,8 @@ uint64_t StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t want
       job.lengths.push_back(stored_bytes(index));
       job.checksums.push_back(spilled ? unit->spill_checksum
                                       : index < object->base.checksums.size() ? object->base.checksums[index] : 0);
-      job.blocks.push_back(memory.make_block(block_for(index)));
+      BlockPtr block = object->memory_file ? MemoryFile::make_block(object->memory_file, index) : nullptr;
+      job.blocks.push_back(block ? std::move(block) : memory.blocks.make_block(block_for(index)));
       object->loading[index];
     }
     if (index < wanted)
@@ -186,22 +209,29 @@ uint64_t StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t want
         loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
       }
   }
-  return 0;
+  return true;
+}
+
+bool StoreImpl::get_load_memory(LoadMemory& memory) {
+  memory.blocks = Reservation();  // or its bytes would count twice
+  if (memory.file.wanted) return get_file_memory(memory.file);
+  memory.blocks = reserve_memory(memory.needed);
+  return memory.blocks.bytes() > 0;
 }
 
 void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = std::move(done);
   std::vector<std::shared_ptr<LoadJob>> jobs;
-  Reservation memory;
-  while (const uint64_t needed = make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
-    memory = Reservation();
-    memory = reserve_memory(needed);
-    if (memory.bytes() > 0) continue;
+  LoadMemory memory;
+  while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
+    if (get_load_memory(memory)) continue;
+    memory.file.refused = true;
     if (last > wanted) {
       last = wanted;  // without reading ahead
       continue;
     }
+    drop_unused_file(object);
     // Somebody has to give memory back first.
     return wait_for_memory([this, object, first, wanted, waiter] {
       if (reserve_memory((wanted - first) * kUnitBytes).bytes() == 0) return false;
@@ -345,6 +375,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
         for (auto& waiting : loading->second) waiters.push_back(std::move(waiting));
         object.loading.erase(loading);
       }
+      if (!status) object.memory_file.reset();
       const bool current = job->spilled || object.base.version == job->base_version;
       if (!status || !current || !object.needs_load(index)) continue;
       if (object.units.size() <= index) object.units.resize(index + 1);

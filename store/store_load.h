@@ -26,6 +26,13 @@ struct StoreImpl::LoadJob {
   }
 };
 
+// What make_jobs() lacks, and what it was given.
+struct StoreImpl::LoadMemory {
+  Reservation blocks;
+  uint64_t needed = 0;  // for blocks of the pool
+  FileRequest file;
+};
+
 // Runs `done` when all the units it was given have been read, or with the first error.
 struct StoreImpl::LoadWaiter {
   std::atomic<size_t> open{1};  // one for who sets it up

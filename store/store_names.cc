@@ -93,6 +93,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
     if (gone) {
       prefetcher_->deleted(object->id);
       object->units.clear();
+      object->memory_file.reset();
       object->sealed_version = object->content_version;
       const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
       if (object->spill)
@@ -376,6 +377,12 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     content_changed(object);
   }
   object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  {
+    const uint64_t alike = size_guess_.of(object->origin.stem);
+    std::lock_guard lock(object->mutex);
+    object->size_key = object->origin.stem;
+    expect_size(*object, alike > 0 ? alike : size_guess_.of(SizeGuess::thread_key(caller.thread_id)));
+  }
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
   {
     std::unique_lock lock(names_mutex_);

@@ -92,6 +92,8 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(lock_->describe(holder));
   KVC_TRY(fill_in_options());
   pool_ = std::make_unique<MemoryPool>(options_.memory_bytes);
+  files_ = std::make_unique<MemoryFiles>(*pool_);
+  pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
   pool_->set_available_callback([this] {
     std::lock_guard waiting(waiting_mutex_);
     memory_came_back_ = true;
@@ -542,7 +544,7 @@ void StoreImpl::keeper_loop() {
     keeper_step(false);
     trim_clean_objects();
     // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
-    if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2) continue;
+    if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2 && !files_->wants_spares(warm_bytes() / 2)) continue;
     {
       std::lock_guard lock(warmer_mutex_);
       warmer_kicked_ = true;
@@ -564,7 +566,7 @@ void StoreImpl::warmer_loop() {
       warmer_kicked_ = false;
       if (stopping_) return;
     }
-    while (!stopping_ && pool_->prepare_ahead(warm_bytes())) {
+    while (!stopping_ && (files_->prepare_ahead(warm_bytes() / 2) || pool_->prepare_ahead(warm_bytes()))) {
     }
   }
 }

@@ -37,9 +37,10 @@ bool StoreImpl::prefetch_step() {
   bool any = false;
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
     const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
-    // Clean bodies can make room; dirty ones (reserved for the volume) cannot.
+    // Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped.
     const uint64_t dirty = std::min(space_.reserved_bytes(), used);
-    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, dirty));
+    const uint64_t held = dirty + files_->lingering_bytes();
+    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, held));
     for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
     for (const PlannedLoad& load : plan.loads) {
       waiting_bytes += prefetch_body(load.id, jobs);
@@ -120,12 +121,6 @@ uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJ
     forget_when_idle(object);
     return 0;
   }
-  Reservation memory = reserve_memory(missing);
-  if (memory.bytes() == 0) {
-    prefetcher_->skipped(id, SkipReason::kNoRoom);
-    forget_when_idle(object);
-    return 0;
-  }
   const int64_t started_ns = clock_.monotonic_ns();
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = [this, id, size, started_ns](Status status) {
@@ -133,7 +128,14 @@ uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJ
     const int64_t now = clock_.monotonic_ns();
     prefetcher_->loaded(id, size, now - started_ns, now);
   };
-  make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs);
+  LoadMemory memory;
+  while (!make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs)) {
+    if (get_load_memory(memory)) continue;
+    drop_unused_file(object);
+    prefetcher_->skipped(id, SkipReason::kNoRoom);
+    forget_when_idle(object);
+    return 0;
+  }
   waiter->finish_one({});
   return missing;
 }

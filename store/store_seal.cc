@@ -734,6 +734,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
     }
     std::vector<BlockPtr> dropped;
     std::lock_guard lock(object->mutex);
+    object->memory_file.reset();
     for (Piece& piece : pieces) {
       if (piece.index >= object->units.size()) continue;  // truncated meanwhile
       Unit& unit = object->units[piece.index];

@@ -56,12 +56,17 @@ StoreStatus StoreImpl::status() {
   status.memory_limit_bytes = pool_->limit_bytes();
   status.memory_used_bytes = pool_->used_bytes();
   status.memory_dirty_bytes = std::min(space_.reserved_bytes(), pool_->used_bytes());
+  status.memory_files = files_->started() && memory_file_min_bytes_ > 0;
+  status.memory_file_bytes = files_->file_bytes();
+  status.memory_file_spare_bytes = files_->spare_bytes();
+  status.memory_file_passed_bytes = files_->passed_bytes();
   status.waiting_writes = waiting_count_.load() + waiting_for_room_count_.load();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;
   status.probe_misses = c.probe_misses;
   status.opens = c.opens;
   status.passthrough_opens = c.passthrough_opens;
+  status.memory_file_opens = c.memory_file_opens;
   status.read_bytes_from_ram = c.read_bytes_from_ram;
   status.read_bytes_from_volume = c.read_bytes_from_volume;
   status.read_requests = c.read_requests;
@@ -123,6 +128,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
 void StoreImpl::apply_live_options() {
   durability_ = options_.durability;
   pack_below_bytes_ = options_.pack_below_bytes;
+  memory_file_min_bytes_ = options_.memory_file_min_bytes;
   inline_below_bytes_ = options_.inline_below_bytes;
   raw_above_bytes_ = options_.raw_above_bytes;
   flush_interval_ms_ = options_.flush_interval_ms;
@@ -151,14 +157,19 @@ FilePtr StoreImpl::passable_file(ObjectId id) {
 }
 
 BackingFile StoreImpl::backing_file(ObjectId id) {
+  if (MemoryFilePtr in_memory = passable_memory_file(id)) {
+    const int descriptor = in_memory->descriptor();
+    return {descriptor, std::move(in_memory), true};
+  }
   FilePtr file = passable_file(id);
   if (!file) return {};
   const int descriptor = file->descriptor();
-  return {descriptor, std::move(file)};
+  return {descriptor, std::move(file), false};
 }
 
-void StoreImpl::count_passthrough_open(ObjectId id, bool direct) {
-  if (direct) passed_direct_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory) {
+  if (in_memory) counters_.memory_file_opens.fetch_add(1, std::memory_order_relaxed);
+  if (direct && !in_memory) passed_direct_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
   if (ObjectPtr object = live(id)) {

@@ -142,6 +142,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
     std::lock_guard lock(fresh->mutex);
     mark_attributes_dirty(fresh);
     content_changed(fresh);
+    expect_size(*fresh, size_guess_.of(SizeGuess::thread_key(caller.thread_id)));
     fresh->awaiting_open = true;  // not finished before its maker has opened and written it
     fresh->unflushed_handles = 1;
   }

@@ -8,6 +8,8 @@
 #include <new>
 #include <utility>
 
+#include "store/memory/memory_file.h"
+
 namespace kvcachefs {
 
 namespace {
@@ -30,9 +32,15 @@ struct MemoryPool::Arena {
 };
 
 Block::~Block() {
-  pool_.give(data_, order_of(capacity_bytes_));
-  pool_.uncharge(capacity_bytes_);
+  if (file_) {
+    file_->give(data_);
+    return;
+  }
+  pool_->give(data_, order_of(capacity_bytes()));
+  pool_->uncharge(capacity_bytes());
 }
+
+bool Block::frozen() const { return file_ && file_->frozen(); }
 
 Reservation& Reservation::operator=(Reservation&& other) noexcept {
   if (this != &other) {
@@ -65,21 +73,42 @@ uint32_t MemoryPool::block_bytes(size_t bytes) {
   return static_cast<uint32_t>(std::min<size_t>(std::bit_ceil(std::max(bytes, kSmallest)), kMaxBlockBytes));
 }
 
-Reservation MemoryPool::try_reserve(uint64_t bytes) {
+bool MemoryPool::try_use(uint64_t bytes) {
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 2; ++attempt) {
     do {
       if (used + bytes > limit_bytes()) break;
-      if (used_bytes_.compare_exchange_weak(used, used + bytes)) {
-        prepare(used + bytes);
-        return Reservation(this, bytes);
-      }
+      if (used_bytes_.compare_exchange_weak(used, used + bytes)) return true;
     } while (true);
     // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
     refused_.store(true);
     used = used_bytes_.load();
   }
-  return {};
+  return false;
+}
+
+Reservation MemoryPool::try_reserve(uint64_t bytes) {
+  if (!try_use(bytes)) return {};
+  prepare();
+  return Reservation(this, bytes);
+}
+
+bool MemoryPool::try_charge(uint64_t bytes) {
+  file_used_bytes_.fetch_add(bytes);  // first: no arena is mapped for them meanwhile
+  if (try_use(bytes)) return true;
+  file_used_bytes_.fetch_sub(bytes);
+  return false;
+}
+
+void MemoryPool::uncharge_files(uint64_t bytes) {
+  file_used_bytes_.fetch_sub(bytes);
+  uncharge(bytes);
+}
+
+bool MemoryPool::make_room(uint64_t bytes) {
+  while (mapped_bytes() + bytes > limit_bytes())
+    if (!drop_free_arena() && !(give_spares_ && give_spares_(bytes))) return false;
+  return true;
 }
 
 Reservation MemoryPool::reserve_past_limit(uint64_t bytes) {
@@ -94,25 +123,48 @@ void MemoryPool::uncharge(uint64_t bytes) {
   if (refused_.load() && refused_.exchange(false) && available_) available_();
 }
 
-// Maps what `bytes` in use may take, here, where no lock is held: the kernel clears fresh pages at first touch, 2 MiB at a
-// time, and that must not happen under somebody's mutex. Arenas once mapped stay: they are the budget.
-void MemoryPool::prepare(uint64_t bytes) {
-  while (mapped_bytes() < bytes) {
-    auto arena = map_arena();
-    std::byte* base = arena->base;
-    std::lock_guard lock(mutex_);
-    auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
-                                  [](const std::byte* b, const auto& other) { return b < other->base; });
-    arena->state[0] = static_cast<uint8_t>(Arena::kFree | (kOrders - 1));
-    arenas_.insert(where, std::move(arena));
-    push_free(base, kOrders - 1);
+// Maps what is in use may take, here, where no lock is held: the kernel clears fresh pages at first touch, 2 MiB at a time,
+// and that must not happen under somebody's mutex. Arenas once mapped stay, until memory files want their memory.
+void MemoryPool::prepare() {
+  while (true) {
+    const uint64_t files = file_used_bytes_.load(), used = used_bytes_.load();
+    if (arena_bytes_.load() + files >= used) return;
+    if (mapped_bytes() + kArenaBytes > limit_bytes() && give_spares_) give_spares_(kArenaBytes);
+    add_arena();
   }
+}
+
+void MemoryPool::add_arena() {
+  auto arena = map_arena();
+  std::byte* base = arena->base;
+  std::lock_guard lock(mutex_);
+  auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
+                                [](const std::byte* b, const auto& other) { return b < other->base; });
+  arena->state[0] = static_cast<uint8_t>(Arena::kFree | (kOrders - 1));
+  arenas_.insert(where, std::move(arena));
+  push_free(base, kOrders - 1);
+}
+
+bool MemoryPool::drop_free_arena() {
+  std::byte* base = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    // Not those that are reserved.
+    if (free_[kOrders - 1] == nullptr || arena_bytes_.load() + file_used_bytes_.load() < used_bytes_.load() + kArenaBytes) return false;
+    base = reinterpret_cast<std::byte*>(free_[kOrders - 1]);
+    drop_free(base, kOrders - 1);
+    Arena* arena = arena_of(base);
+    std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
+    arena_bytes_.fetch_sub(kArenaBytes);
+  }
+  munmap(base, kArenaBytes);
+  return true;
 }
 
 bool MemoryPool::prepare_ahead(uint64_t ahead_bytes) {
   const uint64_t wanted = std::min(limit_bytes(), used_bytes() + ahead_bytes);
   if (mapped_bytes() + kArenaBytes > wanted) return false;
-  prepare(mapped_bytes() + 1);
+  add_arena();
   return true;
 }
 
@@ -141,7 +193,7 @@ std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena() {
   auto arena = std::make_unique<Arena>();
   arena->base = base;
   std::fill(std::begin(arena->state), std::end(arena->state), Arena::kNoBlock);
-  mapped_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
+  arena_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
   return arena;
 }
 
@@ -173,7 +225,7 @@ std::byte* MemoryPool::take(int order) {
   };
   while (!look()) {  // fragmentation: the bytes are there, but not in one piece
     lock.unlock();
-    prepare(mapped_bytes() + 1);
+    add_arena();
     lock.lock();
   }
   auto* data = reinterpret_cast<std::byte*>(free_[found]);
@@ -207,7 +259,7 @@ void MemoryPool::give(std::byte* data, int order) {
   if (arena->used_slots == 0 && mapped_bytes() > limit_bytes() + kArenaBytes) {  // the limit was lowered, or fragmentation passed
     std::byte* base = arena->base;
     std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
-    mapped_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
+    arena_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
     lock.unlock();
     munmap(base, kArenaBytes);
     return;

@@ -20,24 +20,33 @@
 
 namespace kvcachefs {
 
+class MemoryFile;
 class MemoryPool;
 
-// A piece of RAM, 4 KiB-aligned. Given back when the last shared_ptr goes. Content starts undefined.
+// A piece of RAM, 4 KiB-aligned: of an arena, or a unit of a memory file. Given back when the last shared_ptr goes. Content
+// starts undefined.
 class Block {
  public:
   Block(MemoryPool& pool, std::byte* data, uint32_t capacity_bytes)
-      : pool_(pool), data_(data), capacity_bytes_(capacity_bytes) {}
+      : pool_(&pool), data_(data), capacity_bytes_(capacity_bytes) {}
+  Block(std::shared_ptr<MemoryFile> file, std::byte* data, uint32_t capacity_bytes)
+      : file_(std::move(file)), data_(data), capacity_bytes_(capacity_bytes) {}
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
   std::byte* data() const { return data_; }
-  uint32_t capacity_bytes() const { return capacity_bytes_; }
-  std::span<std::byte> bytes() const { return {data_, capacity_bytes_}; }
+  uint32_t capacity_bytes() const { return capacity_bytes_.load(std::memory_order_relaxed); }
+  std::span<std::byte> bytes() const { return {data_, capacity_bytes()}; }
+  const std::shared_ptr<MemoryFile>& file() const { return file_; }  // null: of an arena
+  bool frozen() const;  // its bytes never change again (memory_file.h)
+  // A file that is cut has no bytes of it beyond. By who freezes it, under the lock of the body.
+  void shorten(uint32_t bytes) { capacity_bytes_.store(bytes, std::memory_order_relaxed); }
 
  private:
-  MemoryPool& pool_;
+  MemoryPool* pool_ = nullptr;
+  std::shared_ptr<MemoryFile> file_;
   std::byte* data_;
-  uint32_t capacity_bytes_;
+  std::atomic<uint32_t> capacity_bytes_;
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -81,6 +90,18 @@ class MemoryPool {
   // Maps one more arena with its pages there if fewer than `ahead_bytes` beyond what is in use are, within the limit; false
   // if there are enough. For a thread of low priority: who then needs memory finds it ready.
   bool prepare_ahead(uint64_t ahead_bytes);
+
+  // --- for the memory files, whose memory counts against the same limit ---
+  // Counts `bytes` more as used, without arenas for them; false when the limit would be passed. Never blocks.
+  bool try_charge(uint64_t bytes);
+  void uncharge_files(uint64_t bytes);
+  // Memory that is there besides the arenas, in use or not: what is mapped stays within the limit, all together.
+  void add_outside(int64_t bytes) { outside_bytes_.fetch_add(static_cast<uint64_t>(bytes)); }
+  // Unmaps free arenas and has spares given up until `bytes` more may be mapped. No lock held.
+  bool make_room(uint64_t bytes);
+  // Gives up to so many bytes outside back that nobody uses; false: there are none. Set once before use.
+  void set_give_spares(std::function<bool(uint64_t)> give) { give_spares_ = std::move(give); }
+
   // Called, from whatever thread gives memory back, when some came back after a refused try_reserve. Must not block and
   // must not call the pool.
   void set_available_callback(std::function<void()> callback);
@@ -88,7 +109,8 @@ class MemoryPool {
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
-  uint64_t mapped_bytes() const { return mapped_bytes_.load(std::memory_order_relaxed); }
+  // What is there: arenas and memory files.
+  uint64_t mapped_bytes() const { return arena_bytes_.load(std::memory_order_relaxed) + outside_bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class Block;
@@ -99,14 +121,20 @@ class MemoryPool {
   std::byte* take(int order);             // takes mutex_
   void give(std::byte* data, int order);  // takes mutex_
   void uncharge(uint64_t bytes);
-  void prepare(uint64_t bytes);           // takes mutex_
+  bool try_use(uint64_t bytes);
+  void prepare();                         // takes mutex_
+  void add_arena();                       // takes mutex_
+  bool drop_free_arena();                 // takes mutex_
   std::unique_ptr<Arena> map_arena();     // with its pages there
 
   std::atomic<uint64_t> limit_bytes_;
   std::atomic<uint64_t> used_bytes_{0};
-  std::atomic<uint64_t> mapped_bytes_{0};
+  std::atomic<uint64_t> file_used_bytes_{0};  // of used_bytes_, what is not in arenas
+  std::atomic<uint64_t> arena_bytes_{0};
+  std::atomic<uint64_t> outside_bytes_{0};
   std::atomic<bool> refused_{false};
   std::function<void()> available_;  // set once before use
+  std::function<bool(uint64_t)> give_spares_;  // set once before use
 
   std::mutex region_mutex_;           // a leaf
   std::byte* region_next_ = nullptr;  // region_mutex_: address space not made an arena yet

@@ -107,6 +107,7 @@ def test_reads_do_not_pass_the_daemon(mount, passthrough, read):
 
 
 def test_what_is_still_in_memory_is_read_from_there(mount):
+    """Through the daemon: nothing told how large it would be, so it is in no memory file (test_memory_files.py)."""
     path = os.path.join(mount.path, "fresh")
     put(path, payload("fresh", SIZE))
     mount.drain()

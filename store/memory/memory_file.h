@@ -1,0 +1,133 @@
+// Memory files: RAM of big bodies that the kernel can read by itself. A body's units lie in one file of a tmpfs that nobody
+// else sees, in huge pages, each at its own offset, so that FUSE can pass the file through once the body is whole.
+//
+// Life of a file: made or taken from the spares; grown 2 MiB at a time; its units are cut as blocks by the one body that has
+// it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. One that was passed
+// through is *frozen* before: a mapping of a client can outlive everything, so its bytes never change again, it is never
+// reused, grown, cut a second time or punched, and its memory counts until the tmpfs says that it is free.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/memory/pool.h"
+
+namespace kvcachefs {
+
+class MemoryFiles;
+
+class MemoryFile {
+ public:
+  static constexpr uint64_t kChunkBytes = 2 * kMiB;  // a huge page: the grain of growth
+
+  ~MemoryFile();
+  MemoryFile(const MemoryFile&) = delete;
+  MemoryFile& operator=(const MemoryFile&) = delete;
+
+  int descriptor() const { return descriptor_; }
+  uint64_t capacity_bytes() const { return capacity_bytes_; }
+  const std::byte* unit_data(size_t index) const { return data_ + index * kUnitBytes; }
+  bool frozen() const { return frozen_bytes_.load(std::memory_order_relaxed) > 0; }
+  uint64_t frozen_bytes() const { return frozen_bytes_.load(std::memory_order_relaxed); }
+  size_t block_count() const { return block_count_.load(std::memory_order_relaxed); }
+
+  // For the body that has the file, under its lock. The unit has pages and no block: make_block() succeeds.
+  bool offers(size_t index) const { return has_pages(index) && !taken_[index].load(std::memory_order_relaxed); }
+  // It would, once MemoryFiles::grow() was called for it.
+  bool lacks_pages(size_t index) const;
+  // The block of unit `index`; null unless offered. `self` owns this file.
+  static BlockPtr make_block(const std::shared_ptr<MemoryFile>& self, size_t index);
+
+ private:
+  friend class Block;
+  friend class MemoryFiles;
+  MemoryFile(int descriptor, std::byte* data, uint64_t capacity_bytes);
+  bool has_pages(size_t index) const;
+  void give(const std::byte* data);  // a block of it is gone
+
+  const int descriptor_;
+  std::byte* const data_;
+  const uint64_t capacity_bytes_;
+  std::vector<std::atomic<bool>> chunks_;  // that have pages
+  std::vector<std::atomic<bool>> taken_;   // units that have a block
+  std::atomic<size_t> block_count_{0};
+  std::atomic<uint64_t> frozen_bytes_{0};  // the body it was frozen with; 0: it was not
+  std::atomic<bool> full_{false};          // does not grow any more
+  std::mutex mutex_;                       // growing and cutting; held while pages are cleared, by who holds no other lock
+  std::atomic<uint64_t> page_bytes_{0};    // (atomic) what its pages take; changed under mutex_
+  bool cut_ = false;                       // mutex_
+};
+using MemoryFilePtr = std::shared_ptr<MemoryFile>;
+
+// All memory files of a store. Their memory counts against the limit of the pool.
+// Thread-safe. Lock order: a file's mutex, then shape_mutex_; spares_mutex_ is a leaf, taken by whoever lets go of a file.
+class MemoryFiles {
+ public:
+  explicit MemoryFiles(MemoryPool& pool) : pool_(pool) {}
+  ~MemoryFiles();  // every file is gone by then
+  MemoryFiles(const MemoryFiles&) = delete;
+  MemoryFiles& operator=(const MemoryFiles&) = delete;
+
+  // Makes the tmpfs. An error: there are no memory files on this machine. Called once, before anything else.
+  Status start();
+  bool started() const { return started_.load(std::memory_order_acquire); }
+  // The largest body that may have a file.
+  uint64_t most_bytes() const;
+
+  enum class Got : uint8_t { kYes, kNoMemory, kNo };  // kNo: not to be had, with memory or without; use the pool's blocks
+  // None of these may be called with a lock held.
+  Got take(uint64_t bytes, MemoryFilePtr& file);  // for a body of about `bytes`
+  Got grow(MemoryFile& file, size_t first_unit, size_t last_unit);
+  // Ends the files that were passed through and let go of, and counts what the kernel has given back. The bytes that came.
+  uint64_t settle();
+  // Fewer spares lie ready than prepare_ahead() would have: less than half.
+  bool wants_spares(uint64_t ahead_bytes) const;
+  // A spare file more, of the size last asked for, if there are less than `ahead_bytes` of them. For the pool's warmer.
+  bool prepare_ahead(uint64_t ahead_bytes);
+  // Takes up to `bytes` of memory from the spares: whether any came.
+  bool drop_spares(uint64_t bytes);
+
+  // The file will be passed through with a body of `bytes`. False when such files hold half of the memory. The caller holds
+  // the lock of the body, and has seen that every block of the file is one of this body.
+  bool freeze(MemoryFile& file, uint64_t bytes);
+  // Gives a frozen file the size of its body. No lock held.
+  Status cut(MemoryFile& file);
+
+  uint64_t file_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
+  uint64_t spare_bytes() const { return spare_bytes_.load(std::memory_order_relaxed); }
+  uint64_t passed_bytes() const { return passed_bytes_.load(std::memory_order_relaxed); }
+  uint64_t lingering_bytes() const { return lingering_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  MemoryFilePtr wrap(MemoryFile* file) {
+    return {file, [this](MemoryFile* done) { retire(done); }};
+  }
+  void retire(MemoryFile* file);
+  std::unique_ptr<MemoryFile> make(uint64_t capacity_bytes);
+  std::unique_ptr<MemoryFile> take_spare(uint64_t bytes);
+  bool add_pages(MemoryFile& file, size_t chunk);
+  void destroy(std::unique_ptr<MemoryFile> file);
+
+  MemoryPool& pool_;
+  int mount_ = -1;  // of the tmpfs; fixed by start()
+  std::atomic<bool> started_{false};
+  std::atomic<uint64_t> wanted_bytes_{0};  // the capacity last asked for
+
+  std::mutex shape_mutex_;  // files lose pages only under it: so that what the tmpfs says can be compared with held_bytes_
+  std::atomic<uint64_t> held_bytes_{0};       // pages of the files that are open here, spares included
+  std::atomic<uint64_t> passed_bytes_{0};     // of files that were passed through, the lingering included
+  std::atomic<uint64_t> lingering_bytes_{0};  // of files that are closed here: some client has them mapped
+
+  std::mutex spares_mutex_;  // a leaf
+  std::deque<std::unique_ptr<MemoryFile>> spares_;   // spares_mutex_: oldest first
+  std::deque<std::unique_ptr<MemoryFile>> retired_;  // spares_mutex_: frozen or empty, to be ended by settle()
+  std::atomic<uint64_t> spare_bytes_{0};
+};
+
+}  // namespace kvcachefs

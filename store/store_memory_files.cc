@@ -1,0 +1,117 @@
+// Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole: which body gets one, its memory, and
+// when it may be passed through.
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+Status StoreImpl::expect_passthrough() {
+  passes_through_ = true;
+  return files_->start();
+}
+
+bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
+  const uint64_t least = memory_file_min_bytes_.load(std::memory_order_relaxed);
+  return least > 0 && size_bytes >= least && files_->started() && size_bytes <= files_->most_bytes();
+}
+
+// object.mutex held: a new body, before its first byte.
+void StoreImpl::expect_size(Object& object, uint64_t size_bytes) {
+  if (takes_memory_file(size_bytes)) object.expected_bytes = size_bytes;
+}
+
+// What of its memory file the units [first, last) lack is left in `file`, to be got without the lock; what was got before is
+// given to the body. False: nothing is lacking, or there will be no file for it. object.mutex held.
+bool StoreImpl::lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file) {
+  file.wanted = false;
+  if (file.refused) {
+    object.expected_bytes = 0;
+    return false;
+  }
+  if (!object.memory_file) {
+    if (object.expected_bytes == 0) return false;
+    if (!file.fresh) {
+      file.bytes = object.expected_bytes;
+      return file.wanted = true;
+    }
+    object.memory_file = std::move(file.fresh);
+    object.expected_bytes = 0;
+  }
+  file.fresh.reset();
+  size_t lacking_first = SIZE_MAX, lacking_last = 0;
+  for (size_t index = first; index < last; ++index) {
+    const Unit* unit = object.unit_or_null(index);
+    if ((unit != nullptr && unit->block) || !object.memory_file->lacks_pages(index)) continue;
+    lacking_first = std::min(lacking_first, index);
+    lacking_last = index + 1;
+  }
+  if (lacking_first == SIZE_MAX) return false;
+  file.grows = object.memory_file;
+  file.first = lacking_first;
+  file.last = lacking_last;
+  return file.wanted = true;
+}
+
+bool StoreImpl::get_file_memory(FileRequest& file) {
+  MemoryFilePtr grows = std::exchange(file.grows, nullptr);
+  while (true) {
+    const MemoryFiles::Got got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
+    if (got == MemoryFiles::Got::kNo && !grows) file.refused = true;  // one that cannot grow says so by itself
+    if (got != MemoryFiles::Got::kNoMemory) return true;
+    if (!recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes))) return false;
+  }
+}
+
+// Before somebody waits for memory: a file that has no block of its body yet would hold some that nothing can free.
+void StoreImpl::drop_unused_file(const ObjectPtr& object) {
+  MemoryFilePtr unused;  // let go of after the lock
+  std::lock_guard lock(object->mutex);
+  if (object->memory_file && object->memory_file->block_count() == 0) unused.swap(object->memory_file);
+}
+
+// The file that holds all of the body, in order, and nothing else; null if there is none. object.mutex held.
+MemoryFilePtr StoreImpl::whole_in_file(const Object& object) {
+  const size_t count = div_ceil(object.size_bytes, kUnitBytes);
+  if (count == 0 || object.units.size() != count || !object.units[0].block || !object.loading.empty()) return nullptr;
+  const MemoryFilePtr& file = object.units[0].block->file();
+  // Blocks beyond: somebody still reads what the body was before.
+  if (!file || file->block_count() != count) return nullptr;
+  for (size_t index = 0; index < count; ++index) {
+    const BlockPtr& block = object.units[index].block;
+    if (!block || block->file() != file || block->data() != file->unit_data(index)) return nullptr;
+    const uint64_t length = std::min(kUnitBytes, object.size_bytes - index * kUnitBytes);
+    if (block->capacity_bytes() < length) return nullptr;
+  }
+  return file;
+}
+
+// The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
+MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
+  if (!files_->started() || verify_ == Verify::kAlways) return nullptr;
+  auto found = get(id);
+  if (!found) return nullptr;
+  Object& object = **found;
+  MemoryFilePtr file;
+  {
+    std::lock_guard lock(object.mutex);
+    // Who has it open for writing would go on writing beside what readers see.
+    if (!object.is_regular() || object.raw || object.write_handles > 0 || !object.finished() || object.write_error ||
+        object.base.quarantined)
+      return nullptr;
+    file = whole_in_file(object);
+    if (!file) return nullptr;
+    if (file->frozen()) {
+      if (file->frozen_bytes() != object.size_bytes) return nullptr;
+    } else {
+      if (!files_->freeze(*file, object.size_bytes)) return nullptr;
+      const uint64_t in_last = object.size_bytes - (object.units.size() - 1) * kUnitBytes;
+      object.units.back().block->shorten(static_cast<uint32_t>(align_up(in_last, kBlockBytes)));
+      object.memory_file.reset();
+    }
+  }
+  if (!files_->cut(*file)) return nullptr;
+  return file;
+}
+
+}  // namespace kvcachefs

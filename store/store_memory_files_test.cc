@@ -1,0 +1,236 @@
+// Big bodies in RAM that are passed through: what a client sees that reads their file while the store goes on. One thread.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "store/store.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+constexpr size_t kSize = 9 * kMiB + 1234;
+
+StoreOptions options(uint64_t memory_bytes = 256 * kMiB) {
+  StoreOptions options;
+  options.memory_bytes = memory_bytes;
+  options.memory_file_min_bytes = 4 * kMiB;
+  options.pack_below_bytes = 32 * kMiB;  // nothing is passed through from the volume
+  return options;
+}
+
+class StoreMemoryFiles : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (Status status = store->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+    ASSERT_TRUE(store.write_file("first", store.payload(0, kSize)));  // the size of its kind is known from now on
+  }
+  BackingFile backing(const std::string& name) {
+    auto found = store->lookup(kRootId, name, {.thread_id = 1});
+    return found ? store->backing_file(found->id) : BackingFile{};
+  }
+  static std::string content(const BackingFile& file) {
+    struct stat info {};
+    if (file.descriptor < 0 || fstat(file.descriptor, &info) != 0) return "none";
+    std::string bytes(static_cast<size_t>(info.st_size), 0);
+    return pread(file.descriptor, bytes.data(), bytes.size(), 0) == info.st_size ? bytes : "short";
+  }
+  bool rewrite(const std::string& name, const std::string& bytes) {
+    Handle* handle = store.open_for_rewrite(name, 1);
+    if (handle == nullptr) return false;
+    store.pwrite(handle, 0, bytes);
+    return store.close(handle);
+  }
+  bool is_there(const std::string& name, const std::string& expected) {
+    const BackingFile file = backing(name);
+    return file.in_memory && content(file) == expected;
+  }
+  TestStore store{options()};
+};
+
+TEST_F(StoreMemoryFiles, ABodyIsPassedThroughBeforeAndAfterItIsSealed) {
+  EXPECT_EQ(backing("first").descriptor, -1) << "its size was not known";
+  const std::string body = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", body));
+  EXPECT_TRUE(is_there("body", body));
+  store.drain();
+  store.settle();
+  EXPECT_TRUE(is_there("body", body));
+  EXPECT_EQ(store.read_file("body"), body);
+  store.remount();
+  EXPECT_EQ(store.read_file("body"), body) << "as it was sealed from the file";
+}
+
+TEST_F(StoreMemoryFiles, NotWhileSomebodyWrites) {
+  Handle* handle = store.create("busy");
+  store.pwrite(handle, 0, store.payload(1, kSize));
+  EXPECT_EQ(backing("busy").descriptor, -1);
+  ASSERT_TRUE(store.close(handle));
+  EXPECT_TRUE(is_there("busy", store.payload(1, kSize)));
+}
+
+TEST_F(StoreMemoryFiles, WritingAfterwardsLeavesTheFileAlone) {
+  const std::string before = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", before));
+  BackingFile held = backing("body");
+  ASSERT_EQ(content(held), before);
+  Handle* handle = store.open("body", {.read = true, .write = true});
+  store.pwrite(handle, 300'000, "changed");
+  store.pwrite(handle, kSize - 3, "longer");
+  ASSERT_TRUE(store.close(handle));
+  std::string after = before;
+  after.replace(300'000, 7, "changed");
+  after.replace(kSize - 3, 3, "longer");
+  EXPECT_EQ(store.read_file("body"), after);
+  EXPECT_EQ(content(held), before);
+  EXPECT_EQ(backing("body").descriptor, -1) << "it is not whole in one file any more";
+  store.truncate("body", 1'000'000);
+  EXPECT_EQ(store.read_file("body"), after.substr(0, 1'000'000));
+  EXPECT_EQ(content(held), before);
+  held = {};
+  store.drain();
+  store.remount();
+  EXPECT_EQ(store.read_file("body"), after.substr(0, 1'000'000));
+}
+
+TEST_F(StoreMemoryFiles, CutShortAndGrownAgainItReadsZeros) {
+  const std::string before = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", before));
+  const BackingFile held = backing("body");
+  store.truncate("body", kSize - 500'000);
+  store.truncate("body", kSize + 100'000);
+  std::string after = before.substr(0, kSize - 500'000);
+  after.resize(kSize + 100'000);
+  EXPECT_EQ(store.read_file("body"), after);
+  EXPECT_EQ(content(held), before);
+}
+
+TEST_F(StoreMemoryFiles, ReplacedRemovedAndEvictedTheFileStays) {
+  std::vector<std::string> bodies;
+  std::vector<BackingFile> held;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = "body" + std::to_string(i);
+    bodies.push_back(store.payload(i, kSize));
+    ASSERT_TRUE(store.write_file(name, bodies.back()));
+    held.push_back(backing(name));
+    ASSERT_EQ(content(held.back()), bodies.back());
+  }
+  ASSERT_TRUE(store.write_file("other", store.payload(9, kSize)));
+  ASSERT_TRUE(store.rename("other", "body0"));
+  ASSERT_TRUE(store.unlink("body1"));
+  ASSERT_TRUE(rewrite("body2", store.payload(8, 5 * kMiB)));
+  store.settle();
+  store->drop_caches();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(store.write_file("filler" + std::to_string(i), store.payload(100 + i, kSize)));
+  store.settle();
+  for (size_t i = 0; i < held.size(); ++i) EXPECT_EQ(content(held[i]), bodies[i]) << i;
+  EXPECT_EQ(store.read_file("body2"), store.payload(8, 5 * kMiB));
+  EXPECT_EQ(store.read_file("body3"), bodies[3]);
+}
+
+TEST_F(StoreMemoryFiles, MemoryOfAMappedFileCountsUntilItIsLetGoOf) {
+  ASSERT_TRUE(store.write_file("body", store.payload(1, kSize)));
+  BackingFile file = backing("body");
+  void* mapped = mmap(nullptr, kSize, PROT_READ, MAP_SHARED, file.descriptor, 0);
+  ASSERT_NE(mapped, MAP_FAILED);
+  file = {};
+  ASSERT_TRUE(store.unlink("body"));
+  ASSERT_TRUE(store.unlink("first"));
+  store.drain();
+  store.settle();
+  store->drop_caches();
+  EXPECT_GE(store->status().memory_used_bytes, kSize);
+  EXPECT_GE(store->status().memory_file_passed_bytes, kSize);
+  EXPECT_EQ(std::string_view(static_cast<char*>(mapped), kSize), store.payload(1, kSize));
+  munmap(mapped, kSize);
+  store->drop_caches();
+  EXPECT_EQ(store->status().memory_file_passed_bytes, 0u);
+  EXPECT_EQ(store->status().memory_used_bytes, 0u);
+}
+
+TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFile) {
+  const std::string body = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", body));
+  store.drain();
+  store.settle();
+  store->drop_caches();
+  EXPECT_EQ(backing("body").descriptor, -1);
+  EXPECT_EQ(store.read_file("body"), body);
+  EXPECT_TRUE(is_there("body", body));
+}
+
+TEST_F(StoreMemoryFiles, ASizeThatIsToldIsEnough) {
+  Handle* handle = store.create("told", 77);  // a thread that never wrote
+  store.truncate("told", kSize);
+  store.pwrite(handle, 0, store.payload(1, kSize));
+  ASSERT_TRUE(store.close(handle));
+  EXPECT_TRUE(is_there("told", store.payload(1, kSize)));
+}
+
+TEST_F(StoreMemoryFiles, AWrongGuessIsHarmless) {
+  ASSERT_TRUE(store.write_file("small", "a few bytes"));
+  EXPECT_EQ(store.read_file("small"), "a few bytes");
+  ASSERT_TRUE(store.write_file("small2", std::string(700'000, 'x')));
+  EXPECT_EQ(store.read_file("small2"), std::string(700'000, 'x'));
+  const std::string larger = store.payload(3, 30 * kMiB);
+  ASSERT_TRUE(store.write_file("larger", larger));
+  EXPECT_EQ(store.read_file("larger"), larger);
+  store.drain();
+  store.remount();
+  EXPECT_EQ(store.read_file("larger"), larger);
+}
+
+TEST_F(StoreMemoryFiles, SparseBodiesAndSmallWritesInAnyOrder) {
+  ASSERT_TRUE(store.write_file("second", store.payload(2, kSize)));
+  std::string expected(kSize, 0);
+  Handle* handle = store.create("sparse");
+  for (int i = 20; i >= 0; --i) {
+    const auto at = static_cast<uint64_t>(i) * 400'001;
+    store.pwrite(handle, at, "here");
+    expected.replace(at, 4, "here");
+  }
+  store.pwrite(handle, kSize - 1, std::string(1, 0));
+  ASSERT_TRUE(store.close(handle));
+  EXPECT_EQ(store.read_file("sparse"), expected);
+  if (const BackingFile file = backing("sparse"); file.descriptor >= 0) {
+    EXPECT_EQ(content(file), expected);
+  }
+  store.drain();
+  store.remount();
+  EXPECT_EQ(store.read_file("sparse"), expected);
+}
+
+TEST_F(StoreMemoryFiles, OffMeansNone) {
+  ASSERT_TRUE(store->set_option("memory_file_min", "0"));
+  ASSERT_TRUE(store.write_file("body", store.payload(1, kSize)));
+  EXPECT_EQ(backing("body").descriptor, -1);
+  EXPECT_EQ(store.read_file("body"), store.payload(1, kSize));
+}
+
+TEST(StoreMemoryFilesInLittleMemory, MoreIsWrittenAndReadThanFits) {
+  TestStore store(options(40 * kMiB));
+  if (Status status = store->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+  for (int round = 0; round < 3; ++round)
+    for (int i = 0; i < 8; ++i) {
+      const std::string name = "body" + std::to_string(i), body = store.payload(10 * round + i, kSize);
+      ASSERT_TRUE(store.write_file(name + ".tmp", body));
+      ASSERT_TRUE(store.rename(name + ".tmp", name));
+      auto found = store->lookup(kRootId, name, {.thread_id = 1});
+      ASSERT_TRUE(found);
+      const BackingFile file = store->backing_file(found->id);
+      EXPECT_EQ(store.read_file(name), body);
+      EXPECT_LE(store->status().memory_used_bytes, 40 * kMiB + 4 * kMiB);
+      EXPECT_LE(store->status().memory_file_passed_bytes, 20 * kMiB);
+    }
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(store.read_file("body" + std::to_string(i)), store.payload(20 + i, kSize));
+}
+
+}  // namespace
+}  // namespace kvcachefs
