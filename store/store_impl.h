@@ -166,6 +166,7 @@ class StoreImpl final : public Store {
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
   void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
+  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
   // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
   void forget_if_idle(const ObjectPtr& object);
   void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);

@@ -69,8 +69,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       object->write_error.reset();
       content_changed(object);
     } else if (request.truncate) {  // of an empty file: a change all the same
-      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-      mark_attributes_dirty(object);
+      note_modified(object);
     }
     ++object->handles;
     ++object->opens;
@@ -115,6 +114,11 @@ void StoreImpl::release(Handle* handle_pointer) {
 }
 
 // --- changes of content ---
+
+void StoreImpl::note_modified(const ObjectPtr& object) {
+  object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+  mark_attributes_dirty(object);
+}
 
 void StoreImpl::content_changed(const ObjectPtr& object) {
   ++object->content_version;
@@ -387,8 +391,7 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
       object->size_bytes = offset + bytes.size();
       content_changed(object);  // the size is in the record
     } else {
-      object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-      mark_attributes_dirty(object);
+      note_modified(object);
     }
     if (!handle->unflushed) {
       handle->unflushed = true;
@@ -644,8 +647,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
 Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
   std::lock_guard lock(object->mutex);
   if (size_bytes == object->size_bytes && !object->write_error) {
-    object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-    mark_attributes_dirty(object);
+    note_modified(object);
     return {};
   }
   // Also for less than before: the body is written anew as a whole.
@@ -701,10 +703,18 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
       };
       return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
         if (taken && extends) return resize(std::move(object), end, std::move(done));
+        if (taken) {
+          std::lock_guard lock(object->mutex);
+          note_modified(object);
+        }
         done(std::move(taken));
       });
     }
     if (status && extends) return resize(object, end, std::move(done));
+    if (status) {
+      std::lock_guard lock(object->mutex);
+      note_modified(object);
+    }
     return done(std::move(status));
   }
   if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
@@ -714,11 +724,17 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
       if (!reserve_space(*object, bytes)) return std::unexpected(no_space(*object, bytes));
       // Nothing to write: the promise is kept by the space already used.
       if (!object->content_dirty()) space_.release(std::exchange(object->reserved_bytes, 0));
+      note_modified(object);
       return {};
     };
     return with_room(std::move(reserve), std::move(done));
   }
-  zero_range(object, offset, std::min(end, std::max(size, offset)) - offset, std::move(done));
+  const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
+  if (zeroed == 0) {  // behind the end: a change all the same
+    std::lock_guard lock(object->mutex);
+    note_modified(object);
+  }
+  zero_range(object, offset, zeroed, std::move(done));
 }
 
 // In pieces, so that the memory it takes can be written out in between.

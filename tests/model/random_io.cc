@@ -225,7 +225,7 @@ void RandomClient::allocate() {
   }
   content.resize(new_size);
   if (zeroes && offset < new_size) std::fill_n(content.begin() + static_cast<ptrdiff_t>(offset), std::min(length, new_size - offset), '\0');
-  file->entity->perhaps_changed(start_ns_);
+  file->entity->changed(start_ns_);
 }
 
 // A refused call on a range may have done a part of its work, but nothing else.
