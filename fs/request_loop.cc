@@ -2,6 +2,7 @@
 
 #include <poll.h>
 #include <pthread.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -22,14 +23,6 @@ constexpr uint32_t kShortInARow = 4;  // short requests taken one after another 
 bool readable(int descriptor) {
   pollfd device{.fd = descriptor, .events = POLLIN, .revents = 0};
   return ::poll(&device, 1, 0) > 0;
-}
-
-void relax() {
-#if defined(__x86_64__) || defined(__i386__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  asm volatile("yield");
-#endif
 }
 
 }  // namespace
@@ -103,7 +96,7 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
   const Clock::time_point started = may_poll ? Clock::now() : Clock::time_point{};
   if (may_poll && poll_first_.load(std::memory_order_relaxed)) {
     do {
-      for (int i = 0; i < 8; ++i) relax();
+      ::sched_yield();  // the one polled for may be waiting for this very processor
       const int got = worker.receive();
       if (got != -EAGAIN || stopping_) return got;
     } while (Clock::now() - started < settings_.busy_poll);
