@@ -1,7 +1,6 @@
 #include "fs/options.h"
 
 #include <algorithm>
-#include <charconv>
 #include <set>
 #include <thread>
 
@@ -27,12 +26,10 @@ Result<Switch> parse_switch(std::string_view name, std::string_view value) {
   return fail(Code::kInvalid, fmt::format("option {}={}: expected auto, on or off", name, value));
 }
 
-Result<uint32_t> parse_number(std::string_view name, std::string_view value, uint32_t least, uint32_t most) {
-  uint32_t number = 0;
-  auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
-  if (ec != std::errc() || end != value.data() + value.size() || number < least || number > most)
-    return fail(Code::kInvalid, fmt::format("option {}={}: expected a number from {} to {}", name, value, least, most));
-  return number;
+Status set_number(uint32_t& option, std::string_view name, std::string_view value, uint32_t least, uint32_t most) {
+  KVC_ASSIGN(const uint64_t number, parse_option_number(name, value, least, most));
+  option = static_cast<uint32_t>(number);
+  return {};
 }
 
 std::string_view switch_name(Switch value) {
@@ -65,9 +62,9 @@ Status set_value(MountOptions& options, std::string_view name, std::string_view 
   } else if (name == "io_uring") {
     KVC_ASSIGN(options.io_uring, parse_switch(name, value));
   } else if (name == "threads") {
-    KVC_ASSIGN(options.threads, parse_number(name, value, 1, 256));
+    return set_number(options.threads, name, value, 1, 256);
   } else if (name == "busy_poll_us") {
-    KVC_ASSIGN(options.busy_poll_us, parse_number(name, value, 0, 1000));
+    return set_number(options.busy_poll_us, name, value, 0, 1000);
   } else if (name == "log_level") {
     return set_mount_option_live(options, name, value);
   } else if (name == "log_file") {

@@ -6,15 +6,15 @@
 
 namespace kvcachefs {
 
-namespace {
-
-Result<uint64_t> number_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
+Result<uint64_t> parse_option_number(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
   uint64_t number = 0;
   auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
   if (ec != std::errc() || end != value.data() + value.size() || number < least || number > most)
     return fail(Code::kInvalid, fmt::format("option {}={}: expected a number from {} to {}", name, value, least, most));
   return number;
 }
+
+namespace {
 
 Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
   auto size = parse_size(value);
@@ -45,7 +45,7 @@ std::string get_size(const StoreOptions& options) {
 }
 template <uint64_t StoreOptions::* Field, uint64_t kLeast, uint64_t kMost>
 Status set_number(StoreOptions& options, std::string_view name, std::string_view value) {
-  KVC_ASSIGN(options.*Field, number_in(name, value, kLeast, kMost));
+  KVC_ASSIGN(options.*Field, parse_option_number(name, value, kLeast, kMost));
   return {};
 }
 template <uint64_t StoreOptions::* Field>
@@ -57,7 +57,7 @@ std::string get_number(const StoreOptions& options) {
 template <uint64_t StoreOptions::* Bytes, uint32_t StoreOptions::* Percent, uint64_t kLeast>
 Status set_size_or_percent(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value.ends_with('%')) {
-    auto percent = number_in(name, value.substr(0, value.size() - 1), 1, 100);
+    auto percent = parse_option_number(name, value.substr(0, value.size() - 1), 1, 100);
     if (!percent) return fail(Code::kInvalid, fmt::format("option {}={}: expected 1% to 100%, or a size like 500G", name, value));
     options.*Percent = static_cast<uint32_t>(*percent);
     options.*Bytes = 0;

@@ -69,15 +69,20 @@ def needed_bytes(new_mount):
     return extent_bytes(mount.volume)
 
 
-# The second: the daemon that gives it back is killed in the middle of that.
-@pytest.mark.parametrize("second", [None, "leftover-punched:5"])
-def test_what_died_before_the_daemon_comes_back(new_mount, monkeypatch, needed_bytes, second):
+def dead_before_reclaim(new_mount, monkeypatch):
     mount = new_mount(OPTIONS, start=False)
     start_to_die(mount, monkeypatch, "reclaim-begun")
     fill(mount)
     remove_most(mount)
     wait_until(lambda: died(mount), 30, "the index is committed, and nothing given back")
     mount.kill()
+    return mount
+
+
+# The second: the daemon that gives it back is killed in the middle of that.
+@pytest.mark.parametrize("second", [None, "leftover-punched:5"])
+def test_what_died_before_the_daemon_comes_back(new_mount, monkeypatch, needed_bytes, second):
+    mount = dead_before_reclaim(new_mount, monkeypatch)
     dead = extent_bytes(mount.volume)
     assert dead > 2 * needed_bytes
     if second:
@@ -98,12 +103,7 @@ def test_what_died_before_the_daemon_comes_back(new_mount, monkeypatch, needed_b
 
 
 def test_fsck_counts_dead_ranges_and_gives_them_back(new_mount, monkeypatch, needed_bytes):
-    mount = new_mount(OPTIONS, start=False)
-    start_to_die(mount, monkeypatch, "reclaim-begun")
-    fill(mount)
-    remove_most(mount)
-    wait_until(lambda: died(mount), 30, "the index is committed, and nothing given back")
-    mount.kill()
+    mount = dead_before_reclaim(new_mount, monkeypatch)
     dead = extent_bytes(mount.volume)
     fsck = run_command("fsck", mount.volume)
     assert fsck.returncode == 0 and "in dead ranges" in fsck.stdout and ", 0 in dead ranges" not in fsck.stdout, fsck.stdout

@@ -11,7 +11,7 @@ from kvc_mount import wait_until
 from kvc_native import Mapping
 from kvc_process import in_process
 from test_memory import ALLOWANCE, resident_bytes
-from test_passthrough import STYLES, SIZE, cut, descriptors, put, read_buffered, replace, rewrite
+from test_passthrough import STYLES, SIZE, check_old_readers, cut, descriptors, put, read_buffered, replace, rewrite
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.skipif(os.geteuid() != 0, reason="passthrough needs root")]
 
@@ -87,19 +87,7 @@ def test_a_file_ends_where_its_chunk_ends(mount, least, size):
 @pytest.mark.parametrize("change", [rewrite, replace, cut])
 def test_old_readers_keep_the_bytes_they_opened(mount, least, change):
     put_all(mount, ["body"])
-    path = os.path.join(mount.path, "body")
-    old = payload("body", SIZE)
-    with open(path, "rb", buffering=0) as reader:
-        mapping = Mapping(reader.fileno(), SIZE, shared=False, writable=False, populate=False)
-        assert reader.read(KIB) == old[:KIB]
-        in_process(change, path, "new")
-        assert_bytes(in_process(read_buffered, path), payload("new", SIZE // 2), "the new body")
-        mount.drain()
-        if least != "0" or change is replace:
-            assert os.pread(reader.fileno(), SIZE, 0) == old
-            assert mapping.read() == old
-        mapping.close()
-    assert_bytes(in_process(read_buffered, path), payload("new", SIZE // 2), "the new body, later")
+    check_old_readers(mount, change, keep=least != "0" or change is replace)
 
 
 def test_a_page_changed_in_place(mount, least):
