@@ -110,6 +110,7 @@ struct StoreStatus {
   bool memory_files = false;
   uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
   uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
+  uint64_t memory_files_taken = 0, memory_files_refused = 0;
   uint64_t probe_hits = 0, probe_misses = 0;
   uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
   uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;

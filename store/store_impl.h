@@ -71,8 +71,8 @@ struct CommitRequest {
 };
 
 struct Counters {
-  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0}, read_requests{0},
-      read_bytes_from_ram{0}, read_bytes_from_volume{0}, write_requests{0}, write_received_bytes{0},
+  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0},
+      memory_files_taken{0}, memory_files_refused{0}, read_requests{0}, read_bytes_from_ram{0}, read_bytes_from_volume{0}, write_requests{0}, write_received_bytes{0},
       write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},
       checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, errors_checksum{0},
       errors_volume_read{0}, errors_volume_write{0}, errors_journal{0}, errors_index{0}, errors_no_space{0},
@@ -190,6 +190,7 @@ class StoreImpl final : public Store {
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
+  static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
@@ -247,6 +248,8 @@ class StoreImpl final : public Store {
     bool refused = false;         // got: there is none for this request
   };
   bool takes_memory_file(uint64_t size_bytes) const;
+  uint64_t guess_size(uint64_t kind_key, uint32_t thread_id) const;
+  void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
   void expect_size(Object& object, uint64_t size_bytes);
   static bool lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file);
   bool get_file_memory(FileRequest& file);  // no lock held; false: no memory now
@@ -435,6 +438,7 @@ class StoreImpl final : public Store {
   void resumer_loop();
   uint64_t warm_bytes() const;
   void warmer_loop();
+  void kick_warmer();
   void trim_clean_objects();
   void remove_unjournaled();
 

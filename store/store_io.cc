@@ -184,6 +184,17 @@ bool StoreImpl::takes_new_block(Object& object, size_t index, uint64_t end) {
   return end > unit->block->capacity_bytes() || unit->block->frozen() || !is_only_ours(unit->block);
 }
 
+// Writing up to `end` leaves the old block of a unit to others who hold it. The clone lies elsewhere: the body is not whole
+// in its file any more and takes no more of it, to be known before its memory is summed up. object.mutex held.
+bool StoreImpl::clones_a_block(Object& object, size_t first, size_t last, uint64_t end) {
+  for (size_t index = first; index <= last; ++index) {
+    const Unit* unit = object.unit_or_null(index);
+    if (unit == nullptr || !unit->block) continue;
+    if (takes_new_block(object, index, std::min(end - index * kUnitBytes, kUnitBytes))) return true;
+  }
+  return false;
+}
+
 // Pool memory that writing [begin, end) of a unit takes. object.mutex held.
 uint64_t StoreImpl::memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end) {
   if (!takes_new_block(object, index, end)) return 0;
@@ -202,7 +213,6 @@ void StoreImpl::place_piece(Object& object, size_t index, uint64_t begin, uint64
     const size_t old_bytes = unit.block ? unit.block->capacity_bytes() : 0;
     BlockPtr block;
     if (!unit.block && object.memory_file) block = MemoryFile::make_block(object.memory_file, index);
-    if (unit.block) object.memory_file.reset();  // the clone lies elsewhere: the body is not whole in its file any more
     if (!block) block = memory.make_block(std::max<size_t>(end, old_bytes));
     if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
     // Only what neither the old block nor this write fills must be cleared.
@@ -231,6 +241,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (!reserve_space(object, new_size)) return Progress::kNeedsSpace;
 
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
+  if (clones_a_block(object, first, last, end)) object.memory_file.reset();
   if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
   uint64_t needed = 0;
   auto bounds = [&](size_t index) {
@@ -550,8 +561,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       handle->unflushed = false;
       --object->unflushed_handles;
       space_.hope();
-      if (object->size_key != 0) size_guess_.note(object->size_key, object->size_bytes);
-      size_guess_.note(SizeGuess::thread_key(handle->thread_id), object->size_bytes);
+      note_size(object->size_key, handle->thread_id, object->size_bytes);
     }
     if (handle->request.write) {
       error = object->write_error;
@@ -613,6 +623,7 @@ void StoreImpl::zero_tail(Object& object, uint64_t from) {
   if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
   Reservation memory;
   const uint64_t capacity = unit->block->capacity_bytes();
+  if (clones_a_block(object, index, index, index * kUnitBytes + capacity)) object.memory_file.reset();
   if (const uint64_t needed = memory_for_piece(object, index, in_unit, capacity)) memory = pool_->reserve_past_limit(needed);
   place_piece(object, index, in_unit, capacity, nullptr, memory);
 }

@@ -16,6 +16,19 @@ bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
   return least > 0 && size_bytes >= least && files_->started() && size_bytes <= files_->most_bytes();
 }
 
+// 0: of no use, because no file would be taken.
+uint64_t StoreImpl::guess_size(uint64_t kind_key, uint32_t thread_id) const {
+  if (memory_file_min_bytes_.load(std::memory_order_relaxed) == 0 || !files_->started()) return 0;
+  const uint64_t alike = kind_key != 0 ? size_guess_.of(kind_key) : 0;
+  return alike > 0 ? alike : size_guess_.of(SizeGuess::thread_key(thread_id));
+}
+
+void StoreImpl::note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes) {
+  if (memory_file_min_bytes_.load(std::memory_order_relaxed) == 0 || !files_->started()) return;
+  if (kind_key != 0) size_guess_.note(kind_key, size_bytes);
+  size_guess_.note(SizeGuess::thread_key(thread_id), size_bytes);
+}
+
 // object.mutex held: a new body, before its first byte.
 void StoreImpl::expect_size(Object& object, uint64_t size_bytes) {
   if (takes_memory_file(size_bytes)) object.expected_bytes = size_bytes;
@@ -57,7 +70,12 @@ bool StoreImpl::get_file_memory(FileRequest& file) {
   MemoryFilePtr grows = std::exchange(file.grows, nullptr);
   while (true) {
     const MemoryFiles::Got got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
-    if (got == MemoryFiles::Got::kNo && !grows) file.refused = true;  // one that cannot grow says so by itself
+    if (got == MemoryFiles::Got::kYes && !grows) counters_.memory_files_taken.fetch_add(1, std::memory_order_relaxed);
+    if (got == MemoryFiles::Got::kNo && !grows) {  // one that cannot grow says so by itself
+      counters_.memory_files_refused.fetch_add(1, std::memory_order_relaxed);
+      file.refused = true;
+    }
+    if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
     if (got != MemoryFiles::Got::kNoMemory) return true;
     if (!recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes))) return false;
   }

@@ -100,6 +100,22 @@ TEST_F(StoreMemoryFiles, WritingAfterwardsLeavesTheFileAlone) {
   EXPECT_EQ(store.read_file("body"), after.substr(0, 1'000'000));
 }
 
+TEST_F(StoreMemoryFiles, WritingOnBehindAUnitThatIsBeingRead) {
+  const std::string body = store.payload(1, kSize);
+  for (const size_t odd : {size_t{48}, kUnitBytes - 1, kUnitBytes}) {
+    const std::string name = "body" + std::to_string(odd);
+    const size_t so_far = 3 * kMiB - odd;
+    Handle* handle = store.create(name);
+    store.pwrite(handle, 0, body.substr(0, so_far));
+    Result<ReadReply> held;  // the last unit must be copied for the next write, the ones behind it have no block yet
+    store->read(handle, so_far - 10, 10, [&](Result<ReadReply> reply) { held = std::move(reply); });
+    ASSERT_TRUE(held);
+    store.pwrite(handle, so_far, body.substr(so_far));
+    ASSERT_TRUE(store.close(handle));
+    EXPECT_EQ(store.read_file(name), body) << odd;
+  }
+}
+
 TEST_F(StoreMemoryFiles, CutShortAndGrownAgainItReadsZeros) {
   const std::string before = store.payload(1, kSize);
   ASSERT_TRUE(store.write_file("body", before));

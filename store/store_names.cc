@@ -378,10 +378,10 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   }
   object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   {
-    const uint64_t alike = size_guess_.of(object->origin.stem);
+    const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
     std::lock_guard lock(object->mutex);
     object->size_key = object->origin.stem;
-    expect_size(*object, alike > 0 ? alike : size_guess_.of(SizeGuess::thread_key(caller.thread_id)));
+    expect_size(*object, guessed_bytes);
   }
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
   {

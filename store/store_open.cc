@@ -507,6 +507,7 @@ void StoreImpl::start_threads() {
   threads_.emplace_back([this] { keeper_loop(); });
   threads_.emplace_back([this] { resumer_loop(); });
   threads_.emplace_back([this] { prefetch_loop(); });
+  files_->expect_warmer();
   threads_.emplace_back([this] { warmer_loop(); });
   for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { kernel_ahead_loop(); });
 }
@@ -545,12 +546,16 @@ void StoreImpl::keeper_loop() {
     trim_clean_objects();
     // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
     if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2 && !files_->wants_spares(warm_bytes() / 2)) continue;
-    {
-      std::lock_guard lock(warmer_mutex_);
-      warmer_kicked_ = true;
-    }
-    warmer_ready_.notify_one();
+    kick_warmer();
   }
+}
+
+void StoreImpl::kick_warmer() {
+  {
+    std::lock_guard lock(warmer_mutex_);
+    warmer_kicked_ = true;
+  }
+  warmer_ready_.notify_one();
 }
 
 // Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
@@ -566,7 +571,8 @@ void StoreImpl::warmer_loop() {
       warmer_kicked_ = false;
       if (stopping_) return;
     }
-    while (!stopping_ && (files_->prepare_ahead(warm_bytes() / 2) || pool_->prepare_ahead(warm_bytes()))) {
+    const uint64_t half = warm_bytes() / 2;
+    while (!stopping_ && (files_->prepare_ahead(half, half) || pool_->prepare_ahead(warm_bytes()))) {
     }
   }
 }

@@ -67,6 +67,8 @@ StoreStatus StoreImpl::status() {
   status.opens = c.opens;
   status.passthrough_opens = c.passthrough_opens;
   status.memory_file_opens = c.memory_file_opens;
+  status.memory_files_taken = c.memory_files_taken;
+  status.memory_files_refused = c.memory_files_refused;
   status.read_bytes_from_ram = c.read_bytes_from_ram;
   status.read_bytes_from_volume = c.read_bytes_from_volume;
   status.read_requests = c.read_requests;

@@ -3,8 +3,8 @@
 
 Each directory below DIRECTORY is a stage, written by run.sh: `status` (exit status of its command), JUnit files of
 pytest and ctest (*.xml), GoogleTest's own reports (gtest/*.xml), and `leftovers` and `reports` when something was left
-behind or a sanitizer spoke. Prints what failed and what was skipped, and last 'N passed, N failed'. Exit status 1 when
-something failed or nothing ran.
+behind or a sanitizer spoke. Prints what was skipped and what failed, with what it said, and last 'N passed, N failed'.
+Exit status 1 when something failed or nothing ran.
 """
 
 import os
@@ -24,6 +24,19 @@ class Count:
         self.skipped += other.skipped
 
 
+MOST_SAID_LINES = 12
+
+
+def what_it_said(case):
+    """The first lines of a failure's message, indented: the log of a whole run is long and may be kept in part only."""
+    said = []
+    for element in case.iter():
+        if element.tag in ("failure", "error"):
+            said += (element.get("message") or element.text or "").strip().splitlines()
+    shown = [line[:300] for line in said if line.strip()][:MOST_SAID_LINES]
+    return "".join(f"\n    {line}" for line in shown)
+
+
 def count_file(path):
     """The test cases of one JUnit file, of whichever of the three programs. None when it was cut off (a crash)."""
     try:
@@ -34,7 +47,7 @@ def count_file(path):
     for case in cases:
         name = ".".join(part for part in (case.get("classname"), case.get("name")) if part)
         if case.find("failure") is not None or case.find("error") is not None or case.get("status") == "fail":
-            count.failed.append(name)
+            count.failed.append(name + what_it_said(case))
         elif case.find("skipped") is not None or case.get("status") in ("notrun", "disabled"):
             count.skipped.append(name)
         else:

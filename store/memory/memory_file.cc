@@ -117,14 +117,24 @@ std::unique_ptr<MemoryFile> MemoryFiles::make(uint64_t capacity_bytes) {
   return std::unique_ptr<MemoryFile>(new MemoryFile(descriptor, data, capacity_bytes));
 }
 
-// The one whose pages fit best: neither much more than the body takes nor too few addresses for it.
-std::unique_ptr<MemoryFile> MemoryFiles::take_spare(uint64_t bytes) {
+// Neither has it much more pages than the body takes nor too few addresses for it.
+bool MemoryFiles::fits(const MemoryFile& file, uint64_t bytes, Pages pages) {
+  const uint64_t page_bytes = file.page_bytes_.load();
+  return file.capacity_bytes_ >= bytes && page_bytes <= bytes + bytes / 4 && (pages == Pages::kAny || page_bytes >= bytes);
+}
+
+bool MemoryFiles::has_spare(uint64_t bytes) {
+  std::lock_guard lock(spares_mutex_);
+  return std::any_of(spares_.begin(), spares_.end(), [&](const auto& spare) { return fits(*spare, bytes, Pages::kReady); });
+}
+
+// The one with the most pages of those that fit.
+std::unique_ptr<MemoryFile> MemoryFiles::take_spare(uint64_t bytes, Pages pages) {
   std::lock_guard lock(spares_mutex_);
   auto best = spares_.end();
   for (auto spare = spares_.begin(); spare != spares_.end(); ++spare) {
-    const uint64_t pages = (*spare)->page_bytes_.load();
-    if ((*spare)->capacity_bytes_ < bytes || pages > bytes + bytes / 4) continue;
-    if (best == spares_.end() || pages > (*best)->page_bytes_.load()) best = spare;
+    if (!fits(**spare, bytes, pages)) continue;
+    if (best == spares_.end() || (*spare)->page_bytes_.load() > (*best)->page_bytes_.load()) best = spare;
   }
   if (best == spares_.end()) return nullptr;
   std::unique_ptr<MemoryFile> file = std::move(*best);
@@ -137,7 +147,8 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file) {
   if (!started()) return Got::kNo;
   const uint64_t capacity = align_up(bytes, MemoryFile::kChunkBytes);
   wanted_bytes_.store(capacity, std::memory_order_relaxed);
-  if (std::unique_ptr<MemoryFile> spare = take_spare(capacity)) {
+  const bool warming_up = is_warming_up(capacity);
+  if (std::unique_ptr<MemoryFile> spare = take_spare(capacity, warming_up ? Pages::kReady : Pages::kAny)) {
     const bool charged = pool_.try_charge(spare->page_bytes_.load());
     if (charged) {
       file = wrap(spare.release());
@@ -148,6 +159,9 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file) {
     spares_.push_back(std::move(spare));
     return Got::kNoMemory;
   }
+  if (warming_up) return Got::kNo;
+  // Who gives memory up now may do so in a file that fits.
+  if (pool_.used_bytes() + capacity > pool_.limit_bytes()) return Got::kNoMemory;
   // Addresses cost nothing: for a body that turns out to be larger.
   std::unique_ptr<MemoryFile> made = make(2 * capacity);
   if (!made) return Got::kNo;
@@ -260,26 +274,33 @@ uint64_t MemoryFiles::settle() {
   return came;
 }
 
-bool MemoryFiles::wants_spares(uint64_t ahead_bytes) const {
+bool MemoryFiles::wants_spares(uint64_t ahead_bytes) {
   const uint64_t capacity = wanted_bytes_.load(std::memory_order_relaxed);
-  return capacity > 0 && spare_bytes() + capacity <= std::min(ahead_bytes, pool_.limit_bytes() / 4) / 2;
+  if (capacity == 0) return false;
+  return spare_bytes() + capacity <= std::min(ahead_bytes, pool_.limit_bytes() / 4) / 2 || !has_spare(capacity);
 }
 
-bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes) {
+bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_bytes) {
   const uint64_t capacity = wanted_bytes_.load(std::memory_order_relaxed);
-  if (capacity == 0 || capacity > most_bytes() || spare_bytes() + capacity > std::min(ahead_bytes, pool_.limit_bytes() / 4))
-    return false;
+  const uint64_t most_bytes_ahead = std::min(ahead_bytes, pool_.limit_bytes() / 4);
+  if (capacity == 0 || capacity > std::min(most_bytes(), most_bytes_ahead)) return false;
+  if (const uint64_t bytes = spare_bytes() + capacity; bytes > most_bytes_ahead) {
+    if (has_spare(capacity)) return false;
+    drop_spares(bytes - most_bytes_ahead);
+  }
   // Beyond what is in use: the pool keeps as much less ready.
   if (pool_.used_bytes() + spare_bytes() + capacity > pool_.limit_bytes()) return false;
   std::unique_ptr<MemoryFile> file = make(2 * capacity);
   if (!file) return false;
   std::unique_lock lock(file->mutex_);
-  for (size_t chunk = 0; chunk < capacity / MemoryFile::kChunkBytes; ++chunk)
+  for (size_t chunk = 0; chunk < capacity / MemoryFile::kChunkBytes; ++chunk) {
+    pool_.drop_free_arena(arenas_ahead_bytes);
     if (!add_pages(*file, chunk)) {
       lock.unlock();
       destroy(std::move(file));
       return false;
     }
+  }
   lock.unlock();
   std::lock_guard spares_lock(spares_mutex_);
   spare_bytes_.fetch_add(file->page_bytes_.load());

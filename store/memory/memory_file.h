@@ -1,8 +1,10 @@
 // Memory files: RAM of big bodies that the kernel can read by itself. A body's units lie in one file of a tmpfs that nobody
 // else sees, in huge pages, each at its own offset, so that FUSE can pass the file through once the body is whole.
 //
-// Life of a file: made or taken from the spares; grown 2 MiB at a time; its units are cut as blocks by the one body that has
-// it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. One that was passed
+// Life of a file: made ahead by the warmer, or taken from the spares; grown 2 MiB at a time; its units are cut as blocks by the
+// one body that has it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. While
+// memory is left that nobody has touched, no body gets a file whose pages are not ready: it would wait for them, up to twenty
+// times as long as for memory that was in use before where a host has to back it first. One that was passed
 // through is *frozen* before: a mapping of a client can outlive everything, so its bytes never change again, it is never
 // reused, grown, cut a second time or punched, and its memory counts until the tmpfs says that it is free.
 #pragma once
@@ -80,16 +82,20 @@ class MemoryFiles {
   // The largest body that may have a file.
   uint64_t most_bytes() const;
 
+  // From now on somebody calls prepare_ahead(), soon after wants_spares() says so.
+  void expect_warmer() { has_warmer_.store(true, std::memory_order_relaxed); }
   enum class Got : uint8_t { kYes, kNoMemory, kNo };  // kNo: not to be had, with memory or without; use the pool's blocks
   // None of these may be called with a lock held.
   Got take(uint64_t bytes, MemoryFilePtr& file);  // for a body of about `bytes`
   Got grow(MemoryFile& file, size_t first_unit, size_t last_unit);
   // Ends the files that were passed through and let go of, and counts what the kernel has given back. The bytes that came.
   uint64_t settle();
-  // Fewer spares lie ready than prepare_ahead() would have: less than half.
-  bool wants_spares(uint64_t ahead_bytes) const;
-  // A spare file more, of the size last asked for, if there are less than `ahead_bytes` of them. For the pool's warmer.
-  bool prepare_ahead(uint64_t ahead_bytes);
+  // Fewer spares lie ready than prepare_ahead() would have, less than half, or none that fits.
+  bool wants_spares(uint64_t ahead_bytes);
+  // A spare file more, of the size last asked for, if there are less than `ahead_bytes` of them, or instead of the oldest if none
+  // of them fits. From free arenas if the pool has more than `arenas_ahead_bytes` of them: what was in use before is cleared
+  // soon. For the pool's warmer.
+  bool prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_bytes);
   // Takes up to `bytes` of memory from the spares: whether any came.
   bool drop_spares(uint64_t bytes);
 
@@ -110,13 +116,21 @@ class MemoryFiles {
   }
   void retire(MemoryFile* file);
   std::unique_ptr<MemoryFile> make(uint64_t capacity_bytes);
-  std::unique_ptr<MemoryFile> take_spare(uint64_t bytes);
+  // Memory is left that nobody has touched, and somebody touches it ahead.
+  bool is_warming_up(uint64_t bytes) const {
+    return has_warmer_.load(std::memory_order_relaxed) && pool_.mapped_bytes() + bytes <= pool_.limit_bytes();
+  }
+  enum class Pages : uint8_t { kAny, kReady };
+  static bool fits(const MemoryFile& file, uint64_t bytes, Pages pages);
+  bool has_spare(uint64_t bytes);
+  std::unique_ptr<MemoryFile> take_spare(uint64_t bytes, Pages pages);
   bool add_pages(MemoryFile& file, size_t chunk);
   void destroy(std::unique_ptr<MemoryFile> file);
 
   MemoryPool& pool_;
   int mount_ = -1;  // of the tmpfs; fixed by start()
   std::atomic<bool> started_{false};
+  std::atomic<bool> has_warmer_{false};
   std::atomic<uint64_t> wanted_bytes_{0};  // the capacity last asked for
 
   std::mutex shape_mutex_;  // files lose pages only under it: so that what the tmpfs says can be compared with held_bytes_

@@ -134,7 +134,7 @@ TEST_F(MemoryFilesTest, FilesAndArenasShareOneLimit) {
   auto first = body(16 * kMiB, 'a');
   EXPECT_EQ(first.size(), 64u);
   MemoryFilePtr file;
-  ASSERT_EQ(files.take(32 * kMiB, file), Got::kYes);
+  ASSERT_EQ(files.take(16 * kMiB, file), Got::kYes);
   EXPECT_EQ(files.grow(*file, 0, 128), Got::kNoMemory);
   EXPECT_LE(pool.used_bytes(), pool.limit_bytes());
   file.reset();
@@ -161,9 +161,9 @@ TEST_F(MemoryFilesTest, TornArenasDoNotMakeRoom) {
 }
 
 TEST_F(MemoryFilesTest, SparesAreFewAndMadeAhead) {
-  EXPECT_FALSE(files.prepare_ahead(16 * kMiB)) << "nobody asked for any";
+  EXPECT_FALSE(files.prepare_ahead(16 * kMiB, 0)) << "nobody asked for any";
   body(4 * kMiB, 'a');
-  while (files.prepare_ahead(16 * kMiB)) {
+  while (files.prepare_ahead(16 * kMiB, 0)) {
   }
   EXPECT_EQ(files.spare_bytes(), 16 * kMiB);
   std::vector<std::vector<BlockPtr>> bodies;
@@ -172,6 +172,66 @@ TEST_F(MemoryFilesTest, SparesAreFewAndMadeAhead) {
   files.settle();
   EXPECT_EQ(files.spare_bytes(), 16 * kMiB) << "a quarter of the limit";
   expect_nothing_is_held();
+}
+
+TEST_F(MemoryFilesTest, WhileMemoryIsUntouchedOnlyReadyFilesAreHad) {
+  files.expect_warmer();
+  MemoryFilePtr file;
+  EXPECT_FALSE(files.wants_spares(16 * kMiB)) << "nobody asked for any";
+  EXPECT_EQ(files.take(4 * kMiB, file), Got::kNo);
+  EXPECT_TRUE(files.wants_spares(16 * kMiB));
+  ASSERT_TRUE(files.prepare_ahead(16 * kMiB, 0));
+  const uint64_t touched = pool.mapped_bytes();
+  auto ready = body(4 * kMiB, 'a');
+  EXPECT_EQ(ready.size(), 16u);
+  EXPECT_EQ(pool.mapped_bytes(), touched);
+  EXPECT_EQ(files.take(4 * kMiB, file), Got::kNo) << "the next one is not ready yet";
+  while (pool.prepare_ahead(pool.limit_bytes())) {
+  }
+  EXPECT_FALSE(body(4 * kMiB, 'b').empty()) << "nothing is untouched: its pages come from the arenas";
+  EXPECT_LE(pool.mapped_bytes(), pool.limit_bytes());
+  ready.clear();
+  expect_nothing_is_held();
+}
+
+TEST_F(MemoryFilesTest, SparesAreMadeFromFreeArenas) {
+  while (pool.prepare_ahead(32 * kMiB)) {
+  }
+  body(4 * kMiB, 'a');
+  files.drop_spares(UINT64_MAX);
+  const uint64_t mapped = pool.mapped_bytes();
+  while (files.prepare_ahead(16 * kMiB, 24 * kMiB)) {
+  }
+  EXPECT_EQ(files.spare_bytes(), 16 * kMiB);
+  EXPECT_EQ(pool.mapped_bytes(), mapped + 8 * kMiB) << "24 MiB of arenas stay ahead";
+}
+
+TEST_F(MemoryFilesTest, SparesOfOtherSizesMakeWay) {
+  body(4 * kMiB, 'a');
+  while (files.prepare_ahead(16 * kMiB, 0)) {
+  }
+  EXPECT_FALSE(files.wants_spares(16 * kMiB));
+  files.expect_warmer();
+  MemoryFilePtr file;
+  ASSERT_EQ(files.take(6 * kMiB, file), Got::kNo) << "4 MiB are not enough";
+  EXPECT_TRUE(files.wants_spares(16 * kMiB));
+  ASSERT_TRUE(files.prepare_ahead(16 * kMiB, 0));
+  EXPECT_FALSE(files.prepare_ahead(16 * kMiB, 0)) << "one that fits is there";
+  EXPECT_EQ(files.spare_bytes(), 14 * kMiB);
+  EXPECT_EQ(files.take(6 * kMiB, file), Got::kYes);
+  file.reset();
+  ASSERT_EQ(files.take(4 * kMiB, file), Got::kYes) << "those of the size before are not all gone";
+  file.reset();
+  expect_nothing_is_held();
+}
+
+TEST_F(MemoryFilesTest, FullOfBodiesNothingIsMade) {
+  auto first = body(30 * kMiB, 'a'), second = body(30 * kMiB, 'b');
+  MemoryFilePtr file;
+  EXPECT_EQ(files.take(6 * kMiB, file), Got::kNoMemory) << "who gives memory up leaves a file";
+  EXPECT_EQ(file, nullptr);
+  second.clear();
+  EXPECT_EQ(files.take(30 * kMiB, file), Got::kYes);
 }
 
 TEST_F(MemoryFilesTest, NothingLeaks) {

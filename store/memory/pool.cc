@@ -145,12 +145,13 @@ void MemoryPool::add_arena() {
   push_free(base, kOrders - 1);
 }
 
-bool MemoryPool::drop_free_arena() {
+bool MemoryPool::drop_free_arena(uint64_t ahead_bytes) {
   std::byte* base = nullptr;
   {
     std::lock_guard lock(mutex_);
     // Not those that are reserved.
-    if (free_[kOrders - 1] == nullptr || arena_bytes_.load() + file_used_bytes_.load() < used_bytes_.load() + kArenaBytes) return false;
+    const uint64_t needed = used_bytes_.load() + kArenaBytes + ahead_bytes;
+    if (free_[kOrders - 1] == nullptr || arena_bytes_.load() + file_used_bytes_.load() < needed) return false;
     base = reinterpret_cast<std::byte*>(free_[kOrders - 1]);
     drop_free(base, kOrders - 1);
     Arena* arena = arena_of(base);

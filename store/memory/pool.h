@@ -99,6 +99,8 @@ class MemoryPool {
   void add_outside(int64_t bytes) { outside_bytes_.fetch_add(static_cast<uint64_t>(bytes)); }
   // Unmaps free arenas and has spares given up until `bytes` more may be mapped. No lock held.
   bool make_room(uint64_t bytes);
+  // Unmaps one free arena, if there are more than `ahead_bytes` of them.
+  bool drop_free_arena(uint64_t ahead_bytes = 0);
   // Gives up to so many bytes outside back that nobody uses; false: there are none. Set once before use.
   void set_give_spares(std::function<bool(uint64_t)> give) { give_spares_ = std::move(give); }
 
@@ -124,7 +126,6 @@ class MemoryPool {
   bool try_use(uint64_t bytes);
   void prepare();                         // takes mutex_
   void add_arena();                       // takes mutex_
-  bool drop_free_arena();                 // takes mutex_
   std::unique_ptr<Arena> map_arena();     // with its pages there
 
   std::atomic<uint64_t> limit_bytes_;

@@ -42,9 +42,24 @@ def closed(mount):
     wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 30, "all is closed")
 
 
+def files_taken(mount):
+    return mount.status()["memory"]["files_taken"]
+
+
 def put_all(mount, names, size=SIZE):
+    """Each in a memory file, where there are any. They are made ahead: who comes before one is ready goes without."""
     for name in names:
-        put(os.path.join(mount.path, name), payload(name, size))
+        path = os.path.join(mount.path, name)
+
+        def lies_in_a_file():
+            before = files_taken(mount)
+            put(path, payload(name, size))
+            if not mount.status()["features"]["memory_files"] or files_taken(mount) > before:
+                return True
+            os.unlink(path)
+            return False
+
+        wait_until(lies_in_a_file, 30, f"{name} lies in a memory file")
     closed(mount)
 
 
@@ -177,6 +192,16 @@ def test_mapped_files_hold_half_of_the_memory_at_most(new_mount):
 def test_what_is_read_from_a_pack_is_passed_through_the_next_time(mount, least):
     put_all(mount, ["packed"])
     mount.remount()
+
+    def comes_into_a_file():
+        read_buffered(os.path.join(mount.path, "first"))
+        if least == "0" or files_taken(mount) > 0:
+            return True
+        os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+        return False
+
+    wait_until(comes_into_a_file, 30, "files are made ahead for chunks of this size")
+    wait_until(lambda: least == "0" or mount.status()["memory"]["file_spare_bytes"] >= SIZE, 30, "one more is ready")
     path = os.path.join(mount.path, "packed")
     assert_bytes(in_process(read_buffered, path), payload("packed", SIZE), "the first time")
     closed(mount)

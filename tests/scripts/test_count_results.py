@@ -44,6 +44,14 @@ def test_failed_case(count):
     assert "FAILED ctest: a_test: S.y" in lines
 
 
+def test_what_a_failure_said(count):
+    said = '<failure message="a.cc:7&#10;Expected: 1&#10;&#10;  Actual: 2"/>'
+    files = {"ctest.xml": CTEST.format(FAILED.format("a_test")), "gtest/a_test.xml": GTEST.format(BAD.format("y").replace("<failure/>", said))}
+    assert count({"ctest": files})[1][-5:] == ["FAILED ctest: a_test: S.y", "    a.cc:7", "    Expected: 1", "      Actual: 2", "0 passed, 1 failed"]
+    lines = count({"pytest": {"pytest.xml": GTEST.format(BAD.format("z").replace("<failure/>", "<failure>" + "line\n" * 99 + "</failure>"))}})[1]
+    assert lines.count("    line") == 12
+
+
 def test_binary_that_crashed_without_a_report(count):
     assert last_line(count({"ctest": {"ctest.xml": CTEST.format(FAILED.format("a_test") + PASSED.format("b"))}})) == (1, "1 passed, 1 failed")
 
