@@ -281,6 +281,7 @@ bool MemoryFiles::wants_spares(uint64_t ahead_bytes) {
 }
 
 bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_bytes) {
+  if (!started()) return false;
   const uint64_t capacity = wanted_bytes_.load(std::memory_order_relaxed);
   const uint64_t most_bytes_ahead = std::min(ahead_bytes, pool_.limit_bytes() / 4);
   if (capacity == 0 || capacity > std::min(most_bytes(), most_bytes_ahead)) return false;
