@@ -106,6 +106,11 @@ void one_action(Client& client, Store& store, uint64_t thread, std::atomic<uint6
     default: {
       Handle* handle = client.open(kRootId, chunk_name(name), {});
       if (handle == nullptr) return;
+      if (client.below(2) == 0) {
+        if (const auto body = client.read_passed(kRootId, chunk_name(name))) {
+          EXPECT_TRUE(is_whole(*body, name)) << "passed through";
+        }
+      }
       EXPECT_TRUE(is_whole(client.read_all(handle), name));
       store.release(handle);
       return;
@@ -128,8 +133,7 @@ void check_all(ThreadedStore& store, uint64_t names) {
   EXPECT_EQ(status.waiting_writes, 0u);
 }
 
-void run_clients(const StoreOptions& options, uint64_t threads) {
-  ThreadedStore store(options);
+void run_clients(ThreadedStore& store, uint64_t threads) {
   std::atomic<uint64_t> version{0};
   const auto end = std::chrono::steady_clock::now() + duration() / 2;
   std::atomic<uint64_t> actions{0};
@@ -144,7 +148,11 @@ void run_clients(const StoreOptions& options, uint64_t threads) {
         }
       });
   }
-  fmt::print("{} actions, {} versions\n", actions.load(), version.load());
+  const StoreStatus status = store->status();
+  fmt::print("{} actions, {} versions, {} bodies in files, {} passed through\n", actions.load(), version.load(),
+             status.memory_files_taken, status.memory_file_opens);
+  EXPECT_EQ(status.memory_file_opens > 0, status.memory_files);
+  EXPECT_LE(status.memory_file_bytes, status.memory_limit_bytes);
   check_all(store, kNames + threads);
   store.close();
   store.mount();
@@ -157,7 +165,20 @@ TEST(StoreThreads, ClientsAtOnceSeeWholeBodies) {
   options.flush_interval_ms = 5;
   options.pack_below_bytes = kMiB;
   options.extent_bytes = 16 * kMiB;
-  run_clients(options, 6);
+  ThreadedStore store(options);
+  run_clients(store, 6);
+}
+
+TEST(StoreThreads, ClientsAtOnceWithMemoryFiles) {
+  StoreOptions options;
+  options.memory_bytes = 48 * kMiB;
+  options.memory_file_min_bytes = 256 * kKiB;
+  options.flush_interval_ms = 5;
+  options.pack_below_bytes = kMiB;
+  options.extent_bytes = 16 * kMiB;
+  ThreadedStore store(options);
+  if (!store.pass_through()) GTEST_SKIP() << "no memory files here";
+  run_clients(store, 6);
 }
 
 TEST(StoreThreads, ClientsAtOnceWithDurableCloses) {
@@ -165,17 +186,27 @@ TEST(StoreThreads, ClientsAtOnceWithDurableCloses) {
   options.memory_bytes = 24 * kMiB;
   options.durability = Durability::kClose;
   options.extent_bytes = 16 * kMiB;
-  run_clients(options, 4);
+  ThreadedStore store(options);
+  run_clients(store, 4);
 }
 
 // Many bodies in the making at once, of eight times the memory together, none of them finished: the store must spill, and
 // never wait for a close that cannot come.
-TEST(StoreThreads, UnfinishedFilesBeyondMemoryDoNotDeadlock) {
+class UnfinishedFilesBeyondMemory : public ::testing::TestWithParam<bool> {};
+INSTANTIATE_TEST_SUITE_P(StoreThreads, UnfinishedFilesBeyondMemory, ::testing::Bool(),
+                         [](const auto& each) { return each.param ? "InMemoryFiles" : "InBlocks"; });
+
+TEST_P(UnfinishedFilesBeyondMemory, DoNotDeadlock) {
   constexpr uint64_t kThreads = 32, kFileBytes = 4 * kMiB;
   constexpr uint64_t kSlackBytes = 16 * kMiB;  // what the flusher may take past the limit
   StoreOptions options;
   options.memory_bytes = 16 * kMiB;
+  options.memory_file_min_bytes = kMiB;
   ThreadedStore store(options);
+  if (GetParam()) {
+    if (!store.pass_through()) GTEST_SKIP() << "no memory files here";
+    Client(*store.operator->(), 1).publish(kRootId, "as large as those to come", {0, 1, kFileBytes});
+  }
   std::atomic<uint64_t> written{0}, most_memory{0};
   std::atomic<bool> stop{false};
   std::jthread watcher([&] {

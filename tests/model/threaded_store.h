@@ -13,6 +13,7 @@
 #include <future>
 #include <map>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -56,6 +57,15 @@ class ThreadedStore {
     auto store = open_store(wrap_ ? wrap_(*volume) : *volume, options_, system_clock(), "threads test");
     ASSERT_TRUE(store) << store.error().message;
     store_ = std::move(*store);
+    if (passes_through_) {
+      Status status = store_->expect_passthrough();
+      ASSERT_TRUE(status) << status.error().message;
+    }
+  }
+  // As a driver that can pass bodies through says it; false: there are no memory files on this machine.
+  bool pass_through() {
+    passes_through_ = store_->expect_passthrough().has_value();
+    return passes_through_;
   }
   // Blocks of extents. Looked at twice, for files come and go while the first are counted: one that was given back is not
   // added to what took its space since.
@@ -87,6 +97,7 @@ class ThreadedStore {
   }
 
   std::string root_;
+  bool passes_through_ = false;
   StoreOptions options_;
   Wrap wrap_;
   std::unique_ptr<Store> store_;
@@ -205,6 +216,17 @@ class Client {
       for (const iovec& each : reply->pieces) body.append(static_cast<const char*>(each.iov_base), each.iov_len);
       if (reply->bytes < piece) return body;
     }
+  }
+  // The whole of a file as a client of passthrough reads it; none if it is absent or not passed through now.
+  std::optional<std::string> read_passed(ObjectId directory, const std::string& name) {
+    auto found = store_.lookup(directory, name, caller_);
+    const BackingFile file = found ? store_.backing_file(found->id) : BackingFile{};
+    struct stat info {};
+    if (file.descriptor < 0 || fstat(file.descriptor, &info) != 0) return std::nullopt;
+    std::string body(static_cast<size_t>(info.st_size), 0);
+    EXPECT_EQ(pread(file.descriptor, body.data(), body.size(), 0), info.st_size);
+    store_.count_passthrough_open(found->id, /*direct=*/false, file.in_memory);
+    return body;
   }
   // Null if the name is absent now.
   Handle* open(ObjectId directory, const std::string& name, const OpenRequest& request) {
