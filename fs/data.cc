@@ -58,6 +58,8 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
 void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_read(request, node, size, offset, file)) return;
+  // A read() of a directly read file says whose it is; who fills pages of a mapping says nobody's.
+  if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read();
   driver.store->read(handle_of(file), static_cast<uint64_t>(offset), size, [request](Result<ReadReply> reply) {
     if (!reply) return reply_error(request, reply.error());
     // Copied by the kernel straight from the pool: splicing and bounce buffers are several times slower.

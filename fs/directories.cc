@@ -99,7 +99,8 @@ Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offs
     KVC_ASSIGN(const DirectoryItem* item, next_item(*driver.store, directory, listing, after));
     if (item == nullptr) return {};
     fuse_entry_param param{};
-    if (plus) {
+    // A page is older than this request, and a directory's name is cached for long: the kernel looks it up, as it is then.
+    if (plus && !S_ISDIR(item->type_bits)) {
       auto stat = driver.store->stat(item->id);
       if (stat) param = to_entry(driver, *stat);  // gone meanwhile: nodeid 0, the kernel looks it up itself
     }

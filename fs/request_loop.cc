@@ -71,7 +71,7 @@ void RequestLoop::work(uint32_t self) {
 }
 
 void RequestLoop::handle(RequestDevice::Worker& worker, uint32_t self, uint32_t in_a_row) {
-  received_.fetch_add(1, std::memory_order_relaxed);
+  received_.fetch_add(1);  // then unwatched_ is looked at; park() does it the other way round
   const bool waits = waiter_.load(std::memory_order_relaxed) == self;
   if (waits) waiter_ = self | kBusy;
   if (parked_.load(std::memory_order_relaxed) > 0) {
@@ -136,6 +136,7 @@ bool RequestLoop::park(uint32_t self) {
     tick = quiet ? tick * 2 : kTick;
     if (tick > kLongestTick) {
       unwatched_ = true;
+      if (received_.load() != seen) unwatched_ = false;  // it came before it could see that
       tick = kTick;
     }
   }

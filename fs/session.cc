@@ -280,19 +280,28 @@ bool mount_answers(const std::string& mountpoint) {
   return answers;
 }
 
-std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the signal handler
-
-// SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order.
+// SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order. Not before it was announced: who announces
+// it asks the mount, and waits for the answer.
 class StopOnSignals {
  public:
   explicit StopOnSignals(RequestLoop& loop) {
     loop_to_stop = &loop;
-    set([](int) { loop_to_stop.load()->stop(); });
+    set([](int) {
+      wanted = true;
+      if (announced) loop_to_stop.load()->stop();
+    });
     std::signal(SIGPIPE, SIG_IGN);
+  }
+  static void mount_is_announced() {
+    announced = true;
+    if (wanted) loop_to_stop.load()->stop();
   }
   ~StopOnSignals() { set(SIG_DFL); }
 
  private:
+  static inline std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the handler
+  static inline std::atomic<bool> wanted{false}, announced{false};
+
   static void set(void (*handler)(int)) {
     for (int number : {SIGTERM, SIGINT, SIGHUP}) {
       struct sigaction action {};
@@ -368,15 +377,19 @@ int run_mount(const MountRequest& request) {
       readiness.ready();
     else
       static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
+    StopOnSignals::mount_is_announced();
   });
   const int result = loop.run();
-  fuse_session_exit(driver.session);  // libfuse's own threads, of io_uring
+  fuse_session_exit(driver.session);
   announcer.join();
   stop_on_signals.reset();
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   if (!unmounted_by_others(driver.session)) lazily_unmount(driver.mountpoint);
   driver.store->stop();
+  // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
+  // left at once. After the last reply of the store, before anything they use is gone.
+  if (driver.fuse_io_uring) fuse_session_loop(driver.session);
   fuse_session_unmount(driver.session);
   Status status = close_store();
   fuse_session_destroy(driver.session);

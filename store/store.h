@@ -194,6 +194,8 @@ class Store {
   virtual Status expect_passthrough() = 0;
   // `direct`: with O_DIRECT. `in_memory`: as in BackingFile.
   virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
+  // A client has a body mapped and touched it here, not by passthrough: big ones are loaded into memory files for a while.
+  virtual void note_mapped_read() = 0;
 
   // --- the whole ---
   virtual FileSystemSpace space() = 0;

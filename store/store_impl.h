@@ -140,6 +140,7 @@ class StoreImpl final : public Store {
   FilePtr passable_file(ObjectId id);
   Status expect_passthrough() override;
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
+  void note_mapped_read() override;
 
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
@@ -248,6 +249,7 @@ class StoreImpl final : public Store {
     bool refused = false;         // got: there is none for this request
   };
   bool takes_memory_file(uint64_t size_bytes) const;
+  bool loads_into_files() const;
   uint64_t guess_size(uint64_t kind_key, uint32_t thread_id) const;
   void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
   void expect_size(Object& object, uint64_t size_bytes);
@@ -460,6 +462,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
   SizeGuess size_guess_;
+  std::atomic<int64_t> mapped_read_ns_{INT64_MIN};  // the last, on the monotonic clock
   std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
   bool background_ = true;

@@ -334,7 +334,10 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
   drop_unused_file(pending->object);
   wait_for_memory([this, pending] {
     const Progress again = push_write(*pending);
-    if (again == Progress::kNeedsMemory) return false;
+    if (again == Progress::kNeedsMemory) {
+      drop_unused_file(pending->object);
+      return false;
+    }
     if (again == Progress::kDone)
       pending->finish();
     else

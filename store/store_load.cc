@@ -50,7 +50,7 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
 uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   uint64_t freed = 0;
   int spared = 0;
-  std::vector<ObjectPtr> wanted_ones;  // gave nothing: looked at again next time
+  std::vector<ObjectPtr> seen;  // what still holds blocks is looked at again next time
   constexpr int kMaxSpared = 256;  // then what is expected goes, too: a demand read must not fail
   while (freed < bytes) {
     ObjectPtr object;
@@ -69,24 +69,26 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
     std::vector<BlockPtr> dropped;  // given back after the lock
     {
       std::lock_guard lock(object->mutex);
+      const bool being_read = !object->wanted.empty();
       for (size_t index = 0; index < object->units.size(); ++index) {
         Unit& unit = object->units[index];
         if (!unit.block || unit.dirty || object->is_wanted(index)) continue;
-        // Who has it open by passthrough holds the memory as well: nothing would come back.
-        if (object->handles > 0 && unit.block->frozen()) continue;
+        // A file comes back as a whole: not while who has it open by passthrough, or one unit that is wanted, holds it. Its
+        // reader finds the units behind that one here, and needs no memory that others wait for.
+        if (unit.block->file() && (being_read || (object->handles > 0 && unit.block->frozen()))) continue;
         freed += unit.block->capacity_bytes();
         dropped.push_back(std::move(unit.block));
         unit.block.reset();
       }
-      if (!dropped.empty()) object->memory_file.reset();
+      if (!dropped.empty() && !being_read) object->memory_file.reset();
     }
     if (!dropped.empty()) prefetcher_->left_ram(object->id);
-    else wanted_ones.push_back(object);
+    seen.push_back(object);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
   }
-  for (const ObjectPtr& object : wanted_ones) {
+  for (const ObjectPtr& object : seen) {
     std::unique_lock lock(object->mutex);
     const bool again = !object->wanted.empty() ||
                        std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block && unit.block->frozen(); });
@@ -168,7 +170,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
            std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
   };
   // A body that is read from its start on will probably come as a whole.
-  if (first == 0 && takes_memory_file(object->size_bytes) && none_here())
+  if (first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
     object->expected_bytes = object->size_bytes;
   if (lacks_file_memory(*object, first, last, memory.file)) return false;
   auto in_file = [&](size_t index) { return object->memory_file && object->memory_file->offers(index); };
@@ -226,9 +228,9 @@ void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted,
   LoadMemory memory;
   while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
     if (get_load_memory(memory)) continue;
-    memory.file.refused = true;
-    if (last > wanted) {
-      last = wanted;  // without reading ahead
+    const bool refused_before = std::exchange(memory.file.refused, true);
+    if (last > wanted || !refused_before) {
+      last = wanted;  // without reading ahead, and from blocks
       continue;
     }
     drop_unused_file(object);

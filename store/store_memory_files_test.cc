@@ -171,13 +171,17 @@ TEST_F(StoreMemoryFiles, MemoryOfAMappedFileCountsUntilItIsLetGoOf) {
   EXPECT_EQ(store->status().memory_used_bytes, 0u);
 }
 
-TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFile) {
+TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFileForThoseWhoMap) {
   const std::string body = store.payload(1, kSize);
   ASSERT_TRUE(store.write_file("body", body));
   store.drain();
   store.settle();
   store->drop_caches();
   EXPECT_EQ(backing("body").descriptor, -1);
+  EXPECT_EQ(store.read_file("body"), body);
+  EXPECT_EQ(backing("body").descriptor, -1) << "as far as is known nobody maps";
+  store->drop_caches();
+  store->note_mapped_read();
   EXPECT_EQ(store.read_file("body"), body);
   EXPECT_TRUE(is_there("body", body));
 }
@@ -221,6 +225,35 @@ TEST_F(StoreMemoryFiles, SparseBodiesAndSmallWritesInAnyOrder) {
   store.drain();
   store.remount();
   EXPECT_EQ(store.read_file("sparse"), expected);
+}
+
+TEST_F(StoreMemoryFiles, NobodyWaitsForAFileThatALowerLimitForbids) {
+  ASSERT_TRUE(store.write_file("large", store.payload(1, 40 * kMiB)));
+  ASSERT_TRUE(store.write_file("large2", store.payload(2, 40 * kMiB)));
+  Handle* handle = store.create("large3");  // of 40 MiB, as far as is known
+  ASSERT_TRUE(store->set_option("memory", "32M"));
+  const std::string body = store.payload(3, kMiB);
+  store.pwrite(handle, 0, body);
+  ASSERT_TRUE(store.close(handle));
+  EXPECT_EQ(store.read_file("large3"), body);
+  EXPECT_EQ(store.read_file("large2"), store.payload(2, 40 * kMiB));
+}
+
+TEST_F(StoreMemoryFiles, WhatAReaderKeptFromEvictionIsEvictedLater) {
+  const std::string body = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", body));
+  Handle* reader = store.open("body", {});
+  EXPECT_TRUE(is_there("body", body));
+  Handle* writer = store.open("body", {.read = true, .write = true});
+  store.pwrite(writer, 300'000, "changed");  // a clone, beside the units of the frozen file
+  ASSERT_TRUE(store.close(writer));
+  store.drain();
+  store->drop_caches();
+  EXPECT_GT(store->status().memory_file_passed_bytes, 0u);
+  ASSERT_TRUE(store.close(reader));
+  store->drop_caches();
+  EXPECT_EQ(store->status().memory_file_passed_bytes, 0u);
+  EXPECT_EQ(store.read_file("body"), std::string(body).replace(300'000, 7, "changed"));
 }
 
 TEST_F(StoreMemoryFiles, OffMeansNone) {

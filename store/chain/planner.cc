@@ -316,6 +316,7 @@ void PrefetchPlanner::on_open(StreamId stream, ObjectId id, uint64_t size_bytes,
     ReadRun* own = live(s.run);
     if (own != nullptr && known != nullptr && known->read_by == s.run) {
       if (is_retry(*own, *known)) {
+        note(id).read_at = own->reads;
         own->last_activity = now;
         return;
       }

@@ -66,8 +66,8 @@ class NodeCheck {
     KVC_TRY(check_names());
     KVC_TRY(check_bodies());
     KVC_TRY(check_extent_files());
-    KVC_TRY(tell_dead_ranges());
     if (options_.repair) KVC_TRY(repair());
+    KVC_TRY(tell_dead_ranges());  // after a wrong index is gone, which may name what is punched
     KVC_TRY(tell_bad_bodies());
     recovered_.index.reset();
     return std::move(report_);

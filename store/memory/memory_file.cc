@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -10,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <fstream>
 #include <utility>
 
 #include <fmt/format.h>
@@ -19,6 +21,15 @@ namespace kvcachefs {
 namespace {
 constexpr uint64_t kMostFileBytes = 256 * kMiB;
 constexpr size_t kUnitsPerChunk = MemoryFile::kChunkBytes / kUnitBytes;
+
+// Each takes a descriptor and a mapping, of which a process has so many.
+uint64_t most_files_here() {
+  uint64_t most_mappings = 65'530;  // the kernel's default
+  std::ifstream("/proc/sys/vm/max_map_count") >> most_mappings;
+  rlimit descriptors{};
+  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return 0;
+  return std::min(static_cast<uint64_t>(descriptors.rlim_cur) / 2, most_mappings / 4);
+}
 
 // Pages for [offset, +bytes) or an error; afterwards touching them cannot fail.
 bool reserve_pages(int descriptor, uint64_t offset, uint64_t bytes) {
@@ -86,6 +97,7 @@ Status MemoryFiles::start() {
   const int error = errno;
   close(context);
   if (mount_ < 0) return fail(Code::kUnsupported, fmt::format("no tmpfs with huge pages: {}", std::strerror(error)));
+  most_files_ = most_files_here();
   started_.store(true, std::memory_order_release);
   return {};
 }
@@ -93,6 +105,7 @@ Status MemoryFiles::start() {
 uint64_t MemoryFiles::most_bytes() const { return std::min(kMostFileBytes, pool_.limit_bytes() / 4); }
 
 std::unique_ptr<MemoryFile> MemoryFiles::make(uint64_t capacity_bytes) {
+  if (open_files_.load() >= most_files_) return nullptr;
   const int descriptor = openat(mount_, ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
   if (descriptor < 0) return nullptr;
   constexpr uint64_t kAlign = MemoryFile::kChunkBytes;
@@ -114,7 +127,15 @@ std::unique_ptr<MemoryFile> MemoryFiles::make(uint64_t capacity_bytes) {
     close(descriptor);
     return nullptr;
   }
+  open_files_.fetch_add(1);
   return std::unique_ptr<MemoryFile>(new MemoryFile(descriptor, data, capacity_bytes));
+}
+
+bool MemoryFiles::fill(MemoryFile& file, uint64_t bytes) {
+  std::lock_guard lock(file.mutex_);
+  for (size_t chunk = 0; chunk < bytes / MemoryFile::kChunkBytes; ++chunk)
+    if (!add_pages(file, chunk)) return false;
+  return true;
 }
 
 // Neither has it much more pages than the body takes nor too few addresses for it.
@@ -160,13 +181,17 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file) {
     return Got::kNoMemory;
   }
   if (warming_up) return Got::kNo;
-  // Who gives memory up now may do so in a file that fits.
-  if (pool_.used_bytes() + capacity > pool_.limit_bytes()) return Got::kNoMemory;
+  // Who gives memory up now may do so in a file that fits. All of it at once: who waits for more later holds what he has.
+  if (!pool_.try_charge(capacity)) return Got::kNoMemory;
   // Addresses cost nothing: for a body that turns out to be larger.
   std::unique_ptr<MemoryFile> made = make(2 * capacity);
-  if (!made) return Got::kNo;
-  file = wrap(made.release());
-  return Got::kYes;
+  if (made && fill(*made, capacity)) {
+    file = wrap(made.release());
+    return Got::kYes;
+  }
+  if (made) destroy(std::move(made));
+  pool_.uncharge_files(capacity);
+  return Got::kNo;
 }
 
 // file.mutex_ held; charged already.
@@ -225,6 +250,7 @@ void MemoryFiles::destroy(std::unique_ptr<MemoryFile> file) {
   else
     pool_.add_outside(-static_cast<int64_t>(bytes));
   file.reset();
+  open_files_.fetch_sub(1);
 }
 
 bool MemoryFiles::drop_spares(uint64_t bytes) {
@@ -293,20 +319,25 @@ bool MemoryFiles::prepare_ahead(uint64_t ahead_bytes, uint64_t arenas_ahead_byte
   if (pool_.used_bytes() + spare_bytes() + capacity > pool_.limit_bytes()) return false;
   std::unique_ptr<MemoryFile> file = make(2 * capacity);
   if (!file) return false;
-  std::unique_lock lock(file->mutex_);
-  for (size_t chunk = 0; chunk < capacity / MemoryFile::kChunkBytes; ++chunk) {
-    pool_.drop_free_arena(arenas_ahead_bytes);
-    if (!add_pages(*file, chunk)) {
-      lock.unlock();
-      destroy(std::move(file));
-      return false;
+  bool whole = true;
+  {
+    std::lock_guard lock(file->mutex_);
+    for (size_t chunk = 0; whole && chunk < capacity / MemoryFile::kChunkBytes; ++chunk) {
+      const bool arena_came = pool_.drop_free_arena(arenas_ahead_bytes);
+      // Not from other spares: one for the other would go on for ever.
+      whole = (arena_came || pool_.mapped_bytes() + MemoryFile::kChunkBytes <= pool_.limit_bytes() || pool_.drop_free_arena()) &&
+              add_pages(*file, chunk);
     }
   }
-  lock.unlock();
-  std::lock_guard spares_lock(spares_mutex_);
-  spare_bytes_.fetch_add(file->page_bytes_.load());
+  const uint64_t pages = file->page_bytes_.load();
+  if (pages == 0) {
+    destroy(std::move(file));
+    return false;
+  }
+  std::lock_guard lock(spares_mutex_);
+  spare_bytes_.fetch_add(pages);
   spares_.push_back(std::move(file));
-  return true;
+  return whole;
 }
 
 bool MemoryFiles::freeze(MemoryFile& file, uint64_t bytes) {
@@ -315,6 +346,7 @@ bool MemoryFiles::freeze(MemoryFile& file, uint64_t bytes) {
   do {
     if (passed + pages > most) return false;
   } while (!passed_bytes_.compare_exchange_weak(passed, passed + pages));
+  file.passed_page_bytes_.store(pages);
   file.frozen_bytes_.store(bytes);
   return true;
 }
@@ -322,6 +354,9 @@ bool MemoryFiles::freeze(MemoryFile& file, uint64_t bytes) {
 Status MemoryFiles::cut(MemoryFile& file) {
   std::lock_guard lock(file.mutex_);
   if (std::exchange(file.cut_, true)) return {};
+  // What a read that was under way added since it was frozen counts as well.
+  const uint64_t page_bytes = file.page_bytes_.load();
+  passed_bytes_.fetch_add(page_bytes - file.passed_page_bytes_.exchange(page_bytes));
   uint64_t came = 0;
   {
     std::lock_guard shape_lock(shape_mutex_);

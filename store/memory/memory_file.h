@@ -1,8 +1,8 @@
 // Memory files: RAM of big bodies that the kernel can read by itself. A body's units lie in one file of a tmpfs that nobody
 // else sees, in huge pages, each at its own offset, so that FUSE can pass the file through once the body is whole.
 //
-// Life of a file: made ahead by the warmer, or taken from the spares; grown 2 MiB at a time; its units are cut as blocks by the
-// one body that has it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. While
+// Life of a file: made with all its pages, ahead by the warmer or for a body, or taken from the spares; grown 2 MiB at a time
+// where the body turns out to be larger; its units are cut as blocks by the one body that has it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. While
 // memory is left that nobody has touched, no body gets a file whose pages are not ready: it would wait for them, up to twenty
 // times as long as for memory that was in use before where a host has to back it first. One that was passed
 // through is *frozen* before: a mapping of a client can outlive everything, so its bytes never change again, it is never
@@ -63,6 +63,7 @@ class MemoryFile {
   std::atomic<bool> full_{false};          // does not grow any more
   std::mutex mutex_;                       // growing and cutting; held while pages are cleared, by who holds no other lock
   std::atomic<uint64_t> page_bytes_{0};    // (atomic) what its pages take; changed under mutex_
+  std::atomic<uint64_t> passed_page_bytes_{0};  // of these, what freeze() counted as passed through
   bool cut_ = false;                       // mutex_
 };
 using MemoryFilePtr = std::shared_ptr<MemoryFile>;
@@ -116,6 +117,8 @@ class MemoryFiles {
   }
   void retire(MemoryFile* file);
   std::unique_ptr<MemoryFile> make(uint64_t capacity_bytes);
+  // Gives a new file its first pages. False: not all of them were to be had.
+  bool fill(MemoryFile& file, uint64_t bytes);
   // Memory is left that nobody has touched, and somebody touches it ahead.
   bool is_warming_up(uint64_t bytes) const {
     return has_warmer_.load(std::memory_order_relaxed) && pool_.mapped_bytes() + bytes <= pool_.limit_bytes();
@@ -132,6 +135,8 @@ class MemoryFiles {
   std::atomic<bool> started_{false};
   std::atomic<bool> has_warmer_{false};
   std::atomic<uint64_t> wanted_bytes_{0};  // the capacity last asked for
+  uint64_t most_files_ = 0;                // that may be open at once; fixed by start()
+  std::atomic<uint64_t> open_files_{0};
 
   std::mutex shape_mutex_;  // files lose pages only under it: so that what the tmpfs says can be compared with held_bytes_
   std::atomic<uint64_t> held_bytes_{0};       // pages of the files that are open here, spares included

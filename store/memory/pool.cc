@@ -101,8 +101,9 @@ bool MemoryPool::try_charge(uint64_t bytes) {
 }
 
 void MemoryPool::uncharge_files(uint64_t bytes) {
-  file_used_bytes_.fetch_sub(bytes);
-  uncharge(bytes);
+  used_bytes_.fetch_sub(bytes);
+  file_used_bytes_.fetch_sub(bytes);  // second: nobody maps arenas meanwhile for what was in files
+  tell_available();
 }
 
 bool MemoryPool::make_room(uint64_t bytes) {
@@ -120,6 +121,10 @@ void MemoryPool::set_available_callback(std::function<void()> callback) { availa
 
 void MemoryPool::uncharge(uint64_t bytes) {
   used_bytes_.fetch_sub(bytes);
+  tell_available();
+}
+
+void MemoryPool::tell_available() {
   if (refused_.load() && refused_.exchange(false) && available_) available_();
 }
 

@@ -123,6 +123,7 @@ class MemoryPool {
   std::byte* take(int order);             // takes mutex_
   void give(std::byte* data, int order);  // takes mutex_
   void uncharge(uint64_t bytes);
+  void tell_available();
   bool try_use(uint64_t bytes);
   void prepare();                         // takes mutex_
   void add_arena();                       // takes mutex_

@@ -11,7 +11,7 @@ from kvc_mount import wait_until
 from kvc_native import Mapping
 from kvc_process import in_process
 from test_memory import ALLOWANCE, resident_bytes
-from test_passthrough import STYLES, SIZE, check_old_readers, cut, descriptors, put, read_buffered, replace, rewrite
+from test_passthrough import STYLES, SIZE, check_old_readers, cut, descriptors, put, read_buffered, read_direct, read_mapped, replace, rewrite
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.skipif(os.geteuid() != 0, reason="passthrough needs root")]
 
@@ -189,12 +189,17 @@ def test_mapped_files_hold_half_of_the_memory_at_most(new_mount):
     wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was mapped comes back")
 
 
-def test_what_is_read_from_a_pack_is_passed_through_the_next_time(mount, least):
+def test_what_is_mapped_from_a_pack_is_passed_through_the_next_time(mount, least):
     put_all(mount, ["packed"])
     mount.remount()
+    path = os.path.join(mount.path, "packed")
+    for read in (read_buffered, read_direct, read_buffered):
+        assert_bytes(in_process(read, path), payload("packed", SIZE), "nobody maps yet: once more through the daemon")
+    assert mount.status()["reads"]["memory_file_opens"] == 0
+    os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
 
     def comes_into_a_file():
-        read_buffered(os.path.join(mount.path, "first"))
+        read_mapped(os.path.join(mount.path, "first"))
         if least == "0" or files_taken(mount) > 0:
             return True
         os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
@@ -202,7 +207,6 @@ def test_what_is_read_from_a_pack_is_passed_through_the_next_time(mount, least):
 
     wait_until(comes_into_a_file, 30, "files are made ahead for chunks of this size")
     wait_until(lambda: least == "0" or mount.status()["memory"]["file_spare_bytes"] >= SIZE, 30, "one more is ready")
-    path = os.path.join(mount.path, "packed")
     assert_bytes(in_process(read_buffered, path), payload("packed", SIZE), "the first time")
     closed(mount)
     before = mount.status()["reads"]
