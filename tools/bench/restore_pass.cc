@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <latch>
 #include <memory>
 #include <mutex>
 
@@ -14,6 +13,7 @@
 #include "tools/common/chunk_io.h"
 #include "tools/common/cold_start.h"
 #include "tools/common/cpu_time.h"
+#include "tools/common/gate.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/payload.h"
 #include "tools/common/statistics.h"
@@ -26,7 +26,7 @@ struct ChainProgress {
   const Chain* chain = nullptr;
   size_t first_slot = 0;  // where the chain's chunks begin in a pool that holds all
   std::atomic<size_t> next = 0;
-  std::latch probed{1};  // released when the first thread has probed the whole prefix
+  Gate probed{1};  // released when the first thread has probed the whole prefix
 };
 
 struct PassState {
@@ -66,7 +66,7 @@ Status read_chain(PassState& state, unsigned thread) {
     Status probed;
     if (thread % state.spec.threads_per_chain == 0) {
       for (size_t i = 0; i < chain.size() && probed; ++i) probed = probe_present(io, chain[i]);
-      progress.probed.count_down();
+      progress.probed.arrive();
     } else {
       progress.probed.wait();
     }

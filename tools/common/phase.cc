@@ -1,40 +1,15 @@
 #include "tools/common/phase.h"
 
 #include <algorithm>
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "tools/common/cpu_time.h"
+#include "tools/common/gate.h"
 
 namespace kvcachefs {
-
-namespace {
-// All threads of a phase begin at once. (std::barrier of libstdc++ 12 can lose the wake-up of a waiter: it stores the phase and
-// then asks whether anybody waits, with nothing between that keeps the two in order.)
-class StartGate {
- public:
-  explicit StartGate(unsigned threads) : awaited_(threads) {}
-  void arrive_and_wait() {
-    std::unique_lock lock(mutex_);
-    if (--awaited_ == 0) {
-      start_s_ = monotonic_s();
-      all_here_.notify_all();
-    }
-    all_here_.wait(lock, [&] { return awaited_ == 0; });
-  }
-  // When the last one arrived. Once all have.
-  double start_s() const { return start_s_; }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable all_here_;
-  unsigned awaited_;    // mutex_
-  double start_s_ = 0;  // mutex_, until all have arrived
-};
-}  // namespace
 
 Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
                             const std::function<Status(unsigned)>& body) {
@@ -44,7 +19,7 @@ Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
   Status outcome;
   std::mutex mutex;  // guards cost.client_cpu_s, outcome and end
   double end = 0;
-  StartGate gate(threads);
+  Gate gate(threads);  // all begin at once
   auto work = [&](unsigned thread) {
     gate.arrive_and_wait();
     const double cpu = thread_cpu_s();
@@ -59,7 +34,7 @@ Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
   std::vector<std::jthread> workers;
   for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work, i);
   workers.clear();  // joins
-  cost.wall_s = end - gate.start_s();
+  cost.wall_s = end - gate.opened_s();
   if (!outcome) return std::unexpected(std::move(outcome).error());
   if (before) {
     const auto daemon_after = process_cpu_s(before->pid);
