@@ -80,7 +80,7 @@ class RequestLoop {
   std::atomic<uint32_t> waiter_{kNobody};
   std::atomic<uint64_t> received_{0};   // requests taken, by all threads
   std::atomic<uint32_t> parked_{0};     // written with mutex_ held
-  std::atomic<bool> unwatched_{false};   // requests have ceased: nobody ticks; written with mutex_ held
+  std::atomic<bool> unwatched_{false};  // requests have ceased: nobody ticks; written with mutex_ held
 
   std::mutex mutex_;  // a leaf. Guards:
   std::condition_variable called_;

@@ -50,7 +50,7 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
 uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   uint64_t freed = 0;
   int spared = 0;
-  std::vector<ObjectPtr> seen;  // what still holds blocks is looked at again next time
+  std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
   constexpr int kMaxSpared = 256;  // then what is expected goes, too: a demand read must not fail
   while (freed < bytes) {
     ObjectPtr object;
@@ -67,15 +67,20 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       continue;
     }
     std::vector<BlockPtr> dropped;  // given back after the lock
+    bool keeps = false;
     {
       std::lock_guard lock(object->mutex);
       const bool being_read = !object->wanted.empty();
       for (size_t index = 0; index < object->units.size(); ++index) {
         Unit& unit = object->units[index];
-        if (!unit.block || unit.dirty || object->is_wanted(index)) continue;
+        if (!unit.block || unit.dirty) continue;
         // A file comes back as a whole: not while who has it open by passthrough, or one unit that is wanted, holds it. Its
         // reader finds the units behind that one here, and needs no memory that others wait for.
-        if (unit.block->file() && (being_read || (object->handles > 0 && unit.block->frozen()))) continue;
+        if (object->is_wanted(index) ||
+            (unit.block->file() && (being_read || (object->handles > 0 && unit.block->frozen())))) {
+          keeps = true;
+          continue;
+        }
         freed += unit.block->capacity_bytes();
         dropped.push_back(std::move(unit.block));
         unit.block.reset();
@@ -83,18 +88,12 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       if (!dropped.empty() && !being_read) object->memory_file.reset();
     }
     if (!dropped.empty()) prefetcher_->left_ram(object->id);
-    seen.push_back(object);
+    if (keeps) keepers.push_back(object);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
   }
-  for (const ObjectPtr& object : seen) {
-    std::unique_lock lock(object->mutex);
-    const bool again = !object->wanted.empty() ||
-                       std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block && unit.block->frozen(); });
-    lock.unlock();
-    if (again) note_clean(object);
-  }
+  for (const ObjectPtr& object : keepers) note_clean(object);
   return freed;
 }
 

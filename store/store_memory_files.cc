@@ -11,9 +11,13 @@ Status StoreImpl::expect_passthrough() {
   return files_->start();
 }
 
+bool StoreImpl::uses_memory_files() const {
+  return memory_file_min_bytes_.load(std::memory_order_relaxed) > 0 && files_->started();
+}
+
 bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
-  const uint64_t least = memory_file_min_bytes_.load(std::memory_order_relaxed);
-  return least > 0 && size_bytes >= least && files_->started() && size_bytes <= files_->most_bytes();
+  return uses_memory_files() && size_bytes >= memory_file_min_bytes_.load(std::memory_order_relaxed) &&
+         size_bytes <= files_->most_bytes();
 }
 
 void StoreImpl::note_mapped_read() { mapped_read_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed); }
@@ -30,13 +34,13 @@ bool StoreImpl::loads_into_files() const {
 
 // 0: of no use, because no file would be taken.
 uint64_t StoreImpl::guess_size(uint64_t kind_key, uint32_t thread_id) const {
-  if (memory_file_min_bytes_.load(std::memory_order_relaxed) == 0 || !files_->started()) return 0;
+  if (!uses_memory_files()) return 0;
   const uint64_t alike = kind_key != 0 ? size_guess_.of(kind_key) : 0;
   return alike > 0 ? alike : size_guess_.of(SizeGuess::thread_key(thread_id));
 }
 
 void StoreImpl::note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes) {
-  if (memory_file_min_bytes_.load(std::memory_order_relaxed) == 0 || !files_->started()) return;
+  if (!uses_memory_files()) return;
   if (kind_key != 0) size_guess_.note(kind_key, size_bytes);
   size_guess_.note(SizeGuess::thread_key(thread_id), size_bytes);
 }
@@ -79,22 +83,23 @@ bool StoreImpl::lacks_file_memory(Object& object, size_t first, size_t last, Fil
 }
 
 bool StoreImpl::get_file_memory(FileRequest& file) {
-  MemoryFilePtr grows = std::exchange(file.grows, nullptr);
-  if (!grows && file.bytes > files_->most_bytes()) return file.refused = true;  // the limit was lowered
-  while (true) {
-    const MemoryFiles::Got got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
-    if (got == MemoryFiles::Got::kYes && !grows) counters_.memory_files_taken.fetch_add(1, std::memory_order_relaxed);
-    if (got == MemoryFiles::Got::kNo && !grows) {  // one that cannot grow says so by itself
-      counters_.memory_files_refused.fetch_add(1, std::memory_order_relaxed);
-      file.refused = true;
-    }
-    if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
-    if (got != MemoryFiles::Got::kNoMemory) return true;
-    if (recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes))) continue;
-    // Nobody waits for a file where blocks are to be had.
-    file.refused = pool_->used_bytes() + MemoryFile::kChunkBytes <= pool_->limit_bytes();
-    return file.refused;
+  const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
+  MemoryFiles::Got got = MemoryFiles::Got::kNo;
+  if (grows || file.bytes <= files_->most_bytes()) {  // else the limit was lowered
+    do {
+      got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
+    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes)));
   }
+  if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
+  if (got == MemoryFiles::Got::kNoMemory) {
+    // Nobody waits for a file where blocks are to be had.
+    if (pool_->used_bytes() + MemoryFile::kChunkBytes > pool_->limit_bytes()) return false;
+    file.refused = true;
+  }
+  if (grows) return true;  // one that cannot grow says so by itself
+  if (got == MemoryFiles::Got::kNo) file.refused = true;
+  (file.refused ? counters_.memory_files_refused : counters_.memory_files_taken).fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 // Before somebody waits for memory: a file that has no block of its body yet would hold some that nothing can free.

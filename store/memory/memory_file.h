@@ -2,9 +2,10 @@
 // else sees, in huge pages, each at its own offset, so that FUSE can pass the file through once the body is whole.
 //
 // Life of a file: made with all its pages, ahead by the warmer or for a body, or taken from the spares; grown 2 MiB at a time
-// where the body turns out to be larger; its units are cut as blocks by the one body that has it; when body and blocks let go of it, it becomes a spare, whose next user finds its pages ready. While
-// memory is left that nobody has touched, no body gets a file whose pages are not ready: it would wait for them, up to twenty
-// times as long as for memory that was in use before where a host has to back it first. One that was passed
+// where the body turns out to be larger; its units are cut as blocks by the one body that has it; when body and blocks let go
+// of it, it becomes a spare, whose next user finds its pages ready. While memory is left that nobody has touched, no body gets
+// a file whose pages are not ready: it would wait for them, where a host has to back them first up to twenty times as long as
+// for memory that was in use before. One that was passed
 // through is *frozen* before: a mapping of a client can outlive everything, so its bytes never change again, it is never
 // reused, grown, cut a second time or punched, and its memory counts until the tmpfs says that it is free.
 #pragma once
