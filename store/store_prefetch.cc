@@ -1,4 +1,6 @@
 // Carries out what the prefetcher plans: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
+#include <sched.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -51,6 +53,7 @@ bool StoreImpl::prefetch_step() {
     any |= !plan.loads.empty() || !plan.cancels.empty();
     if (plan.loads.empty()) break;
     planned += plan.loads.size();
+    ::sched_yield();  // readers come first, also where they share this processor
   }
   submit_loads(std::move(jobs));
   return any;

@@ -22,9 +22,12 @@ class IoEngine {
   virtual void drain() = 0;
 };
 
-std::unique_ptr<IoEngine> make_posix_engine(unsigned threads);
+// Background reads under way take at most so many bytes together (or one that is larger): see RequestQueue.
+constexpr uint64_t kNoByteLimit = UINT64_MAX;
+std::unique_ptr<IoEngine> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes = kNoByteLimit);
 // kUnsupported (with the reason) where the kernel does not offer what the engine needs.
-Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth);
+Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth,
+                                                    uint64_t max_background_read_bytes = kNoByteLimit);
 
 // Counts requests under way, so that `wait` waits for those begun before it and not for later ones. Thread-safe.
 class RequestCounter {

@@ -22,7 +22,8 @@ Result<size_t> run_request(IoRequest& request) {
 class PosixEngine final : public IoEngine {
  public:
   // One thread is kept free of background requests where there is more than one.
-  explicit PosixEngine(unsigned threads) : queue_(std::max(1u, threads - 1)) {
+  PosixEngine(unsigned threads, uint64_t max_background_read_bytes)
+      : queue_(std::max(1u, threads - 1), max_background_read_bytes) {
     for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
   }
 
@@ -51,10 +52,9 @@ class PosixEngine final : public IoEngine {
  private:
   void run() {
     while (auto queued = take()) {
-      const bool urgent = queued->request.urgent;
       const uint64_t generation = queued->generation;
       auto result = run_request(queued->request);
-      give_back(urgent);
+      give_back(queued->request);
       queued->request.done(std::move(result));
       queued.reset();  // what the request owns is gone before it counts as finished
       counter_.end(generation);
@@ -71,9 +71,9 @@ class PosixEngine final : public IoEngine {
     }
   }
 
-  void give_back(bool urgent) {
+  void give_back(const IoRequest& request) {
     const std::lock_guard lock(mutex_);
-    queue_.finished(urgent);
+    queue_.finished(request);
     if (!queue_.empty()) changed_.notify_one();  // a request that was held back may start now
   }
 
@@ -87,8 +87,8 @@ class PosixEngine final : public IoEngine {
 
 }  // namespace
 
-std::unique_ptr<IoEngine> make_posix_engine(unsigned threads) {
-  return std::make_unique<PosixEngine>(std::max(1u, threads));
+std::unique_ptr<IoEngine> make_posix_engine(unsigned threads, uint64_t max_background_read_bytes) {
+  return std::make_unique<PosixEngine>(std::max(1u, threads), max_background_read_bytes);
 }
 
 }  // namespace kvcachefs

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <span>
 #include <thread>
+#include <vector>
 
 namespace kvcachefs {
 namespace {
@@ -15,7 +17,7 @@ QueuedRequest make(bool urgent, uint64_t tag) {
 }
 
 TEST(RequestQueue, UrgentGoesFirst) {
-  RequestQueue queue(8);
+  RequestQueue queue(8, kNoByteLimit);
   queue.push(make(false, 1));
   queue.push(make(true, 2));
   queue.push(make(true, 3));
@@ -27,7 +29,7 @@ TEST(RequestQueue, UrgentGoesFirst) {
 }
 
 TEST(RequestQueue, BackgroundWaitsWhileManyUrgentAreInFlight) {
-  RequestQueue queue(8);
+  RequestQueue queue(8, kNoByteLimit);
   for (unsigned i = 0; i < RequestQueue::kFewUrgent + 1; ++i) {
     queue.push(make(true, i));
     ASSERT_TRUE(queue.next().has_value());
@@ -35,22 +37,22 @@ TEST(RequestQueue, BackgroundWaitsWhileManyUrgentAreInFlight) {
   queue.push(make(false, 99));
   EXPECT_FALSE(queue.next().has_value());
   EXPECT_FALSE(queue.empty());
-  queue.finished(true);
+  queue.finished(make(true, 0).request);
   EXPECT_EQ(queue.next()->request.offset, 99u);
 }
 
 TEST(RequestQueue, BackgroundLeavesRoom) {
-  RequestQueue queue(2);
+  RequestQueue queue(2, kNoByteLimit);
   for (uint64_t i = 0; i < 3; ++i) queue.push(make(false, i));
   EXPECT_TRUE(queue.next().has_value());
   EXPECT_TRUE(queue.next().has_value());
   EXPECT_FALSE(queue.next().has_value());
-  queue.finished(false);
+  queue.finished(make(false, 0).request);
   EXPECT_TRUE(queue.next().has_value());
 }
 
 TEST(RequestQueue, DemandNeverStopsTheBackground) {
-  RequestQueue queue(2);
+  RequestQueue queue(2, kNoByteLimit);
   queue.push(make(false, 7));
   for (uint64_t i = 0; i < 100; ++i) queue.push(make(true, 1000));
   unsigned started = 0;
@@ -60,6 +62,70 @@ TEST(RequestQueue, DemandNeverStopsTheBackground) {
   for (uint64_t i = 0; i < 100 - RequestQueue::kUrgentPerBackground; ++i)
     EXPECT_EQ(queue.next()->request.offset, 1000u);
   EXPECT_FALSE(queue.next().has_value());
+}
+
+class BackgroundReads : public testing::Test {
+ protected:
+  static constexpr uint64_t kBytes = 100;
+
+  QueuedRequest read(uint64_t tag, size_t bytes) {
+    QueuedRequest queued = make(false, tag);
+    // Two pieces: what counts is their sum.
+    queued.request.pieces = {std::span(memory_).first(bytes / 2), std::span(memory_).first(bytes - bytes / 2)};
+    return queued;
+  }
+  QueuedRequest write(uint64_t tag, size_t bytes) {
+    QueuedRequest queued = read(tag, bytes);
+    queued.request.kind = IoRequest::Kind::kWrite;
+    return queued;
+  }
+  // The tag of what starts next; 0 if nothing may.
+  uint64_t start() {
+    auto started = queue_.next();
+    return started ? started->request.offset : 0;
+  }
+
+  std::vector<std::byte> memory_ = std::vector<std::byte>(1000);
+  RequestQueue queue_{8, kBytes};
+};
+
+TEST_F(BackgroundReads, AreHeldBackBeyondTheirBytes) {
+  queue_.push(read(1, 60));
+  queue_.push(read(2, 40));
+  queue_.push(read(3, 1));
+  EXPECT_EQ(start(), 1u);
+  EXPECT_EQ(start(), 2u);
+  EXPECT_EQ(start(), 0u);
+  queue_.finished(read(2, 40).request);
+  EXPECT_EQ(start(), 3u);
+}
+
+TEST_F(BackgroundReads, OneLargerThanTheLimitGoesAlone) {
+  queue_.push(read(1, 10));
+  queue_.push(read(2, 500));
+  EXPECT_EQ(start(), 1u);
+  EXPECT_EQ(start(), 0u);
+  queue_.finished(read(1, 10).request);
+  EXPECT_EQ(start(), 2u);
+}
+
+TEST_F(BackgroundReads, HoldUpNeitherWritesNorDemand) {
+  queue_.push(read(1, 100));
+  queue_.push(read(2, 100));
+  EXPECT_EQ(start(), 1u);
+  queue_.push(write(3, 900));
+  EXPECT_EQ(start(), 3u);
+  QueuedRequest demand = read(4, 900);
+  demand.request.urgent = true;
+  queue_.push(std::move(demand));
+  EXPECT_EQ(start(), 4u);
+  EXPECT_EQ(start(), 0u);
+}
+
+TEST_F(BackgroundReads, TakeTurnsWithWrites) {
+  for (uint64_t tag = 1; tag <= 3; ++tag) queue_.push(read(tag, 10));
+  for (uint64_t tag = 11; tag <= 13; ++tag) queue_.push(write(tag, 10));
+  for (const uint64_t expected : {1u, 11u, 2u, 12u, 3u, 13u}) EXPECT_EQ(start(), expected);
 }
 
 TEST(RequestCounter, WaitsOnlyForEarlierOnes) {

@@ -3,6 +3,7 @@
 // Others put requests into a list and wake it through an eventfd that the ring itself reads; all that is found in the
 // list, and all continuations, go to the kernel with one system call, which is also the wait.
 #include <liburing.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
@@ -11,10 +12,12 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <deque>
 #include <future>
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "store/base/log.h"
 #include "store/volume/io_engine.h"
@@ -39,8 +42,10 @@ struct Slot {
 
 class UringEngine final : public IoEngine {
  public:
-  explicit UringEngine(unsigned queue_depth)
-      : queue_(std::max(1u, queue_depth / 2)), slots_(queue_depth), wake_fd_(::eventfd(0, EFD_CLOEXEC)) {
+  UringEngine(unsigned queue_depth, uint64_t max_background_read_bytes)
+      : queue_(std::max(1u, queue_depth / 2), max_background_read_bytes),
+        slots_(queue_depth),
+        wake_fd_(::eventfd(0, EFD_CLOEXEC)) {
     for (unsigned i = queue_depth; i > 0; --i) free_slots_.push_back(i - 1);
   }
 
@@ -78,15 +83,18 @@ class UringEngine final : public IoEngine {
       first = incoming_.empty();  // else a wake-up is on its way already
       for (auto& request : requests) incoming_.push_back({std::move(request), generation});
     }
-    if (std::this_thread::get_id() == thread_.get_id())
-      submitted_inside_ = true;  // by a `done`: the thread looks again before it sleeps
-    else if (first)
-      wake_up();
+    // A `done` need not: its thread looks into the list before it sleeps.
+    if (first && std::this_thread::get_id() != thread_.get_id()) wake_up();
   }
 
   void drain() override { counter_.wait(); }
 
  private:
+  struct Finished {
+    QueuedRequest queued;
+    Result<size_t> result;
+  };
+
   Status set_up_ring();
   void run();
   void take_incoming();
@@ -94,10 +102,12 @@ class UringEngine final : public IoEngine {
   void start_slot(unsigned index, QueuedRequest queued);
   void issue(unsigned index);
   void issue_wake_read();
-  void enter_kernel();
+  void enter_kernel(unsigned wait_for);
   void reap();
   void complete(unsigned index, int result);
   void finish(unsigned index, Result<size_t> result);
+  bool answers_are_due() const { return !finished_urgent_.empty() || !finished_background_.empty(); }
+  void answer_one();
   void wake_up() {
     const uint64_t one = 1;
     (void)retry_interrupted([&] { return ::write(wake_fd_.get(), &one, sizeof(one)); });
@@ -114,7 +124,9 @@ class UringEngine final : public IoEngine {
   std::vector<Slot> slots_;
   std::vector<unsigned> free_slots_;
   uint64_t wake_count_ = 0;
-  bool submitted_inside_ = false;
+  std::deque<Finished> finished_urgent_;  // not answered yet
+  std::deque<Finished> finished_background_;
+  bool background_is_next_ = false;  // to be answered, where both wait
   bool stop_seen_ = false;
   bool failing_ = false;
 
@@ -128,7 +140,9 @@ Status UringEngine::set_up_ring() {
   int error = -EINVAL;
 #ifdef IORING_SETUP_DEFER_TASKRUN
   // Linux >= 6.1: completions are worked off when this thread asks for them, not by interrupting it.
-  error = io_uring_queue_init(entries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN);
+  // The flag tells liburing when a look at the completions has to.
+  error = io_uring_queue_init(
+      entries, &ring_, IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN | IORING_SETUP_TASKRUN_FLAG);
 #endif
   if (error == -EINVAL) error = io_uring_queue_init(entries, &ring_, 0);
   if (error < 0) return fail(Code::kUnsupported, std::string("io_uring_setup: ") + std::strerror(-error));
@@ -142,17 +156,18 @@ Status UringEngine::set_up_ring() {
   return fail(Code::kUnsupported, "io_uring without READV, WRITEV and READ");
 }
 
+// Answers take time (a megabyte is checked in 100 us): between any two of them what came meanwhile is taken in and what
+// may start is started, so that the volume is never idle while answers are due. Answered by batches, 1 MiB reads with 8 in
+// flight reached 3.3 GiB/s of the 4.4 they reach so.
 void UringEngine::run() {
   issue_wake_read();
   while (true) {
-    do {
-      submitted_inside_ = false;
-      take_incoming();
-      fill_ring();
-    } while (submitted_inside_);
-    if (stop_seen_) break;
-    enter_kernel();
+    take_incoming();
+    fill_ring();
+    if (stop_seen_ && !answers_are_due()) break;
+    enter_kernel(answers_are_due() ? 0 : 1);
     reap();
+    answer_one();
   }
   io_uring_queue_exit(&ring_);
 }
@@ -208,9 +223,10 @@ void UringEngine::issue_wake_read() {
   io_uring_sqe_set_data64(entry, kWakeUp);
 }
 
-// Hands the new entries over and waits for a completion.
-void UringEngine::enter_kernel() {
-  const int result = io_uring_submit_and_wait(&ring_, 1);
+// Hands the new entries over and waits for so many completions.
+void UringEngine::enter_kernel(unsigned wait_for) {
+  if (wait_for == 0 && io_uring_sq_ready(&ring_) == 0) return;
+  const int result = io_uring_submit_and_wait(&ring_, wait_for);
   if (result >= 0 || result == -EINTR) {
     failing_ = false;
     return;
@@ -251,20 +267,34 @@ void UringEngine::complete(unsigned index, int result) {
 }
 
 void UringEngine::finish(unsigned index, Result<size_t> result) {
-  Slot& slot = slots_[index];
-  const uint64_t generation = slot.queued.generation;
-  queue_.finished(slot.queued.request.urgent);
-  slot.queued.request.done(std::move(result));
-  slot.transfer.reset();
-  slot.queued = {};  // what the request owns is gone before it counts as finished
+  QueuedRequest queued = std::exchange(slots_[index].queued, {});
+  slots_[index].transfer.reset();
   free_slots_.push_back(index);
+  queue_.finished(queued.request);
+  auto& finished = queued.request.urgent ? finished_urgent_ : finished_background_;
+  finished.push_back({std::move(queued), std::move(result)});
+}
+
+// In turn, where both wait: neither is held up by more than one of the other.
+void UringEngine::answer_one() {
+  if (!answers_are_due()) return;
+  const bool background = finished_urgent_.empty() || (background_is_next_ && !finished_background_.empty());
+  background_is_next_ = !background;
+  auto& from = background ? finished_background_ : finished_urgent_;
+  Finished next = std::move(from.front());
+  from.pop_front();
+  const uint64_t generation = next.queued.generation;
+  next.queued.request.done(std::move(next.result));
+  next.queued = {};  // what the request owns is gone before it counts as finished
   counter_.end(generation);
+  // The scheduler leaves a thread alone for milliseconds, and wakes who waited for this answer on this very processor.
+  if (background) ::sched_yield();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth) {
-  auto engine = std::make_unique<UringEngine>(std::max(1u, queue_depth));
+Result<std::unique_ptr<IoEngine>> make_uring_engine(unsigned queue_depth, uint64_t max_background_read_bytes) {
+  auto engine = std::make_unique<UringEngine>(std::max(1u, queue_depth), max_background_read_bytes);
   KVC_TRY(engine->start());
   return engine;
 }
