@@ -14,6 +14,7 @@ namespace {
 void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_open(request, node, file)) return;
+  const ReadAheadAfterAnswer later(*driver.store);
   OpenRequest how = open_request_of(file->flags);
   how.truncate = file->flags & O_TRUNC;
   const auto decision = driver.passthrough.open(request, ObjectId{node}, how.write || how.truncate, *driver.store);
@@ -58,6 +59,7 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
 void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_read(request, node, size, offset, file)) return;
+  const ReadAheadAfterAnswer later(*driver.store);
   // A read() of a directly read file says whose it is; who fills pages of a mapping says nobody's.
   if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read();
   driver.store->read(handle_of(file), static_cast<uint64_t>(offset), size, [request](Result<ReadReply> reply) {

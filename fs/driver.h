@@ -79,6 +79,18 @@ inline StatusCompletion replying(fuse_req_t request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
+// In a handler: what its call of the store wants read ahead is begun when this ends, after the answer.
+class ReadAheadAfterAnswer {
+ public:
+  explicit ReadAheadAfterAnswer(Store& store) : store_(store) { store_.hold_read_ahead(); }
+  ~ReadAheadAfterAnswer() { store_.resume_read_ahead(); }
+  ReadAheadAfterAnswer(const ReadAheadAfterAnswer&) = delete;
+  ReadAheadAfterAnswer& operator=(const ReadAheadAfterAnswer&) = delete;
+
+ private:
+  Store& store_;
+};
+
 // nodeid -> object: they are the same but for alias nodeids (passthrough.h).
 ObjectId object_of(fuse_req_t request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);

@@ -30,6 +30,7 @@ void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_lookup(request, parent, name)) return;
+  const ReadAheadAfterAnswer later(*driver.store);
   auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
   if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);
   fuse_entry_param absent{};  // nodeid 0: the kernel may remember that there is no such name

@@ -263,6 +263,8 @@ class StoreImpl final : public Store {
 
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
+  void hold_read_ahead() override;
+  void resume_read_ahead() override;
   bool prefetch_step();
   bool leave_to_kernel(ObjectId id, uint64_t size_bytes);
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -18,14 +19,31 @@ constexpr size_t kMaxLoadsAtOnce = 256;
 // all, and a page that was never used costs milliseconds to get on some machines.
 constexpr uint64_t kSubmitBytes = 4 * kMiB;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
+
+// What this thread holds back between hold_read_ahead() and resume_read_ahead().
+struct HeldKick {
+  const Store* store = nullptr;  // nullptr: nothing is held back
+  bool due = false;
+};
+constinit thread_local HeldKick held_kick;
 }  // namespace
 
 void StoreImpl::kick_prefetch() {
+  if (held_kick.store == this) {
+    held_kick.due = true;
+    return;
+  }
   {
     std::lock_guard lock(prefetch_mutex_);
     prefetch_kicked_ = true;
   }
   prefetch_ready_.notify_one();
+}
+
+void StoreImpl::hold_read_ahead() { held_kick = {.store = this}; }
+
+void StoreImpl::resume_read_ahead() {
+  if (std::exchange(held_kick, {}).due) kick_prefetch();
 }
 
 bool StoreImpl::prefetch_step() {
