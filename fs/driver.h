@@ -79,7 +79,7 @@ inline StatusCompletion replying(fuse_req_t request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
-// In a handler: what its call of the store wants read ahead is begun when this ends, after the answer.
+// In a handler: what its call of the store wants read ahead is begun when this ends, after an answer given at once.
 class ReadAheadAfterAnswer {
  public:
   explicit ReadAheadAfterAnswer(Store& store) : store_(store) { store_.hold_read_ahead(); }

@@ -197,8 +197,9 @@ class Store {
   // A client has a body mapped and touched it here, not by passthrough: big ones are loaded into memory files for a while.
   virtual void note_mapped_read() = 0;
 
-  // From the first to the second the calling thread wakes nobody to read ahead: that is made up for by the second. Between
-  // them a client is answered, who need not wait for it (to wake a thread takes 50 us on a virtual machine). They do not nest.
+  // Between the two the calling thread wakes nobody to read ahead; the second does, where it is due. For a client is
+  // answered in between, who need not wait until a thread is awake. A read that has to load resumes by itself. They do
+  // not nest.
   virtual void hold_read_ahead() = 0;
   virtual void resume_read_ahead() = 0;
 

@@ -221,6 +221,7 @@ bool StoreImpl::get_load_memory(LoadMemory& memory) {
 }
 
 void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+  resume_read_ahead();  // the answer comes later: nothing is gained by holding it
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = std::move(done);
   std::vector<std::shared_ptr<LoadJob>> jobs;

@@ -71,7 +71,7 @@ bool StoreImpl::prefetch_step() {
     any |= !plan.loads.empty() || !plan.cancels.empty();
     if (plan.loads.empty()) break;
     planned += plan.loads.size();
-    ::sched_yield();  // readers come first, also where they share this processor
+    if (jobs.empty()) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
   }
   submit_loads(std::move(jobs));
   return any;

@@ -199,12 +199,13 @@ Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
   return take_posix_lock(std::move(fd), place(path));
 }
 
-// A local device is busy with 8 MiB: 7 GB/s for 1.2 ms. With more, completions come in bursts and demand reads wait longer
-// (1 MiB reads of an NVMe device behind virtio: 8 in flight 1.5 ms each at 5 GiB/s, 32 in flight 7 to 14 ms at 4 to 5).
-// A network volume needs what its links and servers hold, which nobody knows here.
+// Enough for 7 GB/s at 1.2 ms. With more, completions come in bursts and demand reads wait longer (1 MiB reads of an
+// NVMe device behind virtio: 8 in flight 1.5 ms each at 5 GiB/s, 32 in flight 7 to 14 ms at 4 to 5). A network file
+// system needs what its links and servers hold, which nobody knows here.
 constexpr uint64_t kLocalBackgroundReadBytes = 8 * kMiB;
 
-std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolumeOptions& options, VolumeFeatures& features) {
+std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolumeOptions& options,
+                                      VolumeFeatures& features) {
   features.io_uring = false;
   const uint64_t background_read_bytes = features.network ? kNoByteLimit : kLocalBackgroundReadBytes;
   if (options.io_uring) {

@@ -226,6 +226,38 @@ TEST_P(VolumeEngineTest, BackgroundFinishesUnderDemand) {
   EXPECT_TRUE(std::ranges::equal(background.span(), data.span()));
 }
 
+// Background reads beyond the limit of bytes: all are done, also where some fail before they start or are empty.
+TEST_P(VolumeEngineTest, BackgroundReadsBeyondTheirBytes) {
+  constexpr size_t kBytes = 4 * kBlockBytes;
+  constexpr size_t kRequests = 300;
+  constexpr uint64_t kLimit = 4 * kBytes;
+  std::unique_ptr<IoEngine> engine;
+  if (GetParam().io_uring)
+    engine = make_uring_engine(GetParam().queue_depth, kLimit).value();
+  else
+    engine = make_posix_engine(GetParam().threads, kLimit);
+  const FilePtr file = create("f");
+  const AlignedBuffer data(kRequests * kBytes, 3), back(kRequests * kBytes);
+  ASSERT_TRUE(run_one(request(Kind::kWrite, file, 0, data.span())));
+  std::atomic<size_t> whole = 0, empty = 0, refused = 0;
+  std::vector<IoRequest> reads;
+  for (size_t i = 0; i < kRequests; ++i) {
+    IoRequest read = request(Kind::kRead, file, i * kBytes, back.span(i * kBytes, kBytes), false);
+    if (i % 5 == 1) read.pieces.clear();
+    if (i % 5 == 2) read.offset = ~uint64_t{0} - 1;  // of no file
+    read.done = [&](Result<size_t> result) {
+      if (!result) ++refused;
+      else ++(*result == kBytes ? whole : empty);
+    };
+    reads.push_back(std::move(read));
+  }
+  engine->submit(std::move(reads));
+  engine->drain();
+  EXPECT_EQ(whole, kRequests * 3 / 5);
+  EXPECT_EQ(empty, kRequests / 5);
+  EXPECT_EQ(refused, kRequests / 5);
+}
+
 // Makes io_uring_setup fail on this thread and the threads it starts, as container runtimes do.
 bool forbid_io_uring() {
   std::array<sock_filter, 4> program = {{

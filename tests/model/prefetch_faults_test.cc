@@ -309,6 +309,25 @@ TEST_F(PrefetchFaults, AStoreThatIsClosedWhileReadersWaitAnswersAllOfThem) {
   for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
 }
 
+TEST_F(PrefetchFaults, ReadingAheadBeginsWhenTheAnswerIsOut) {
+  make(8, 300'000);
+  store().hold_read_ahead();
+  probe_all();
+  std::this_thread::sleep_for(50ms);
+  EXPECT_EQ(store().status().prefetch_read_bytes, 0u);
+  store().resume_read_ahead();
+  while (store().status().prefetch_read_bytes == 0) std::this_thread::sleep_for(1ms);
+}
+
+TEST_F(PrefetchFaults, AReadOfTheVolumeDoesNotHoldUpReadingAhead) {
+  make(8, 300'000);
+  store().hold_read_ahead();
+  probe_all();
+  expect_whole(*read(0), 0);  // not in RAM: it resumes by itself
+  while (store().status().prefetch_read_bytes == 0) std::this_thread::sleep_for(1ms);
+  store().resume_read_ahead();
+}
+
 // The same by time: one read in five takes hundreds of times as long as the others.
 TEST_F(PrefetchFaults, AVolumeThatStallsNowAndThenIsSlowAndNothingElse) {
   constexpr uint64_t kChunks = 40;
