@@ -52,9 +52,14 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   handle->thread_id = caller.thread_id;
   {
     std::shared_lock names(names_mutex_);  // so that the table keeps the object
-    std::lock_guard lock(object->mutex);
+    std::unique_lock lock(object->mutex);
+    if (live(id) != object) {  // it was idle, and forgotten since it was got; or it is gone, which get() tells
+      lock.unlock();
+      names.unlock();
+      return open(id, request, caller);
+    }
     const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering;
-    if (gone || live(id) != object) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
+    if (gone) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
     if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
       object->units.clear();
       object->memory_file.reset();
