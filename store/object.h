@@ -76,6 +76,7 @@ class Object {
   uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
+  bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
 

@@ -57,24 +57,27 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
       done(std::move(result));
     };
   }
-  auto rest = [this, object, change, done = std::move(done)](Status status) mutable {
+  auto rest = [this, id, change, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
     const int64_t now = clock_.realtime_ns();
     Stat stat;
     {
-      std::shared_lock names(names_mutex_);
-      std::lock_guard lock(object->mutex);
-      Attributes& attributes = object->attributes;
+      std::shared_lock<std::shared_mutex> names;
+      auto kept = get_kept(id, names);
+      if (!kept) return done(std::unexpected(std::move(kept).error()));
+      Object& changed = **kept;
+      std::lock_guard lock(changed.mutex);
+      Attributes& attributes = changed.attributes;
       if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
       if (change.uid) attributes.uid = *change.uid;
       if (change.gid) attributes.gid = *change.gid;
-      if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
+      if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && changed.is_regular()))
         attributes.mode &= ~static_cast<uint32_t>(S_ISUID | ((attributes.mode & S_IXGRP) ? S_ISGID : 0));
       if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
       if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
       attributes.ctime_ns = change.ctime_ns.value_or(now);
-      mark_attributes_dirty(object);
-      stat = stat_of(*object);
+      mark_attributes_dirty(*kept);
+      stat = stat_of(changed);
     }
     kick_bulk();
     done(stat);
@@ -108,8 +111,8 @@ Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view
   if (name.empty() || name.size() > 255) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
   if (value.size() > kMaxXattrBytes)
     return fail(Code::kTooBig, fmt::format("attribute '{}': {} bytes, at most {}", name, value.size(), kMaxXattrBytes));
-  KVC_ASSIGN(ObjectPtr object, get(id));
-  std::shared_lock names(names_mutex_);
+  std::shared_lock<std::shared_mutex> names;
+  KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
   std::lock_guard lock(object->mutex);
   auto& xattrs = object->attributes.xattrs;
   auto where = std::lower_bound(xattrs.begin(), xattrs.end(), name, [](const Xattr& x, std::string_view n) { return x.name < n; });
@@ -133,7 +136,8 @@ Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view
 
 Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  KVC_ASSIGN(ObjectPtr object, get(id));
+  std::shared_lock<std::shared_mutex> names;
+  KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
   std::lock_guard lock(object->mutex);
   if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) == 0)
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));

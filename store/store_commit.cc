@@ -392,11 +392,12 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     if (object->base.place.kind == PlaceKind::kRaw) object->raw_unjournaled = false;
     object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
     object->sealed_version = sealed.snapshot.content_version;
-    // A unit whose block is still the one that was written is clean now; any other is newer.
+    // A unit whose block is still the one that was written is clean now; any other is newer, or was read from the spill file.
     for (size_t index = 0; index < object->units.size(); ++index) {
       Unit& unit = object->units[index];
       const bool known = index < sealed.snapshot.units.size();
-      if (unit.block && known && unit.block == sealed.snapshot.units[index].block) unit.dirty = false;
+      const bool written = unit.block && known && unit.block == sealed.snapshot.units[index].block;
+      if (written || !object->content_dirty()) unit.dirty = false;
       unit.spilled = false;  // the spill file is the base now
       clean_units |= unit.block && !unit.dirty;
     }
@@ -501,8 +502,7 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     settle_name(name, durable, touched);
     breathe();
   }
-  for (const ObjectPtr& object : touched)
-    if (live(object->id) == object) forget_if_idle(object);
+  for (const ObjectPtr& object : touched) forget_if_idle(object);
   if (freed) return {};
   counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
   return std::unexpected(std::move(freed).error());

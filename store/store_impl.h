@@ -158,6 +158,8 @@ class StoreImpl final : public Store {
   ObjectPtr live(ObjectId id) const;             // names_mutex_ held: in the table, else null
   Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
   Result<ObjectPtr> get_locked(ObjectId id);     // names_mutex_ held exclusively
+  // For a change: the table keeps the object as long as `names`, which is taken here, is held.
+  Result<ObjectPtr> get_kept(ObjectId id, std::shared_lock<std::shared_mutex>& names);
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
   Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
   static Stat stat_of(const Object& object);     // names_mutex_ and object.mutex held
@@ -234,6 +236,7 @@ class StoreImpl final : public Store {
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
   // Second look through a fresh descriptor, then quarantine. Blocks; runs on the keeper.
+  void place_loaded(LoadJob& job, size_t i);
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
@@ -327,6 +330,7 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
   Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
+  Status open_raw_file(const ObjectPtr& object);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not

@@ -30,6 +30,19 @@ bool is_only_ours(const BlockPtr& block) {
 
 // --- open and close ---
 
+// Does nothing for other bodies. Blocks for opening the file; no lock held.
+Status StoreImpl::open_raw_file(const ObjectPtr& object) {
+  std::unique_lock lock(object->mutex);
+  const Place place = object->base.place;
+  lock.unlock();
+  if (place.kind != PlaceKind::kRaw) return {};
+  KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
+  lock.lock();
+  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
+  if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
+  return {};
+}
+
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
   auto found = get(id);
   if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
@@ -37,27 +50,24 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && read_only_) return fail(Code::kReadOnly, "the mount is read-only");
   KVC_TRY(check_stale(object, request, caller));
-  std::unique_lock place_lock(object->mutex);
-  const Place place = object->base.place;
-  place_lock.unlock();
-  if (place.kind == PlaceKind::kRaw && !request.truncate) {
-    KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
-    std::lock_guard lock(object->mutex);
-    // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
-    if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
-  }
   auto handle = std::make_unique<Handle>();
-  handle->object = object;
   handle->request = request;
   handle->thread_id = caller.thread_id;
   {
-    std::shared_lock names(names_mutex_);  // so that the table keeps the object
-    std::unique_lock lock(object->mutex);
-    if (live(id) != object) {  // it was idle, and forgotten since it was got; or it is gone, which get() tells
-      lock.unlock();
+    std::shared_lock<std::shared_mutex> names;
+    std::unique_lock<std::mutex> lock;
+    while (true) {
+      if (!request.truncate) KVC_TRY(open_raw_file(object));
+      names = std::shared_lock(names_mutex_);  // for nlink
+      lock = std::unique_lock(object->mutex);
+      if (!object->forgotten) break;
+      lock.unlock();  // it was idle; or it is gone, which get() tells
       names.unlock();
-      return open(id, request, caller);
+      found = get(id);
+      if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
+      object = *std::move(found);
     }
+    handle->object = object;
     const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering;
     if (gone) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
     if (request.truncate && (object->size_bytes > 0 || object->write_error)) {

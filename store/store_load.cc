@@ -40,6 +40,7 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
   std::lock_guard lock(lru_mutex_);
   auto found = lru_where_.find(object->id);
   if (found != lru_where_.end()) {
+    *found->second = object;  // it may have been forgotten and got again since
     lru_.splice(lru_.begin(), lru_, found->second);
     return;
   }
@@ -91,7 +92,7 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
     if (keeps) keepers.push_back(object);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
-    if (lock.owns_lock() && live(object->id) == object) forget_if_idle(object);
+    if (lock.owns_lock()) forget_if_idle(object);
   }
   for (const ObjectPtr& object : keepers) note_clean(object);
   return freed;
@@ -147,11 +148,25 @@ bool StoreImpl::resume_waiting() {
 
 // --- loading ---
 
+// What was read is not what is there now: the body was replaced, or its spilled unit written anew.
+bool StoreImpl::LoadJob::is_superseded(size_t i) const {
+  const Unit* unit = object->unit_or_null(first + i);
+  const bool now_spilled = unit != nullptr && unit->spilled;
+  if (now_spilled != spilled) return true;
+  if (!spilled) return object->base.version != base_version;
+  return unit->spill_checksum != checksums[i] || unit->spill_bytes != lengths[i];
+}
+
 // The jobs that read the missing ones among units [first, last); `waiter` also counts those in [first, wanted) that are
 // on their way already. False: `memory` does not suffice for what is not, and says what is lacking; nothing is done.
 bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                           const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs) {
   std::lock_guard lock(object->mutex);
+  if (object->forgotten) {  // since the caller got it: readers would not find what is loaded here
+    waiter->open.fetch_add(1);
+    waiter->finish_one(fail(Code::kStale, fmt::format("object {} was forgotten as idle", object->id.value)));
+    return true;
+  }
   auto fresh = [&](size_t index) { return object->needs_load(index) && !object->loading.contains(index); };
   auto spilled_unit = [&](size_t index) {
     Unit* unit = object->unit_or_null(index);
@@ -363,13 +378,13 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     }
   } else {
     status = std::unexpected(std::move(result).error());
-    counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
-    log::error("object {}: {}", job->object->id.value, status.error().message);
   }
   std::vector<std::move_only_function<void(Status)>> waiters;
+  bool superseded = false;
   {
     std::lock_guard lock(job->object->mutex);
     Object& object = *job->object;
+    if (!status) object.memory_file.reset();
     for (size_t i = 0; i < job->blocks.size(); ++i) {
       const size_t index = job->first + i;
       auto loading = object.loading.find(index);
@@ -377,31 +392,42 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
         for (auto& waiting : loading->second) waiters.push_back(std::move(waiting));
         object.loading.erase(loading);
       }
-      if (!status) object.memory_file.reset();
-      const bool current = job->spilled || object.base.version == job->base_version;
-      if (!status || !current || !object.needs_load(index)) continue;
-      if (object.units.size() <= index) object.units.resize(index + 1);
-      Unit& unit = object.units[index];
-      if (unit.spilled != job->spilled) continue;
-      BlockPtr& block = job->blocks[i];
-      const uint64_t start = index * kUnitBytes;
-      const uint64_t valid = job->spilled ? unit.spill_valid_bytes
-                                    : std::min<uint64_t>(job->lengths[i], object.base_valid_bytes - start);
-      std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
-      unit.block = std::move(block);
-      unit.dirty = job->spilled;  // the base does not have it
+      if (job->is_superseded(i))
+        superseded = true;
+      else if (status && object.needs_load(index))
+        place_loaded(*job, i);
     }
   }
+  if (!status && !superseded) {
+    counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+    log::error("object {}: {}", job->object->id.value, status.error().message);
+  }
   if (status) note_clean(job->object);
-  for (auto& waiting : waiters) waiting(status);
+  for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
+}
+
+// object->mutex held.
+void StoreImpl::place_loaded(LoadJob& job, size_t i) {
+  Object& object = *job.object;
+  const size_t index = job.first + i;
+  if (object.units.size() <= index) object.units.resize(index + 1);
+  Unit& unit = object.units[index];
+  BlockPtr& block = job.blocks[i];
+  const uint64_t valid = job.spilled ? unit.spill_valid_bytes
+                                     : std::min<uint64_t>(job.lengths[i], object.base_valid_bytes - index * kUnitBytes);
+  std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
+  unit.block = std::move(block);
+  unit.dirty = job.spilled;  // the base does not have it
 }
 
 void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
-  bool superseded = false;
-  {
+  const auto is_superseded = [&] {
     std::lock_guard lock(job->object->mutex);
-    superseded = !job->spilled && job->object->base.version != job->base_version;
-  }
+    for (size_t i = 0; i < job->blocks.size(); ++i)
+      if (job->is_superseded(i)) return true;
+    return false;
+  };
+  bool superseded = is_superseded();
   Status status;
   if (!superseded) {
     auto file = job->spilled ? Result<FilePtr>(job->file) : extents_->open_fresh(job->place.extent, job->place.kind);
@@ -424,6 +450,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
       status = std::unexpected(std::move(file).error());
     }
   }
+  if (!status && !superseded) superseded = is_superseded();  // meanwhile
   if (status && !superseded) {
     size_t total = 0;
     for (uint32_t length : job->lengths) total += align_up(length, kBlockBytes);

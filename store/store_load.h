@@ -18,6 +18,7 @@ struct StoreImpl::LoadJob {
   std::vector<BlockPtr> blocks;
   FilePtr file;
 
+  bool is_superseded(size_t i) const;  // the i-th of its units; object->mutex held
   uint64_t offset() const { return place.offset + first * kUnitBytes; }
   uint64_t padded_bytes() const {
     uint64_t bytes = 0;

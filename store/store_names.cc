@@ -54,6 +54,16 @@ Result<ObjectPtr> StoreImpl::get(ObjectId id) {
   return get_locked(id);
 }
 
+Result<ObjectPtr> StoreImpl::get_kept(ObjectId id, std::shared_lock<std::shared_mutex>& names) {
+  names = std::shared_lock(names_mutex_);
+  while (true) {
+    if (ObjectPtr object = live(id)) return object;
+    names.unlock();
+    KVC_TRY(get(id));
+    names.lock();  // it may have been forgotten as idle in between
+  }
+}
+
 ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& caller) {
   Attributes attributes;
   attributes.mode = mode;
@@ -77,10 +87,11 @@ void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_byte
   keeper_ready_.notify_one();
 }
 
+// names_mutex_ held exclusively. Of an object that was forgotten before, the one in the table now is another's business.
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    if (object->handles > 0 || object->sealing || object->lingering || !object->loading.empty()) return;
+    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || !object->loading.empty()) return;
     const bool gone = object->nlink == 0;
     if (!gone) {
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
@@ -105,6 +116,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       object->spill.reset();
       if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
     }
+    object->forgotten = true;
   }
   table_.erase(object->id);
 }

@@ -180,7 +180,7 @@ void StoreImpl::prefetch_loop() {
 
 void StoreImpl::forget_when_idle(const ObjectPtr& object) {
   std::unique_lock lock(names_mutex_);
-  if (live(object->id) == object) forget_if_idle(object);
+  forget_if_idle(object);
 }
 
 }  // namespace kvcachefs

@@ -278,7 +278,7 @@ void StoreImpl::end_oldest_lingering() {
     std::lock_guard lock(ended.object->mutex);
     ended.object->lingering = false;
   }
-  if (live(ended.object->id) == ended.object) forget_if_idle(ended.object);
+  forget_if_idle(ended.object);
 }
 
 // names_mutex_ held exclusively, and the object's. What was just written under a name that may be temporary stays in the
@@ -306,7 +306,7 @@ void StoreImpl::end_lingering(bool all) {
       std::lock_guard object_lock(object->mutex);
       object->kept_for_rename = false;
     }
-    if (live(object->id) == object) forget_if_idle(object);
+    forget_if_idle(object);
   }
 }
 

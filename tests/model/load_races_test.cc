@@ -147,5 +147,41 @@ TEST_F(LoadRaces, ABodyThatWasReplacedAndGivenBackIsNotTakenForDamage) {
   expect_the_new_body(reader);
 }
 
+// A file that is still being written is put aside for want of memory, read, begun anew and put aside again, in the same
+// place, before what was read of it arrives.
+TEST_F(LoadRaces, WhatArrivesOfASpilledUnitThatWasWrittenAnewIsDropped) {
+  ASSERT_TRUE(store_->set_option("memory", "16M"));
+  auto made = store_->create(kRootId, "f", 0644, {.read = true, .write = true}, kCaller);
+  ASSERT_TRUE(made);
+  Handle* const handle = made->second;
+  const auto write_more_than_fits = [&](char byte) {
+    const std::string piece(kMiB, byte);
+    for (uint64_t at = 0; at < 14 * kMiB; at += kMiB)
+      ASSERT_TRUE(wait<size_t>([&](auto done) { store_->write(handle, at, std::as_bytes(std::span(piece)), std::move(done)); }));
+    const uint64_t written = store_->status().write_volume_bytes;
+    for (int i = 0; i < 1000 && store_->status().write_volume_bytes == written; ++i) store_->pump();
+    for (int i = 0; i < 100; ++i) store_->pump();
+    ASSERT_GT(store_->status().write_volume_bytes, written) << "nothing was spilled";
+  };
+  write_more_than_fits('o');
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  read_begins(handle);
+  ASSERT_FALSE(first_unit_) << "the unit is still in RAM";
+  volume_->wait_until_held([](const auto& held) { return !held.empty(); });
+  ASSERT_TRUE(wait<Stat>([&](auto done) {
+    SetAttributes cut;
+    cut.size_bytes = 0;
+    store_->set_attributes(made->first.id, handle, cut, kCaller, std::move(done));
+  }));
+  write_more_than_fits('n');
+  volume_->let_go();
+  for (int i = 0; i < 1000 && !first_unit_; ++i) store_->pump();
+  ASSERT_TRUE(first_unit_);
+  ASSERT_TRUE(*first_unit_) << first_unit_->error().message;
+  EXPECT_TRUE(**first_unit_ == std::string(kUnitBytes, 'n'));
+  store_->release(handle);
+  EXPECT_EQ(store_->status().errors_checksum, 0u);
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing

@@ -162,6 +162,20 @@ void disturb(World& world, Client& client) {
   }
 }
 
+// Nothing, or how the bytes that were read differ from those expected.
+std::string difference(const std::string& got, const std::string& expected) {
+  if (got == expected) return {};
+  const auto [in_got, in_expected] = std::mismatch(got.begin(), got.end(), expected.begin(), expected.end());
+  const auto first = static_cast<size_t>(in_got - got.begin());
+  size_t others = 0, zeros = 0;
+  for (size_t at = first; at < std::min(got.size(), expected.size()); ++at) {
+    others += got[at] != expected[at];
+    zeros += got[at] != expected[at] && got[at] == 0;
+  }
+  return fmt::format("{} bytes, {} expected; the first other one at {}, {} others in all, {} of them zero", got.size(),
+                     expected.size(), first, others, zeros);
+}
+
 std::string read_own(World& world, Client& client, uint64_t owner, uint64_t chunk) {
   Handle* handle = client.open(kRootId, own_name(owner, chunk), {});
   if (handle == nullptr) return {};
@@ -219,8 +233,7 @@ void change_own(World& world, Client& client, uint64_t owner, uint64_t chunk) {
 void be_owner(World& world, Client& client, uint64_t owner) {
   const uint64_t chunk = client.below(kOwnChunks);
   if (client.below(2) == 0) change_own(world, client, owner, chunk);
-  EXPECT_TRUE(read_own(world, client, owner, chunk) == world.own[owner][chunk])
-      << "other bytes than its owner wrote in " << own_name(owner, chunk);
+  EXPECT_EQ(difference(read_own(world, client, owner, chunk), world.own[owner][chunk]), "") << own_name(owner, chunk);
   if (client.below(16) == 0) {
     ASSERT_EQ(code_of(await<void>([&](auto done) { world.store->drain(false, std::move(done)); })), Code::kNoData);
   }
@@ -230,7 +243,7 @@ void check_everything(World& world) {
   Client client(*world.store.operator->(), 1);
   for (uint64_t owner = 0; owner < kOwners; ++owner)
     for (uint64_t chunk = 0; chunk < kOwnChunks; ++chunk)
-      EXPECT_TRUE(read_own(world, client, owner, chunk) == world.own[owner][chunk]) << own_name(owner, chunk);
+      EXPECT_EQ(difference(read_own(world, client, owner, chunk), world.own[owner][chunk]), "") << own_name(owner, chunk);
   for (uint64_t chain = 0; chain < kChains; ++chain) read_chain(world, client, chain);
   const StoreStatus status = world.store->status();
   EXPECT_EQ(status.errors_checksum + status.errors_volume_read, 0u);
