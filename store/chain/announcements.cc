@@ -8,17 +8,16 @@ Announcements::Announcements(size_t max_names, int64_t lifetime_ns)
     : max_names_(std::max<size_t>(max_names, 2)), lifetime_ns_(lifetime_ns) {}
 
 Announcements::Name& Announcements::entry(ChainKey key, int64_t now) {
-  auto [found, inserted] = names_.try_emplace(key);
-  if (inserted) {
-    found->second.noted_at = now;
-    order_.push_back(key);
-    // The new name is last in `order_`, so forgetting from the front never takes it.
-    while (order_.size() > max_names_) {
-      names_.erase(order_.front());
-      order_.pop_front();
-    }
+  if (auto found = names_.find(key); found != names_.end()) return found->second;
+  // Room first: the front may be this very name, retracted before and left in the queue.
+  while (order_.size() >= max_names_) {
+    names_.erase(order_.front());
+    order_.pop_front();
   }
-  return names_.find(key)->second;
+  order_.push_back(key);
+  Name& name = names_[key];
+  name.noted_at = now;
+  return name;
 }
 
 bool Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now) {

@@ -46,6 +46,18 @@ TEST(Announcements, LinksWhenTheObjectsCome) {
   EXPECT_TRUE(links.empty());
 }
 
+TEST(Announcements, ANameThatWasTakenBackAndComesAgainIsNotForgottenAtOnce) {
+  Announcements names(4);
+  const auto note = [&](uint64_t n) { return names.note(ChainKey{}, ObjectId{}, key(n), ObjectId{}, 0); };
+  note(1);
+  note(2);
+  names.retract(key(1));  // not the last one: it stays in the queue
+  note(3);
+  note(4);
+  EXPECT_TRUE(note(1));
+  EXPECT_FALSE(note(1)) << "it is known, and young";
+}
+
 TEST(Announcements, TheFirstAnnouncementHoldsForItsLifetime) {
   Announcements names(100, 1000);
   announce(names, {1, 2, 3});

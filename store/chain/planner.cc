@@ -107,8 +107,7 @@ bool PrefetchPlanner::trusted(uint64_t stem, LoadReason reason) {
 }
 
 void PrefetchPlanner::set_ahead_max_bytes(uint64_t bytes) {
-  options_.ahead_max_bytes = bytes;
-  options_.ahead_min_bytes = std::min(options_.ahead_min_bytes, bytes);
+  options_.ahead_max_bytes = bytes;  // first windows are smaller of themselves then
 }
 
 // ---- Runs -----------------------------------------------------------------------------------------------------------
