@@ -11,47 +11,75 @@ namespace kvcachefs {
 
 namespace {
 
+// The end of an open that store and passthrough let in.
+void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
+                 bool direct) {
+  Driver& driver = driver_of(request);
+  file.fh = reinterpret_cast<uint64_t>(handle);
+  set_open_flags(driver, file);
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
+  if (decision.backing_id > 0) {
+    file.backing_id = decision.backing_id;
+    file.fh |= kPassedThroughBit;
+    file.direct_io = 0;
+    file.keep_cache = 0;
+    driver.store->count_passthrough_open(object_of(request, node), direct, decision.in_memory);
+  }
+#endif
+  if (fuse_reply_open(request, &file) == -ENOENT) {  // the mount was torn off: no RELEASE will come
+    driver.passthrough.release(ObjectId{node}, decision.backing_id > 0);
+    driver.store->release(handle);
+  }
+}
+
+// Gone since the kernel looked the name up: a rename put another in its place. It looks again, and learns the truth.
+void refuse_open(fuse_req_t request, const Error& error) {
+  if (error.code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));
+  reply_error(request, error);
+}
+
+void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
+  Driver& driver = driver_of(request);
+  const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/true, *driver.store);
+  if (decision.stale) {
+    driver.store->told_stale(how, caller_of(request));
+    return void(fuse_reply_err(request, ESTALE));
+  }
+  auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+  if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
+  driver.passthrough.release(ObjectId{node}, false);
+  refuse_open(request, handle.error());
+}
+
+void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
+  Driver& driver = driver_of(request);
+  auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+  if (!handle) return refuse_open(request, handle.error());
+  auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
+    const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/false, *driver.store);
+    answer_open(request, node, file, decision, handle, direct);
+  };
+  if (!driver.passthrough.enabled()) return answer();
+  driver.store->await_loads(*handle, std::move(answer));
+}
+
 void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_open(request, node, file)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   OpenRequest how = open_request_of(file->flags);
   how.truncate = file->flags & O_TRUNC;
-  const auto decision = driver.passthrough.open(request, ObjectId{node}, how.write || how.truncate, *driver.store);
-  const ObjectId object = object_of(request, node);
-  if (decision.stale) {
-    driver.store->told_stale(how, caller_of(request));
-    return void(fuse_reply_err(request, ESTALE));
-  }
-  auto handle = driver.store->open(object, how, caller_of(request));
-  if (!handle) {
-    driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);
-    // Gone since the kernel looked the name up: a rename put another in its place. It looks again, and learns the truth.
-    if (handle.error().code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));
-    return reply_error(request, handle.error());
-  }
-  file->fh = reinterpret_cast<uint64_t>(*handle);
-  set_open_flags(driver, *file);
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
-  if (decision.backing_id > 0) {
-    file->backing_id = decision.backing_id;
-    file->fh |= kPassedThroughBit;
-    file->direct_io = 0;
-    file->keep_cache = 0;
-    driver.store->count_passthrough_open(object, how.direct, decision.in_memory);
-  }
-#endif
-  if (fuse_reply_open(request, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
-    driver.passthrough.release(request, ObjectId{node}, decision.backing_id > 0);
-    driver.store->release(*handle);
-  }
+  if (how.write || how.truncate)
+    open_to_write(request, node, *file, how);
+  else
+    open_to_read(request, node, *file, how);
 }
 
 void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_release(request, node, file)) return;
   Handle* handle = handle_of(file);
-  driver.passthrough.release(request, ObjectId{node}, file->fh & kPassedThroughBit);
+  driver.passthrough.release(ObjectId{node}, file->fh & kPassedThroughBit);
   driver.store->release(handle);
   fuse_reply_err(request, 0);
 }
@@ -61,7 +89,7 @@ void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_f
   if (driver.control->answers_read(request, node, size, offset, file)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   // A read() of a directly read file says whose it is; who fills pages of a mapping says nobody's.
-  if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read();
+  if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read(handle_of(file));
   driver.store->read(handle_of(file), static_cast<uint64_t>(offset), size, [request](Result<ReadReply> reply) {
     if (!reply) return reply_error(request, reply.error());
     // Copied by the kernel straight from the pool: splicing and bounce buffers are several times slower.
@@ -179,7 +207,6 @@ OpenRequest open_request_of(int flags) {
   const int access = flags & O_ACCMODE;
   how.read = access != O_WRONLY;
   how.write = access != O_RDONLY;
-  how.append = flags & O_APPEND;
   how.direct = flags & O_DIRECT;
   return how;
 }

@@ -99,10 +99,11 @@ Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offs
     KVC_ASSIGN(const DirectoryItem* item, next_item(*driver.store, directory, listing, after));
     if (item == nullptr) return {};
     fuse_entry_param param{};
-    // A page is older than this request, and a directory's name is cached for long: the kernel looks it up, as it is then.
+    // A page is older than this request: what the name does not mean any more has nodeid 0, and the kernel looks it up itself.
+    // A directory's name is cached for long: it is looked up in any case.
     if (plus && !S_ISDIR(item->type_bits)) {
-      auto stat = driver.store->stat(item->id);
-      if (stat) param = to_entry(driver, *stat);  // gone meanwhile: nodeid 0, the kernel looks it up itself
+      auto stat = driver.store->stat_entry(directory, item->name, item->id);
+      if (stat) param = to_entry(driver, *stat);
     }
     if (!plus || param.ino == 0) {
       param.attr.st_ino = item->id.value;

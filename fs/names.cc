@@ -95,7 +95,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   while (driver.passthrough.open(request, ObjectId{entry.ino}, true, *driver.store).stale)
     entry.ino = driver.passthrough.node_of(made->first.id).value;
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
-    driver.passthrough.release(request, ObjectId{entry.ino}, false);
+    driver.passthrough.release(ObjectId{entry.ino}, false);
     driver.store->release(made->second);
   }
 }

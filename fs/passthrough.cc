@@ -1,9 +1,17 @@
 #include "fs/passthrough.h"
 
+#include <sys/ioctl.h>
+
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
 namespace kvcachefs {
+
+namespace {
+constexpr auto kPromised = std::chrono::seconds(1);  // from the lookup to the open
+constexpr size_t kMostPromised = 4096;
+constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);  // FUSE_DEV_IOC_BACKING_CLOSE of Linux 6.9
+}  // namespace
 
 ObjectId Passthrough::object_of(ObjectId node) const {
   if (node.node_ordinal() != kAliasOrdinal) return node;
@@ -25,25 +33,32 @@ ObjectId Passthrough::node_to_write(ObjectId object) {
   auto alias = alias_of_object_.find(object);
   const ObjectId node = alias == alias_of_object_.end() ? object : alias->second;
   auto found = nodes_.find(node);
-  return found != nodes_.end() && (found->second.passed > 0 || found->second.opening) ? give_alias(node) : node;
+  const bool passed = found != nodes_.end() && (found->second.passed > 0 || found->second.opening);
+  const ObjectId given = passed ? give_alias(node) : node;
+  if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
+  promised_[given] = std::chrono::steady_clock::now() + kPromised;
+  return given;
 }
 
-// mutex_ held.
+// mutex_ held. A reader that found the node in between does not get it passed through: its writer would be told ESTALE again.
+bool Passthrough::is_promised(ObjectId node) {
+  auto promise = promised_.find(node);
+  if (promise == promised_.end()) return false;
+  if (std::chrono::steady_clock::now() < promise->second) return true;
+  promised_.erase(promise);
+  return false;
+}
+
+// mutex_ held. All who write an object do so by one nodeid: the kernel knows one size of it then.
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
+  auto given = alias_of_object_.find(object);
+  const ObjectId now = given == alias_of_object_.end() ? object : given->second;
+  if (now != node) return now;  // another was given since the kernel looked the name up
   const ObjectId alias = ObjectId::make(kAliasOrdinal, 0, next_alias_++);
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;
   return alias;
-}
-
-bool Passthrough::blocks_truncate(ObjectId node) {
-  if (!enabled_) return false;
-  std::lock_guard lock(mutex_);
-  auto found = nodes_.find(node);
-  if (found == nodes_.end() || found->second.passed == 0) return false;
-  give_alias(node);
-  return true;
 }
 
 Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool write, Store& store) {
@@ -56,6 +71,7 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
       return found == nodes_.end() || !found->second.opening;
     });
     Node& state = nodes_[node];
+    if (write) promised_.erase(node);
     if (write && state.passed > 0) {
       give_alias(node);
       return {.stale = true};
@@ -65,7 +81,7 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
       return {.backing_id = state.backing_id, .in_memory = state.in_memory};
     }
     // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well.
-    if (write || state.others > 0) {
+    if (write || state.others > 0 || is_promised(node)) {
       ++state.others;
       return {};
     }
@@ -96,7 +112,7 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
   return {.backing_id = id, .in_memory = in_memory};
 }
 
-void Passthrough::release(fuse_req* request, ObjectId node, bool passed_through) {
+void Passthrough::release(ObjectId node, bool passed_through) {
   if (!enabled_) return;
   int32_t closed = 0;
   {
@@ -108,11 +124,8 @@ void Passthrough::release(fuse_req* request, ObjectId node, bool passed_through)
     if (!passed_through) --state.others;
     if (state.passed == 0 && state.others == 0 && !state.opening) nodes_.erase(found);
   }
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
-  if (closed > 0) fuse_passthrough_close(request, closed);
-#else
-  (void)request;
-#endif
+  // Not by fuse_passthrough_close(): it asks a request, and that may have been answered.
+  if (closed > 0) ioctl(fuse_session_fd(session_), kCloseBackingFile, &closed);
 }
 
 }  // namespace kvcachefs

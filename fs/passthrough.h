@@ -10,6 +10,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "store/store.h"
 
 struct fuse_req;
+struct fuse_session;
 
 namespace kvcachefs {
 
@@ -26,7 +28,10 @@ class Passthrough {
  public:
   static constexpr uint32_t kAliasOrdinal = 255;  // node ordinal of alias nodeids
 
-  void enable(bool on) { enabled_ = on; }
+  void enable(fuse_session* session) {
+    session_ = session;
+    enabled_ = true;
+  }
   bool enabled() const { return enabled_; }
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
@@ -34,7 +39,7 @@ class Passthrough {
   // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
   ObjectId node_to_write(ObjectId object);
 
-  // An open of `node`: with `write` false tries to pass it through (`request` is only used to talk to the kernel).
+  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through (`request` is only used to talk to the kernel).
   struct Decision {
     bool stale = false;      // answer ESTALE
     int32_t backing_id = 0;  // > 0: answer with it
@@ -42,9 +47,7 @@ class Passthrough {
   };
   Decision open(fuse_req* request, ObjectId node, bool write, Store& store);
   // The end of an open that open() let in (also when its reply failed).
-  void release(fuse_req* request, ObjectId node, bool passed_through);
-  // A truncate by path while passthrough opens live must be answered ESTALE.
-  bool blocks_truncate(ObjectId node);
+  void release(ObjectId node, bool passed_through);
 
  private:
   struct Node {
@@ -54,12 +57,15 @@ class Passthrough {
     bool opening = false;  // somebody asks the kernel for a backing id
   };
   ObjectId give_alias(ObjectId node);
+  bool is_promised(ObjectId node);
 
+  fuse_session* session_ = nullptr;
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable std::mutex mutex_;
   std::condition_variable registered_;  // a node's `opening` ended
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
+  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodes told to who will write, until then
   uint64_t next_alias_ = 1;
 };
 

@@ -93,7 +93,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   const bool may = driver.options.passthrough != Switch::kOff && driver.options.store.verify != Verify::kAlways;
   if (may && geteuid() == 0 && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
-    driver.passthrough.enable(true);
+    driver.passthrough.enable(driver.session);
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
   }
@@ -245,11 +245,20 @@ fuse_session* new_session(Driver& driver) {
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
   std::ifstream parameter("/sys/module/fuse/parameters/enable_uring");
   const bool allowed = parameter.get() == 'Y';
-  driver.fuse_io_uring = driver.options.io_uring == Switch::kOn || (driver.options.io_uring == Switch::kAuto && allowed);
+  // In 3.18 replies from other threads than the ring's, which ours are while bodies are loaded, can corrupt a ring: a client
+  // hangs then (libfuse issue 1443; mended in what follows 3.18).
+  constexpr bool kAnyThreadMayReply = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 19);
+  const bool automatic = driver.options.io_uring == Switch::kAuto && allowed;
+  driver.fuse_io_uring = driver.options.io_uring == Switch::kOn || (automatic && kAnyThreadMayReply);
+  if (automatic && !kAnyThreadMayReply)
+    driver.add_lost_feature("FUSE over io_uring (this libfuse may hang with it; io_uring=on has it all the same); ");
   if (driver.fuse_io_uring && !allowed) {
     driver.add_lost_feature("FUSE over io_uring (the administrator sets fuse.enable_uring=Y); ");
     driver.fuse_io_uring = false;
   }
+  if (driver.fuse_io_uring && !kAnyThreadMayReply)
+    log::warn("io_uring=on: in libfuse {}.{} requests over io_uring may hang under load; use it for measurements only",
+              FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION);
   if (driver.fuse_io_uring) list += ",io_uring,io_uring_q_depth=16";
 #endif
   std::vector<std::string> words = {"kvcachefs", "-o", list};

@@ -57,7 +57,7 @@ std::string status_json(Driver& driver) {
   json["memory"] = {{"limit_bytes", s.memory_limit_bytes}, {"used_bytes", s.memory_used_bytes},
                     {"dirty_bytes", s.memory_dirty_bytes}, {"file_bytes", s.memory_file_bytes},
                     {"file_spare_bytes", s.memory_file_spare_bytes}, {"file_passed_bytes", s.memory_file_passed_bytes},
-                    {"files_taken", s.memory_files_taken}, {"files_refused", s.memory_files_refused},
+                    {"files_taken", s.memory_files_taken}, {"files_refused", s.memory_files_refused}, {"files_moved", s.memory_files_moved},
                     {"waiting_writes", s.waiting_writes}};
   json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}};
   json["reads"] = {{"requests", s.read_requests}, {"bytes_from_ram", s.read_bytes_from_ram},
