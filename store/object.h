@@ -52,6 +52,7 @@ class Object {
   MemoryFilePtr memory_file;      // its further units are blocks of this one; null: of the pool
   uint64_t expected_bytes = 0;    // > 0: to be placed in a memory file for about so many
   uint64_t size_key = 0;          // what bodies of its kind are known by (SizeGuess)
+  bool to_be_moved = false;       // into a memory file: clients map it
   std::vector<Unit> units;        // may be shorter than the body: missing ones have no block
   uint64_t content_version = 0;   // rises with every change of bytes or size
   uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty

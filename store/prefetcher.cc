@@ -28,8 +28,9 @@ Prefetcher::Prefetcher(Index& index, uint64_t ahead_bytes, uint64_t total_bytes)
   chains_.set_ahead_max_bytes(ahead_bytes);
 }
 
-void Prefetcher::set_ahead_bytes(uint64_t bytes) {
+void Prefetcher::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
   std::lock_guard lock(mutex_);
+  chains_.set_total_max_bytes(total_bytes);
   chains_.set_ahead_max_bytes(bytes);
 }
 

@@ -25,7 +25,7 @@ class Prefetcher {
 
   // Called, without the lock, when plan() has something to say. Must not block. Set before use.
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
-  void set_ahead_bytes(uint64_t bytes);  // 0: nothing is read ahead
+  void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory.
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns);

@@ -80,7 +80,6 @@ struct OpenRequest {
   bool read = true;
   bool write = false;
   bool truncate = false;
-  bool append = false;
   bool direct = false;  // O_DIRECT
 };
 
@@ -110,7 +109,7 @@ struct StoreStatus {
   bool memory_files = false;
   uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
   uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
-  uint64_t memory_files_taken = 0, memory_files_refused = 0;
+  uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
   uint64_t probe_hits = 0, probe_misses = 0;
   uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
   uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
@@ -132,6 +131,8 @@ class Store {
   virtual ~Store() = default;
 
   // --- names (store_names.cc) ---
+  // What a listing may tell of `name`: kNotFound if it does not mean `id` (any more), and nothing else.
+  virtual Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) = 0;
   virtual Result<Stat> stat(ObjectId id) = 0;
   virtual Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) = 0;
@@ -195,7 +196,10 @@ class Store {
   // `direct`: with O_DIRECT. `in_memory`: as in BackingFile.
   virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
   // A client has a body mapped and touched it here, not by passthrough: big ones are loaded into memory files for a while.
-  virtual void note_mapped_read() = 0;
+  virtual void note_mapped_read(Handle* handle) = 0;
+  // Calls back once what is being loaded of the body has come, if that makes it one file in RAM; at once where there is
+  // nothing to wait for. So those who map whole bodies get them passed through, instead of page by page.
+  virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
   // Between the two the calling thread wakes nobody to read ahead; the second does, where it is due. For a client is
   // answered in between, who need not wait until a thread is awake. A read that has to load resumes by itself. They do

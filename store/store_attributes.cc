@@ -87,17 +87,12 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
 }
 
 Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
-  ObjectPtr object;
-  {
-    std::shared_lock lock(names_mutex_);
-    object = live(id);
-  }
   auto pick = [&](const std::vector<Xattr>& xattrs) -> Result<std::string> {
     for (const Xattr& xattr : xattrs)
       if (xattr.name == name) return xattr.value;
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   };
-  if (object) {
+  if (ObjectPtr object = find_live(id)) {
     std::lock_guard lock(object->mutex);
     return pick(object->attributes.xattrs);
   }
@@ -148,11 +143,18 @@ Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
 }
 
 Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
-  KVC_ASSIGN(ObjectPtr object, get(id));
-  std::lock_guard lock(object->mutex);
-  std::vector<std::string> listed;
-  for (const Xattr& xattr : object->attributes.xattrs) listed.push_back(xattr.name);
-  return listed;
+  auto names_of = [](const std::vector<Xattr>& xattrs) {
+    std::vector<std::string> listed;
+    for (const Xattr& xattr : xattrs) listed.push_back(xattr.name);
+    return listed;
+  };
+  if (ObjectPtr object = find_live(id)) {
+    std::lock_guard lock(object->mutex);
+    return names_of(object->attributes.xattrs);
+  }
+  KVC_ASSIGN(auto record, index_->find_object_summary(id));
+  if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  return names_of(record->attributes.xattrs);
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id) {

@@ -148,12 +148,18 @@ bool StoreImpl::build_batch(Commit& commit) {
   commit.sealed.clear();
   commit.attributes.clear();
   commit.names.clear();
+  commit.dropped.clear();
   add_bodies(commit);
   add_attributes(commit);
   add_names(commit);
   for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
     const uint64_t bytes = bytes_of(commit.successors.front());
     commit.add(std::move(commit.successors.front()), bytes);
+  }
+  for (; !commit.nameless.empty() && !commit.full(); commit.nameless.pop_front()) {
+    const ObjectId id = commit.nameless.front();
+    commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, 64);
+    commit.dropped.push_back(id);
   }
   return !commit.batch.records.empty() || !commit.names.empty();
 }
@@ -198,8 +204,29 @@ void StoreImpl::take_waiting(Commit& commit) {
     bytes += bytes_of(name);
     commit.pending.push_back(std::move(name));
   }
+  take_nameless(commit);
   commit.split = bytes >= kBatchBytes;
   choose_shares(commit);
+}
+
+// names_mutex_ held. The removal of a name takes its object along only if the journal knew the name. An object whose body was
+// journaled before its name was, and that was unlinked in between, is named in a removal of its own.
+void StoreImpl::take_nameless(Commit& commit) {
+  constexpr size_t kMostLooks = 10'000;  // at the index, under the lock
+  size_t looks = 0;
+  std::erase_if(unlinked_, [&](ObjectId id) {
+    if (looks >= kMostLooks || names_->mentions(id)) return false;  // its removal waits
+    const ObjectPtr object = live(id);
+    if (object) {
+      std::lock_guard lock(object->mutex);
+      if (object->sealing) return false;
+    }
+    ++looks;
+    auto record = index_->find_object_summary(id);
+    if (record && *record && (*record)->nlink == 0) commit.nameless.push_back(id);
+    if (record && !*record) leaving_.erase(id);
+    return true;
+  });
 }
 
 // A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
@@ -359,13 +386,16 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
   std::unique_lock lock(names_mutex_);
   if (!commit.taken) take_waiting(commit);
   auto abandon = [&](SealedBody& sealed) {
-    if (!sealed.shared_with.valid() && !sealed.snapshot.spill) give_back({}, sealed.body.place);
+    // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
+    if (!sealed.shared_with.valid() && !sealed.snapshot.spill && !sealed.body.quarantined) give_back({}, sealed.body.place);
     abandon_seal(sealed.snapshot.object);
   };
   for (SealedBody& sealed : commit.sealed) abandon(sealed);
   for (SealedBody& sealed : commit.bodies) abandon(sealed);
   for (auto& [name, durable] : commit.names) names_->put_back_pending(std::move(name));
   for (DirtyName& name : commit.pending) names_->put_back_pending(std::move(name));
+  unlinked_.insert(unlinked_.end(), commit.nameless.begin(), commit.nameless.end());
+  unlinked_.insert(unlinked_.end(), commit.dropped.begin(), commit.dropped.end());
   std::lock_guard dirty_lock(dirty_mutex_);
   for (auto& [object, version] : commit.attributes) dirty_attributes_.push_back(object);
   for (ObjectPtr& object : commit.changed) dirty_attributes_.push_back(std::move(object));
@@ -382,14 +412,33 @@ void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
   dirty_attributes_.push_back(object);
 }
 
+// object.mutex held. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
+// body became raw meanwhile, and that is journaled next; or it is none any more.
+void StoreImpl::settle_raw(Object& object, const Place& unjournaled) {
+  if (!object.raw_unjournaled) return;
+  if (unjournaled != object.base.place && object.raw) {
+    object.base.place = unjournaled;
+    object.base.checksums.clear();
+    object.base.inline_bytes.clear();
+    return;
+  }
+  if (unjournaled != object.base.place) remove_later(unjournaled.extent, PlaceKind::kRaw);
+  object.raw_unjournaled = false;
+}
+
+// names_mutex_ held. The place of an object was given to the one that replaced it; who still reads the older one needs it.
+void StoreImpl::keep_shared_place(ObjectId former, const Place& place) {
+  if (!former.valid()) return;
+  if (ObjectPtr object = live(former)) shared_places_.emplace_back(place, std::move(object));
+}
+
 void StoreImpl::settle_body(SealedBody& sealed) {
   const ObjectPtr object = sealed.snapshot.object;
   bool clean_units = false;
   {
     std::lock_guard lock(object->mutex);
-    object->sealing = false;
+    const Place unjournaled = object->raw_unjournaled ? object->base.place : Place{};
     object->base = std::move(sealed.body);
-    if (object->base.place.kind == PlaceKind::kRaw) object->raw_unjournaled = false;
     object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
     object->sealed_version = sealed.snapshot.content_version;
     // A unit whose block is still the one that was written is clean now; any other is newer, or was read from the spill file.
@@ -408,12 +457,16 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       object->spill.reset();
       object->spill_extent = {};
     }
+    settle_raw(*object, unjournaled);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
       object->replaced_checked = false;
     }
+    if (!object->base.quarantined && quarantined_.erase(object->id) > 0) quarantined_count_.store(quarantined_.size());
+    end_seal(object);
   }
   object->replaced = {};
+  keep_shared_place(sealed.shared_with, object->base.place);
   if (clean_units) note_clean(object);
 }
 
@@ -501,6 +554,10 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   for (auto& [name, durable] : commit.names) {
     settle_name(name, durable, touched);
     breathe();
+  }
+  for (ObjectId id : commit.dropped) {
+    leaving_.erase(id);
+    space_.remove_leaving(id);
   }
   for (const ObjectPtr& object : touched) forget_if_idle(object);
   if (freed) return {};

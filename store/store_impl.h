@@ -72,7 +72,7 @@ struct CommitRequest {
 
 struct Counters {
   std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0},
-      memory_files_taken{0}, memory_files_refused{0}, read_requests{0}, read_bytes_from_ram{0},
+      memory_files_taken{0}, memory_files_refused{0}, memory_files_moved{0}, read_requests{0}, read_bytes_from_ram{0},
       read_bytes_from_volume{0}, write_requests{0}, write_received_bytes{0},
       write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},
       checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, errors_checksum{0},
@@ -99,6 +99,7 @@ class StoreImpl final : public Store {
   ~StoreImpl() override;
   Status start(std::string_view holder);
 
+  Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override;
   Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
   Result<Stat> stat(ObjectId id) override;
   Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override;
@@ -141,7 +142,8 @@ class StoreImpl final : public Store {
   FilePtr passable_file(ObjectId id);
   Status expect_passthrough() override;
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
-  void note_mapped_read() override;
+  void note_mapped_read(Handle* handle) override;
+  void await_loads(Handle* handle, std::move_only_function<void()> then) override;
 
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
@@ -156,6 +158,7 @@ class StoreImpl final : public Store {
  private:
   // --- objects (store_names.cc) ---
   ObjectPtr live(ObjectId id) const;             // names_mutex_ held: in the table, else null
+  ObjectPtr find_live(ObjectId id) const;        // the same; takes names_mutex_
   Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
   Result<ObjectPtr> get_locked(ObjectId id);     // names_mutex_ held exclusively
   // For a change: the table keeps the object as long as `names`, which is taken here, is held.
@@ -263,6 +266,10 @@ class StoreImpl final : public Store {
   void drop_unused_file(const ObjectPtr& object);
   static MemoryFilePtr whole_in_file(const Object& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
+  bool move_into_files();
+  static bool comes_into_file(Object& object);
+  bool may_move(const Object& object) const;
+  MemoryFiles::Got move_into_file(const ObjectPtr& object);
 
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
@@ -287,6 +294,7 @@ class StoreImpl final : public Store {
     bool sync = false;
     StatusCompletion done;
     bool listed = false;
+    int failed_commits = 0;  // while it waited
     std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
   };
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
@@ -304,6 +312,7 @@ class StoreImpl final : public Store {
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.
   std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
+  void end_seal(const ObjectPtr& object);
   void abandon_seal(const ObjectPtr& object);
   void give_back(ObjectId object, const Place& place);  // space written to in vain
   Status place_body(SealPlan& plan, PackTarget& target);
@@ -331,6 +340,7 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
   Status open_raw_file(const ObjectPtr& object);
+  void note_raw_changed(const ObjectPtr& object);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
@@ -356,6 +366,7 @@ class StoreImpl final : public Store {
     std::deque<ObjectPtr> changed;
     std::deque<DirtyName> pending;
     std::deque<SuccessorsRecord> successors;
+    std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
     std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
     // One batch, and what has to be settled when it is in the journal.
     Batch batch;
@@ -364,6 +375,7 @@ class StoreImpl final : public Store {
     std::vector<SealedBody> sealed;
     std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
     std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
+    std::vector<ObjectId> dropped;                           // of `nameless`
 
     bool full() const;
     void add(Record record, uint64_t bytes) {
@@ -374,6 +386,7 @@ class StoreImpl final : public Store {
   Status sync_data(Commit& commit);
   Status mark_synced();
   void take_waiting(Commit& commit);
+  void take_nameless(Commit& commit);
   bool build_batch(Commit& commit);
   Status journal_batch(Commit& commit);
   void add_bodies(Commit& commit);
@@ -392,6 +405,8 @@ class StoreImpl final : public Store {
   void settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
   void lost_record(const ObjectPtr& object);
   void settle_body(SealedBody& sealed);
+  void settle_raw(Object& object, const Place& unjournaled);
+  void keep_shared_place(ObjectId former, const Place& place);
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
@@ -402,6 +417,7 @@ class StoreImpl final : public Store {
   void reclaim(std::vector<FreedPlace> dead);
   bool reclaim_range(const Place& place, uint64_t end, bool in_use);
   bool still_needed(const FreedPlace& freed);
+  static bool is_read_still(Object& object);
   bool dead_is_left();
   // Everything that can be given back is, then `retry` runs. False if that would be in vain: the volume is full. `rounds`
   // counts for the caller.
@@ -506,6 +522,8 @@ class StoreImpl final : public Store {
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_set<ObjectId> leaving_;  // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
+  std::vector<ObjectId> unlinked_;            // perhaps journaled without a name that is journaled: see take_nameless()
+  std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};
 
   std::mutex dirty_mutex_;  // leaf
@@ -524,6 +542,7 @@ class StoreImpl final : public Store {
   std::mutex bulk_mutex_;  // leaf
   std::condition_variable bulk_ready_;
   bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
+  std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
   std::atomic<bool> bulk_has_work_{false};
   std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
 
@@ -544,10 +563,12 @@ class StoreImpl final : public Store {
   std::mutex warmer_mutex_;  // leaf
   std::condition_variable warmer_ready_;
   bool warmer_kicked_ = true;
+  std::deque<ObjectPtr> to_move_;  // warmer_mutex_: bodies that clients map, and that lie in blocks
 
   std::mutex prefetch_mutex_;  // leaf
   std::condition_variable prefetch_ready_;
   bool prefetch_kicked_ = false;
+  std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of bodies being read ahead
 
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;

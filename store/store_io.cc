@@ -69,7 +69,11 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     }
     handle->object = object;
     const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering;
-    if (gone) return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
+    if (gone) {
+      lock.unlock();
+      names.unlock();
+      return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
+    }
     if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
       object->units.clear();
       object->memory_file.reset();
@@ -247,7 +251,6 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
                                          WriteAttempt& attempt) {
   Object& object = *object_pointer;
   std::lock_guard lock(object.mutex);
-  if (handle != nullptr && handle->request.append) source.offset = object.size_bytes;
   const bool zeroing = source.bytes.empty();
   uint64_t end = source.offset + source.length();
   if (zeroing) end = std::min(end, object.size_bytes);
@@ -373,7 +376,6 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   {
     std::lock_guard lock(object->mutex);
     raw = object->raw;
-    if (raw && handle->request.append) offset = object->size_bytes;
   }
   if (raw) return write_raw(handle, std::move(raw), offset, bytes, std::move(done));
 
@@ -413,7 +415,11 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   const ObjectPtr object = handle->object;
   ExtentId extent;
   {
-    std::lock_guard lock(object->mutex);
+    std::unique_lock lock(object->mutex);
+    if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
+      lock.unlock();
+      return write(handle, offset, bytes, std::move(done));
+    }
     extent = object->base.place.extent;
     if (offset + bytes.size() > object->size_bytes) {
       space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
@@ -427,14 +433,14 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
       ++object->unflushed_handles;
     }
   }
-  extents_->note_unsynced(extent, raw);
   auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   std::vector<IoRequest> requests(1);
   requests[0].kind = IoRequest::Kind::kWrite;
-  requests[0].file = std::move(raw);
+  requests[0].file = raw;
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, done = std::move(done)](Result<size_t> result) mutable {
+  requests[0].done = [this, kept, extent, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
+    extents_->note_unsynced(extent, raw);  // not before: a sync in between would not have had it
     if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
     done(std::move(result));
@@ -616,8 +622,13 @@ void StoreImpl::sync_directory(ObjectId, StatusCompletion done) { make_durable(n
 // A file sized far beyond a chunk becomes 1:1 with a backing file. Blocks for making that file. No lock held.
 Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
-  KVC_TRY(made.file->truncate(size_bytes));
+  Status sized = made.file->truncate(size_bytes);
   std::lock_guard lock(object->mutex);
+  if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
+    remove_later(made.id, PlaceKind::kRaw);
+    if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
+    return sized;
+  }
   object->raw = made.file;
   object->units.clear();
   object->memory_file.reset();
@@ -667,6 +678,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
       std::lock_guard lock(object->mutex);
       object->size_bytes = size_bytes;
       content_changed(object);  // the size is in the record
+      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, raw);
     }
     return done({});
   }
@@ -695,6 +707,13 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
   object->size_bytes = size_bytes;
   content_changed(object);
   return {};
+}
+
+// Its file was punched or allocated.
+void StoreImpl::note_raw_changed(const ObjectPtr& object) {
+  std::lock_guard lock(object->mutex);
+  note_modified(object);
+  if (object->raw) extents_->note_unsynced(object->base.place.extent, object->raw);
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
@@ -731,19 +750,13 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
         return taken;
       };
       return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
+        if (taken) note_raw_changed(object);
         if (taken && extends) return resize(std::move(object), end, std::move(done));
-        if (taken) {
-          std::lock_guard lock(object->mutex);
-          note_modified(object);
-        }
         done(std::move(taken));
       });
     }
+    if (status) note_raw_changed(object);
     if (status && extends) return resize(object, end, std::move(done));
-    if (status) {
-      std::lock_guard lock(object->mutex);
-      note_modified(object);
-    }
     return done(std::move(status));
   }
   if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {

@@ -238,6 +238,10 @@ void StoreImpl::drain_and_wait() {
 // --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---
 
 void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
+  {
+    std::unique_lock names(names_mutex_);
+    std::erase_if(shared_places_, [](const auto& shared) { return !is_read_still(*shared.second); });
+  }
   // Neighbours are punched together.
   std::sort(dead.begin(), dead.end(), [](const FreedPlace& a, const FreedPlace& b) {
     return std::tie(a.place.extent, a.place.offset) < std::tie(b.place.extent, b.place.offset);
@@ -284,15 +288,26 @@ bool StoreImpl::dead_is_left() {
   return !freed_.empty();
 }
 
-// The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers.
+// The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
+// does, whose place it took over.
 bool StoreImpl::still_needed(const FreedPlace& freed) {
   if (nobody_reads_) return false;
   std::shared_lock names(names_mutex_);
+  for (const auto& [place, former] : shared_places_)
+    if (place == freed.place && is_read_still(*former)) return true;
   ObjectPtr object = live(freed.object);
   if (!object) return false;
-  std::lock_guard lock(object->mutex);
-  if (object->base.place != freed.place) return false;  // it has a newer body
-  return object->handles > 0 || object->lingering || !object->loading.empty() || object->nlink > 0;
+  {
+    std::lock_guard lock(object->mutex);
+    if (object->base.place != freed.place) return false;  // it has a newer body
+    if (object->nlink > 0) return true;
+  }
+  return is_read_still(*object);
+}
+
+bool StoreImpl::is_read_still(Object& object) {
+  std::lock_guard lock(object.mutex);
+  return object.handles > 0 || object.lingering || !object.loading.empty();
 }
 
 // True when the range is gone for good (or was never there).

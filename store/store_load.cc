@@ -37,6 +37,8 @@ bool StoreImpl::recover_memory(uint64_t bytes) {
 }
 
 void StoreImpl::note_clean(const ObjectPtr& object) {
+  std::lock_guard object_lock(object->mutex);
+  if (object->forgotten) return;
   std::lock_guard lock(lru_mutex_);
   auto found = lru_where_.find(object->id);
   if (found != lru_where_.end()) {
@@ -89,10 +91,10 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       if (!dropped.empty() && !being_read) object->memory_file.reset();
     }
     if (!dropped.empty()) prefetcher_->left_ram(object->id);
-    if (keeps) keepers.push_back(object);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock()) forget_if_idle(object);
+    if (keeps || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
   }
   for (const ObjectPtr& object : keepers) note_clean(object);
   return freed;
@@ -151,6 +153,7 @@ bool StoreImpl::resume_waiting() {
 // What was read is not what is there now: the body was replaced, or its spilled unit written anew.
 bool StoreImpl::LoadJob::is_superseded(size_t i) const {
   const Unit* unit = object->unit_or_null(first + i);
+  if (unit != nullptr && unit->block) return true;  // perhaps newer, and on its way to the same place
   const bool now_spilled = unit != nullptr && unit->spilled;
   if (now_spilled != spilled) return true;
   if (!spilled) return object->base.version != base_version;
@@ -402,7 +405,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
     log::error("object {}: {}", job->object->id.value, status.error().message);
   }
-  if (status) note_clean(job->object);
+  note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
 }
 
@@ -471,6 +474,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
       job->object->loading.erase(loading);
     }
   }
+  note_clean(job->object);
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
 }
 

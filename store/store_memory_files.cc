@@ -1,8 +1,10 @@
 // Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole: which body gets one, its memory, and
 // when it may be passed through.
 #include <algorithm>
+#include <cstring>
 
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -20,7 +22,20 @@ bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
          size_bytes <= files_->most_bytes();
 }
 
-void StoreImpl::note_mapped_read() { mapped_read_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed); }
+// Another mapping of it would be faster by passthrough: it is moved, if it is in blocks.
+void StoreImpl::note_mapped_read(Handle* handle) {
+  constexpr size_t kMostToMove = 64;  // the rest is asked for again by the next who maps it
+  mapped_read_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+  const ObjectPtr& object = handle->object;
+  std::lock_guard object_lock(object->mutex);
+  if (object->to_be_moved || !may_move(*object)) return;
+  std::lock_guard lock(warmer_mutex_);
+  if (to_move_.size() >= kMostToMove) return;
+  object->to_be_moved = true;
+  to_move_.push_back(object);
+  warmer_kicked_ = true;
+  warmer_ready_.notify_one();
+}
 
 // What is read() once is faster from blocks of the pool: their pages are there, those of a file that was passed through can
 // never be used again and the next must be cleared (2.6 against 1.5 GiB/s, bodies of 9 MiB on two processors). A mapping is
@@ -151,6 +166,93 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   }
   if (!files_->cut(*file)) return nullptr;
   return file;
+}
+
+// object.mutex held.
+bool StoreImpl::comes_into_file(Object& object) {
+  const MemoryFilePtr& file = object.memory_file;
+  if (!file || file->frozen() || object.loading.empty() || object.write_handles > 0) return false;
+  for (size_t index = 0; index < div_ceil(object.size_bytes, kUnitBytes); ++index) {
+    const Unit* unit = object.unit_or_null(index);
+    const bool there = unit != nullptr && unit->block && unit->block->file() == file;
+    if (!there && !object.loading.contains(index)) return false;
+  }
+  return true;
+}
+
+void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
+  auto waiter = std::make_shared<LoadWaiter>();
+  waiter->done = [then = std::move(then)](Status) mutable { then(); };  // a load that failed: the read says so
+  if (loads_into_files()) {
+    Object& object = *handle->object;
+    std::lock_guard lock(object.mutex);
+    if (comes_into_file(object))
+      for (auto& [index, waiting] : object.loading) {
+        waiter->open.fetch_add(1);
+        waiting.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
+      }
+  }
+  waiter->finish_one({});
+}
+
+// --- from blocks into a file ---
+
+// object.mutex held.
+bool StoreImpl::may_move(const Object& object) const {
+  return takes_memory_file(object.size_bytes) && object.in_ram() && object.loading.empty() && !object.raw && !object.forgotten &&
+         object.write_handles == 0 && object.finished() && !object.write_error && !whole_in_file(object);
+}
+
+// Bodies that were loaded or written before a file was to be had. Their memory is taken twice for the moment of the copy.
+// True if it is worth another call.
+bool StoreImpl::move_into_files() {
+  ObjectPtr object;
+  {
+    std::lock_guard lock(warmer_mutex_);
+    if (to_move_.empty()) return false;
+    object = std::move(to_move_.front());
+    to_move_.pop_front();
+  }
+  if (move_into_file(object) == MemoryFiles::Got::kYes) counters_.memory_files_moved.fetch_add(1, std::memory_order_relaxed);
+  std::lock_guard lock(object->mutex);
+  object->to_be_moved = false;
+  return true;
+}
+
+MemoryFiles::Got StoreImpl::move_into_file(const ObjectPtr& object) {
+  std::vector<BlockPtr> blocks;  // held: who writes meanwhile clones them
+  uint64_t size = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    if (!may_move(*object)) return MemoryFiles::Got::kNo;
+    size = object->size_bytes;
+    for (const Unit& unit : object->units) blocks.push_back(unit.block);
+  }
+  // More than what may be passed through would be moved for nothing.
+  if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return MemoryFiles::Got::kNo;
+  MemoryFilePtr file;
+  MemoryFiles::Got got = MemoryFiles::Got::kNo;
+  do {
+    got = files_->take(size, file);
+  } while (got == MemoryFiles::Got::kNoMemory && recover_memory(size));
+  if (got != MemoryFiles::Got::kYes) return got;
+  if (file->lacks_pages(blocks.size() - 1)) files_->grow(*file, 0, blocks.size());  // a spare with fewer than asked for
+  std::vector<BlockPtr> moved;
+  for (size_t index = 0; index < blocks.size(); ++index) {
+    BlockPtr block = MemoryFile::make_block(file, index);
+    if (!block) return MemoryFiles::Got::kNo;
+    const size_t bytes = std::min(blocks[index]->capacity_bytes(), block->capacity_bytes());
+    std::memcpy(block->data(), blocks[index]->data(), bytes);
+    std::memset(block->data() + bytes, 0, block->capacity_bytes() - bytes);
+    moved.push_back(std::move(block));
+  }
+  std::lock_guard lock(object->mutex);
+  if (!may_move(*object) || object->size_bytes != size || object->units.size() != blocks.size()) return MemoryFiles::Got::kNo;
+  for (size_t index = 0; index < blocks.size(); ++index)
+    if (object->units[index].block != blocks[index]) return MemoryFiles::Got::kNo;
+  for (size_t index = 0; index < blocks.size(); ++index) object->units[index].block = std::move(moved[index]);
+  object->memory_file = std::move(file);
+  return got;
 }
 
 }  // namespace kvcachefs

@@ -36,6 +36,13 @@ class StoreMemoryFiles : public ::testing::Test {
     auto found = store->lookup(kRootId, name, {.thread_id = 1});
     return found ? store->backing_file(found->id) : BackingFile{};
   }
+  // As the driver says it of a read that fills pages of a mapping.
+  void note_mapped_read(const std::string& name) {
+    Handle* handle = store.open(name, {});
+    ASSERT_NE(handle, nullptr);
+    store->note_mapped_read(handle);
+    store->release(handle);
+  }
   static std::string content(const BackingFile& file) {
     struct stat info {};
     if (file.descriptor < 0 || fstat(file.descriptor, &info) != 0) return "none";
@@ -181,9 +188,48 @@ TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFileForThoseWhoMap) {
   EXPECT_EQ(store.read_file("body"), body);
   EXPECT_EQ(backing("body").descriptor, -1) << "as far as is known nobody maps";
   store->drop_caches();
-  store->note_mapped_read();
+  note_mapped_read("first");
   EXPECT_EQ(store.read_file("body"), body);
   EXPECT_TRUE(is_there("body", body));
+}
+
+TEST_F(StoreMemoryFiles, WhatIsInBlocksIsMovedIntoAFileForThoseWhoMap) {
+  const std::string body = store.payload(1, kSize);
+  ASSERT_TRUE(store.write_file("body", body));
+  store.drain();
+  store.settle();
+  store->drop_caches();
+  EXPECT_EQ(store.read_file("body"), body);
+  EXPECT_EQ(backing("body").descriptor, -1) << "as far as is known nobody maps";
+  const uint64_t moved_before = store->status().memory_files_moved;
+  note_mapped_read("body");
+  store.settle();
+  EXPECT_EQ(store->status().memory_files_moved, moved_before + 1);
+  EXPECT_TRUE(is_there("body", body));
+  EXPECT_EQ(store.read_file("body"), body);
+  note_mapped_read("body");
+  store.settle();
+  EXPECT_EQ(store->status().memory_files_moved, moved_before + 1) << "it is in a file";
+  const uint64_t used = store->status().memory_used_bytes;
+  store->drop_caches();
+  EXPECT_LT(store->status().memory_used_bytes, used) << "it can leave RAM";
+  EXPECT_EQ(store.read_file("body"), body);
+}
+
+TEST_F(StoreMemoryFiles, WhatIsNotSealedYetIsMovedToo) {
+  Handle* handle = store.open_for_rewrite("first", 1);
+  ASSERT_NE(handle, nullptr);
+  note_mapped_read("first");
+  EXPECT_EQ(store->status().memory_files_moved, 0u) << "somebody writes it";
+  const std::string body = store.payload(7, kSize);
+  store.pwrite(handle, 0, body);
+  ASSERT_TRUE(store.close(handle));
+  note_mapped_read("first");
+  store.settle();
+  EXPECT_TRUE(is_there("first", body));
+  store.drain();
+  store.remount();
+  EXPECT_EQ(store.read_file("first"), body);
 }
 
 TEST_F(StoreMemoryFiles, ASizeThatIsToldIsEnough) {

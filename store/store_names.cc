@@ -29,6 +29,11 @@ ObjectPtr StoreImpl::live(ObjectId id) const {
   return found == table_.end() ? nullptr : found->second;
 }
 
+ObjectPtr StoreImpl::find_live(ObjectId id) const {
+  std::shared_lock lock(names_mutex_);
+  return live(id);
+}
+
 Result<ObjectPtr> StoreImpl::get_locked(ObjectId id) {
   if (ObjectPtr object = live(id)) return object;
   KVC_ASSIGN(auto record, index_->find_object(id));
@@ -111,7 +116,10 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
         remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
       else
         space_.release(reserved);
-      if (!object->durable) space_.remove_leaving(object->id);
+      if (!object->durable) {
+        space_.remove_leaving(object->id);
+        leaving_.erase(object->id);
+      }
       space_.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();
       if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
@@ -194,6 +202,15 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
 
 // --- lookup ---
 
+Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, ObjectId id) {
+  std::shared_lock lock(names_mutex_);
+  const NameState* state = names_->dirty(parent, name);
+  KVC_ASSIGN(auto found, find_name(parent, name));
+  if (!found || found->child != id || (state != nullptr && !state->older_versions.empty()) || is_one_of_several(id))
+    return fail(Code::kNotFound, entry_text(parent, name));
+  return stat_locked(id);
+}
+
 // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
 Result<std::optional<Namespace::Found>> StoreImpl::find_name(ObjectId parent, std::string_view name) const {
   KVC_ASSIGN(auto found, names_->find(parent, name));
@@ -272,7 +289,9 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
+  if (object->durable || object->sealing) unlinked_.push_back(object->id);
   if (!object->durable) {
+    if (object->sealing) leaving_.insert(object->id);  // the index may know it before its name is known to be gone
     const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
     if (reserved > 0) space_.add_leaving(object->id, reserved);
     return;
@@ -363,11 +382,17 @@ Result<Stat> StoreImpl::make_symlink(ObjectId parent, std::string_view name, std
 }
 
 Result<std::string> StoreImpl::read_symlink(ObjectId id) {
-  KVC_ASSIGN(ObjectPtr object, get(id));
-  std::lock_guard lock(object->mutex);
-  if (object->type_bits != S_IFLNK)
-    return fail(Code::kInvalid, fmt::format("object {} is not a symbolic link", id.value));
-  return std::string(as_text(object->base.inline_bytes));
+  auto target_of = [&](uint32_t type_bits, const Body& body) -> Result<std::string> {
+    if (type_bits != S_IFLNK) return fail(Code::kInvalid, fmt::format("object {} is not a symbolic link", id.value));
+    return std::string(as_text(body.inline_bytes));
+  };
+  if (ObjectPtr object = find_live(id)) {
+    std::lock_guard lock(object->mutex);
+    return target_of(object->type_bits, object->base);
+  }
+  KVC_ASSIGN(auto record, index_->find_object(id));
+  if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  return target_of(record->attributes.mode & S_IFMT, record->body);
 }
 
 Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_view name, uint32_t mode,
@@ -395,7 +420,11 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     object->size_key = object->origin.stem;
     expect_size(*object, guessed_bytes);
   }
-  KVC_ASSIGN(object, new_directory_entry(parent, name, object));
+  if (auto entered = new_directory_entry(parent, name, object); !entered) {
+    std::lock_guard lock(object->mutex);
+    object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
+    return std::unexpected(std::move(entered).error());
+  }
   {
     std::unique_lock lock(names_mutex_);
     looked_again(caller.thread_id);  // its repeated open became this

@@ -558,7 +558,7 @@ void StoreImpl::kick_warmer() {
   warmer_ready_.notify_one();
 }
 
-// Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
+// Moves bodies that are mapped into files, and clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
 // to back it first.
 void StoreImpl::warmer_loop() {
   // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
@@ -572,7 +572,7 @@ void StoreImpl::warmer_loop() {
       if (stopping_) return;
     }
     const uint64_t half = warm_bytes() / 2;
-    while (!stopping_ && (files_->prepare_ahead(half, half) || pool_->prepare_ahead(warm_bytes()))) {
+    while (!stopping_ && (files_->prepare_ahead(half, half) || move_into_files() || pool_->prepare_ahead(warm_bytes()))) {
     }
   }
 }
@@ -636,6 +636,7 @@ bool StoreImpl::pump() {
   any |= commit_step();
   any |= keeper_step(false);
   if (!stopping_) any |= prefetch_step();
+  any |= move_into_files();
   return any;
 }
 
@@ -706,6 +707,8 @@ Status StoreImpl::close() {
   volume_->drain();  // loads that were under way
   lru_.clear();
   lru_where_.clear();
+  to_move_.clear();
+  shared_places_.clear();
   dirty_.clear();
   dirty_attributes_.clear();
   lingering_.clear();

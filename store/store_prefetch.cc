@@ -57,9 +57,10 @@ bool StoreImpl::prefetch_step() {
   bool any = false;
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
     const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
-    // Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped.
+    // Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped, nor what is being
+    // read ahead, for readers that may have gone as well.
     const uint64_t dirty = std::min(space_.reserved_bytes(), used);
-    const uint64_t held = dirty + files_->lingering_bytes();
+    const uint64_t held = dirty + files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
     const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, held));
     for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
     for (const PlannedLoad& load : plan.loads) {
@@ -142,9 +143,17 @@ uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJ
     forget_when_idle(object);
     return 0;
   }
+  // The planner goes by estimates, and takes what it cancels for not there: here is what is really being read.
+  if (ahead_in_flight_bytes_.load(std::memory_order_relaxed) + missing > pool_->limit_bytes() / 2) {
+    prefetcher_->skipped(id, SkipReason::kNoRoom);
+    forget_when_idle(object);
+    return 0;
+  }
   const int64_t started_ns = clock_.monotonic_ns();
+  ahead_in_flight_bytes_.fetch_add(missing, std::memory_order_relaxed);
   auto waiter = std::make_shared<LoadWaiter>();
-  waiter->done = [this, id, size, started_ns](Status status) {
+  waiter->done = [this, id, size, missing, started_ns](Status status) {
+    ahead_in_flight_bytes_.fetch_sub(missing, std::memory_order_relaxed);
     if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
     const int64_t now = clock_.monotonic_ns();
     prefetcher_->loaded(id, size, now - started_ns, now);
@@ -152,6 +161,7 @@ uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJ
   LoadMemory memory;
   while (!make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs)) {
     if (get_load_memory(memory)) continue;
+    ahead_in_flight_bytes_.fetch_sub(missing, std::memory_order_relaxed);
     drop_unused_file(object);
     prefetcher_->skipped(id, SkipReason::kNoRoom);
     forget_when_idle(object);

@@ -22,6 +22,7 @@ constexpr uint64_t kInFlightBytes = 32 * kMiB;     // of a lane
 constexpr size_t kMaxPieces = 512;                 // iovecs of one request (IOV_MAX is 1024)
 constexpr uint64_t kBatchBytes = 256 * kMiB;       // sealed before the journal hears of it
 constexpr size_t kBatchBodies = 8192;
+constexpr int kMostFailedCommits = 50;             // 100 ms apart (bulk_loop()), before a drain is told
 constexpr int64_t kQuietNs = 1'000'000'000;        // a body open for writing is sealed when left alone this long
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
@@ -140,6 +141,8 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   snapshot.spill = object->spill;
   snapshot.spill_extent = object->spill_extent;
   snapshot.spill_written = object->spill_written;
+  // Written into the spill file by this seal; also if it comes to nothing, and the file goes on as it is.
+  if (object->spill) object->spill_written.assign(std::max(object->spill_written.size(), div_ceil(object->size_bytes, kUnitBytes)), true);
   snapshot.raw = object->raw != nullptr;
   snapshot.content_version = object->content_version;
   // Room for this body; what is written from now on makes another one.
@@ -357,10 +360,16 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
   return true;
 }
 
+// object->mutex held. Who closed it meanwhile left to us what is done at the end of a body that did not fit.
+void StoreImpl::end_seal(const ObjectPtr& object) {
+  object->sealing = false;
+  if (object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
+}
+
 void StoreImpl::abandon_seal(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    object->sealing = false;
+    end_seal(object);
     // The next try needs no more than the larger of the two.
     const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
     space_.release(std::min(unused, object->reserved_bytes));
@@ -435,12 +444,21 @@ void StoreImpl::set_trouble(const Status& status) {
 
 bool StoreImpl::bulk_step(bool force) {
   std::vector<Drain> drains;
+  std::optional<Error> failed;  // the commit before this
   {
     std::lock_guard lock(bulk_mutex_);
     drains.swap(drains_);
+    failed = std::exchange(bulk_commit_error_, std::nullopt);
     bulk_hurry_ = false;
     bulk_has_work_.store(false);
   }
+  if (failed)  // what they wait for is dirty again, for as long as the journal takes nothing
+    std::erase_if(drains, [&](Drain& drain) {
+      if (!drain.listed || ++drain.failed_commits < kMostFailedCommits) return false;
+      drain.done(std::unexpected(*failed));
+      return true;
+    });
+  if (failed && background_) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   force |= !drains.empty();
   for (Drain& drain : drains)
     if (!std::exchange(drain.listed, true)) drain.bodies = finished_dirty_bodies();
@@ -453,6 +471,11 @@ bool StoreImpl::bulk_step(bool force) {
     request.bodies = seal(std::move(snapshots), *bulk_target_, status);
     request.closed = std::exchange(bulk_target_->closed, {});
     set_trouble(status);
+    request.done = [this](Status committed) {
+      if (committed) return;
+      std::lock_guard lock(bulk_mutex_);
+      bulk_commit_error_ = std::move(committed).error();
+    };
     commit(std::move(request));
   } else if ((memory_pressure() || waiting_count_.load() > 0) && evict_clean(kMaxSpillBytes) == 0) {
     any = spill_one();
@@ -669,13 +692,13 @@ bool StoreImpl::spill_one() {
   if (!largest) return false;
   {
     std::lock_guard lock(largest->mutex);
-    if (largest->sealing) return true;
+    if (largest->sealing || largest->forgotten) return true;
     largest->sealing = true;  // nobody else seals or spills it meanwhile
   }
   Status status = spill(largest);
   {
     std::lock_guard lock(largest->mutex);
-    largest->sealing = false;
+    end_seal(largest);
   }
   requeue_deferred();
   set_trouble(status);

@@ -69,6 +69,7 @@ StoreStatus StoreImpl::status() {
   status.memory_file_opens = c.memory_file_opens;
   status.memory_files_taken = c.memory_files_taken;
   status.memory_files_refused = c.memory_files_refused;
+  status.memory_files_moved = c.memory_files_moved;
   status.read_bytes_from_ram = c.read_bytes_from_ram;
   status.read_bytes_from_volume = c.read_bytes_from_volume;
   status.read_requests = c.read_requests;
@@ -136,7 +137,8 @@ void StoreImpl::apply_live_options() {
   flush_interval_ms_ = options_.flush_interval_ms;
   if (pool_) pool_->set_limit_bytes(options_.memory_bytes);
   space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
-  if (prefetcher_) prefetcher_->set_ahead_bytes(options_.prefetch ? options_.prefetch_ahead_bytes : 0);
+  if (prefetcher_)
+    prefetcher_->set_ahead_bytes(options_.prefetch ? options_.prefetch_ahead_bytes : 0, options_.memory_bytes / 2);
 }
 
 // Null: this body cannot be passed through as it is now.

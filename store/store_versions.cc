@@ -185,6 +185,7 @@ void StoreImpl::sweep_versions() {
 
 // names_mutex_ held.
 const StoreImpl::ToldStale* StoreImpl::told_to_look_again(uint32_t thread_id) const {
+  if (thread_id == 0) return nullptr;  // of a process that this one cannot see: any thread
   if (told_stale_count_.load(std::memory_order_relaxed) == 0) return nullptr;
   auto told = told_stale_.find(thread_id);
   if (told == told_stale_.end() || clock_.monotonic_ns() - told->second.at_ns >= kAboutToRenameNs) return nullptr;
@@ -194,6 +195,7 @@ const StoreImpl::ToldStale* StoreImpl::told_to_look_again(uint32_t thread_id) co
 // names_mutex_ held exclusively.
 void StoreImpl::tell_stale(uint32_t thread_id, const OpenRequest& request) {
   constexpr size_t kMostThreads = 4096;
+  if (thread_id == 0) return;
   if (told_stale_.size() > kMostThreads) told_stale_.clear();  // threads that were killed before their second try
   told_stale_[thread_id] = {request.write || request.truncate, request.truncate, clock_.monotonic_ns()};
   told_stale_count_ = told_stale_.size();
@@ -209,10 +211,12 @@ bool StoreImpl::looked_again(uint32_t thread_id) {
 }
 
 // kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
-// again and opens what it finds. The kernel does so once, so no open is told twice.
+// again and opens what it finds. The kernel does so once, so no open is told twice; nor one whose thread is not known, but
+// where looking again finds another object for sure.
 Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller) {
   const int64_t now = clock_.monotonic_ns();
-  const bool recheck = object->relookup_until_ns.load(std::memory_order_relaxed) > now;
+  const bool known = caller.thread_id != 0;
+  const bool recheck = known && object->relookup_until_ns.load(std::memory_order_relaxed) > now;
   if (!request.truncate && !request.write && !recheck && told_stale_count_.load(std::memory_order_relaxed) == 0) return {};
   std::unique_lock lock(names_mutex_);
   auto take_over = [&] {
@@ -231,7 +235,7 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   if (recheck) return stale("another version of its name may be meant");
   if (request.write && object->nlink == 0) return stale("it was replaced");
   if (!request.truncate) return {};
-  if (now - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
+  if (known && now - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
   if (still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
   take_over();
   return {};

@@ -56,7 +56,10 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
     const Bytes header = encode_pack_header({identity_, id.seq});
     std::copy(header.begin(), header.end(), block);
     const std::span<const std::byte> piece(block);
-    KVC_TRY(file->write({&piece, 1}, 0));
+    if (auto written = file->write({&piece, 1}, 0); !written) {
+      static_cast<void>(volume_->remove_file(path));  // or each try would leave one behind
+      return std::unexpected(std::move(written).error());
+    }
     kill_point("extent-header");
   }
   std::lock_guard lock(mutex_);

@@ -183,5 +183,24 @@ TEST_F(LoadRaces, WhatArrivesOfASpilledUnitThatWasWrittenAnewIsDropped) {
   EXPECT_EQ(store_->status().errors_checksum, 0u);
 }
 
+// The same bytes are put in place of a body that somebody has open, take over its place, and are removed.
+TEST_F(LoadRaces, APlaceThatWasTakenOverIsKeptForWhoStillReadsTheFormerObject) {
+  put("f", old_);
+  leave_ram();
+  Handle* reader = open("f", {});
+  put("f", old_);
+  leave_ram();
+  ASSERT_EQ(store_->status().deduplicated_bodies, 1u);
+  EXPECT_TRUE(wait<void>([&](auto done) { store_->unlink(kRootId, "f", kCaller, std::move(done)); }));
+  leave_ram();
+  pass_time();
+  leave_ram();
+  expect_read(reader, old_);
+  EXPECT_EQ(store_->status().errors_checksum, 0u);
+  store_->release(reader);
+  pass_time();
+  EXPECT_GE(store_->status().reclaimed_bytes, kBodyBytes);
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing

@@ -38,9 +38,7 @@ void RandomClient::open_file() {
   if (!entity) return;
   OpenRequest request{.read = true, .write = !one_in(3)};
   request.truncate = request.write && one_in(5);
-  request.append = request.write && one_in(10);
-  note(fmt::format("open {}{}{}{}", entity->id.value, request.write ? " for writing" : "",
-                   request.truncate ? ", truncate" : "", request.append ? ", append" : ""));
+  note(fmt::format("open {}{}{}", entity->id.value, request.write ? " for writing" : "", request.truncate ? ", truncate" : ""));
   Handle* handle = open_handle(entity, request);
   if (handle == nullptr) return;
   if (request.truncate) {
@@ -115,9 +113,8 @@ void RandomClient::put(const OpenFile& file, uint64_t offset, const std::string&
   }
   if (bytes.empty()) return;
   std::string& content = file.entity->bytes;
-  const uint64_t at = file.request.append ? content.size() : offset;
-  if (content.size() < at + bytes.size()) content.resize(at + bytes.size());
-  content.replace(at, bytes.size(), bytes);
+  if (content.size() < offset + bytes.size()) content.resize(offset + bytes.size());
+  content.replace(offset, bytes.size(), bytes);
   file.entity->changed(start_ns_);
 }
 

@@ -11,9 +11,9 @@ namespace kvcachefs::testing {
 void RandomClient::create_file() {
   EntityPtr directory = random_directory();
   const std::string name = random_name();
-  OpenRequest request{.read = !one_in(3), .write = true, .append = one_in(10)};
+  OpenRequest request{.read = !one_in(3), .write = true};
   const uint32_t mode = one_in(4) ? 0600 : 0644;
-  note(fmt::format("create {} in {}{}", name, directory->id.value, request.append ? " (append)" : ""));
+  note(fmt::format("create {} in {}", name, directory->id.value));
   auto made = store_->create(directory->id, name, mode, request, caller());
   if (!allowed(code_of(made), Reference::check_new(directory, name))) return;
   EntityPtr entity = reference_.add(directory, name, S_IFREG | mode, start_ns_);

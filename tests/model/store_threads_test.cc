@@ -55,6 +55,7 @@ void one_action(Client& client, Store& store, uint64_t thread, std::atomic<uint6
       ASSERT_EQ(client.close(handle), Code::kNoData);
       handle = client.open(kRootId, chunk_name(own), {});
       ASSERT_NE(handle, nullptr);
+      if (client.below(2) == 0) store.note_mapped_read(handle);
       EXPECT_TRUE(is_whole(client.read_all(handle), own));
       store.release(handle);
       return;
