@@ -59,7 +59,7 @@ void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fil
     const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/false, *driver.store);
     answer_open(request, node, file, decision, handle, direct);
   };
-  if (!driver.passthrough.enabled()) return answer();
+  if (!driver.passthrough.enabled() || how.direct) return answer();  // with O_DIRECT nobody maps
   driver.store->await_loads(*handle, std::move(answer));
 }
 

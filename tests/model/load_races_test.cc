@@ -1,5 +1,8 @@
 // A body is replaced while it is being loaded: what arrives is of the body that was, and must not be taken for a part of the
 // one that is. One thread, a clock that stands still, reads that are held until they are let go: the same every time.
+#include <unistd.h>
+
+#include <atomic>
 #include <cstdlib>
 #include <filesystem>
 #include <memory>
@@ -181,6 +184,34 @@ TEST_F(LoadRaces, WhatArrivesOfASpilledUnitThatWasWrittenAnewIsDropped) {
   EXPECT_TRUE(**first_unit_ == std::string(kUnitBytes, 'n'));
   store_->release(handle);
   EXPECT_EQ(store_->status().errors_checksum, 0u);
+}
+
+// Who maps bodies opens one that is just being loaded: the answer waits for it, and it is passed through.
+TEST_F(LoadRaces, AnOpenWaitsForABodyThatComesIntoAMemoryFile) {
+  if (Status status = store_->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+  const std::string body(5 * kMiB, 'b');
+  put("f", body);
+  leave_ram();
+  Handle* reader = open("f", {});
+  bool answered = false;
+  store_->await_loads(reader, [&] { answered = true; });
+  EXPECT_TRUE(answered) << "nothing is being loaded";
+  store_->note_mapped_read(reader);
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  read_begins(reader);
+  volume_->wait_until_held([](const auto& held) { return !held.empty(); });
+  std::atomic<bool> came{false};
+  store_->await_loads(reader, [&] { came = true; });
+  EXPECT_FALSE(came);
+  volume_->let_go();
+  for (int i = 0; i < 10'000 && !came; ++i)
+    if (!store_->pump()) usleep(100);
+  ASSERT_TRUE(came);
+  {
+    const BackingFile file = store_->backing_file(store_->object_of(reader));
+    EXPECT_TRUE(file.in_memory);
+  }
+  store_->release(reader);
 }
 
 // The same bytes are put in place of a body that somebody has open, take over its place, and are removed.
