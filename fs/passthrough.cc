@@ -32,9 +32,7 @@ ObjectId Passthrough::node_to_write(ObjectId object) {
   std::lock_guard lock(mutex_);
   auto alias = alias_of_object_.find(object);
   const ObjectId node = alias == alias_of_object_.end() ? object : alias->second;
-  auto found = nodes_.find(node);
-  const bool passed = found != nodes_.end() && (found->second.passed > 0 || found->second.opening);
-  const ObjectId given = passed ? give_alias(node) : node;
+  const ObjectId given = is_passed(node) ? give_alias(node) : node;
   if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
   promised_[given] = std::chrono::steady_clock::now() + kPromised;
   return given;
@@ -49,12 +47,18 @@ bool Passthrough::is_promised(ObjectId node) {
   return false;
 }
 
+// mutex_ held.
+bool Passthrough::is_passed(ObjectId node) const {
+  auto found = nodes_.find(node);
+  return found != nodes_.end() && (found->second.passed > 0 || found->second.opening);
+}
+
 // mutex_ held. All who write an object do so by one nodeid: the kernel knows one size of it then.
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
   auto given = alias_of_object_.find(object);
   const ObjectId now = given == alias_of_object_.end() ? object : given->second;
-  if (now != node) return now;  // another was given since the kernel looked the name up
+  if (now != node && !is_passed(now)) return now;  // another was given since the kernel looked the name up
   const ObjectId alias = ObjectId::make(kAliasOrdinal, 0, next_alias_++);
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;

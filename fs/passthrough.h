@@ -57,6 +57,7 @@ class Passthrough {
     bool opening = false;  // somebody asks the kernel for a backing id
   };
   ObjectId give_alias(ObjectId node);
+  bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);
 
   fuse_session* session_ = nullptr;

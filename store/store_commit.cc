@@ -19,6 +19,7 @@ namespace {
 
 // A batch is one frame of the journal, at most 32 MiB. One more record, or an estimate that is a little low, does no harm.
 constexpr uint64_t kBatchBytes = 8 * kMiB;
+constexpr uint64_t kNamelessBytes = 64;  // about, of the removal of an object without a name
 
 uint64_t bytes_of(const Attributes& attributes) {
   uint64_t bytes = 128;
@@ -158,7 +159,7 @@ bool StoreImpl::build_batch(Commit& commit) {
   }
   for (; !commit.nameless.empty() && !commit.full(); commit.nameless.pop_front()) {
     const ObjectId id = commit.nameless.front();
-    commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, 64);
+    commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, kNamelessBytes);
     commit.dropped.push_back(id);
   }
   return !commit.batch.records.empty() || !commit.names.empty();
@@ -205,6 +206,7 @@ void StoreImpl::take_waiting(Commit& commit) {
     commit.pending.push_back(std::move(name));
   }
   take_nameless(commit);
+  bytes += kNamelessBytes * commit.nameless.size();
   commit.split = bytes >= kBatchBytes;
   choose_shares(commit);
 }
@@ -251,7 +253,7 @@ void StoreImpl::choose_shares(Commit& commit) {
       if (!shares(sealed)) continue;
       auto other = index_->find_object(sealed.shared_with);
       const ObjectPtr alive = live(sealed.shared_with);
-      const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other &&
+      const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other && (*other)->nlink > 0 &&
                         (*other)->body.place == sealed.body.place && (!alive || alive->nlink == 0) &&
                         losing[sealed.shared_with] == (*other)->nlink && shared.insert(sealed.shared_with).second;
       if (fits) continue;

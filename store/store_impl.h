@@ -226,6 +226,8 @@ class StoreImpl final : public Store {
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void wait_for_memory(std::move_only_function<bool()> retry);
   bool resume_waiting();
+  void answer_later(std::move_only_function<void()> answer);
+  void give_answers();
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
   // or one failed. No lock held.
   void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
@@ -487,6 +489,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryFiles> files_;
   SizeGuess size_guess_;
   std::atomic<int64_t> mapped_read_ns_{INT64_MIN};  // the last, on the monotonic clock
+  std::atomic<int64_t> move_refused_ns_{INT64_MIN};  // last time that a body was to be moved and there was no file for it
   std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
   bool background_ = true;
@@ -555,6 +558,7 @@ class StoreImpl final : public Store {
   std::condition_variable waiting_ready_;
   std::deque<std::move_only_function<bool()>> waiting_;
   bool memory_came_back_ = false;
+  std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   std::atomic<uint64_t> waiting_count_{0};
 
   std::mutex kernel_ahead_mutex_;  // leaf

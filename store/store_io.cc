@@ -8,6 +8,7 @@
 
 #include "store/base/log.h"
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -461,22 +462,6 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
   read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
 }
-
-// While it lives, the units are not evicted.
-struct StoreImpl::WantedUnits {
-  WantedUnits(ObjectPtr of, size_t first, size_t last) : object(std::move(of)), range(first, last) {
-    std::lock_guard lock(object->mutex);
-    object->wanted.push_back(range);
-  }
-  ~WantedUnits() {
-    std::lock_guard lock(object->mutex);
-    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range));
-  }
-  WantedUnits(const WantedUnits&) = delete;
-  WantedUnits& operator=(const WantedUnits&) = delete;
-  const ObjectPtr object;
-  const std::pair<size_t, size_t> range;
-};
 
 void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                              Completion<ReadReply> done) {

@@ -128,6 +128,25 @@ void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
   kick_bulk(true);
 }
 
+// From a thread of the volume, which must not block.
+void StoreImpl::answer_later(std::move_only_function<void()> answer) {
+  if (!background_) return answer();
+  {
+    std::lock_guard lock(waiting_mutex_);
+    answers_.push_back(std::move(answer));
+  }
+  waiting_ready_.notify_one();
+}
+
+void StoreImpl::give_answers() {
+  std::vector<std::move_only_function<void()>> answers;
+  {
+    std::lock_guard lock(waiting_mutex_);
+    answers.swap(answers_);
+  }
+  for (auto& answer : answers) answer();
+}
+
 bool StoreImpl::resume_waiting() {
   bool any = false;
   while (true) {

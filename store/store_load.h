@@ -1,6 +1,8 @@
 // Private to the files that read bodies into RAM.
 #pragma once
 
+#include <algorithm>
+
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -49,6 +51,22 @@ struct StoreImpl::LoadWaiter {
     if (error) return done(std::unexpected(std::move(*error)));
     done({});
   }
+};
+
+// While it lives, the units are not evicted.
+struct StoreImpl::WantedUnits {
+  WantedUnits(ObjectPtr of, size_t first, size_t last) : object(std::move(of)), range(first, last) {
+    std::lock_guard lock(object->mutex);
+    object->wanted.push_back(range);
+  }
+  ~WantedUnits() {
+    std::lock_guard lock(object->mutex);
+    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range));
+  }
+  WantedUnits(const WantedUnits&) = delete;
+  WantedUnits& operator=(const WantedUnits&) = delete;
+  const ObjectPtr object;
+  const std::pair<size_t, size_t> range;
 };
 
 }  // namespace kvcachefs

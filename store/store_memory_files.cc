@@ -27,6 +27,10 @@ void StoreImpl::note_mapped_read(Handle* handle) {
   constexpr size_t kMostToMove = 64;  // the rest is asked for again by the next who maps it
   mapped_read_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   const ObjectPtr& object = handle->object;
+  // Who maps all the time does not have room made all the time, in vain.
+  constexpr int64_t kRefusedNs = 1'000'000'000;
+  const int64_t refused_ns = move_refused_ns_.load(std::memory_order_relaxed);
+  if (refused_ns != INT64_MIN && clock_.monotonic_ns() - refused_ns < kRefusedNs) return;
   std::lock_guard object_lock(object->mutex);
   if (object->to_be_moved || !may_move(*object)) return;
   std::lock_guard lock(warmer_mutex_);
@@ -182,16 +186,20 @@ bool StoreImpl::comes_into_file(Object& object) {
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
   auto waiter = std::make_shared<LoadWaiter>();
-  waiter->done = [then = std::move(then)](Status) mutable { then(); };  // a load that failed: the read says so
+  bool waits = false;
   if (loads_into_files()) {
     Object& object = *handle->object;
     std::lock_guard lock(object.mutex);
-    if (comes_into_file(object))
+    waits = comes_into_file(object);
+    if (waits)
       for (auto& [index, waiting] : object.loading) {
         waiter->open.fetch_add(1);
         waiting.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
       }
   }
+  if (!waits) return then();
+  // A load that failed: the read says so.
+  waiter->done = [this, then = std::move(then)](Status) mutable { answer_later(std::move(then)); };
   waiter->finish_one({});
 }
 
@@ -230,12 +238,14 @@ MemoryFiles::Got StoreImpl::move_into_file(const ObjectPtr& object) {
   }
   // More than what may be passed through would be moved for nothing.
   if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return MemoryFiles::Got::kNo;
+  const WantedUnits pin(object, 0, blocks.size());  // or room would be made of what is moved
   MemoryFilePtr file;
-  MemoryFiles::Got got = MemoryFiles::Got::kNo;
-  do {
-    got = files_->take(size, file);
-  } while (got == MemoryFiles::Got::kNoMemory && recover_memory(size));
-  if (got != MemoryFiles::Got::kYes) return got;
+  MemoryFiles::Got got = files_->take(size, file);
+  if (got == MemoryFiles::Got::kNoMemory && recover_memory(size)) got = files_->take(size, file);
+  if (got != MemoryFiles::Got::kYes) {
+    move_refused_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+    return got;
+  }
   if (file->lacks_pages(blocks.size() - 1)) files_->grow(*file, 0, blocks.size());  // a spare with fewer than asked for
   std::vector<BlockPtr> moved;
   for (size_t index = 0; index < blocks.size(); ++index) {

@@ -289,7 +289,7 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
-  if (object->durable || object->sealing) unlinked_.push_back(object->id);
+  unlinked_.push_back(object->id);
   if (!object->durable) {
     if (object->sealing) leaving_.insert(object->id);  // the index may know it before its name is known to be gone
     const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
@@ -498,6 +498,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
     state->child = {};
     state->erase_durable = true;
     object->nlink = 0;
+    unlinked_.push_back(object->id);
     if (object->durable) leaving_.insert(object->id);
     change_links(directory, -1);
     touch_directory(parent);
@@ -634,6 +635,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     change_links(target, 0);
   } else if (target_is_directory) {
     target->nlink = 0;
+    unlinked_.push_back(target->id);
     if (target->durable) leaving_.insert(target->id);
     new_parent_links -= 1;
     forget_if_idle(target);

@@ -581,14 +581,15 @@ void StoreImpl::resumer_loop() {
   while (true) {
     {
       std::unique_lock lock(waiting_mutex_);
-      const auto woken = [&] { return stopping_ || memory_came_back_; };
+      const auto woken = [&] { return stopping_ || memory_came_back_ || !answers_.empty(); };
       if (waiting_.empty())
-        waiting_ready_.wait(lock, [&] { return stopping_ || (memory_came_back_ && !waiting_.empty()); });
+        waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && !waiting_.empty()); });
       else
         waiting_ready_.wait_for(lock, std::chrono::milliseconds(20), woken);
       if (stopping_) return;
       memory_came_back_ = false;
     }
+    give_answers();
     resume_waiting();
     if (waiting_count_.load() > 0) kick_bulk(true);
   }
@@ -615,6 +616,7 @@ void StoreImpl::stop_threads() {
   committer_runs_ = false;
   volume_->drain();
   answer_waiting();
+  give_answers();
 }
 
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.

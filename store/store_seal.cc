@@ -369,11 +369,11 @@ void StoreImpl::end_seal(const ObjectPtr& object) {
 void StoreImpl::abandon_seal(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    end_seal(object);
     // The next try needs no more than the larger of the two.
     const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
     space_.release(std::min(unused, object->reserved_bytes));
     object->reserved_bytes = std::max(unused, object->reserved_bytes);
+    end_seal(object);
     if (object->content_dirty() && !object->in_dirty_queue) {
       object->in_dirty_queue = true;
       std::lock_guard dirty_lock(dirty_mutex_);
