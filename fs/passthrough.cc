@@ -23,15 +23,19 @@ ObjectId Passthrough::object_of(ObjectId node) const {
 ObjectId Passthrough::node_of(ObjectId object) const {
   if (!enabled_) return object;
   std::lock_guard lock(mutex_);
-  auto found = alias_of_object_.find(object);
-  return found == alias_of_object_.end() ? object : found->second;
+  return current_node(object);
+}
+
+// mutex_ held.
+ObjectId Passthrough::current_node(ObjectId object) const {
+  auto alias = alias_of_object_.find(object);
+  return alias == alias_of_object_.end() ? object : alias->second;
 }
 
 ObjectId Passthrough::node_to_write(ObjectId object) {
   if (!enabled_) return object;
   std::lock_guard lock(mutex_);
-  auto alias = alias_of_object_.find(object);
-  const ObjectId node = alias == alias_of_object_.end() ? object : alias->second;
+  const ObjectId node = current_node(object);
   const ObjectId given = is_passed(node) ? give_alias(node) : node;
   if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
   promised_[given] = std::chrono::steady_clock::now() + kPromised;
@@ -56,8 +60,7 @@ bool Passthrough::is_passed(ObjectId node) const {
 // mutex_ held. All who write an object do so by one nodeid: the kernel knows one size of it then.
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
-  auto given = alias_of_object_.find(object);
-  const ObjectId now = given == alias_of_object_.end() ? object : given->second;
+  const ObjectId now = current_node(object);
   if (now != node && !is_passed(now)) return now;  // another was given since the kernel looked the name up
   const ObjectId alias = ObjectId::make(kAliasOrdinal, 0, next_alias_++);
   object_of_alias_[alias] = object;

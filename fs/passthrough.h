@@ -39,7 +39,8 @@ class Passthrough {
   // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
   ObjectId node_to_write(ObjectId object);
 
-  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through (`request` is only used to talk to the kernel).
+  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through (`request` is only used
+  // to talk to the kernel).
   struct Decision {
     bool stale = false;      // answer ESTALE
     int32_t backing_id = 0;  // > 0: answer with it
@@ -56,6 +57,7 @@ class Passthrough {
     bool in_memory = false;  // its backing file
     bool opening = false;  // somebody asks the kernel for a backing id
   };
+  ObjectId current_node(ObjectId object) const;
   ObjectId give_alias(ObjectId node);
   bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);

@@ -271,7 +271,7 @@ class StoreImpl final : public Store {
   bool move_into_files();
   static bool comes_into_file(Object& object);
   bool may_move(const Object& object) const;
-  MemoryFiles::Got move_into_file(const ObjectPtr& object);
+  bool move_into_file(const ObjectPtr& object);
 
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();

@@ -221,48 +221,48 @@ bool StoreImpl::move_into_files() {
     object = std::move(to_move_.front());
     to_move_.pop_front();
   }
-  if (move_into_file(object) == MemoryFiles::Got::kYes) counters_.memory_files_moved.fetch_add(1, std::memory_order_relaxed);
+  if (move_into_file(object)) counters_.memory_files_moved.fetch_add(1, std::memory_order_relaxed);
   std::lock_guard lock(object->mutex);
   object->to_be_moved = false;
   return true;
 }
 
-MemoryFiles::Got StoreImpl::move_into_file(const ObjectPtr& object) {
+bool StoreImpl::move_into_file(const ObjectPtr& object) {
   std::vector<BlockPtr> blocks;  // held: who writes meanwhile clones them
   uint64_t size = 0;
   {
     std::lock_guard lock(object->mutex);
-    if (!may_move(*object)) return MemoryFiles::Got::kNo;
+    if (!may_move(*object)) return false;
     size = object->size_bytes;
     for (const Unit& unit : object->units) blocks.push_back(unit.block);
   }
   // More than what may be passed through would be moved for nothing.
-  if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return MemoryFiles::Got::kNo;
+  if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return false;
   const WantedUnits pin(object, 0, blocks.size());  // or room would be made of what is moved
   MemoryFilePtr file;
   MemoryFiles::Got got = files_->take(size, file);
   if (got == MemoryFiles::Got::kNoMemory && recover_memory(size)) got = files_->take(size, file);
   if (got != MemoryFiles::Got::kYes) {
     move_refused_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
-    return got;
+    return false;
   }
   if (file->lacks_pages(blocks.size() - 1)) files_->grow(*file, 0, blocks.size());  // a spare with fewer than asked for
   std::vector<BlockPtr> moved;
   for (size_t index = 0; index < blocks.size(); ++index) {
     BlockPtr block = MemoryFile::make_block(file, index);
-    if (!block) return MemoryFiles::Got::kNo;
+    if (!block) return false;
     const size_t bytes = std::min(blocks[index]->capacity_bytes(), block->capacity_bytes());
     std::memcpy(block->data(), blocks[index]->data(), bytes);
     std::memset(block->data() + bytes, 0, block->capacity_bytes() - bytes);
     moved.push_back(std::move(block));
   }
   std::lock_guard lock(object->mutex);
-  if (!may_move(*object) || object->size_bytes != size || object->units.size() != blocks.size()) return MemoryFiles::Got::kNo;
+  if (!may_move(*object) || object->size_bytes != size || object->units.size() != blocks.size()) return false;
   for (size_t index = 0; index < blocks.size(); ++index)
-    if (object->units[index].block != blocks[index]) return MemoryFiles::Got::kNo;
+    if (object->units[index].block != blocks[index]) return false;
   for (size_t index = 0; index < blocks.size(); ++index) object->units[index].block = std::move(moved[index]);
   object->memory_file = std::move(file);
-  return got;
+  return true;
 }
 
 }  // namespace kvcachefs

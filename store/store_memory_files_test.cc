@@ -36,6 +36,16 @@ class StoreMemoryFiles : public ::testing::Test {
     auto found = store->lookup(kRootId, name, {.thread_id = 1});
     return found ? store->backing_file(found->id) : BackingFile{};
   }
+  // From the volume; as far as is known nobody maps.
+  void read_into_blocks(const std::string& name, const std::string& body) {
+    ASSERT_TRUE(store.write_file(name, body));
+    store.drain();
+    store.settle();
+    store->drop_caches();
+    EXPECT_EQ(backing(name).descriptor, -1);
+    EXPECT_EQ(store.read_file(name), body);
+    EXPECT_EQ(backing(name).descriptor, -1) << "as far as is known nobody maps";
+  }
   // As the driver says it of a read that fills pages of a mapping.
   void note_mapped_read(const std::string& name) {
     Handle* handle = store.open(name, {});
@@ -180,13 +190,7 @@ TEST_F(StoreMemoryFiles, MemoryOfAMappedFileCountsUntilItIsLetGoOf) {
 
 TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFileForThoseWhoMap) {
   const std::string body = store.payload(1, kSize);
-  ASSERT_TRUE(store.write_file("body", body));
-  store.drain();
-  store.settle();
-  store->drop_caches();
-  EXPECT_EQ(backing("body").descriptor, -1);
-  EXPECT_EQ(store.read_file("body"), body);
-  EXPECT_EQ(backing("body").descriptor, -1) << "as far as is known nobody maps";
+  read_into_blocks("body", body);
   store->drop_caches();
   note_mapped_read("first");
   EXPECT_EQ(store.read_file("body"), body);
@@ -195,12 +199,7 @@ TEST_F(StoreMemoryFiles, WhatIsReadFromTheVolumeComesIntoAFileForThoseWhoMap) {
 
 TEST_F(StoreMemoryFiles, WhatIsInBlocksIsMovedIntoAFileForThoseWhoMap) {
   const std::string body = store.payload(1, kSize);
-  ASSERT_TRUE(store.write_file("body", body));
-  store.drain();
-  store.settle();
-  store->drop_caches();
-  EXPECT_EQ(store.read_file("body"), body);
-  EXPECT_EQ(backing("body").descriptor, -1) << "as far as is known nobody maps";
+  read_into_blocks("body", body);
   const uint64_t moved_before = store->status().memory_files_moved;
   note_mapped_read("body");
   store.settle();

@@ -558,8 +558,8 @@ void StoreImpl::kick_warmer() {
   warmer_ready_.notify_one();
 }
 
-// Moves bodies that are mapped into files, and clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
-// to back it first.
+// Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
+// to back it first. Moves bodies that are mapped into such files.
 void StoreImpl::warmer_loop() {
   // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
@@ -637,8 +637,10 @@ bool StoreImpl::pump() {
   any |= urgent_step();
   any |= commit_step();
   any |= keeper_step(false);
-  if (!stopping_) any |= prefetch_step();
-  any |= move_into_files();
+  if (!stopping_) {
+    any |= prefetch_step();
+    any |= move_into_files();
+  }
   return any;
 }
 

@@ -22,7 +22,7 @@ constexpr uint64_t kInFlightBytes = 32 * kMiB;     // of a lane
 constexpr size_t kMaxPieces = 512;                 // iovecs of one request (IOV_MAX is 1024)
 constexpr uint64_t kBatchBytes = 256 * kMiB;       // sealed before the journal hears of it
 constexpr size_t kBatchBodies = 8192;
-constexpr int kMostFailedCommits = 50;             // 100 ms apart (bulk_loop()), before a drain is told
+constexpr int kMostFailedCommits = 50;             // 100 ms apart (bulk_step()), before a drain is told
 constexpr int64_t kQuietNs = 1'000'000'000;        // a body open for writing is sealed when left alone this long
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
@@ -142,7 +142,8 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   snapshot.spill_extent = object->spill_extent;
   snapshot.spill_written = object->spill_written;
   // Written into the spill file by this seal; also if it comes to nothing, and the file goes on as it is.
-  if (object->spill) object->spill_written.assign(std::max(object->spill_written.size(), div_ceil(object->size_bytes, kUnitBytes)), true);
+  if (object->spill)
+    object->spill_written.assign(std::max(object->spill_written.size(), div_ceil(object->size_bytes, kUnitBytes)), true);
   snapshot.raw = object->raw != nullptr;
   snapshot.content_version = object->content_version;
   // Room for this body; what is written from now on makes another one.
