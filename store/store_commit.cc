@@ -191,6 +191,7 @@ void StoreImpl::take_waiting(Commit& commit) {
       {
         std::lock_guard lock(object->mutex);
         bytes += bytes_of(object->attributes);
+        if (!object->durable && !object->is_regular()) bytes += bytes_of(object->base);  // a record of its own
       }
       commit.changed.push_back(std::move(object));
     }
@@ -391,6 +392,7 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
     // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
     if (!sealed.shared_with.valid() && !sealed.snapshot.spill && !sealed.body.quarantined) give_back({}, sealed.body.place);
     abandon_seal(sealed.snapshot.object);
+    forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
   };
   for (SealedBody& sealed : commit.sealed) abandon(sealed);
   for (SealedBody& sealed : commit.bodies) abandon(sealed);

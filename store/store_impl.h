@@ -348,7 +348,7 @@ class StoreImpl final : public Store {
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
   void tell_stale(uint32_t thread_id, const OpenRequest& request);
   bool looked_again(uint32_t thread_id);
-  void sweep_versions();
+  void sweep_versions(bool all = false);
   bool linger(const ObjectPtr& replaced);
   bool keep_for_rename(const ObjectPtr& object);
   void end_oldest_lingering();
@@ -416,6 +416,7 @@ class StoreImpl final : public Store {
   Status sync_point();           // data, then journal, then a SyncedRecord
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
+  Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
   bool reclaim_range(const Place& place, uint64_t end, bool in_use);
   bool still_needed(const FreedPlace& freed);
@@ -592,6 +593,7 @@ class StoreImpl final : public Store {
   std::string state_ = "ok", state_reason_;  // keeper_mutex_
   int64_t state_since_ns_ = 0;               // keeper_mutex_
   // Only the keeper (or close()) touches these.
+  std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
   int64_t last_index_point_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;

@@ -440,9 +440,13 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   requests[0].file = raw;
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, extent, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
-    extents_->note_unsynced(extent, raw);  // not before: a sync in between would not have had it
-    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+  requests[0].done = [this, kept, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
+    extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
+    if (!result) {
+      counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+      std::lock_guard lock(object->mutex);
+      if (object->raw == raw) note_write_error(*object, result.error());  // the size may have grown over what is not there
+    }
     if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
     done(std::move(result));
   };
@@ -579,7 +583,8 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  if (!handle->request.write || !durable_close() || !dirty) return done({});
+  // With `sync` also what is journaled already: it may not be synced, nor raw bytes, which leave nothing dirty here.
+  if (!handle->request.write || !durable_close() || (!dirty && !durable_sync())) return done({});
   make_durable(object, durable_sync(), std::move(done));
 }
 
@@ -661,9 +666,10 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
     {
       std::lock_guard lock(object->mutex);
+      if (size_bytes == 0) object->write_error.reset();
       object->size_bytes = size_bytes;
       content_changed(object);  // the size is in the record
-      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, raw);
+      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
     }
     return done({});
   }
@@ -698,7 +704,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
 void StoreImpl::note_raw_changed(const ObjectPtr& object) {
   std::lock_guard lock(object->mutex);
   note_modified(object);
-  if (object->raw) extents_->note_unsynced(object->base.place.extent, object->raw);
+  if (object->raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, object->raw);
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {

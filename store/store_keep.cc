@@ -97,6 +97,7 @@ Status StoreImpl::index_point() {
     dead.swap(freed_);
   }
   Status status = sync_point();
+  const bool synced = status.has_value();
   if (status) {
     note_leftovers(dead);
     status = index_->commit();
@@ -104,6 +105,9 @@ Status StoreImpl::index_point() {
   if (status && judged_tail_) status = write_checkpoint();
   if (!status) {
     counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
+    // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
+    // Unless a start left records out, which is settled by the first checkpoint only.
+    if (synced && !judged_tail_) reclaim(std::exchange(dead, {}));
     std::lock_guard lock(keeper_mutex_);
     freed_.insert(freed_.end(), dead.begin(), dead.end());
     return status;
@@ -122,11 +126,13 @@ Status StoreImpl::index_point() {
 // A copy of everything live, from the index as it was just committed: only this thread commits, so the scan sees one
 // state. Journals before it can go afterwards.
 Status StoreImpl::write_checkpoint() {
+  if (checkpoint_to_clear_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
+  const uint64_t seq = checkpoint_seq_++;  // never again: one that failed may have left its name
   CheckpointHeader header;
   header.covers = index_->position();
   header.stamp = index_->stamp();
   header.next_number = next_number_.load();
-  KVC_ASSIGN(auto writer, CheckpointWriter::create(volume_, identity_, checkpoint_seq_, header));
+  KVC_ASSIGN(auto writer, CheckpointWriter::create(volume_, identity_, seq, header));
   Status status;
   auto add = [&](Record record) {
     status = writer->add(std::move(record));
@@ -141,13 +147,19 @@ Status StoreImpl::write_checkpoint() {
   KVC_TRY(writer->finish());
   CheckpointInfo info;
   info.epoch = identity_.epoch;
-  info.seq = checkpoint_seq_++;
+  info.seq = seq;
   info.header = header;
   counters_.checkpoints.fetch_add(1, std::memory_order_relaxed);
   if (auto file = volume_->info(checkpoint_path(identity_.node, info.epoch, info.seq))) checkpoint_bytes_ = file->size_bytes;
+  checkpoint_to_clear_ = std::move(info);
+  return remove_before_checkpoint();
+}
+
+Status StoreImpl::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(journal_->rotate());
-  KVC_TRY(remove_covered(*volume_, identity_, header.covers, info));
+  KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
+  checkpoint_to_clear_.reset();
   journal_files_ = 1;
   journal_bytes_.store(0);
   return {};

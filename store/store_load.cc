@@ -400,6 +400,8 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     }
   } else {
     status = std::unexpected(std::move(result).error());
+    // On a network volume a descriptor can die while the file lives: whoever reads next opens it anew.
+    if (!job->spilled && job->place.kind != PlaceKind::kInline) extents_->close_cached(job->place.extent);
   }
   std::vector<std::move_only_function<void(Status)>> waiters;
   bool superseded = false;

@@ -223,8 +223,7 @@ Status StoreImpl::open_index() {
   if (found == Index::Found::kOpened && !index_fits(journals, checkpoint)) {
     log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", index_directory_);
     index_.reset();
-    std::filesystem::remove_all(index_directory_, ignored);
-    std::filesystem::create_directories(index_directory_, ignored);
+    KVC_TRY(remove_index(index_directory_));
     KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   }
   take_leftovers();
@@ -288,6 +287,9 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   counters_.replayed_batches = result->batches;
   packs_unswept_ |= unclean_start_ || index_rebuilt_;
   pack_sweep_over_ |= result->damaged_files > 0;
+  // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
+  // nor who asks for a sync, nor who gives back what it replaced, looks at the files of an earlier epoch again.
+  if (unclean_start_ || index_rebuilt_) KVC_TRY(volume_->sync_everything());
   for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
   if (result->batches > 0) {
     log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
@@ -350,24 +352,30 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
   return {};
 }
 
+// False: it is not on the medium, for sure: what is left out is given back soon, for good. A volume that does not answer says
+// nothing of that. The body stays then, and its checksums are asked when it is read.
 bool StoreImpl::body_is_whole(const ObjectRecord& object) {
   const Body& body = object.body;
   if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return true;
-  if (body.place.kind == PlaceKind::kRaw)
-    return volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw)).has_value();
+  const auto judge = [&](const Error& error) {
+    const bool absent = error.code == Code::kCorrupt || error.code == Code::kNotFound;
+    log::warn("object {} {}: {}", object.id.value,
+              absent ? "was not on the medium when the machine stopped, and is absent" : "could not be verified, and is kept",
+              error.message);
+    return !absent;
+  };
+  if (body.place.kind == PlaceKind::kRaw) {
+    auto info = volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw));
+    return info || judge(info.error());
+  }
   counters_.verified_bodies.fetch_add(1);
   Snapshot stored;
   stored.size_bytes = body.size_bytes;
   stored.base = body;
   stored.base_valid_bytes = body.size_bytes;
   if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return false;
-  for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index) {
-    auto block = fetch_unit(stored, index);
-    if (block) continue;
-    log::warn("object {} was not on the medium when the machine stopped, and is absent: {}", object.id.value,
-              block.error().message);
-    return false;
-  }
+  for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
+    if (auto block = fetch_unit(stored, index); !block) return judge(block.error());
   return true;
 }
 
@@ -648,6 +656,7 @@ bool StoreImpl::pump() {
 
 void StoreImpl::stop() {
   if (threads_.empty()) return;
+  if (has_versions_) sweep_versions(/*all=*/true);
   std::promise<Status> done;
   auto answer = done.get_future();
   drain(true, [&](Status status) { done.set_value(std::move(status)); });
@@ -681,6 +690,7 @@ void StoreImpl::remove_unjournaled() {
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
   stop();
+  if (!drained_ && has_versions_) sweep_versions(/*all=*/true);
   if (!drained_) drain(true, [this](Status status) { drained_ = std::move(status); });
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();

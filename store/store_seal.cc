@@ -40,6 +40,7 @@ struct StoreImpl::SealPlan {
   ExtentId extent;
   ObjectId shared_with;
   Status status;
+  bool base_lost = false;  // what it was made of cannot be read, and never will be
 };
 
 // Collects pieces that lie next to each other in a file into large requests, several in flight. Used by one thread;
@@ -403,7 +404,10 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       if (same_bytes_as_replaced(plan)) continue;
       Status done = place_body(plan, target);
       kill_point("body-placed");
-      if (done) done = write_body(plan, writer);
+      if (done) {
+        done = write_body(plan, writer);
+        plan.base_lost = !done && (done.error().code == Code::kCorrupt || done.error().code == Code::kNotFound);
+      }
       if (!done) {
         writer.wait_all();  // its earlier pieces refer to the plan
         plan.status = std::move(done);
@@ -418,13 +422,19 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     if (!plan.status) {
       counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
       log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
-      if (status) status = plan.status;
+      if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
+        std::lock_guard lock(plan.snapshot.object->mutex);
+        note_write_error(*plan.snapshot.object, plan.status.error());
+      } else if (status) {
+        status = plan.status;
+      }
+      if (target.file && plan.file == target.file) close_target(target);  // its descriptor may be dead
       if (plan.file != plan.snapshot.spill || !plan.file) give_back({}, plan.body.place);
       abandon_seal(plan.snapshot.object);
       forget_when_idle(plan.snapshot.object);
       continue;
     }
-    if (plan.file) extents_->note_unsynced(plan.extent, plan.file);
+    if (plan.file) extents_->note_unsynced(plan.extent, plan.body.place.kind, plan.file);
     data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
     counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
@@ -624,7 +634,10 @@ bool StoreImpl::urgent_step() {
     auto waiting = std::make_shared<std::deque<UrgentItem>>();
     for (UrgentItem& item : taken) {
       if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
-        item.done(status);
+        std::unique_lock lock(item.object->mutex);
+        Status own = item.object->write_error ? Status(std::unexpected(*item.object->write_error)) : status;
+        lock.unlock();
+        item.done(std::move(own));
         continue;
       }
       request.sync |= item.sync;

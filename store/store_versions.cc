@@ -153,18 +153,20 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   return fresh;
 }
 
-// Older versions that nobody renamed.
-void StoreImpl::sweep_versions() {
+// Older versions that nobody renamed. `all`: at the end of the mount, also what was written a moment ago; but not beside a
+// newer one that is not finished, for then the name means one of them.
+void StoreImpl::sweep_versions(bool all) {
   std::unique_lock lock(names_mutex_);
   std::vector<std::pair<DirtyName, ObjectId>> dropped;
   bool some_left = false;
   const int64_t now = clock_.monotonic_ns();
   names_->for_each_with_versions([&](const DirtyName& name, NameState& state) {
+    const bool now_or_never = all && version_to_keep(state) == state.child;
     std::erase_if(state.older_versions, [&](ObjectId id) {
       ObjectPtr object = live(id);
       if (!object) return true;
       std::lock_guard object_lock(object->mutex);
-      if (object->handles > 0 || now - object->last_write_ns < kVersionLeftNs) return false;
+      if (object->handles > 0 || (!now_or_never && now - object->last_write_ns < kVersionLeftNs)) return false;
       dropped.emplace_back(name, id);
       return true;
     });

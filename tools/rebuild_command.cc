@@ -8,6 +8,7 @@
 
 #include "store/base/clock.h"
 #include "store/check/offline_node.h"
+#include "store/index/index.h"
 #include "store/store.h"
 #include "tools/commands.h"
 

@@ -230,6 +230,10 @@ class NodeCheck {
     return {};
   }
 
+  // Not on the word of records that are not synced: after a power loss others may count again, which name these extents. The
+  // next mount judges them first, as it does what fsck cannot know, and sweeps then.
+  bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
+
   Status check_extent_files() {
     KVC_ASSIGN(const auto epochs, list_epochs(*node_.volume, node_.identity.node));
     for (uint32_t epoch : epochs) {
@@ -240,11 +244,11 @@ class NodeCheck {
       for (const DirectoryEntry& directory : *directories)
         if (directory.is_directory) KVC_TRY(check_extent_directory(epoch, root + "/" + directory.name));
     }
-    const bool removed = options_.repair && !history_damaged_;
+    const bool removed = may_remove_extents();
     for (const OrphanExtent& orphan : orphans_) {
       const std::string text =
           fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
-      if (orphan.epoch == node_.identity.epoch && recovered_.unclean && !removed)
+      if (recovered_.unclean && !history_damaged_)
         report_.notes.push_back(text + "; the next mount removes it");
       else
         found(history_damaged_ ? text + "; kept, because damaged journals may have named it" : text, removed);
@@ -276,7 +280,7 @@ class NodeCheck {
       const std::string boot = history_.journals.empty() ? "" : history_.journals.back().boot_id;
       KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot));
     }
-    if (!history_damaged_)
+    if (may_remove_extents())
       for (const OrphanExtent& orphan : orphans_) KVC_TRY(node_.volume->remove_file(orphan.path));
     if (index_wrong_) KVC_TRY(remove_index(node_.index_directory));
     return {};

@@ -134,7 +134,9 @@ TEST_F(Check, DISABLED_ABodyThatDidNotReachTheMediumIsLeftOutAfterTheHostWentDow
   ASSERT_TRUE(history) << history.error().message;
   BodyChecker bodies(node->volume, node->identity.node);
   for (bool host_restarted : {false, true}) {
-    history->host_restarted = host_restarted;
+    history->other_boot.clear();
+    if (host_restarted)
+      for (const JournalFileInfo& file : history->journals) history->other_boot.insert(file.epoch);
     const std::string directory = fmt::format("{}.test{}", index().string(), host_restarted);
     auto recovered = recover_index(*node, *history, directory, bodies);
     ASSERT_TRUE(recovered) << recovered.error().message;

@@ -84,11 +84,4 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   return node;
 }
 
-Status remove_index(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::remove_all(directory, error);
-  if (error) return fail_errno(error.value(), "removing the index " + directory);
-  return {};
-}
-
 }  // namespace kvcachefs

@@ -32,7 +32,4 @@ struct OfflineRequest {
 // kNotFound if there is no such volume or node. Blocks on the volume.
 Result<OfflineNode> open_offline_node(const OfflineRequest& request);
 
-// Removes the index, so that the next open makes it anew from checkpoint and journals.
-Status remove_index(const std::string& directory);
-
 }  // namespace kvcachefs

@@ -28,18 +28,20 @@ IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volum
 // The batch without the bodies that did not reach the medium, and without the names that would have shown them.
 class TrustedBatches {
  public:
-  TrustedBatches(bool verify, BodyChecker& bodies, std::vector<std::string>& dropped)
-      : verify_(verify), bodies_(bodies), dropped_(dropped) {}
+  TrustedBatches(const NodeHistory& history, const Index& index, BodyChecker& bodies, std::vector<std::string>& dropped)
+      : history_(history), index_(index), bodies_(bodies), dropped_(dropped) {}
 
-  Batch trusted(const Batch& batch, bool synced) {
-    if (!verify_ || synced) return batch;
+  Result<Batch> trusted(const Batch& batch, uint32_t epoch, bool synced) {
+    if (synced || !history_.other_boot.contains(epoch)) return batch;
     Batch result;
     result.stamp = batch.stamp;
     std::unordered_set<ObjectId> absent;
     for (const Record& record : batch.records) {
       if (const auto* put = std::get_if<PutRecord>(&record)) {
-        if (auto bad = bodies_.check(put->object)) {
-          absent.insert(put->object.id);
+        // What the medium did not give may be good.
+        if (auto bad = bodies_.check(put->object); bad && bad->wrong) {
+          KVC_ASSIGN(const auto earlier, index_.find_object_summary(put->object.id));
+          if (!earlier) absent.insert(put->object.id);
           dropped_.push_back(fmt::format("object {} was not on the medium when the host went down: {}",
                                          put->object.id.value, bad->why));
           continue;
@@ -53,18 +55,20 @@ class TrustedBatches {
   }
 
  private:
-  const bool verify_;
+  const NodeHistory& history_;
+  const Index& index_;
   BodyChecker& bodies_;
   std::vector<std::string>& dropped_;
 };
 
 Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, RecoveredIndex& into) {
-  TrustedBatches filter(history.host_restarted, bodies, into.dropped);
+  TrustedBatches filter(history, *into.index, bodies, into.dropped);
   auto statistics =
       replay_journals(*node.volume, node.identity, into.index->position(),
                       [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                         into.unclean |= !synced;
-                        KVC_ASSIGN(const auto freed, into.index->apply(filter.trusted(batch, synced), after));
+                        KVC_ASSIGN(const Batch trusted, filter.trusted(batch, after.epoch, synced));
+                        KVC_ASSIGN(const auto freed, into.index->apply(trusted, after));
                         if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
                         return {};
                       });
@@ -170,7 +174,8 @@ Result<NodeHistory> read_history(const OfflineNode& node) {
   NodeHistory history;
   KVC_ASSIGN(history.journals, list_journals(*node.volume, node.identity));
   KVC_ASSIGN(history.checkpoint, find_checkpoint(*node.volume, node.identity, history.checkpoint_problems));
-  history.host_restarted = !history.journals.empty() && history.journals.back().boot_id != boot_id();
+  for (const JournalFileInfo& file : history.journals)
+    if (file.boot_id != boot_id()) history.other_boot.insert(file.epoch);
   return history;
 }
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "store/check/body_check.h"
@@ -18,8 +19,9 @@ struct NodeHistory {
   std::vector<JournalFileInfo> journals;
   std::optional<CheckpointInfo> checkpoint;
   std::vector<std::string> checkpoint_problems;
-  // The host went down after the journals were written: what they had not synced may not have reached the medium.
-  bool host_restarted = false;
+  // The host went down after the journals of these epochs were written: what they had not synced may not have reached the
+  // medium.
+  std::unordered_set<uint32_t> other_boot;
 };
 Result<NodeHistory> read_history(const OfflineNode& node);
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/journal/extent_header.h"
 
@@ -64,7 +65,7 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
   }
   std::lock_guard lock(mutex_);
   unsynced_directories_.insert(parent_of(path));
-  unsynced_.emplace(id, file);
+  unsynced_.emplace(id, Unsynced{file, kind});
   return Made{id, std::move(file)};
 }
 
@@ -79,10 +80,16 @@ FilePtr Extents::cached(ExtentId id) {
 Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
   if (FilePtr file = cached(id)) return file;
   const bool raw = kind == PlaceKind::kRaw;
+  uint64_t removals = 0;
+  {
+    std::lock_guard lock(mutex_);
+    removals = removals_;
+  }
   KVC_ASSIGN(FilePtr file, volume_->open(extent_path(identity_.node, id, kind),
                                          {.writable = raw, .direct = !raw && volume_->features().direct_io}));
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
+  if (removals != removals_) return file;
   auto [entry, fresh] = open_.try_emplace(id);
   if (!fresh) return entry->second.file;
   ages_.push_front(id);
@@ -109,36 +116,46 @@ Result<FilePtr> Extents::open_for_punch(ExtentId id) {
   return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true});
 }
 
-void Extents::forget(ExtentId id) {
-  FilePtr dropped, unsynced;
+void Extents::close_cached(ExtentId id) {
+  FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
-  if (auto found = open_.find(id); found != open_.end()) {
-    dropped = std::move(found->second.file);
-    ages_.erase(found->second.age);
-    open_.erase(found);
-  }
+  auto found = open_.find(id);
+  if (found == open_.end()) return;
+  dropped = std::move(found->second.file);
+  ages_.erase(found->second.age);
+  open_.erase(found);
+}
+
+void Extents::forget(ExtentId id) {
+  close_cached(id);
+  FilePtr unsynced;
+  std::lock_guard lock(mutex_);
   if (auto found = unsynced_.find(id); found != unsynced_.end()) {
-    unsynced = std::move(found->second);
+    unsynced = std::move(found->second.file);
     unsynced_.erase(found);
   }
+  lost_.erase(id);
 }
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
-  forget(id);
   const std::string path = extent_path(identity_.node, id, kind);
   KVC_TRY(volume_->remove_file(path));
-  std::lock_guard lock(mutex_);
-  removed_from_.insert(parent_of(path));
+  {
+    std::lock_guard lock(mutex_);
+    ++removals_;
+    removed_from_.insert(parent_of(path));
+  }
+  forget(id);
   return {};
 }
 
-void Extents::note_unsynced(ExtentId id, FilePtr file) {
+void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
   std::lock_guard lock(mutex_);
-  unsynced_.insert_or_assign(id, std::move(file));
+  unsynced_.insert_or_assign(id, Unsynced{std::move(file), kind});
 }
 
 Status Extents::sync_all() {
-  std::vector<std::pair<ExtentId, FilePtr>> files;
+  std::vector<std::pair<ExtentId, Unsynced>> files;
   std::vector<std::string> directories;
   {
     std::lock_guard lock(mutex_);
@@ -149,11 +166,19 @@ Status Extents::sync_all() {
     unsynced_.clear();
     unsynced_directories_.clear();
   }
-  return sync_files(std::move(files), std::move(directories));
+  Status result;
+  for (auto& [id, unsynced] : files)
+    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
+  if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
+  if (!result) return result;
+  std::lock_guard lock(mutex_);
+  for (const auto& [id, lost] : lost_)
+    if (lost.kind != PlaceKind::kRaw) return std::unexpected(lost.error);
+  return {};
 }
 
 Status Extents::sync(const std::vector<ExtentId>& ids) {
-  std::vector<std::pair<ExtentId, FilePtr>> files;
+  std::vector<std::pair<ExtentId, Unsynced>> files;
   std::vector<std::string> directories;
   {
     std::lock_guard lock(mutex_);
@@ -166,17 +191,35 @@ Status Extents::sync(const std::vector<ExtentId>& ids) {
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_directories_.clear();
   }
-  return sync_files(std::move(files), std::move(directories));
+  Status result;
+  for (auto& [id, unsynced] : files)
+    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
+  if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
+  if (!result) return result;
+  std::lock_guard lock(mutex_);
+  for (ExtentId id : ids)
+    if (auto found = lost_.find(id); found != lost_.end()) return std::unexpected(found->second.error);
+  return {};
 }
 
-Status Extents::sync_files(std::vector<std::pair<ExtentId, FilePtr>> files, std::vector<std::string> directories) {
-  Status result;
-  for (auto& [id, file] : files) {
-    Status status = file->sync_data();
-    if (status) continue;
-    if (result) result = std::move(status);
-    note_unsynced(id, std::move(file));
+// An error of what sync_all() does not tell is in lost_ only.
+Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
+  Status status = unsynced.file->sync_data();
+  if (status) return {};
+  if (unsynced.file->is_direct()) {
+    std::lock_guard lock(mutex_);
+    unsynced_.try_emplace(id, std::move(unsynced));  // unless it was noted meanwhile
+    return status;
   }
+  status.error().message += ": what was written to it since it was synced last may be lost";
+  log::error("{}", status.error().message);
+  std::lock_guard lock(mutex_);
+  lost_.try_emplace(id, Lost{std::move(status).error(), unsynced.kind});
+  return {};
+}
+
+Status Extents::sync_directories(std::vector<std::string> directories) {
+  Status result;
   for (auto& directory : directories) {
     Status status = volume_->sync_directory(directory);
     if (status) continue;

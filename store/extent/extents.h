@@ -49,10 +49,15 @@ class Extents {
   // The directory is noted for sync_all(): until then, power loss may bring the file back.
   Status remove(ExtentId id, PlaceKind kind);
   void forget(ExtentId id);
+  // The next open() makes a new descriptor.
+  void close_cached(ExtentId id);
 
   // Remembers that a file of this epoch has data (and perhaps a name) that is not synced.
-  void note_unsynced(ExtentId id, FilePtr file);
-  // Syncs all such files and the directories of new ones; what fails stays noted. Blocks.
+  void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file);
+  // Syncs all such files and the directories of new ones. Blocks. What fails stays noted and is tried again, if it was written
+  // directly. A failed sync of a file written through the page cache is told for good, until the extent is removed: the kernel
+  // tells it once, drops or forgets the pages, and the next sync would succeed. sync_all() does not tell it of raw files: those
+  // are for sync() of who asks, and no reason to keep everybody else's records back.
   Status sync_all();
   // Syncs the given ones only (and their directories), if they are noted.
   Status sync(const std::vector<ExtentId>& ids);
@@ -62,7 +67,12 @@ class Extents {
 
  private:
   Status make_parents(const std::string& directory);
-  Status sync_files(std::vector<std::pair<ExtentId, FilePtr>> files, std::vector<std::string> directories);
+  struct Unsynced {
+    FilePtr file;
+    PlaceKind kind;
+  };
+  Status sync_file(ExtentId id, Unsynced unsynced);
+  Status sync_directories(std::vector<std::string> directories);
 
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;
@@ -76,7 +86,13 @@ class Extents {
   };
   std::unordered_map<ExtentId, Cached> open_;
   std::list<ExtentId> ages_;  // most recent first
-  std::unordered_map<ExtentId, FilePtr> unsynced_;
+  std::unordered_map<ExtentId, Unsynced> unsynced_;
+  struct Lost {
+    Error error;
+    PlaceKind kind;
+  };
+  std::unordered_map<ExtentId, Lost> lost_;  // written through the page cache, and a sync of it failed
+  uint64_t removals_ = 0;                    // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made
   std::unordered_set<std::string> removed_from_;          // ... or removed: nobody waits for that

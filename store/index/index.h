@@ -149,4 +149,8 @@ class Index {
   virtual Status close_clean() = 0;
 };
 
+// Removes an index that nobody has open; the next open makes it anew, for checkpoint and journals. kExists, and nothing is
+// removed, if the directory holds anything else.
+Status remove_index(const std::string& directory);
+
 }  // namespace kvcachefs

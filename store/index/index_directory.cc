@@ -18,6 +18,7 @@
 
 #include "store/base/bytes.h"
 #include "store/base/checksum.h"
+#include "store/index/index.h"
 
 namespace kvcachefs {
 
@@ -78,6 +79,25 @@ Status check_local(const std::string& path) {
               fmt::format("index {} is on a network or FUSE file system (type {:#x}), where LMDB is not safe: choose a "
                           "local directory with the option index=",
                           path, type));
+}
+
+// All there ever is in such a directory.
+constexpr std::array<std::string_view, 8> kOwnNames = {"data.mdb",  "lock.mdb",    "lock",       "clean",
+                                                       "clean.tmp", "compact.tmp", "refill.tmp", "damaged"};
+
+// It is moved, removed and made anew as a whole.
+Status check_own(const std::string& path) {
+  std::error_code error;
+  for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    if (std::ranges::find(kOwnNames, name) == kOwnNames.end())
+      return fail(Code::kExists, fmt::format("index {}: it holds '{}', which is not of an index: choose an empty or new "
+                                             "directory with index=",
+                                             path, name));
+  }
+  if (error && error != std::errc::no_such_file_or_directory)
+    return fail_errno(error.value(), fmt::format("index {}", path));
+  return {};
 }
 
 Status sync_directory(const std::string& path) {
@@ -152,6 +172,7 @@ Result<IndexDirectory> IndexDirectory::take(std::string path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: making the directory", path));
+  KVC_TRY(check_own(path));
   chmod(path.c_str(), 0700);
   KVC_ASSIGN(const int fd, take_lock(path));
   return IndexDirectory(path, fd);
@@ -177,7 +198,17 @@ uint64_t IndexDirectory::data_bytes() const {
   return stat(data_path().c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+Status remove_index(const std::string& directory) {
+  KVC_TRY(check_own(directory));
+  std::error_code error;
+  fs::remove_all(directory, error);
+  if (error) return fail_errno(error.value(), "removing the index " + directory);
+  return {};
+}
+
 Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
+  if (access((path_ + "/damaged").c_str(), F_OK) == 0)
+    return fail(Code::kCorrupt, fmt::format("index {} was found damaged when it was open last", path_));
   // Left by an earlier process; the lock tells that none is alive, and a damaged one could keep LMDB from opening.
   unlink((path_ + "/lock.mdb").c_str());
   std::error_code ignored;
@@ -211,6 +242,7 @@ Status IndexDirectory::mark_clean() const {
 
 Status IndexDirectory::set_aside() {
   const std::string aside = path_ + ".damaged";
+  KVC_TRY(check_own(aside));
   std::error_code error;
   fs::remove_all(aside, error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: removing the older {}", path_, aside));
@@ -223,7 +255,7 @@ Status IndexDirectory::set_aside() {
 }
 
 Status IndexDirectory::clear() {
-  for (const char* name : {"/data.mdb", "/lock.mdb", "/clean", "/clean.tmp", "/compact.tmp"}) {
+  for (const char* name : {"/data.mdb", "/lock.mdb", "/clean", "/clean.tmp", "/compact.tmp", "/damaged"}) {
     if (unlink((path_ + name).c_str()) != 0 && errno != ENOENT) {
       return fail_errno(errno, fmt::format("index {}: removing {}{}", path_, path_, name));
     }

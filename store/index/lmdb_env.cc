@@ -263,7 +263,11 @@ Status LmdbEnv::enlarge_map() {
 }
 
 std::unexpected<Error> LmdbEnv::damage(std::string_view what) const {
-  if (!damaged_.exchange(true, std::memory_order_acq_rel)) log::error("index {} is damaged: {}", directory_, what);
+  if (!damaged_.exchange(true, std::memory_order_acq_rel)) {
+    log::error("index {} is damaged: {}", directory_, what);
+    // For the next open: what is too large to be checked then would be trusted once more.
+    if (const int mark = ::open((directory_ + "/damaged").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); mark >= 0) ::close(mark);
+  }
   return fail(Code::kCorrupt, fmt::format("index {} is damaged ({}); it is to be rebuilt from checkpoint and journals",
                                           directory_, what));
 }

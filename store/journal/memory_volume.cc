@@ -135,6 +135,8 @@ Status MemoryVolume::sync_directory(const std::string& path) {
   return {};
 }
 
+Status MemoryVolume::sync_everything() { return {}; }
+
 Result<SpaceInfo> MemoryVolume::space() { return SpaceInfo{}; }
 
 Result<std::unique_ptr<VolumeLock>> MemoryVolume::lock(const std::string&) {

@@ -37,6 +37,7 @@ class MemoryVolume final : public Volume {
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
+  Status sync_everything() override;
   Result<SpaceInfo> space() override;
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override;

@@ -173,6 +173,10 @@ class FaultVolume final : public Volume {
     KVC_TRY(source_->pass(Kind::kSyncDirectory, path));
     return inner_->sync_directory(path);
   }
+  Status sync_everything() override {
+    KVC_TRY(source_->pass(Kind::kSyncEverything, ""));
+    return inner_->sync_everything();
+  }
   Result<SpaceInfo> space() override { return inner_->space(); }
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override {
     KVC_TRY(source_->pass(Kind::kLock, path));

@@ -18,10 +18,11 @@ namespace kvcachefs {
 struct VolumeCall {
   enum class Kind : uint8_t {
     kOpen, kCreate, kRead, kWrite, kSync, kTruncate, kAllocate, kPunch, kMakeDirectory, kRemoveFile, kRemoveDirectory,
-    kRename, kList, kSyncDirectory, kLock,
+    kRename, kList, kSyncDirectory, kSyncEverything, kLock,
   };
   Kind kind;
-  uint64_t number;       // among mutating calls (kCreate, kWrite, kSync, kTruncate, kAllocate, kPunch, k*Directory, kRemove*, kRename)
+  uint64_t number;       // among mutating calls (kCreate, kWrite, kSync, kTruncate, kAllocate, kPunch, k*Directory, kRemove*, kRename,
+                         // kSyncEverything)
   std::string path;
   uint64_t offset = 0;
   uint64_t length = 0;

@@ -53,6 +53,7 @@ class PosixVolume final : public Volume {
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
+  Status sync_everything() override;
   Result<SpaceInfo> space() override;
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override { engine_->submit(std::move(requests)); }
@@ -179,6 +180,11 @@ Status PosixVolume::sync_directory(const std::string& path) {
   // Some network and FUSE file systems have no fsync of directories: there names are durable when the call returns.
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return {};
   return fail_errno(errno, place(path) + ": sync directory");
+}
+
+Status PosixVolume::sync_everything() {
+  if (retry_interrupted([&] { return ::syncfs(root_fd_.get()); }) == 0) return {};
+  return fail_errno(errno, root_ + ": sync the file system");
 }
 
 Result<SpaceInfo> PosixVolume::space() {

@@ -281,6 +281,12 @@ void SimState::sync(uint64_t id) {
   inode.pending.clear();
 }
 
+void SimState::sync_everything() {
+  for (auto& [id, inode] : inodes_) sync(id);
+  for (const SimNameChange& change : pending_names_) make_durable(change);
+  pending_names_.clear();
+}
+
 void SimState::flip(uint64_t id, uint64_t offset, std::byte xor_with) {
   SimInode& inode = inodes_.at(id);
   used_bytes_ -= inode.content.allocated_bytes();

@@ -7,6 +7,7 @@
 //    no more, though ext4 does more);
 //  - names: after sync_directory of the directory they are in. Earlier changes that the directory's own depend on (the
 //    other side of a rename) go with it, as in one transaction of a journal;
+//  - everything after sync_everything;
 //  - a rename is atomic: after a power loss it has happened or it has not, never half.
 // Until then a power loss keeps any subset: pieces of a write, truncations, names, later ones without earlier ones.
 #pragma once
@@ -85,6 +86,7 @@ class SimState {
   SimResult<void> allocate(uint64_t id, uint64_t offset, uint64_t length);
   void punch(uint64_t id, uint64_t offset, uint64_t length);
   void sync(uint64_t id);
+  void sync_everything();  // every file and every name
 
   // Corruption of the medium: also of what is still in the cache.
   void flip(uint64_t id, uint64_t offset, std::byte xor_with);

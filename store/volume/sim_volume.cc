@@ -60,6 +60,7 @@ class SimVolumeImpl final : public SimVolume {
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
+  Status sync_everything() override;
   Result<SpaceInfo> space() override;
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override;
@@ -176,6 +177,13 @@ Status SimVolumeImpl::sync_directory(const std::string& path) {
   if (!core_->may_mutate()) return fail_errno(EIO, place_of(path) + ": sync directory");
   if (const auto synced = core_->state.sync_directory(path); !synced)
     return fail_errno(synced.error(), place_of(path) + ": sync directory");
+  return {};
+}
+
+Status SimVolumeImpl::sync_everything() {
+  const std::lock_guard lock(core_->mutex);
+  if (!core_->may_mutate()) return fail_errno(EIO, kRootName + ": sync everything");
+  core_->state.sync_everything();
   return {};
 }
 

@@ -116,6 +116,9 @@ class Volume {
   virtual Result<std::vector<DirectoryEntry>> list(const std::string& path) = 0;  // without . and .., sorted by name
   virtual Result<FileInfo> info(const std::string& path) = 0;
   virtual Status sync_directory(const std::string& path) = 0;  // names made or removed in it survive power loss
+  // Everything written to the file system so far, by whomever, survives power loss (syncfs): also what a process that died
+  // has left in the page cache. Blocks for as long as that takes.
+  virtual Status sync_everything() = 0;
   virtual Result<SpaceInfo> space() = 0;
   // kBusy if another process holds it; the message then quotes the lock file's content.
   virtual Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) = 0;

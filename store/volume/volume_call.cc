@@ -18,7 +18,8 @@ bool VolumeCall::mutates() const {
     case Kind::kRemoveFile:
     case Kind::kRemoveDirectory:
     case Kind::kRename:
-    case Kind::kSyncDirectory: return true;
+    case Kind::kSyncDirectory:
+    case Kind::kSyncEverything: return true;
   }
   return true;
 }
@@ -39,6 +40,7 @@ const char* call_kind_name(VolumeCall::Kind kind) {
     case VolumeCall::Kind::kRename: return "rename";
     case VolumeCall::Kind::kList: return "list";
     case VolumeCall::Kind::kSyncDirectory: return "sync directory";
+    case VolumeCall::Kind::kSyncEverything: return "sync everything";
     case VolumeCall::Kind::kLock: return "lock";
   }
   return "unknown call";

@@ -57,6 +57,7 @@ class HoldingVolume final : public Volume {
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override { return inner_->list(path); }
   Result<FileInfo> info(const std::string& path) override { return inner_->info(path); }
   Status sync_directory(const std::string& path) override { return inner_->sync_directory(path); }
+  Status sync_everything() override { return inner_->sync_everything(); }
   Result<SpaceInfo> space() override { return inner_->space(); }
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override { return inner_->lock(path); }
 
