@@ -106,9 +106,33 @@ Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view
   if (name.empty() || name.size() > 255) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
   if (value.size() > kMaxXattrBytes)
     return fail(Code::kTooBig, fmt::format("attribute '{}': {} bytes, at most {}", name, value.size(), kMaxXattrBytes));
-  std::shared_lock<std::shared_mutex> names;
-  KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
-  std::lock_guard lock(object->mutex);
+  return change_xattrs(id, [&](const ObjectPtr& object) { return set_xattr_of(object, name, value, mode); });
+}
+
+// What was got for a change that comes to nothing is forgotten again.
+Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change) {
+  ObjectPtr object;
+  Status status;
+  {
+    std::shared_lock<std::shared_mutex> names;
+    KVC_ASSIGN(object, get_kept(id, names));
+    std::lock_guard lock(object->mutex);
+    status = change(object);
+    if (status) {
+      object->attributes.ctime_ns = clock_.realtime_ns();
+      mark_attributes_dirty(object);
+    }
+  }
+  if (status)
+    kick_bulk();
+  else
+    forget_when_idle(object);
+  return status;
+}
+
+// object->mutex held.
+Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode) {
+  const ObjectId id = object->id;
   auto& xattrs = object->attributes.xattrs;
   auto where = std::lower_bound(xattrs.begin(), xattrs.end(), name, [](const Xattr& x, std::string_view n) { return x.name < n; });
   const bool there = where != xattrs.end() && where->name == name;
@@ -117,29 +141,22 @@ Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   size_t total = value.size();
   for (const Xattr& xattr : xattrs) total += xattr.name.size() + xattr.value.size();
+  if (there) total -= where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
   if (there)
     where->value = value;
   else
     xattrs.insert(where, Xattr{std::string(name), std::string(value)});
-  object->attributes.ctime_ns = clock_.realtime_ns();
-  mark_attributes_dirty(object);
-  kick_bulk();
   return {};
 }
 
 Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  std::shared_lock<std::shared_mutex> names;
-  KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
-  std::lock_guard lock(object->mutex);
-  if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) == 0)
+  return change_xattrs(id, [&](const ObjectPtr& object) -> Status {
+    if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) > 0) return {};
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
-  object->attributes.ctime_ns = clock_.realtime_ns();
-  mark_attributes_dirty(object);
-  kick_bulk();
-  return {};
+  });
 }
 
 Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {

@@ -480,7 +480,7 @@ void StoreImpl::lost_record(const ObjectPtr& object) {
   object->durable = false;
   std::lock_guard lock(object->mutex);
   if (!object->is_regular()) return mark_attributes_dirty(object);
-  if (object->published && !object->content_dirty()) content_changed(object);
+  if (object->published && !object->content_dirty() && !object->base.quarantined) content_changed(object);
 }
 
 void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched) {

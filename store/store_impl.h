@@ -24,6 +24,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -170,6 +171,9 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
   Status check_new_name(ObjectId parent, std::string_view name) const;
+  void take_from_quarantined(ObjectId id);
+  Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
+  static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
   void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
@@ -179,7 +183,8 @@ class StoreImpl final : public Store {
   void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
   Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                    RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed);
+                    RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed,
+                    std::vector<ObjectPtr>* looked_at);
 
   // --- bytes (store_io.cc) ---
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
@@ -462,6 +467,7 @@ class StoreImpl final : public Store {
   void start_threads();
   void stop_threads();
   void answer_waiting();
+  void answer_unfinished();
   void bulk_loop();
   void keeper_loop();
   void resumer_loop();

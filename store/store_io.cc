@@ -171,6 +171,18 @@ void StoreImpl::note_write_error(Object& object, const Error& error) {
   if (!object.write_error) object.write_error = error;
 }
 
+namespace {
+// A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
+constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
+
+Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
+  return {Code::kTooBig, 0,
+          fmt::format("object {}: {} is past the {} that a file with checksums can have: size it as an empty file "
+                      "(ftruncate), above the option raw_above, and it has none",
+                      object.id.value, format_size(size_bytes), format_size(kMaxSealedBytes))};
+}
+}  // namespace
+
 // --- write ---
 
 struct StoreImpl::WriteAttempt {
@@ -379,6 +391,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
     raw = object->raw;
   }
   if (raw) return write_raw(handle, std::move(raw), offset, bytes, std::move(done));
+  if (offset + bytes.size() > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, offset + bytes.size())));
 
   auto pending = std::make_shared<PendingWrite>();
   pending->object = object;
@@ -393,10 +406,18 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   continue_write(std::move(pending));
 }
 
+namespace {
+// Nothing before `end` needs room: the file was allocated as a whole, as pools of chunks are.
+bool has_blocks(File& raw, uint64_t end) {
+  auto info = raw.info();
+  return info && end <= info->size_bytes && info->allocated_bytes >= info->size_bytes;
+}
+}  // namespace
+
 void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                           Completion<size_t> done) {
   const ObjectPtr object = handle->object;
-  if (space_.room_bytes() < bytes.size()) {
+  if (space_.room_bytes() < bytes.size() && !has_blocks(*raw, offset + bytes.size())) {
     std::vector<std::byte> copy(bytes.begin(), bytes.end());
     auto find_room = [this, object, wanted = bytes.size()]() -> Status {
       if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
@@ -404,6 +425,11 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     };
     return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
                                             done = std::move(done)](Status status) mutable {
+      if (!status) {
+        // Nobody hears of it who wrote through a mapping: so that the rename fails.
+        std::lock_guard lock(handle->object->mutex);
+        if (handle->object->raw == raw) note_write_error(*handle->object, status.error());
+      }
       if (!status) return done(std::unexpected(std::move(status).error()));
       write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
     });
@@ -673,6 +699,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     }
     return done({});
   }
+  if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
   with_room([this, object, size_bytes] { return resize_now(object, size_bytes); }, std::move(done));
 }
 
@@ -733,7 +760,10 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
     if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
       status = raw->punch(offset, length);
     } else {
-      auto take = [this, object, raw, offset, length, grows_by = end - std::min(end, size)]() -> Status {
+      auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
+        // A file that was only sized has no blocks yet.
+        KVC_ASSIGN(const FileInfo info, raw->info());
+        const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
         if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
         Status taken = raw->allocate(offset, length);
         if (taken) space_.add_raw(grows_by);

@@ -170,7 +170,7 @@ Status StoreImpl::remove_before_checkpoint() {
 bool StoreImpl::wait_for_room(int& rounds, std::move_only_function<void()> retry) {
   constexpr int kMaxRounds = 16;  // others may take what comes back
   std::lock_guard lock(keeper_mutex_);
-  if (rounds++ >= kMaxRounds || space_.hopes() == room_in_vain_at_) return false;
+  if (stopping_ || rounds++ >= kMaxRounds || space_.hopes() == room_in_vain_at_) return false;
   room_round_wanted_ = room_round_ + 1;  // one that begins now
   waiting_for_room_.emplace_back(room_round_wanted_, std::move(retry));
   waiting_for_room_count_.fetch_add(1);

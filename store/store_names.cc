@@ -311,6 +311,15 @@ Status StoreImpl::check_new_name(ObjectId parent, std::string_view name) const {
   return {};
 }
 
+// names_mutex_ held. A name whose chunk is in quarantine reads as absent; who gives it anew takes it from that chunk.
+void StoreImpl::take_from_quarantined(ObjectId id) {
+  if (!id.valid()) return;
+  auto object = get_locked(id);
+  if (!object) return;
+  change_links(*object, -1);
+  forget_if_idle(*object);
+}
+
 // Gives a new object its first name. Takes the names lock.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
@@ -326,6 +335,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
     return fail(Code::kNotDirectory, fmt::format("object {} is not a directory", parent.value));
   if (directory->nlink == 0) return fail(Code::kNotFound, fmt::format("directory {} was removed", parent.value));
   KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
+  take_from_quarantined(state->child);
   const bool is_directory = object->is_directory();
   {
     std::lock_guard object_lock(directory->mutex);
@@ -527,6 +537,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
     }
     KVC_TRY(check_new_name(parent, name));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
+    take_from_quarantined(state->child);
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;
@@ -534,7 +545,10 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
     touch_directory(parent);
     return {};
   };
-  if (Status status = add(); !status) return done(std::unexpected(std::move(status).error()));
+  if (Status status = add(); !status) {
+    if (object) forget_when_idle(object);
+    return done(std::unexpected(std::move(status).error()));
+  }
   kick_bulk();
   if (!durable_close()) return done(stat(id));
   make_durable(object, durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
@@ -545,9 +559,11 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
 
 // --- rename ---
 
-// `unsealed`: what got a name and is not journaled yet, so that the name cannot be either.
+// `unsealed`: what got a name and is not journaled yet, so that the name cannot be either. `looked_at`: what is to be forgotten
+// if it comes to nothing.
 Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                             RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed) {
+                             RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed,
+                             std::vector<ObjectPtr>* looked_at) {
   if (new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", new_name.size(), kMaxNameBytes));
   std::unique_lock lock(names_mutex_);
@@ -559,15 +575,24 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
 
   ObjectId source_id = from->child;
   bool others_keep_name = false;
-  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty()) {
-    source_id = choose_version(*state, caller.thread_id);
+  const auto has_versions = [&](ObjectId directory, std::string_view entry) {
+    const NameState* state = names_->dirty(directory, entry);
+    return state != nullptr && !state->older_versions.empty();
+  };
+  if (mode == RenameMode::kExchange && (has_versions(parent, name) || has_versions(new_parent, new_name)))
+    return fail(Code::kBusy, fmt::format("{} and {} cannot be exchanged while several write one of them",
+                                         entry_text(parent, name), entry_text(new_parent, new_name)));
+  if (has_versions(parent, name)) {
+    source_id = choose_version(*names_->dirty(parent, name), caller.thread_id);
     others_keep_name = true;
   }
   if (to && to->child == source_id && mode != RenameMode::kExchange) return {};  // two names of one object: nothing
   KVC_ASSIGN(ObjectPtr source, get_locked(source_id));
+  looked_at->push_back(source);
   ObjectPtr target;
   if (to) {
     KVC_ASSIGN(target, get_locked(to->child));
+    looked_at->push_back(target);
   }
   const bool source_is_directory = source->is_directory();
   {
@@ -671,8 +696,11 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
   auto finish = [this, parent, new_parent, mode, caller](const std::string& from, const std::string& to,
                                                          StatusCompletion reply) {
     std::vector<ObjectPtr> unsealed;
-    if (Status status = rename_now(parent, from, new_parent, to, mode, caller, &unsealed); !status)
+    std::vector<ObjectPtr> looked_at;
+    if (Status status = rename_now(parent, from, new_parent, to, mode, caller, &unsealed, &looked_at); !status) {
+      for (const ObjectPtr& object : looked_at) forget_when_idle(object);
       return reply(std::move(status));
+    }
     kick_bulk();
     if (!durable_close()) return reply({});
     make_all_durable(std::move(unsealed), durable_sync(), std::move(reply));
@@ -703,13 +731,16 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
 
 Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t after, size_t limit) {
   std::shared_lock lock(names_mutex_);
-  KVC_ASSIGN(auto entries, names_->list(directory, after, limit));
-  std::vector<DirectoryItem> items;
-  items.reserve(entries.size());
-  for (auto& entry : entries)
-    if (!quarantined_.contains(entry.child))
-      items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
-  return items;
+  while (true) {
+    KVC_ASSIGN(auto entries, names_->list(directory, after, limit));
+    std::vector<DirectoryItem> items;
+    items.reserve(entries.size());
+    for (auto& entry : entries)
+      if (!quarantined_.contains(entry.child))
+        items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
+    if (!items.empty() || entries.empty()) return items;  // nothing would mean: this is the end
+    after = entries.back().cookie;
+  }
 }
 
 }  // namespace kvcachefs

@@ -624,7 +624,22 @@ void StoreImpl::stop_threads() {
   committer_runs_ = false;
   volume_->drain();
   answer_waiting();
+  answer_unfinished();
   give_answers();
+}
+
+// Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.
+void StoreImpl::answer_unfinished() {
+  constexpr int kMostRounds = 1000;
+  for (int round = 0; round < kMostRounds && (urgent_step() || commit_step()); ++round) commit_step();
+  std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    waiting.swap(waiting_for_room_);
+  }
+  waiting_for_room_count_.fetch_sub(waiting.size());
+  for (auto& [round, retry] : waiting) retry();  // once: nobody makes room any more
+  volume_->drain();
 }
 
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.

@@ -1,0 +1,233 @@
+// What was promised, or said to have failed, stays so across whatever comes between: a kill and then a power loss, a medium that
+// does not answer for a while, a sync that fails once, bytes that rot under a body that is written to.
+#include <cerrno>
+#include <functional>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/base/log.h"
+#include "tests/fault/rig.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr int64_t kUpkeepNs = 6'000'000'000;
+constexpr size_t kPackedBytes = 50'000, kSoloBytes = 600'000;
+constexpr SimVolume::PowerLoss kNothingKept{.seed = 1, .keep_probability = 0.0};
+constexpr SimVolume::PowerLoss kAllKept{.seed = 1, .keep_probability = 1.0};
+
+bool ends_with(const VolumeCall& call, std::string_view suffix) { return call.path.ends_with(suffix); }
+
+class Promises : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { log::set_level(tracing() ? log::Level::kInfo : log::Level::kOff); }
+
+  void start(Durability durability = Durability::kNone) {
+    StoreOptions options = small_options(durability);
+    options.raw_above_bytes = kMiB;
+    rig_ = std::make_unique<Rig>(std::move(options));
+    mount();
+  }
+  void mount() {
+    rig_->set_hook([this](const VolumeCall& call) { return fault_ ? fault_(call) : Fault{}; });
+    const Status mounted = rig_->mount();
+    ASSERT_TRUE(mounted) << mounted.error().message;
+  }
+  // The daemon is killed; the next life finds the volume as it was seen, and the index.
+  void kill_and_mount() { next_life(rig_->disk().crash_process(), /*keep_index=*/true); }
+  void cut_power_and_mount(const SimVolume::PowerLoss& loss) {
+    auto disk = rig_->disk().cut_power(loss);
+    reboot(*disk);
+    next_life(std::move(disk), /*keep_index=*/false);
+  }
+  void next_life(std::shared_ptr<SimVolume> disk, bool keep_index) {
+    rig_->die();
+    auto next = std::make_unique<Rig>(rig_->options(), std::move(disk));
+    next->clock().advance_ns(rig_->clock().realtime_ns() - next->clock().realtime_ns() + 1'000'000'000);
+    if (keep_index) next->set_index_from(rig_->index_directory());
+    rig_ = std::move(next);
+    mount();
+  }
+
+  static std::string content(char letter, size_t bytes) { return std::string(bytes, letter); }
+  void put(const std::string& path, const std::string& bytes) {
+    auto handle = rig_->create(path);
+    ASSERT_TRUE(handle) << handle.error().message;
+    ASSERT_TRUE(rig_->write(*handle, 0, bytes));
+    ASSERT_TRUE(rig_->flush(*handle));
+  }
+  Rig::HandlePtr open(const std::string& path, bool write) {
+    auto handle = rig_->open(path, {.write = write});
+    EXPECT_TRUE(handle) << path;
+    return handle ? std::move(*handle) : nullptr;
+  }
+  // A raw file of zeros, on the medium.
+  void put_raw(const std::string& path) {
+    put(path, "");
+    ASSERT_TRUE(rig_->truncate(path, 2 * kMiB));
+    ASSERT_TRUE(rig_->drain());
+  }
+  void expect(const std::string& path, const std::string& bytes) {
+    rig_->store().drop_caches();
+    auto found = rig_->read(path);
+    ASSERT_TRUE(found) << found.error().message;
+    EXPECT_EQ(describe(*found), describe(Content(bytes))) << path;
+  }
+  void rot(const std::string& suffix, uint64_t offset) {
+    for (const std::string& path : rig_->disk().all_files())
+      if (path.ends_with(suffix)) {
+        ASSERT_TRUE(rig_->disk().corrupt(path, offset, std::byte{0x40}));
+      }
+    rig_->store().drop_caches();
+  }
+
+  FaultHook fault_;
+  std::unique_ptr<Rig> rig_;
+};
+
+TEST_F(Promises, WhatAKilledDaemonLeftIsSyncedWhenSomebodyAsks) {
+  for (const bool raw : {false, true}) {
+    SCOPED_TRACE(raw);
+    start();
+    if (raw) put_raw("f");
+    const std::string bytes = content('a', raw ? 2 * kMiB : kPackedBytes);
+    if (raw) {
+      ASSERT_TRUE(rig_->write(open("f", true), 0, bytes));
+    } else {
+      put("f", bytes);
+    }
+    rig_->settle();  // on the volume and in the journal, nothing synced
+    kill_and_mount();
+    ASSERT_TRUE(rig_->fsync(open("f", false)));
+    cut_power_and_mount(kNothingKept);
+    expect("f", bytes);
+  }
+}
+
+TEST_F(Promises, ABodyThatCannotBeReadAtTheStartIsKept) {
+  start(Durability::kClose);
+  put("f", content('a', kPackedBytes));
+  fault_ = [](const VolumeCall& call) {
+    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kRead && ends_with(call, ".pack") ? EIO : 0};
+  };
+  cut_power_and_mount(kAllKept);
+  rig_->settle();
+  rig_->pass_time(kUpkeepNs);  // what nothing names is given back by now
+  fault_ = nullptr;
+  expect("f", content('a', kPackedBytes));
+}
+
+TEST_F(Promises, AFailedSyncOfRawBytesIsToldEveryTime) {
+  for (const bool by_the_keeper : {false, true}) {
+    SCOPED_TRACE(by_the_keeper);
+    start();
+    put_raw("f");
+    put_raw("g");
+    auto handle = open("f", true);
+    ASSERT_TRUE(rig_->write(handle, 0, content('a', kPackedBytes)));
+    int failures = 0;
+    fault_ = [&](const VolumeCall& call) {
+      const bool hit = call.kind == VolumeCall::Kind::kSync && ends_with(call, ".raw") && failures == 0;
+      failures += hit ? 1 : 0;
+      return Fault{.sys_errno = hit ? EIO : 0};
+    };
+    if (by_the_keeper) {
+      rig_->settle();
+      rig_->pass_time(kUpkeepNs);
+      ASSERT_EQ(failures, 1);
+    }
+    EXPECT_FALSE(rig_->fsync(handle));
+    EXPECT_FALSE(rig_->fsync(handle)) << "the kernel tells it once";
+    EXPECT_TRUE(rig_->fsync(open("g", false))) << "another file";
+    EXPECT_TRUE(rig_->drain());
+    handle.reset();
+    ASSERT_TRUE(rig_->truncate("f", 0));
+    put("f2", content('b', kPackedBytes));
+    EXPECT_TRUE(rig_->unmount());
+  }
+}
+
+TEST_F(Promises, ACloseWithSyncIsOnTheMediumThoughNothingIsLeftToJournal) {
+  start(Durability::kSync);
+  put_raw("f");
+  auto handle = open("f", true);
+  ASSERT_TRUE(rig_->write(handle, 0, content('a', 2 * kMiB)));
+  rig_->settle();  // somebody else's commit takes the new times along
+  ASSERT_TRUE(rig_->flush(handle));
+  handle.reset();
+  cut_power_and_mount(kNothingKept);
+  expect("f", content('a', 2 * kMiB));
+}
+
+TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFail) {
+  start();
+  put_raw("f");
+  fault_ = [](const VolumeCall& call) {
+    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kWrite && ends_with(call, ".raw") ? EIO : 0};
+  };
+  EXPECT_FALSE(rig_->write(open("f", true), 2 * kMiB, content('a', kPackedBytes)));
+  fault_ = nullptr;
+  EXPECT_FALSE(rig_->rename("f", "final"));
+  ASSERT_TRUE(rig_->truncate("f", 0));
+  EXPECT_TRUE(rig_->rename("f", "final"));
+  EXPECT_TRUE(rig_->unmount());
+}
+
+// A body is written anew as a whole: one unit that rotted is enough to make that impossible.
+TEST_F(Promises, ABodyThatCannotBeMadeAnewIsItsOwnersErrorAndNobodyElses) {
+  start();
+  put("f", content('a', kSoloBytes));
+  ASSERT_TRUE(rig_->drain());
+  rot(".solo", kSoloBytes - 10);
+  auto handle = open("f", true);
+  ASSERT_TRUE(rig_->write(handle, 0, "new"));
+  put("g", content('g', kPackedBytes));
+  EXPECT_TRUE(rig_->drain());
+  EXPECT_FALSE(rig_->fsync(handle));
+  handle.reset();
+  const Status closed = rig_->unmount();
+  EXPECT_TRUE(closed) << closed.error().message;
+  mount();
+  expect("g", content('g', kPackedBytes));
+}
+
+TEST_F(Promises, ANameInQuarantineThatIsWrittenAnewHasTheNewBytes) {
+  start();
+  put("f", content('a', kSoloBytes));
+  ASSERT_TRUE(rig_->drain());
+  rot(".solo", kSoloBytes - 10);
+  auto reader = open("f", false);  // keeps the good units in RAM
+  EXPECT_FALSE(rig_->read(reader));
+  reader.reset();
+  rig_->settle();
+  put("f", content('b', kSoloBytes));
+  EXPECT_TRUE(rig_->drain());
+  const Status closed = rig_->unmount();
+  EXPECT_TRUE(closed) << closed.error().message;
+  mount();
+  expect("f", content('b', kSoloBytes));
+}
+
+TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
+  start();
+  put("f", content('a', kPackedBytes));
+  rig_->settle();
+  int failures = 0;
+  fault_ = [&](const VolumeCall& call) {
+    const bool hit = call.kind == VolumeCall::Kind::kSyncDirectory && ends_with(call, "/checkpoint") && failures == 0;
+    failures += hit ? 1 : 0;
+    return Fault{.sys_errno = hit ? EIO : 0};
+  };
+  kill_and_mount();  // its first upkeep writes one
+  rig_->settle();
+  rig_->pass_time(kUpkeepNs);
+  ASSERT_EQ(failures, 1);
+  rig_->pass_time(kUpkeepNs);
+  EXPECT_GT(rig_->store().status().checkpoints, 0u);
+  const Status closed = rig_->unmount();
+  EXPECT_TRUE(closed) << closed.error().message;
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
