@@ -193,20 +193,24 @@ TEST_F(Promises, ABodyThatCannotBeMadeAnewIsItsOwnersErrorAndNobodyElses) {
 }
 
 TEST_F(Promises, ANameInQuarantineThatIsWrittenAnewHasTheNewBytes) {
+  constexpr size_t kBytes = 5 * kMiB / 2;  // loaded by several requests
   start();
-  put("f", content('a', kSoloBytes));
+  put("f", content('a', kBytes));
   ASSERT_TRUE(rig_->drain());
-  rot(".solo", kSoloBytes - 10);
-  auto reader = open("f", false);  // keeps the good units in RAM
-  EXPECT_FALSE(rig_->read(reader));
-  reader.reset();
+  rot(".solo", kBytes - 10);
+  auto reader = open("f", false);
+  EXPECT_FALSE(rig_->read(reader));  // and its good units stay in RAM
   rig_->settle();
-  put("f", content('b', kSoloBytes));
+  EXPECT_FALSE(*rig_->read("f")) << "absent";
+  put("f", content('b', kBytes));
+  reader.reset();
   EXPECT_TRUE(rig_->drain());
+  rig_->pass_time(kUpkeepNs);
+  EXPECT_EQ(rig_->store().status().errors_volume_write, 0u) << "the old body is written anew";
   const Status closed = rig_->unmount();
   EXPECT_TRUE(closed) << closed.error().message;
   mount();
-  expect("f", content('b', kSoloBytes));
+  expect("f", content('b', kBytes));
 }
 
 TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
