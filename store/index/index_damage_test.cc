@@ -202,6 +202,7 @@ TEST_F(IndexDamageTest, AFileCutShortUnderAnOpenIndexIsNoSigbus) {
   }
   EXPECT_TRUE(corrupt);
   EXPECT_TRUE(index->damaged());
+  EXPECT_EQ(access((path() + "/damaged").c_str(), F_OK), 0) << "the next open would not know";
   EXPECT_FALSE(index->list(kRootId, 0, 10));
   EXPECT_EQ(index->commit().error().code, Code::kCorrupt);
   EXPECT_EQ(index->close_clean().error().code, Code::kCorrupt);
@@ -317,6 +318,20 @@ TEST(FaultGuardDeathTest, LeavesFaultsOfOthersToTheirHandlers) {
         fault_outside();
       },
       testing::KilledBySignal(SIGSEGV), "");
+}
+
+TEST_F(IndexDamageTest, WhatWasFoundDamagedIsNotTrustedAgain) {
+  write_all(path() + "/damaged", "");
+  Index::Found found{};
+  std::string why;
+  auto index = Index::open(path(), identity(), &found, &why);
+  ASSERT_TRUE(index) << index.error().message;
+  EXPECT_EQ(found, Index::Found::kFresh);
+  EXPECT_FALSE(why.empty());
+  index->reset();
+  auto again = Index::open(path(), identity(), &found, &why);
+  ASSERT_TRUE(again) << again.error().message;
+  EXPECT_TRUE(why.empty()) << why;
 }
 
 }  // namespace

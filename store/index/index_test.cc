@@ -13,6 +13,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/index/index_directory.h"
 #include "store/index/index_test_util.h"
@@ -433,6 +434,35 @@ TEST(IndexSize, ACleanCloseLeavesFullPages) {
   ASSERT_TRUE(index->close_clean());
   EXPECT_EQ(std::filesystem::file_size(path + "/data.mdb"), after);
   EXPECT_FALSE(std::filesystem::exists(path + "/refill.tmp") || std::filesystem::exists(path + "/compact.tmp"));
+}
+
+// It is moved aside, removed and made anew as a whole.
+TEST(IndexDirectory, NothingThatIsNotOfAnIndexIsTouched) {
+  log::set_level(log::Level::kOff);
+  const ScratchDirectory scratch(ScratchDirectory::kInMemory);
+  const std::string path = scratch.path("index");
+  for (const std::string& directory : {path, path + ".damaged"}) {
+    SCOPED_TRACE(directory);
+    std::filesystem::create_directories(directory);
+    const std::string theirs = directory + "/model.bin";
+    std::ofstream(theirs) << "weights";
+    Index::Found found{};
+    std::string why;
+    if (directory != path) {
+      ASSERT_NE(open_index(path, Index::Found::kFresh), nullptr);
+      std::ofstream(path + "/data.mdb") << "no index";  // to be moved aside
+    }
+    auto opened = Index::open(path, identity(), &found, &why);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, Code::kExists) << opened.error().message;
+    EXPECT_NE(opened.error().message.find("model.bin"), std::string::npos);
+    EXPECT_EQ(remove_index(directory).error().code, Code::kExists);
+    EXPECT_TRUE(std::filesystem::exists(theirs));
+    std::filesystem::remove(theirs);
+  }
+  EXPECT_TRUE(remove_index(path));
+  EXPECT_FALSE(std::filesystem::exists(path));
+  log::set_level(log::Level::kInfo);
 }
 
 TEST(IndexMap, GrowsWhenItIsFull) {

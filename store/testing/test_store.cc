@@ -51,8 +51,10 @@ void TestStore::unmount() {
   store_.reset();
 }
 
+void TestStore::die() { store_.reset(); }
+
 void TestStore::crash() {
-  store_.reset();
+  die();
   mount();
 }
 

@@ -27,7 +27,8 @@ class TestStore {
     unmount();
     mount();
   }
-  void crash();  // the store object goes away without a close; then mounted again
+  void die();    // the store object goes away without a close
+  void crash();  // and a new one is mounted
   void drain();
   // Runs background work until nothing is left to do.
   void settle();
