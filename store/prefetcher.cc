@@ -45,7 +45,8 @@ NameStem Prefetcher::stem_of(ObjectId parent, std::string_view name) {
   return file_stem(found == directory_stems_.end() ? kRootStem : found->second, name);
 }
 
-void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns) {
+void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
+                        uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   if (directory) {
     auto above = directory_stems_.find(parent);
@@ -54,7 +55,7 @@ void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view na
   }
   const NameStem stem = stem_of(parent, name);
   if (id.valid()) remember(file_stems_, id, stem);
-  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, now_ns);
+  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, size_bytes, now_ns);
   kick_if_wanted(lock);
 }
 

@@ -27,8 +27,9 @@ class Prefetcher {
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
 
-  // `id` invalid: the name is absent. `directory`: the name is one of a directory.
-  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns);
+  // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
+  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
+              int64_t now_ns);
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);

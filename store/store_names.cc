@@ -229,15 +229,16 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
-      prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
-                          found && found->type_bits == S_IFDIR, clock_.monotonic_ns());
+      const ObjectId child = found ? found->child : ObjectId{};
+      Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
+      prefetcher_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
+                          stat ? stat->size_bytes : 0, clock_.monotonic_ns());
       if (!found) {
         counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
-        return fail(Code::kNotFound, entry_text(parent, name));
+        return stat;
       }
       counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      KVC_ASSIGN(Stat stat, stat_locked(found->child));
-      stat.brief = is_one_of_several(found->child);
+      if (stat) stat->brief = is_one_of_several(child);
       return stat;
     }
   }

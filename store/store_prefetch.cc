@@ -91,9 +91,9 @@ bool StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
 }
 
 void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
-  constexpr size_t kMostWaiting = 64;  // what readers have overtaken by then is not worth the wait
+  constexpr size_t kMostWaiting = 64;
   std::lock_guard lock(kernel_ahead_mutex_);
-  if (kernel_ahead_.size() >= kMostWaiting) kernel_ahead_.pop_front();
+  if (kernel_ahead_.size() >= kMostWaiting) return;  // it is the one needed last
   kernel_ahead_.emplace_back(std::move(file), size_bytes);
   kernel_ahead_ready_.notify_one();
 }

@@ -231,7 +231,7 @@ bool PrefetchPlanner::about_to_be_used(ObjectId id) const {
 
 // ---- Probes ---------------------------------------------------------------------------------------------------------
 
-void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now) {
+void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now) {
   if (!streams_.live(stream)) return;
   StreamState& s = state(stream);
   if (s.last_probe == key && s.last_probe_id == id) return;  // the same name asked for twice: stat after access
@@ -244,7 +244,7 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
   }
   s.last_probe_announced = note_probe_order(s, continues, key, id, now);
   if (id.valid()) {
-    if (++s.present_in_a_row >= 2) extend_probe_run(s, streams_.stem(stream), id, now);
+    if (++s.present_in_a_row >= 2) extend_probe_run(s, streams_.stem(stream), id, size_bytes, now);
   } else {
     if (ReadRun* run = live(s.probe_run)) {
       run->ends_here = run->listed = true;
@@ -255,6 +255,7 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
   }
   s.last_probe = key;
   s.last_probe_id = id;
+  s.last_probe_bytes = size_bytes;
 }
 
 // True if it announced a name for the first time.
@@ -279,7 +280,8 @@ void PrefetchPlanner::on_made(StreamId stream, ChainKey key) {
   s.present_in_a_row = 0;
 }
 
-void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId id, int64_t now) {
+void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId id, uint64_t size_bytes, int64_t now) {
+  note_size(stem, size_bytes);
   ReadRun* run = live(s.probe_run);
   if (run == nullptr) {
     const Note* known = find_note(s.last_probe_id);
@@ -293,10 +295,10 @@ void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId i
       attention_ = true;      // for plan() to set its deadline
     }
     s.probe_run = ref_of(*run);
-    expect(*run, s.last_probe_id);
+    book(*run, s.last_probe_id, s.last_probe_bytes);
   }
   const Note* known = find_note(id);
-  if (known == nullptr || !(known->read_by == s.probe_run)) expect(*run, id);
+  if (known == nullptr || !(known->read_by == s.probe_run)) book(*run, id, size_bytes);
   run->last_activity = std::max(run->last_activity, now);
   attention_ = attention_ || needs_loads(*run, now);
 }
@@ -445,6 +447,7 @@ void PrefetchPlanner::mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, 
   if (size_bytes > 0) {
     run.chunk_bytes = run.chunk_bytes == 0 ? size_bytes : (3 * run.chunk_bytes + size_bytes) / 4;
     typical_chunk_bytes_ = (7 * typical_chunk_bytes_ + size_bytes) / 8;
+    note_size(run.stem, size_bytes);
   }
   if (run.last_arrival >= 0) {
     const int64_t gap = std::max<int64_t>(now - run.last_arrival, 0);
@@ -467,7 +470,12 @@ void PrefetchPlanner::on_close(StreamId stream, ObjectId id, int64_t now) { on_r
 
 void PrefetchPlanner::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now) {
   volume_.on_load(bytes, latency_ns, now);
-  accounting_.loaded(id, bytes);
+  if (!accounting_.loaded(id, bytes)) return;
+  const Note* n = find_note(id);
+  ReadRun* run = n == nullptr ? nullptr : live(n->expected_by);
+  if (run == nullptr) return;
+  run->set_bytes(id, bookable(bytes));
+  attention_ = attention_ || needs_loads(*run, now);
 }
 
 void PrefetchPlanner::on_skipped(ObjectId id, SkipReason reason) {
@@ -487,7 +495,21 @@ void PrefetchPlanner::on_deleted(ObjectId id) {
 }
 
 uint64_t PrefetchPlanner::chunk_estimate(const ReadRun& run) const {
-  return run.chunk_bytes != 0 ? run.chunk_bytes : typical_chunk_bytes_;
+  if (run.chunk_bytes != 0) return run.chunk_bytes;
+  auto found = stem_chunk_bytes_.find(run.stem);
+  return found == stem_chunk_bytes_.end() ? typical_chunk_bytes_ : found->second;
+}
+
+void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  if (stem_chunk_bytes_.size() >= kMaxTables && !stem_chunk_bytes_.contains(stem)) stem_chunk_bytes_.clear();
+  auto [found, inserted] = stem_chunk_bytes_.try_emplace(stem, size_bytes);
+  if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
+}
+
+// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever.
+uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
+  return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
 }
 
 // At least two chunks, or a chunk larger than the window would never be read ahead.
@@ -551,12 +573,19 @@ bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
   return run.planned_objects % request == 0 && run.ahead_count() - run.unplanned_distance() < request;
 }
 
-bool PrefetchPlanner::expect(ReadRun& run, ObjectId id) {
-  if (run.size() >= kMaxExpected || !run.append(id, chunk_estimate(run))) return false;
+// `size_bytes` is 0 for what is known only through its chain.
+bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  const uint64_t bytes = bookable(size_bytes > 0 ? size_bytes : chunk_estimate(run));
+  if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
   Note& n = note(id);
   n.expected_by = ref_of(run);
   ++n.claims;
   return true;
+}
+
+// Expected with the size that a probe saw, from now on if it was expected before.
+void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(size_bytes));
 }
 
 // Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.

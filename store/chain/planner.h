@@ -61,8 +61,8 @@ class PrefetchPlanner {
   PrefetchPlanner(PlannerOptions options, const StreamTable& streams, SuccessorTable& successors,
                   Announcements& announcements, PrefetchAccounting& accounting);
 
-  // `id` is invalid if the name is absent.
-  void on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now);
+  // `id` is invalid if the name is absent. `size_bytes` of the object, 0 if not known.
+  void on_probe(StreamId stream, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now);
   // The stream creates `key`, or renames to it: a lookup of it just before was part of that and tells nothing.
   void on_made(StreamId stream, ChainKey key);
   // `size_bytes` of the object, 0 if not known.
@@ -107,6 +107,7 @@ class PrefetchPlanner {
     BurstClock probes;
     ChainKey last_probe;
     ObjectId last_probe_id;
+    uint64_t last_probe_bytes = 0;
     bool last_probe_announced = false;  // it was the first to announce that name
     uint32_t present_in_a_row = 0;
     RunRef probe_run;
@@ -142,7 +143,7 @@ class PrefetchPlanner {
   int64_t expiry(const ReadRun& run) const;
 
   bool note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
-  void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
+  void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, uint64_t size_bytes, int64_t now);
   ReadRun* run_expecting(const StreamState& stream, ObjectId id);
   void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);
   bool is_retry(const ReadRun& run, const Note& note) const;
@@ -152,7 +153,10 @@ class PrefetchPlanner {
   void mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, int64_t now);
   ObjectId last_read_before(uint64_t stem, StreamId stream, ObjectId id, int64_t now);
 
-  bool expect(ReadRun& run, ObjectId id);
+  bool expect(ReadRun& run, ObjectId id, uint64_t size_bytes = 0);
+  void book(ReadRun& run, ObjectId id, uint64_t size_bytes);
+  void note_size(uint64_t stem, uint64_t size_bytes);
+  uint64_t bookable(uint64_t bytes) const;
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;
   uint64_t first_window(const ReadRun& run) const;
@@ -190,7 +194,8 @@ class PrefetchPlanner {
   int64_t widened_at_ = 0;
   std::vector<ObjectId> cancels_;
   std::vector<ObjectId> scratch_;
-  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;
+  std::unordered_map<uint64_t, uint64_t> stem_chunk_bytes_;  // mean size, by stem
+  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;         // of all stems
   bool attention_ = false;
   int64_t next_due_ = INT64_MAX;
 };
