@@ -296,6 +296,17 @@ TEST(Chains, AProbedListCountsWithTheSizesThatTheProbesSaw) {
   EXPECT_LE(planned(4 << 10, uint64_t{9} << 20), uint64_t{18} << 20);  // two chunks at least
 }
 
+TEST(Chains, EachObjectOfAProbedListCountsWithItsOwnSize) {
+  Mount mount;
+  mount.instant = false;
+  for (uint64_t n = 0; n < 400; ++n) {
+    mount.probed_bytes = n == 8 ? 7 * kChunk : kSmall;
+    mount.probe(1, n, true);
+  }
+  mount.probe(1, 400, false);
+  EXPECT_EQ(mount.planned.size(), 9 + (kChunk - 8 * kSmall) / kSmall);
+}
+
 // What is expected through a chain alone has the size of its own kind, not that of what others read meanwhile.
 TEST(Chains, SizesAreLearnedForEachKindOfName) {
   Mount mount;
