@@ -224,6 +224,8 @@ class StoreImpl final : public Store {
   bool recover_memory(uint64_t bytes);
   uint64_t evict_clean(uint64_t bytes);
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
+  void note_used(ObjectId id);               // if it may be evicted: last from now on
+  bool is_wanted_soon(const ObjectPtr& object);
   void wait_for_memory(std::move_only_function<bool()> retry);
   bool resume_waiting();
   void answer_later(std::move_only_function<void()> answer);

@@ -120,6 +120,58 @@ TEST(Store, ABodyLargerThanMemoryIsSpilled) {
   EXPECT_EQ(store.read_file("big"), all);
 }
 
+// Bodies of which two thirds fit into memory, none of them in it. Not smaller: memory pressure gives 64 MiB back at once.
+class ManyBodies : public ::testing::Test {
+ protected:
+  static StoreOptions options() {
+    StoreOptions options;
+    options.memory_bytes = 128 * kMiB;
+    options.prefetch = false;
+    return options;
+  }
+  void SetUp() override {
+    for (int i = 0; i < kBodies; ++i) ASSERT_TRUE(store.write_file(name(i), body));
+    store.remount();
+  }
+  static std::string name(int i) { return "c." + std::to_string(i); }  // of another kind each: no chain
+  void read(int i) { ASSERT_EQ(store.read_file(name(i)), body); }
+  uint64_t from_volume() { return store->status().read_bytes_from_volume; }
+
+  static constexpr int kBodies = 48;
+  const std::string body = TestStore::payload(1, 4 * kMiB);
+  TestStore store{options()};
+};
+
+TEST_F(ManyBodies, WhatIsOpenedAgainAndAgainStaysInMemory) {
+  read(0);
+  for (int i = 1; i < kBodies; ++i) {
+    read(i);
+    const uint64_t before = from_volume();
+    read(0);
+    ASSERT_EQ(from_volume(), before) << "after " << i << " others";
+  }
+}
+
+TEST_F(ManyBodies, WhatIsOpenStaysInMemory) {
+  read(0);
+  Handle* handle = store.open(name(0), {});
+  ASSERT_NE(handle, nullptr);
+  for (int i = 1; i < kBodies; ++i) read(i);
+  const uint64_t before = from_volume();
+  read(0);
+  EXPECT_EQ(from_volume(), before);
+  store.close(handle);
+}
+
+TEST_F(ManyBodies, WhatIsOpenGoesWhenNothingElseIsLeft) {
+  std::vector<Handle*> handles;
+  for (int i = 0; i < kBodies; ++i) {
+    handles.push_back(store.open(name(i), {}));
+    read(i);
+  }
+  for (Handle* handle : handles) store.close(handle);
+}
+
 TEST(Store, CapacityIsRefusedEarlyAndTheRenameFails) {
   StoreOptions options;
   options.capacity_bytes = 16 * kMiB;
