@@ -47,6 +47,8 @@ class Chains {
   uint64_t on_create(uint64_t thread_id, NameStem name, int64_t now);
   // `key` names `id` from now on.
   void on_publish(ChainKey key, NameStem name, ObjectId id);
+  // Others asked for the name before: it has a place, which on_publish() tells of.
+  bool announced(ChainKey key) const { return announcements_.announced(key); }
   // The order of one flush, learned as write order.
   std::vector<ObjectId> lay_out(std::span<const LayoutItem> items);
 

@@ -652,6 +652,67 @@ TEST(Chains, TheCapAndTheFreeMemoryHold) {
   EXPECT_TRUE(mount.planned.empty());
 }
 
+// A plan takes a few loads only: those that a reader waits for.
+TEST(Chains, RunsWithReadersGoBeforeGuesses) {
+  ChainsOptions options;
+  options.planner.max_loads_per_plan = 8;
+  Mount mount(options);
+  mount.instant = false;
+  mount.write_chain(5000, 5100);
+  mount.free_bytes = 0;
+  mount.read(50, 5000);
+  for (uint64_t list = 0; list < 12; ++list)
+    for (uint64_t n = 0; n < 4; ++n) mount.probe(100 + list, 100 * list + n, n < 3);
+  EXPECT_TRUE(mount.planned.empty());
+  const Plan plan = mount.chains.plan(mount.now, uint64_t{1} << 30);
+  ASSERT_EQ(plan.loads.size(), 8u);
+  for (const PlannedLoad& load : plan.loads) EXPECT_GT(load.id, Mount::id(5000)) << "nobody reads it yet";
+  const Plan more = mount.chains.plan(mount.now, uint64_t{1} << 30);
+  ASSERT_EQ(more.loads.size(), 8u);
+  for (const PlannedLoad& load : more.loads) EXPECT_LT(load.id, Mount::id(5000)) << "all for the reader is under way";
+}
+
+TEST(Chains, NoReaderStarvesBehindOthers) {
+  ChainsOptions options;
+  options.planner.max_loads_per_plan = 8;
+  Mount mount(options);
+  mount.instant = false;
+  for (uint64_t chain = 0; chain < 12; ++chain) mount.write_chain(1000 * chain, 1000 * chain + 40);
+  mount.free_bytes = 0;
+  for (uint64_t chain = 0; chain < 12; ++chain) mount.read(50 + chain, 1000 * chain);
+  std::set<uint64_t> served;
+  for (int i = 0; i < 2; ++i)
+    for (const PlannedLoad& load : mount.chains.plan(mount.now, uint64_t{1} << 30).loads) served.insert(load.id.value / 1000);
+  EXPECT_EQ(served.size(), 12u);
+}
+
+TEST(Chains, AListKnownInFullIsReadAheadFurtherOnceReadersCameForSuch) {
+  Mount mount;
+  const auto planned = [&](uint64_t first) {
+    mount.planned.clear();
+    for (uint64_t n = 0; n < 65; ++n) mount.probe(1, first + n, n < 64);
+    return mount.planned.size();
+  };
+  EXPECT_EQ(planned(0), 8u);
+  for (uint64_t n = 0; n < 64; ++n) mount.read(1, n);
+  mount.wait(60'000 * kMillisecond);
+  EXPECT_EQ(planned(1000), 32u);
+  for (uint64_t n = 0; n < 64; ++n) mount.read(1, 1000 + n);
+  EXPECT_EQ(mount.chains.totals().used_bytes, 128 * kChunk);
+}
+
+TEST(Chains, WhatIsExpectedIsNotForgottenForWhatOthersOpen) {
+  ChainsOptions options;
+  options.planner.max_notes = 40;
+  Mount mount(options);
+  mount.write_chain(0, 33);
+  mount.read(7, 0);
+  for (uint64_t n = 0; n < 100; ++n) mount.read(100 + n, 1000 + 10 * n);
+  size_t expected = 0;
+  for (uint64_t n = 1; n < 33; ++n) expected += mount.chains.about_to_be_used(Mount::id(n));
+  EXPECT_EQ(expected, 32u);
+}
+
 TEST(Chains, LateBytesAreCounted) {
   Mount mount;
   mount.instant = false;

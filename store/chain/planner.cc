@@ -16,6 +16,7 @@ constexpr int64_t kReadMaxPauseNs = 2'000'000'000;
 // Probes that come so much later than the one before are not waited for.
 constexpr int64_t kProbeQuietNs = 2'000'000;
 constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
+constexpr uint64_t kListedWindowBytes = uint64_t{32} << 20;
 // When a run counts as stopped. An announced run waits for the engine's scheduler; one whose threads all read
 // elsewhere only for the next thread of a pool to come.
 constexpr int64_t kStoppedMinNs = 500'000'000;
@@ -31,6 +32,7 @@ constexpr int kMostWidened = 3;
 constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
 constexpr int64_t kNarrowAfterNs = 10'000'000'000;
 
+constexpr size_t kMostNotesKept = 8;  // in one call
 constexpr size_t kMinExpected = 32;  // enough to recognise the other threads of a pool of readers
 constexpr size_t kMaxExpected = 16384;
 constexpr size_t kMaxSiblings = 8;
@@ -74,12 +76,25 @@ PrefetchPlanner::Note& PrefetchPlanner::note(ObjectId id) {
   auto [found, inserted] = notes_.try_emplace(id);
   if (inserted) {
     note_order_.push_back(id);
-    while (note_order_.size() > std::max<size_t>(options_.max_notes, 2)) {
-      notes_.erase(note_order_.front());
-      note_order_.pop_front();
-    }
+    forget_notes();
   }
   return notes_.find(id)->second;
+}
+
+// What a run expects is kept for another round: a few in each call, and not more than as much again.
+void PrefetchPlanner::forget_notes() {
+  const size_t most = std::max(options_.max_notes, 2 * kMostNotesKept);
+  for (size_t kept = 0; note_order_.size() > most && kept < kMostNotesKept;) {
+    const ObjectId oldest = note_order_.front();
+    note_order_.pop_front();
+    auto found = notes_.find(oldest);
+    if (found->second.claims > 0 && note_order_.size() < 2 * most) {
+      ++kept;
+      note_order_.push_back(oldest);
+    } else {
+      notes_.erase(found);
+    }
+  }
 }
 
 const PrefetchPlanner::Note* PrefetchPlanner::find_note(ObjectId id) const {
@@ -512,9 +527,21 @@ uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
   return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
 }
 
-// At least two chunks, or a chunk larger than the window would never be read ahead.
+// At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
+// full, of a kind that readers come for.
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
-  return std::min(std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run)), options_.ahead_max_bytes);
+  uint64_t wanted = std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run));
+  if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
+    const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
+    wanted = std::max(wanted, std::min({run.ahead_bytes(), kListedWindowBytes, share}));
+  }
+  return std::min(wanted, options_.ahead_max_bytes);
+}
+
+// Readers came for more of these runs than they left alone.
+bool PrefetchPlanner::proven(uint64_t stem, LoadReason reason) const {
+  auto found = trust_.find(stem);
+  return found != trust_.end() && found->second.by_reason[static_cast<size_t>(reason)] > kTrustStart;
 }
 
 // Readers of some stems leave chains early (prompts branch, and nobody announces how far one goes): the more of what
@@ -627,12 +654,33 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
     if (bytes > free_bytes) return false;
     free_bytes -= bytes;
     accounting_.planned(id);
-    const uint32_t guess = run.arrivals == 0 && run.streams == 0 ? kGuessPriority : 0;
-    out.loads.push_back({id, static_cast<uint32_t>(run.unplanned_distance()) + guess, run.reason});
+    const uint32_t guess = run.has_reader() ? 0 : kGuessPriority;
+    out.loads.push_back({id, static_cast<uint32_t>(run.unplanned_distance()) + guess, run.reason, ref_of(run).slot});
   }
   room_bytes -= bytes;
   run.take_unplanned();
   return true;
+}
+
+// Runs that somebody reads, then guesses; turn by turn, so that no run takes all the room. The next plan goes on with those
+// whose turn did not come.
+void PrefetchPlanner::feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out) {
+  uint64_t room = room_bytes();
+  const auto is_full = [&] { return out.loads.size() >= options_.max_loads_per_plan; };
+  const auto guesses = std::stable_partition(hungry.begin(), hungry.end(), [](const ReadRun* run) { return run->has_reader(); });
+  std::vector<ReadRun*> kinds[] = {{hungry.begin(), guesses}, {guesses, hungry.end()}};
+  for (std::vector<ReadRun*>& runs : kinds) {
+    if (runs.empty() || is_full()) continue;
+    std::rotate(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(turn_ % runs.size()), runs.end());
+    while (!runs.empty() && !is_full()) {
+      std::erase_if(runs, [&](ReadRun* run) {
+        if (is_full()) return false;
+        ++turn_;
+        run->refilling = plan_one(*run, now, free_bytes, room, out);
+        return !run->refilling;
+      });
+    }
+  }
 }
 
 Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
@@ -651,15 +699,7 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
     else
       run.refilling = false;  // filled exactly: from now on when half empty, as ever
   }
-  uint64_t room = room_bytes();
-  // Turn by turn, so that no run takes all the room.
-  while (!hungry.empty() && out.loads.size() < options_.max_loads_per_plan) {
-    std::erase_if(hungry, [&](ReadRun* run) {
-      if (out.loads.size() >= options_.max_loads_per_plan) return true;
-      run->refilling = plan_one(*run, now, free_bytes, room, out);
-      return !run->refilling;
-    });
-  }
+  feed(hungry, now, free_bytes, out);
   for (uint32_t slot : live_slots_)
     if (waits_for_probes(runs_[slot], now)) due_at(runs_[slot].last_activity + kProbeQuietNs);
   std::stable_sort(out.loads.begin(), out.loads.end(),

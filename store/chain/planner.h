@@ -41,6 +41,7 @@ struct PlannedLoad {
   ObjectId id;
   uint32_t priority = 0;  // lower is more urgent: objects between reader and this one, guesses behind certainties
   LoadReason reason = LoadReason::kSuccessor;
+  uint32_t run = 0;  // loads of one run are neighbours of one chain
 };
 struct Plan {
   std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
@@ -51,7 +52,7 @@ enum class SkipReason : uint8_t {
   kResident,   // in RAM already
   kGone,       // no such object any more: it is forgotten
   kNoRoom,     // RAM is full
-  kFailed,     // the volume failed: the demand read will tell the client
+  kFailed,     // it cannot be read ahead now (a fault of the volume, empty, too large); its place in the chain stays
   kCancelled,  // as asked
 };
 
@@ -126,6 +127,7 @@ class PrefetchPlanner {
 
   StreamState& state(StreamId stream);
   Note& note(ObjectId id);
+  void forget_notes();
   const Note* find_note(ObjectId id) const;
   ReadRun* live(RunRef ref);
   const ReadRun* live(RunRef ref) const;
@@ -167,11 +169,13 @@ class PrefetchPlanner {
   bool waits_for_probes(const ReadRun& run, int64_t now) const;
   bool plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
   uint64_t room_bytes() const;
+  void feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out);
   Trust& trust(uint64_t stem);
   void judge(ReadRun& run);
   void judge_chain_end(ReadRun& run, bool reached);
   bool worth_reading(ReadRun& run, ObjectId next);
   bool trusted(uint64_t stem, LoadReason reason);
+  bool proven(uint64_t stem, LoadReason reason) const;
 
   PlannerOptions options_;
   const StreamTable& streams_;
@@ -190,6 +194,7 @@ class PrefetchPlanner {
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
   std::unordered_map<uint64_t, Trust> trust_;            // by stem
   uint64_t gated_runs_ = 0;
+  uint64_t turn_ = 0;  // of the runs that want loads
   int widened_ = 0;  // times the windows of all runs were doubled
   int64_t widened_at_ = 0;
   std::vector<ObjectId> cancels_;

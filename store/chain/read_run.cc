@@ -7,6 +7,7 @@ namespace kvcachefs {
 bool ReadRun::append(ObjectId id, uint64_t bytes_estimate) {
   if (!expected_.try_emplace(id, popped_ + items_.size()).second) return false;
   items_.push_back(Item{id, bytes_estimate, false});
+  ahead_bytes_ += bytes_estimate;
   tail = id;
   return true;
 }
@@ -15,6 +16,7 @@ void ReadRun::set_bytes(ObjectId id, uint64_t bytes) {
   auto found = expected_.find(id);
   if (found == expected_.end()) return;
   const size_t at = place_of(found->second);
+  if (at >= passed_) ahead_bytes_ += bytes - items_[at].bytes;
   if (at >= passed_ && at < planned_) outstanding_bytes_ += bytes - items_[at].bytes;
   items_[at].bytes = bytes;
 }
@@ -28,6 +30,7 @@ void ReadRun::take_unplanned() {
 // The furthest reader is at items_[end - 1].
 void ReadRun::pass_to(size_t end) {
   for (; passed_ < end; ++passed_) {
+    ahead_bytes_ -= items_[passed_].bytes;
     if (passed_ < planned_) outstanding_bytes_ -= items_[passed_].bytes;
   }
   planned_ = std::max(planned_, passed_);
@@ -70,7 +73,7 @@ void ReadRun::drop_all(std::vector<ObjectId>& dropped) {
   items_.clear();
   expected_.clear();
   passed_ = planned_ = 0;
-  outstanding_bytes_ = 0;
+  outstanding_bytes_ = ahead_bytes_ = 0;
 }
 
 }  // namespace kvcachefs

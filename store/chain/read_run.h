@@ -40,6 +40,8 @@ class ReadRun {
   size_t unread_planned() const;  // planned and never arrived at
   size_t size() const { return items_.size(); }
   size_t ahead_count() const { return items_.size() - passed_; }
+  uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, and ahead of the furthest reader
+  bool has_reader() const { return arrivals > 0 || streams > 0; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }  // planned and ahead of the furthest reader
 
   // What the planner keeps about the run.
@@ -80,6 +82,7 @@ class ReadRun {
   size_t passed_ = 0;
   size_t planned_ = 0;
   uint64_t outstanding_bytes_ = 0;
+  uint64_t ahead_bytes_ = 0;
 };
 
 }  // namespace kvcachefs
