@@ -9,13 +9,13 @@
 #include <functional>
 #include <mutex>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/chain/chains.h"
 #include "store/index/index.h"
+#include "store/stem_memory.h"
 
 namespace kvcachefs {
 
@@ -37,6 +37,7 @@ class Prefetcher {
   struct Origin {
     ChainKey key;
     uint64_t stem = 0, sequence = 0, arrival = 0;
+    bool announced = false;  // the name it was created under: published() is told of it as well
   };
   Origin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
@@ -61,8 +62,8 @@ class Prefetcher {
   std::function<void()> kick_;
   std::mutex mutex_;
   Chains chains_;
-  std::unordered_map<ObjectId, NameStem> directory_stems_;  // bounded: forgotten all at once when full
-  std::unordered_map<ObjectId, NameStem> file_stems_;       // of what was probed or created lately
+  StemMemory directory_stems_;
+  StemMemory file_stems_;  // of what was probed, created or opened lately
   uint64_t arrivals_ = 0;
 };
 

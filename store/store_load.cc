@@ -79,7 +79,13 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       lru_.pop_back();
       lru_where_.erase(object->id);
     }
-    if (object.get() == first_spared) spared = kMaxSpared;  // it was the turn of all
+    if (object.get() == first_spared) {  // it was the turn of all
+      if (freed > 0) {
+        note_clean(object);
+        break;
+      }
+      spared = kMaxSpared;
+    }
     if (spared < kMaxSpared && bytes != UINT64_MAX && is_wanted_soon(object)) {
       if (spared++ == 0) first_spared = object.get();
       note_clean(object);

@@ -414,7 +414,8 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     }
     content_changed(object);
   }
-  object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  Prefetcher::Origin origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  object->origin = origin;
   {
     const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
     std::lock_guard lock(object->mutex);
@@ -430,6 +431,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     std::unique_lock lock(names_mutex_);
     looked_again(caller.thread_id);  // its repeated open became this
   }
+  if (origin.announced) prefetcher_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
@@ -514,7 +516,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
 
 // --- link ---
 
-void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) {
+void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   ObjectPtr object;
   auto add = [&]() -> Status {
@@ -531,6 +533,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;
+    prefetcher_->published(caller.thread_id, parent, name, id, object->origin);
     change_links(object, +1);
     touch_directory(parent);
     return {};

@@ -180,6 +180,39 @@ TEST_F(ManyBodies, WhatIsOpenGoesWhenNothingElseIsLeft) {
   for (Handle* handle : handles) store.close(handle);
 }
 
+// Names that a client asked for before it wrote them, in another order: by create in place, and by link.
+class AnnouncedNames : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::string name(int i) { return "00112233445566778899aabbccddee" + std::to_string(10 + i) + ".bin"; }
+  void write(int i) {
+    const std::string temporary = std::to_string(i) + ".tmp";
+    writers.push_back(store.create(GetParam() ? temporary : name(i), 2));
+    if (!GetParam()) return;
+    EXPECT_FALSE(store->lookup(kRootId, name(i), {.thread_id = 2}));  // the kernel's own
+    bool linked = false;
+    store->link(store->object_of(writers.back()), kRootId, name(i), {.thread_id = 2}, [&](Result<Stat> stat) { linked = stat.has_value(); });
+    ASSERT_TRUE(linked);
+    ASSERT_TRUE(store.unlink(temporary));
+  }
+  ObjectId id(int i) { return store->lookup(kRootId, name(i), {.thread_id = 9})->id; }
+  std::string predecessor(int i) {
+    for (const auto& [key, value] : *store->describe(id(i)))
+      if (key == "predecessor") return value;
+    return {};
+  }
+  std::vector<Handle*> writers;  // open until all have their names: nothing is laid out before
+  TestStore store;
+};
+INSTANTIATE_TEST_SUITE_P(LinkedOrInPlace, AnnouncedNames, ::testing::Bool());
+
+TEST_P(AnnouncedNames, AreLinkedAsTheyWereAnnounced) {
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(store->lookup(kRootId, name(i), {.thread_id = 1}));
+  for (int i : {3, 5, 0, 4, 2, 1}) write(i);
+  for (Handle* writer : writers) store.close(writer);
+  store.drain();
+  for (int i = 1; i < 6; ++i) EXPECT_EQ(predecessor(i), std::to_string(id(i - 1).value)) << i;
+}
+
 TEST(Store, CapacityIsRefusedEarlyAndTheRenameFails) {
   StoreOptions options;
   options.capacity_bytes = 16 * kMiB;
