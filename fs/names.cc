@@ -103,7 +103,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
 void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node) || driver.control->reserves(new_parent, name)) return void(fuse_reply_err(request, EPERM));
-  driver.store->link(object_of(request, node), object_of(request, new_parent), name,
+  driver.store->link(object_of(request, node), object_of(request, new_parent), name, caller_of(request),
                      [request](Result<Stat> stat) { reply_entry(request, stat); });
 }
 

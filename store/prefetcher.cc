@@ -1,21 +1,16 @@
 #include "store/prefetcher.h"
 
+#include <algorithm>
+
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kMaxStems = 200'000;
-
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
   options.planner.ahead_max_bytes = ahead_bytes;
   options.planner.total_max_bytes = total_bytes;
   options.planner.max_loads_per_plan = 8;  // the lock is held for a plan
   return options;
-}
-
-void remember(std::unordered_map<ObjectId, NameStem>& stems, ObjectId id, NameStem stem) {
-  if (stems.size() >= kMaxStems) stems.clear();
-  stems.insert_or_assign(id, stem);
 }
 }  // namespace
 
@@ -41,28 +36,26 @@ void Prefetcher::kick_if_wanted(std::unique_lock<std::mutex>& lock) {
 }
 
 NameStem Prefetcher::stem_of(ObjectId parent, std::string_view name) {
-  auto found = directory_stems_.find(parent);
-  return file_stem(found == directory_stems_.end() ? kRootStem : found->second, name);
+  return file_stem(directory_stems_.find(parent).value_or(kRootStem), name);
 }
 
-void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns) {
+void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
+                        uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   if (directory) {
-    auto above = directory_stems_.find(parent);
-    remember(directory_stems_, id, directory_stem(above == directory_stems_.end() ? kRootStem : above->second, name));
+    directory_stems_.remember(id, directory_stem(directory_stems_.find(parent).value_or(kRootStem), name));
     return;
   }
   const NameStem stem = stem_of(parent, name);
-  if (id.valid()) remember(file_stems_, id, stem);
-  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, now_ns);
+  if (id.valid()) file_stems_.remember(id, stem);
+  chains_.on_probe(thread_id, stem, chain_key(parent, name), id, size_bytes, now_ns);
   kick_if_wanted(lock);
 }
 
 void Prefetcher::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
-  auto stem = file_stems_.find(id);
-  chains_.on_open(thread_id, stem == file_stems_.end() ? kRootStem : stem->second, reinterpret_cast<uint64_t>(handle), id,
-                  size_bytes, now_ns);
+  chains_.on_open(thread_id, file_stems_.find(id).value_or(kRootStem), reinterpret_cast<uint64_t>(handle), id, size_bytes,
+                  now_ns);
   kick_if_wanted(lock);
 }
 
@@ -81,20 +74,21 @@ void Prefetcher::closed(const void* handle, ObjectId id, int64_t now_ns) {
 Prefetcher::Origin Prefetcher::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
-  remember(file_stems_, id, stem);
+  file_stems_.remember(id, stem);
   Origin origin;
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
   origin.sequence = chains_.on_create(thread_id, stem, now_ns);
   origin.arrival = ++arrivals_;
+  origin.announced = chains_.announced(origin.key);
   return origin;
 }
 
 void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin) {
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
-  remember(file_stems_, id, stem);
+  file_stems_.remember(id, stem);
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
@@ -144,9 +138,16 @@ std::optional<int64_t> Prefetcher::deadline() {
 }
 
 std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
-  std::lock_guard lock(mutex_);
+  constexpr size_t kAtOnce = 512;  // clients wait for the lock meanwhile
   std::vector<SuccessorsRecord> records;
-  for (const auto& [id, row] : chains_.drain_dirty(most)) records.push_back(to_record(id, row));
+  while (records.size() < most) {
+    const size_t wanted = std::min(kAtOnce, most - records.size());
+    std::unique_lock lock(mutex_);
+    const auto rows = chains_.drain_dirty(wanted);
+    lock.unlock();
+    for (const auto& [id, row] : rows) records.push_back(to_record(id, row));
+    if (rows.size() < wanted) break;
+  }
   return records;
 }
 

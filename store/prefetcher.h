@@ -9,13 +9,13 @@
 #include <functional>
 #include <mutex>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/chain/chains.h"
 #include "store/index/index.h"
+#include "store/stem_memory.h"
 
 namespace kvcachefs {
 
@@ -27,8 +27,9 @@ class Prefetcher {
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
 
-  // `id` invalid: the name is absent. `directory`: the name is one of a directory.
-  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, int64_t now_ns);
+  // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
+  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
+              int64_t now_ns);
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
@@ -36,6 +37,7 @@ class Prefetcher {
   struct Origin {
     ChainKey key;
     uint64_t stem = 0, sequence = 0, arrival = 0;
+    bool announced = false;  // the name it was created under: published() is told of it as well
   };
   Origin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
@@ -60,8 +62,8 @@ class Prefetcher {
   std::function<void()> kick_;
   std::mutex mutex_;
   Chains chains_;
-  std::unordered_map<ObjectId, NameStem> directory_stems_;  // bounded: forgotten all at once when full
-  std::unordered_map<ObjectId, NameStem> file_stems_;       // of what was probed or created lately
+  StemMemory directory_stems_;
+  StemMemory file_stems_;  // of what was probed, created or opened lately
   uint64_t arrivals_ = 0;
 };
 

@@ -145,7 +145,8 @@ class Store {
   // kExists if the name is there (`exclusive` or not: the driver looks up first). The handle is open for `request`.
   virtual Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
                                                   const OpenRequest& request, const Caller& caller) = 0;
-  virtual void link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) = 0;
+  virtual void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller,
+                    Completion<Stat> done) = 0;
   virtual void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) = 0;
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,

@@ -111,7 +111,7 @@ class StoreImpl final : public Store {
   Result<std::string> read_symlink(ObjectId id) override;
   Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
                                           const OpenRequest& request, const Caller& caller) override;
-  void link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) override;
+  void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) override;
   void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override;
   void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
@@ -229,6 +229,8 @@ class StoreImpl final : public Store {
   bool recover_memory(uint64_t bytes);
   uint64_t evict_clean(uint64_t bytes);
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
+  void note_used(ObjectId id);               // if it may be evicted: last from now on
+  bool is_wanted_soon(const ObjectPtr& object);
   void wait_for_memory(std::move_only_function<bool()> retry);
   bool resume_waiting();
   void answer_later(std::move_only_function<void()> answer);
@@ -242,6 +244,8 @@ class StoreImpl final : public Store {
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);
+  struct HeldLoads;
+  void load_ahead(const PlannedLoad& load, HeldLoads& held);
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);

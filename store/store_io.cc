@@ -108,6 +108,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       std::lock_guard lock(object->mutex);
       size = object->size_bytes;
     }
+    note_used(id);
     prefetcher_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
   }
   return handle.release();

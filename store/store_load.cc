@@ -50,11 +50,26 @@ void StoreImpl::note_clean(const ObjectPtr& object) {
   lru_where_.emplace(object->id, lru_.begin());
 }
 
+void StoreImpl::note_used(ObjectId id) {
+  std::lock_guard lock(lru_mutex_);
+  if (auto found = lru_where_.find(id); found != lru_where_.end()) lru_.splice(lru_.begin(), lru_, found->second);
+}
+
+// Expected by a run, or open: then it is being read, or about to be.
+bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
+  {
+    std::lock_guard lock(object->mutex);
+    if (object->handles > 0) return true;
+  }
+  return prefetcher_->about_to_be_used(object->id);
+}
+
 uint64_t StoreImpl::evict_clean(uint64_t bytes) {
   uint64_t freed = 0;
   int spared = 0;
+  const Object* first_spared = nullptr;
   std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
-  constexpr int kMaxSpared = 256;  // then what is expected goes, too: a demand read must not fail
+  constexpr int kMaxSpared = 256;  // then what is wanted soon goes, too: a demand read must not fail
   while (freed < bytes) {
     ObjectPtr object;
     {
@@ -64,8 +79,15 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
       lru_.pop_back();
       lru_where_.erase(object->id);
     }
-    if (spared < kMaxSpared && bytes != UINT64_MAX && prefetcher_->about_to_be_used(object->id)) {
-      ++spared;
+    if (object.get() == first_spared) {  // it was the turn of all
+      if (freed > 0) {
+        note_clean(object);
+        break;
+      }
+      spared = kMaxSpared;
+    }
+    if (spared < kMaxSpared && bytes != UINT64_MAX && is_wanted_soon(object)) {
+      if (spared++ == 0) first_spared = object.get();
       note_clean(object);
       continue;
     }

@@ -229,15 +229,16 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
-      prefetcher_->probed(caller.thread_id, parent, name, found ? found->child : ObjectId{},
-                          found && found->type_bits == S_IFDIR, clock_.monotonic_ns());
+      const ObjectId child = found ? found->child : ObjectId{};
+      Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
+      prefetcher_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
+                          stat ? stat->size_bytes : 0, clock_.monotonic_ns());
       if (!found) {
         counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
-        return fail(Code::kNotFound, entry_text(parent, name));
+        return stat;
       }
       counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      KVC_ASSIGN(Stat stat, stat_locked(found->child));
-      stat.brief = is_one_of_several(found->child);
+      if (stat) stat->brief = is_one_of_several(child);
       return stat;
     }
   }
@@ -423,7 +424,8 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     }
     content_changed(object);
   }
-  object->origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  Prefetcher::Origin origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  object->origin = origin;
   {
     const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
     std::lock_guard lock(object->mutex);
@@ -439,6 +441,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     std::unique_lock lock(names_mutex_);
     looked_again(caller.thread_id);  // its repeated open became this
   }
+  if (origin.announced) prefetcher_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
@@ -523,7 +526,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
 
 // --- link ---
 
-void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Completion<Stat> done) {
+void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   ObjectPtr object;
   auto add = [&]() -> Status {
@@ -541,6 +544,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, Comple
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;
+    prefetcher_->published(caller.thread_id, parent, name, id, object->origin);
     change_links(object, +1);
     touch_directory(parent);
     return {};

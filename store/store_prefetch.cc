@@ -16,8 +16,11 @@ namespace kvcachefs {
 namespace {
 constexpr size_t kMaxLoadsAtOnce = 256;
 // Handed to the volume together, as neighbours that become large reads. Not more: what waits here waits for the memory of
-// all, and a page that was never used costs milliseconds to get on some machines.
-constexpr uint64_t kSubmitBytes = 4 * kMiB;
+// all, and a page that was never used costs milliseconds to get on some machines. Of one chain as much as becomes one read;
+// less where its reader is right behind it. Where chains come mixed each of them has less of it.
+constexpr uint64_t kFirstBytes = 256 * kKiB;
+constexpr uint64_t kOneReadBytes = kMiB;
+constexpr uint64_t kMixedBytes = 4 * kMiB;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
 
 // What this thread holds back between hold_read_ahead() and resume_read_ahead().
@@ -46,13 +49,42 @@ void StoreImpl::resume_read_ahead() {
   if (std::exchange(held_kick, {}).due) kick_prefetch();
 }
 
+// Reads that wait for their neighbours.
+struct StoreImpl::HeldLoads {
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  uint64_t bytes = 0;
+  uint32_t run = 0;     // of the first
+  bool mixed = false;   // there are others'
+  bool urgent = false;  // a reader is right behind the first
+
+  void note(const PlannedLoad& load) {
+    if (jobs.empty()) *this = {.jobs = {}, .run = load.run, .urgent = load.priority == 0};
+    mixed |= load.run != run;
+  }
+  uint64_t enough() const { return mixed ? kMixedBytes : urgent ? kFirstBytes : kOneReadBytes; }
+};
+
+void StoreImpl::load_ahead(const PlannedLoad& load, HeldLoads& held) {
+  held.note(load);
+  const size_t before = held.jobs.size();
+  const uint64_t bytes = prefetch_body(load.id, held.jobs);
+  held.bytes += bytes;
+  if (held.bytes > held.enough() && before > 0) {  // cut where the read would be cut: what does not fit begins the next
+    std::vector<std::shared_ptr<LoadJob>> next(std::make_move_iterator(held.jobs.begin() + static_cast<ptrdiff_t>(before)),
+                                               std::make_move_iterator(held.jobs.end()));
+    held.jobs.resize(before);
+    submit_loads(std::move(held.jobs));
+    held = {.jobs = std::move(next), .bytes = bytes, .run = load.run};
+  }
+  if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
+}
+
 bool StoreImpl::prefetch_step() {
   {
     std::lock_guard lock(prefetch_mutex_);
     prefetch_kicked_ = false;
   }
-  std::vector<std::shared_ptr<LoadJob>> jobs;
-  uint64_t waiting_bytes = 0;
+  HeldLoads loads_held;
   // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
   bool any = false;
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
@@ -63,18 +95,13 @@ bool StoreImpl::prefetch_step() {
     const uint64_t held = dirty + files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
     const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, held));
     for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
-    for (const PlannedLoad& load : plan.loads) {
-      waiting_bytes += prefetch_body(load.id, jobs);
-      if (waiting_bytes < kSubmitBytes) continue;
-      submit_loads(std::exchange(jobs, {}));
-      waiting_bytes = 0;
-    }
+    for (const PlannedLoad& load : plan.loads) load_ahead(load, loads_held);
     any |= !plan.loads.empty() || !plan.cancels.empty();
     if (plan.loads.empty()) break;
     planned += plan.loads.size();
-    if (jobs.empty()) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
+    if (loads_held.jobs.empty()) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
   }
-  submit_loads(std::move(jobs));
+  submit_loads(std::move(loads_held.jobs));
   return any;
 }
 
@@ -91,9 +118,9 @@ bool StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
 }
 
 void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
-  constexpr size_t kMostWaiting = 64;  // what readers have overtaken by then is not worth the wait
+  constexpr size_t kMostWaiting = 64;
   std::lock_guard lock(kernel_ahead_mutex_);
-  if (kernel_ahead_.size() >= kMostWaiting) kernel_ahead_.pop_front();
+  if (kernel_ahead_.size() >= kMostWaiting) return;  // it is the one needed last
   kernel_ahead_.emplace_back(std::move(file), size_bytes);
   kernel_ahead_ready_.notify_one();
 }
@@ -117,7 +144,7 @@ void StoreImpl::kernel_ahead_loop() {
 uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs) {
   auto got = get(id);
   if (!got) {
-    prefetcher_->skipped(id, SkipReason::kGone);
+    prefetcher_->skipped(id, got.error().code == Code::kNotFound ? SkipReason::kGone : SkipReason::kFailed);
     return 0;
   }
   const ObjectPtr object = *got;
@@ -139,7 +166,7 @@ uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJ
     return 0;
   }
   if (missing == 0) {
-    prefetcher_->skipped(id, units == 0 ? SkipReason::kGone : SkipReason::kResident);
+    prefetcher_->skipped(id, units == 0 ? SkipReason::kFailed : SkipReason::kResident);
     forget_when_idle(object);
     return 0;
   }

@@ -42,7 +42,7 @@ Stat find(TestStore& store, const std::string& name, ObjectId directory = kRootI
 }
 
 Status link(TestStore& store, const std::string& from, const std::string& to) {
-  auto linked = await<Stat>(store, [&](auto done) { store->link(find(store, from).id, kRootId, to, std::move(done)); });
+  auto linked = await<Stat>(store, [&](auto done) { store->link(find(store, from).id, kRootId, to, {}, std::move(done)); });
   return linked ? Status() : std::unexpected(linked.error());
 }
 
@@ -158,7 +158,7 @@ TEST(StoreSettling, ADrainCoversMoreNamesThanABatchTakes) {
   const ObjectId file = find(store, "0").id;
   for (size_t i = 1; i < kNames; ++i) {
     bool linked = false;
-    store->link(file, kRootId, std::to_string(i) + std::string(50, '.'), [&](Result<Stat> stat) { linked = stat.has_value(); });
+    store->link(file, kRootId, std::to_string(i) + std::string(50, '.'), {}, [&](Result<Stat> stat) { linked = stat.has_value(); });
     ASSERT_TRUE(linked) << i;
   }
   ASSERT_TRUE(drain(store));

@@ -120,6 +120,100 @@ TEST(Store, ABodyLargerThanMemoryIsSpilled) {
   EXPECT_EQ(store.read_file("big"), all);
 }
 
+// Bodies of which two thirds fit into memory, none of them in it. Not smaller: memory pressure gives 64 MiB back at once.
+class ManyBodies : public ::testing::Test {
+ protected:
+  static StoreOptions options() {
+    StoreOptions options;
+    options.memory_bytes = 128 * kMiB;
+    options.prefetch = false;
+    return options;
+  }
+  void SetUp() override {
+    for (int i = 0; i < kBodies; ++i) ASSERT_TRUE(store.write_file(name(i), body));
+    store.remount();
+  }
+  static std::string name(int i) { return "c" + std::to_string(i); }
+  void read(int i) {
+    Handle* handle = store.open(name(i), {}, 0);  // by the thread that looked it up
+    ASSERT_NE(handle, nullptr);
+    bool whole = false;
+    store->read(handle, 0, body.size(), [&](Result<ReadReply> reply) { whole = reply && reply->bytes == body.size(); });
+    for (int step = 0; step < 1'000'000 && !whole; ++step) store->pump();
+    EXPECT_TRUE(whole);
+    store.close(handle);
+  }
+  uint64_t from_volume() { return store->status().read_bytes_from_volume; }
+
+  static constexpr int kBodies = 48;
+  const std::string body = TestStore::payload(1, 4 * kMiB);
+  TestStore store{options()};
+};
+
+TEST_F(ManyBodies, WhatIsOpenedAgainAndAgainStaysInMemory) {
+  read(0);
+  for (int i = 1; i < kBodies; ++i) {
+    read(i);
+    const uint64_t before = from_volume();
+    read(0);
+    ASSERT_EQ(from_volume(), before) << "after " << i << " others";
+  }
+}
+
+TEST_F(ManyBodies, WhatIsOpenStaysInMemory) {
+  read(0);
+  Handle* handle = store.open(name(0), {}, 0);
+  ASSERT_NE(handle, nullptr);
+  for (int i = 1; i < kBodies; ++i) read(i);
+  const uint64_t before = from_volume();
+  read(0);
+  EXPECT_EQ(from_volume(), before);
+  store.close(handle);
+}
+
+TEST_F(ManyBodies, WhatIsOpenGoesWhenNothingElseIsLeft) {
+  std::vector<Handle*> handles;
+  for (int i = 0; i < kBodies; ++i) {
+    handles.push_back(store.open(name(i), {}, 0));
+    read(i);
+  }
+  for (Handle* handle : handles) store.close(handle);
+}
+
+// Names that a client asked for before it wrote them, in another order: by create in place, and by link.
+class AnnouncedNames : public ::testing::TestWithParam<bool> {
+ protected:
+  static std::string name(int i) { return "00112233445566778899aabbccddee" + std::to_string(10 + i) + ".bin"; }
+  void write(int i) {
+    const std::string temporary = std::to_string(i) + ".tmp";
+    writers.push_back(store.create(GetParam() ? temporary : name(i), 2));
+    ids[i] = store->object_of(writers.back());
+    if (!GetParam()) return;
+    EXPECT_FALSE(store->lookup(kRootId, name(i), {.thread_id = 2}));  // the kernel's own
+    bool linked = false;
+    store->link(ids[i], kRootId, name(i), {.thread_id = 2}, [&](Result<Stat> stat) { linked = stat.has_value(); });
+    ASSERT_TRUE(linked);
+    ASSERT_TRUE(store.unlink(temporary));
+  }
+  std::string predecessor(int i) {
+    for (const auto& [key, value] : *store->describe(ids[i]))
+      if (key == "predecessor") return value;
+    return {};
+  }
+  std::vector<Handle*> writers;  // open until all have their names: nothing is laid out before
+  ObjectId ids[6];  // not looked up: that would teach the order, too
+  TestStore store;
+};
+INSTANTIATE_TEST_SUITE_P(LinkedOrInPlace, AnnouncedNames, ::testing::Bool());
+
+TEST_P(AnnouncedNames, AreLinkedAsTheyWereAnnounced) {
+  for (int i = 0; i < 6; ++i) EXPECT_FALSE(store->lookup(kRootId, name(i), {.thread_id = 1}));
+  for (int i : {3, 5, 0, 4, 2, 1}) write(i);
+  for (Handle* writer : writers) store.close(writer);
+  store.drain();
+  for (int i = 1; i < 6; ++i) EXPECT_EQ(predecessor(i), std::to_string(ids[i - 1].value)) << i;
+}
+
 TEST(Store, CapacityIsRefusedEarlyAndTheRenameFails) {
   StoreOptions options;
   options.capacity_bytes = 16 * kMiB;

@@ -8,24 +8,31 @@ Announcements::Announcements(size_t max_names, int64_t lifetime_ns)
     : max_names_(std::max<size_t>(max_names, 2)), lifetime_ns_(lifetime_ns) {}
 
 Announcements::Name& Announcements::entry(ChainKey key, int64_t now) {
-  if (auto found = names_.find(key); found != names_.end()) return found->second;
-  // Room first: the front may be this very name, retracted before and left in the queue.
-  while (order_.size() >= max_names_) {
-    names_.erase(order_.front());
-    order_.pop_front();
-  }
-  order_.push_back(key);
+  auto found = names_.find(key);
+  return found != names_.end() ? found->second : renewed(key, now);
+}
+
+// At the back of the queue, wherever it was.
+Announcements::Name& Announcements::renewed(ChainKey key, int64_t now) {
   Name& name = names_[key];
   name.noted_at = now;
+  name.slot = ++last_slot_;
+  order_.push_back({key, name.slot});
+  while (order_.size() > max_names_) {
+    const Slot oldest = order_.front();
+    order_.pop_front();
+    auto found = names_.find(oldest.key);
+    if (found != names_.end() && found->second.slot == oldest.number) names_.erase(found);
+  }
   return name;
 }
 
 bool Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now) {
   if (!key.valid() || previous == key) return false;
-  const bool known = names_.contains(key);
-  Name& name = entry(key, now);
-  if (known && !name.id.valid() && now - name.noted_at <= lifetime_ns_) return false;
-  name.noted_at = now;
+  auto found = names_.find(key);
+  const bool known = found != names_.end() && !found->second.id.valid();
+  if (known && now - found->second.noted_at <= lifetime_ns_) return false;
+  Name& name = renewed(key, now);
   name.id = id;
   name.previous = previous;
   if (!previous.valid()) return true;
@@ -44,7 +51,7 @@ void Announcements::retract(ChainKey key) {
     found->second.previous = {};  // it leads a list: only its own place is taken back
   } else {
     names_.erase(found);
-    if (!order_.empty() && order_.back() == key) order_.pop_back();  // as a rule; else it is forgotten in its turn
+    if (!order_.empty() && order_.back().number == name.slot) order_.pop_back();  // as a rule; else it goes in its turn
   }
   if (auto before = name.previous.valid() ? names_.find(name.previous) : names_.end();
       before != names_.end() && before->second.next == key) {

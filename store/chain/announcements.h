@@ -41,13 +41,20 @@ class Announcements {
     ChainKey next;
     ObjectId id;
     int64_t noted_at = 0;
+    uint64_t slot = 0;  // its number in the queue; another slot of the name is left over
+  };
+  struct Slot {
+    ChainKey key;
+    uint64_t number = 0;
   };
   Name& entry(ChainKey key, int64_t now);
+  Name& renewed(ChainKey key, int64_t now);
 
   size_t max_names_;
   int64_t lifetime_ns_;
   std::unordered_map<ChainKey, Name> names_;
-  std::deque<ChainKey> order_;  // as they came, for forgetting
+  std::deque<Slot> order_;  // as they came, for forgetting
+  uint64_t last_slot_ = 0;
 };
 
 }  // namespace kvcachefs

@@ -150,7 +150,7 @@ class Simulation {
         ++report_.events;
         timed([&] {
           chains_.on_probe(kProbeThread, kStem, key_of(block),
-                           published_.contains(block) ? object_of(block) : ObjectId{}, now_);
+                           published_.contains(block) ? object_of(block) : ObjectId{}, config_.chunk_bytes, now_);
         });
       });
       when += config_.probe_ns;

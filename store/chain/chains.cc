@@ -8,8 +8,8 @@ Chains::Chains(ChainsOptions options, SuccessorTable::Loader loader)
       successors_(options.successor_memory_bytes, std::move(loader)),
       planner_(options.planner, streams_, successors_, announcements_, accounting_) {}
 
-void Chains::on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, int64_t now) {
-  planner_.on_probe(streams_.of(thread_id, name.stem), key, id, now);
+void Chains::on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now) {
+  planner_.on_probe(streams_.of(thread_id, name.stem), key, id, size_bytes, now);
 }
 
 void Chains::on_open(uint64_t thread_id, NameStem name, uint64_t handle, ObjectId id, uint64_t size_bytes,

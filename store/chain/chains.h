@@ -33,7 +33,8 @@ class Chains {
   Chains(ChainsOptions options, SuccessorTable::Loader loader);
 
   // `thread_id` is the caller's thread; `name` the stem of the name it uses (file_stem). Absent names: invalid id.
-  void on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, int64_t now);
+  // `size_bytes` of the object, 0 if not known.
+  void on_probe(uint64_t thread_id, NameStem name, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now);
 
   // `handle` = 0: a way of opening that has no handle. Later reads through the handle count for this stream.
   void on_open(uint64_t thread_id, NameStem name, uint64_t handle, ObjectId id, uint64_t size_bytes, int64_t now);
@@ -46,6 +47,8 @@ class Chains {
   uint64_t on_create(uint64_t thread_id, NameStem name, int64_t now);
   // `key` names `id` from now on.
   void on_publish(ChainKey key, NameStem name, ObjectId id);
+  // Others asked for the name before: it has a place, which on_publish() tells of.
+  bool announced(ChainKey key) const { return announcements_.announced(key); }
   // The order of one flush, learned as write order.
   std::vector<ObjectId> lay_out(std::span<const LayoutItem> items);
 

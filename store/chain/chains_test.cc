@@ -51,7 +51,8 @@ class Mount {
 
   void probe(uint64_t thread, uint64_t n, bool present, uint64_t rank = 0) {
     now += 20'000;
-    chains.on_probe(thread, stem(n, rank), key(n, rank), present ? id(n, rank) : ObjectId{}, now);
+    chains.on_probe(thread, stem(n, rank), key(n, rank), present ? id(n, rank) : ObjectId{},
+                    present ? probed_bytes : 0, now);
     pump();
   }
   // Opens and reads the whole chunk; true if it was in RAM.
@@ -118,6 +119,7 @@ class Mount {
   Chains chains;
   int64_t now = 1'000 * kMillisecond;
   uint64_t chunk_bytes = kChunk;
+  uint64_t probed_bytes = 0;  // what a probe tells of the size
   uint64_t arrivals = 0;
   uint64_t handles = 0;
   uint64_t free_bytes = uint64_t{1} << 30;
@@ -192,7 +194,7 @@ TEST(Chains, AWriterThatIsHeldUpStillWritesOneChain) {
     mount.now += n % 7 == 3 ? 40 * kMillisecond : kMillisecond;
     const ChainKey temporary_key = chain_key(kDirectory, temporary(n));
     const NameStem temporary_stem = file_stem(kRootStem, temporary(n));
-    mount.chains.on_probe(5, temporary_stem, temporary_key, ObjectId{}, mount.now);
+    mount.chains.on_probe(5, temporary_stem, temporary_key, ObjectId{}, 0, mount.now);
     mount.chains.on_made(5, temporary_stem, temporary_key);
     const uint64_t sequence = mount.chains.on_create(5, temporary_stem, mount.now);
     mount.probe(5, n, false);
@@ -220,6 +222,7 @@ TEST(Chains, AListThatWasAnnouncedStaysSoWhenItsWritesLookItUpAgain) {
 
 constexpr uint64_t kSmall = 64 << 10;
 void read_small_chunks(Mount& mount) {
+  mount.chunk_bytes = kSmall;
   for (uint64_t n = 1000; n < 1100; ++n)
     mount.chains.on_open(9, Mount::stem(n), 0, Mount::id(n), kSmall, mount.now += 3'000 * kMillisecond);
   mount.pump();
@@ -271,6 +274,80 @@ TEST(Chains, TheRestOfAProbedListIsReadAheadAtItsFirstAbsentName) {
   EXPECT_EQ(mount.planned.size(), 0u);
   mount.probe(1, 2, false);
   EXPECT_EQ(mount.planned.size(), 2u);
+}
+
+// The window counts bytes: what a probe tells of the size goes before what was seen of other names.
+TEST(Chains, AProbedListCountsWithTheSizesThatTheProbesSaw) {
+  constexpr uint64_t kWindow = 8 << 20;
+  const auto planned = [](uint64_t seen_bytes, uint64_t probed_bytes) {
+    Mount mount;
+    mount.instant = false;
+    mount.probed_bytes = probed_bytes;
+    for (uint64_t n = 1000; n < 1100; ++n)
+      mount.chains.on_open(9, file_stem(kRootStem, "1234567890abcdef.meta"), 0, Mount::id(n), seen_bytes,
+                           mount.now += 3'000 * kMillisecond);
+    mount.pump();
+    mount.planned.clear();
+    for (uint64_t n = 0; n < 400; ++n) mount.probe(1, n, true);
+    mount.probe(1, 400, false);
+    return mount.planned.size() * probed_bytes;
+  };
+  EXPECT_EQ(planned(kChunk, kSmall), kWindow);
+  EXPECT_LE(planned(4 << 10, uint64_t{9} << 20), uint64_t{18} << 20);  // two chunks at least
+}
+
+TEST(Chains, EachObjectOfAProbedListCountsWithItsOwnSize) {
+  Mount mount;
+  mount.instant = false;
+  for (uint64_t n = 0; n < 400; ++n) {
+    mount.probed_bytes = n == 8 ? 7 * kChunk : kSmall;
+    mount.probe(1, n, true);
+  }
+  mount.probe(1, 400, false);
+  EXPECT_EQ(mount.planned.size(), 9 + (kChunk - 8 * kSmall) / kSmall);
+}
+
+// What is expected through a chain alone has the size of its own kind, not that of what others read meanwhile.
+TEST(Chains, SizesAreLearnedForEachKindOfName) {
+  Mount mount;
+  mount.chunk_bytes = kSmall;
+  mount.write_chain(0, 400);
+  mount.write_chain(0, 400, 1);
+  for (uint64_t n = 0; n < 20; ++n) mount.read(1, n);
+  for (uint64_t n = 1000; n < 1100; ++n)
+    mount.chains.on_open(9, file_stem(kRootStem, "1234567890abcdef.big"), 0, Mount::id(n), uint64_t{64} << 20,
+                         mount.now += 3'000 * kMillisecond);
+  mount.drop_ram();
+  mount.pump();
+  mount.planned.clear();
+  mount.instant = false;
+  mount.read(1, 200);
+  const auto siblings = std::count_if(mount.planned.begin(), mount.planned.end(),
+                                      [](const PlannedLoad& load) { return load.reason == LoadReason::kSibling; });
+  EXPECT_GE(siblings, 16);  // two, if each counted 64 MiB
+}
+
+TEST(Chains, WhatWasLoadedCountsWithItsTrueSize) {
+  Mount mount;
+  mount.instant = false;
+  mount.write_chain(0, 400);
+  for (uint64_t n = 0; n < 100; ++n) mount.probe(1, n, true);
+  mount.probe(1, 400, false);
+  const size_t first = mount.planned.size();
+  mount.chunk_bytes = kSmall;  // it was taken for 1 MiB
+  mount.finish_loads();
+  mount.pump();
+  EXPECT_GT(mount.planned.size(), first);
+}
+
+TEST(Chains, WhatIsLargerThanAllThatMayBeReadAheadHoldsNothingUp) {
+  Mount mount;
+  mount.probed_bytes = uint64_t{1} << 40;
+  mount.probe(1, 0, true);
+  mount.probed_bytes = kChunk;
+  for (uint64_t n = 1; n < 10; ++n) mount.probe(1, n, true);
+  mount.probe(1, 10, false);
+  EXPECT_TRUE(mount.planned_ids().contains(Mount::id(0).value));
 }
 
 TEST(Chains, AProbedListEndsWhereTheProbesEnd) {
@@ -573,6 +650,67 @@ TEST(Chains, TheCapAndTheFreeMemoryHold) {
   mount.read(7, 50);
   mount.read(7, 51);
   EXPECT_TRUE(mount.planned.empty());
+}
+
+// A plan takes a few loads only: those that a reader waits for.
+TEST(Chains, RunsWithReadersGoBeforeGuesses) {
+  ChainsOptions options;
+  options.planner.max_loads_per_plan = 8;
+  Mount mount(options);
+  mount.instant = false;
+  mount.write_chain(5000, 5100);
+  mount.free_bytes = 0;
+  mount.read(50, 5000);
+  for (uint64_t list = 0; list < 12; ++list)
+    for (uint64_t n = 0; n < 4; ++n) mount.probe(100 + list, 100 * list + n, n < 3);
+  EXPECT_TRUE(mount.planned.empty());
+  const Plan plan = mount.chains.plan(mount.now, uint64_t{1} << 30);
+  ASSERT_EQ(plan.loads.size(), 8u);
+  for (const PlannedLoad& load : plan.loads) EXPECT_GT(load.id, Mount::id(5000)) << "nobody reads it yet";
+  const Plan more = mount.chains.plan(mount.now, uint64_t{1} << 30);
+  ASSERT_EQ(more.loads.size(), 8u);
+  for (const PlannedLoad& load : more.loads) EXPECT_LT(load.id, Mount::id(5000)) << "all for the reader is under way";
+}
+
+TEST(Chains, NoReaderStarvesBehindOthers) {
+  ChainsOptions options;
+  options.planner.max_loads_per_plan = 8;
+  Mount mount(options);
+  mount.instant = false;
+  for (uint64_t chain = 0; chain < 12; ++chain) mount.write_chain(1000 * chain, 1000 * chain + 40);
+  mount.free_bytes = 0;
+  for (uint64_t chain = 0; chain < 12; ++chain) mount.read(50 + chain, 1000 * chain);
+  std::set<uint64_t> served;
+  for (int i = 0; i < 2; ++i)
+    for (const PlannedLoad& load : mount.chains.plan(mount.now, uint64_t{1} << 30).loads) served.insert(load.id.value / 1000);
+  EXPECT_EQ(served.size(), 12u);
+}
+
+TEST(Chains, AListKnownInFullIsReadAheadFurtherOnceReadersCameForSuch) {
+  Mount mount;
+  const auto planned = [&](uint64_t first) {
+    mount.planned.clear();
+    for (uint64_t n = 0; n < 65; ++n) mount.probe(1, first + n, n < 64);
+    return mount.planned.size();
+  };
+  EXPECT_EQ(planned(0), 8u);
+  for (uint64_t n = 0; n < 64; ++n) mount.read(1, n);
+  mount.wait(60'000 * kMillisecond);
+  EXPECT_EQ(planned(1000), 32u);
+  for (uint64_t n = 0; n < 64; ++n) mount.read(1, 1000 + n);
+  EXPECT_EQ(mount.chains.totals().used_bytes, 128 * kChunk);
+}
+
+TEST(Chains, WhatIsExpectedIsNotForgottenForWhatOthersOpen) {
+  ChainsOptions options;
+  options.planner.max_notes = 40;
+  Mount mount(options);
+  mount.write_chain(0, 33);
+  mount.read(7, 0);
+  for (uint64_t n = 0; n < 100; ++n) mount.read(100 + n, 1000 + 10 * n);
+  size_t expected = 0;
+  for (uint64_t n = 1; n < 33; ++n) expected += mount.chains.about_to_be_used(Mount::id(n));
+  EXPECT_EQ(expected, 32u);
 }
 
 TEST(Chains, LateBytesAreCounted) {

@@ -58,6 +58,32 @@ TEST(Announcements, ANameThatWasTakenBackAndComesAgainIsNotForgottenAtOnce) {
   EXPECT_FALSE(note(1)) << "it is known, and young";
 }
 
+TEST(Announcements, WhatIsLeftOfANameThatWasTakenBackDoesNotEndItWhenItComesAgain) {
+  Announcements names(4);
+  const auto note = [&](uint64_t n) { return names.note(ChainKey{}, ObjectId{}, key(n), ObjectId{}, 0); };
+  note(1);
+  note(2);
+  names.retract(key(1));
+  note(1);
+  note(3);
+  note(4);  // the place that 1 had first is given up
+  EXPECT_TRUE(names.announced(key(1)));
+  note(5);
+  EXPECT_FALSE(names.announced(key(2)));
+  EXPECT_TRUE(names.announced(key(1)));
+  note(6);
+  EXPECT_FALSE(names.announced(key(1))) << "its turn has come";
+}
+
+TEST(Announcements, ANameThatIsAnnouncedAnewIsForgottenLater) {
+  Announcements names(3, 1000);
+  for (uint64_t n : {1, 2, 3}) names.note(ChainKey{}, ObjectId{}, key(n), ObjectId{}, 0);
+  EXPECT_TRUE(names.note(ChainKey{}, ObjectId{}, key(1), ObjectId{}, 5000));
+  names.note(ChainKey{}, ObjectId{}, key(4), ObjectId{}, 5000);
+  EXPECT_TRUE(names.announced(key(1)));
+  EXPECT_FALSE(names.announced(key(2)));
+}
+
 TEST(Announcements, TheFirstAnnouncementHoldsForItsLifetime) {
   Announcements names(100, 1000);
   announce(names, {1, 2, 3});

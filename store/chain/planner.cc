@@ -16,6 +16,7 @@ constexpr int64_t kReadMaxPauseNs = 2'000'000'000;
 // Probes that come so much later than the one before are not waited for.
 constexpr int64_t kProbeQuietNs = 2'000'000;
 constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
+constexpr uint64_t kListedWindowBytes = uint64_t{32} << 20;
 // When a run counts as stopped. An announced run waits for the engine's scheduler; one whose threads all read
 // elsewhere only for the next thread of a pool to come.
 constexpr int64_t kStoppedMinNs = 500'000'000;
@@ -31,6 +32,7 @@ constexpr int kMostWidened = 3;
 constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
 constexpr int64_t kNarrowAfterNs = 10'000'000'000;
 
+constexpr size_t kMostNotesKept = 8;  // in one call
 constexpr size_t kMinExpected = 32;  // enough to recognise the other threads of a pool of readers
 constexpr size_t kMaxExpected = 16384;
 constexpr size_t kMaxSiblings = 8;
@@ -74,12 +76,25 @@ PrefetchPlanner::Note& PrefetchPlanner::note(ObjectId id) {
   auto [found, inserted] = notes_.try_emplace(id);
   if (inserted) {
     note_order_.push_back(id);
-    while (note_order_.size() > std::max<size_t>(options_.max_notes, 2)) {
-      notes_.erase(note_order_.front());
-      note_order_.pop_front();
-    }
+    forget_notes();
   }
   return notes_.find(id)->second;
+}
+
+// What a run expects is kept for another round: a few in each call, and not more than as much again.
+void PrefetchPlanner::forget_notes() {
+  const size_t most = std::max(options_.max_notes, 2 * kMostNotesKept);
+  for (size_t kept = 0; note_order_.size() > most && kept < kMostNotesKept;) {
+    const ObjectId oldest = note_order_.front();
+    note_order_.pop_front();
+    auto found = notes_.find(oldest);
+    if (found->second.claims > 0 && note_order_.size() < 2 * most) {
+      ++kept;
+      note_order_.push_back(oldest);
+    } else {
+      notes_.erase(found);
+    }
+  }
 }
 
 const PrefetchPlanner::Note* PrefetchPlanner::find_note(ObjectId id) const {
@@ -231,7 +246,7 @@ bool PrefetchPlanner::about_to_be_used(ObjectId id) const {
 
 // ---- Probes ---------------------------------------------------------------------------------------------------------
 
-void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now) {
+void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now) {
   if (!streams_.live(stream)) return;
   StreamState& s = state(stream);
   if (s.last_probe == key && s.last_probe_id == id) return;  // the same name asked for twice: stat after access
@@ -244,7 +259,7 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
   }
   s.last_probe_announced = note_probe_order(s, continues, key, id, now);
   if (id.valid()) {
-    if (++s.present_in_a_row >= 2) extend_probe_run(s, streams_.stem(stream), id, now);
+    if (++s.present_in_a_row >= 2) extend_probe_run(s, streams_.stem(stream), id, size_bytes, now);
   } else {
     if (ReadRun* run = live(s.probe_run)) {
       run->ends_here = run->listed = true;
@@ -255,6 +270,7 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, int64
   }
   s.last_probe = key;
   s.last_probe_id = id;
+  s.last_probe_bytes = size_bytes;
 }
 
 // True if it announced a name for the first time.
@@ -279,7 +295,8 @@ void PrefetchPlanner::on_made(StreamId stream, ChainKey key) {
   s.present_in_a_row = 0;
 }
 
-void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId id, int64_t now) {
+void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId id, uint64_t size_bytes, int64_t now) {
+  note_size(stem, size_bytes);
   ReadRun* run = live(s.probe_run);
   if (run == nullptr) {
     const Note* known = find_note(s.last_probe_id);
@@ -293,10 +310,10 @@ void PrefetchPlanner::extend_probe_run(StreamState& s, uint64_t stem, ObjectId i
       attention_ = true;      // for plan() to set its deadline
     }
     s.probe_run = ref_of(*run);
-    expect(*run, s.last_probe_id);
+    book(*run, s.last_probe_id, s.last_probe_bytes);
   }
   const Note* known = find_note(id);
-  if (known == nullptr || !(known->read_by == s.probe_run)) expect(*run, id);
+  if (known == nullptr || !(known->read_by == s.probe_run)) book(*run, id, size_bytes);
   run->last_activity = std::max(run->last_activity, now);
   attention_ = attention_ || needs_loads(*run, now);
 }
@@ -445,6 +462,7 @@ void PrefetchPlanner::mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, 
   if (size_bytes > 0) {
     run.chunk_bytes = run.chunk_bytes == 0 ? size_bytes : (3 * run.chunk_bytes + size_bytes) / 4;
     typical_chunk_bytes_ = (7 * typical_chunk_bytes_ + size_bytes) / 8;
+    note_size(run.stem, size_bytes);
   }
   if (run.last_arrival >= 0) {
     const int64_t gap = std::max<int64_t>(now - run.last_arrival, 0);
@@ -467,7 +485,12 @@ void PrefetchPlanner::on_close(StreamId stream, ObjectId id, int64_t now) { on_r
 
 void PrefetchPlanner::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now) {
   volume_.on_load(bytes, latency_ns, now);
-  accounting_.loaded(id, bytes);
+  if (!accounting_.loaded(id, bytes)) return;
+  const Note* n = find_note(id);
+  ReadRun* run = n == nullptr ? nullptr : live(n->expected_by);
+  if (run == nullptr) return;
+  run->set_bytes(id, bookable(bytes));
+  attention_ = attention_ || needs_loads(*run, now);
 }
 
 void PrefetchPlanner::on_skipped(ObjectId id, SkipReason reason) {
@@ -487,12 +510,38 @@ void PrefetchPlanner::on_deleted(ObjectId id) {
 }
 
 uint64_t PrefetchPlanner::chunk_estimate(const ReadRun& run) const {
-  return run.chunk_bytes != 0 ? run.chunk_bytes : typical_chunk_bytes_;
+  if (run.chunk_bytes != 0) return run.chunk_bytes;
+  auto found = stem_chunk_bytes_.find(run.stem);
+  return found == stem_chunk_bytes_.end() ? typical_chunk_bytes_ : found->second;
 }
 
-// At least two chunks, or a chunk larger than the window would never be read ahead.
+void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  if (stem_chunk_bytes_.size() >= kMaxTables && !stem_chunk_bytes_.contains(stem)) stem_chunk_bytes_.clear();
+  auto [found, inserted] = stem_chunk_bytes_.try_emplace(stem, size_bytes);
+  if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
+}
+
+// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever.
+uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
+  return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
+}
+
+// At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
+// full, of a kind that readers come for.
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
-  return std::min(std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run)), options_.ahead_max_bytes);
+  uint64_t wanted = std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run));
+  if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
+    const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
+    wanted = std::max(wanted, std::min({run.ahead_bytes(), kListedWindowBytes, share}));
+  }
+  return std::min(wanted, options_.ahead_max_bytes);
+}
+
+// Readers came for more of these runs than they left alone.
+bool PrefetchPlanner::proven(uint64_t stem, LoadReason reason) const {
+  auto found = trust_.find(stem);
+  return found != trust_.end() && found->second.by_reason[static_cast<size_t>(reason)] > kTrustStart;
 }
 
 // Readers of some stems leave chains early (prompts branch, and nobody announces how far one goes): the more of what
@@ -551,12 +600,19 @@ bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
   return run.planned_objects % request == 0 && run.ahead_count() - run.unplanned_distance() < request;
 }
 
-bool PrefetchPlanner::expect(ReadRun& run, ObjectId id) {
-  if (run.size() >= kMaxExpected || !run.append(id, chunk_estimate(run))) return false;
+// `size_bytes` is 0 for what is known only through its chain.
+bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  const uint64_t bytes = bookable(size_bytes > 0 ? size_bytes : chunk_estimate(run));
+  if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
   Note& n = note(id);
   n.expected_by = ref_of(run);
   ++n.claims;
   return true;
+}
+
+// Expected with the size that a probe saw, from now on if it was expected before.
+void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(size_bytes));
 }
 
 // Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.
@@ -598,12 +654,33 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
     if (bytes > free_bytes) return false;
     free_bytes -= bytes;
     accounting_.planned(id);
-    const uint32_t guess = run.arrivals == 0 && run.streams == 0 ? kGuessPriority : 0;
-    out.loads.push_back({id, static_cast<uint32_t>(run.unplanned_distance()) + guess, run.reason});
+    const uint32_t guess = run.has_reader() ? 0 : kGuessPriority;
+    out.loads.push_back({id, static_cast<uint32_t>(run.unplanned_distance()) + guess, run.reason, ref_of(run).slot});
   }
   room_bytes -= bytes;
   run.take_unplanned();
   return true;
+}
+
+// Runs that somebody reads, then guesses; turn by turn, so that no run takes all the room. The next plan goes on with those
+// whose turn did not come.
+void PrefetchPlanner::feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out) {
+  uint64_t room = room_bytes();
+  const auto is_full = [&] { return out.loads.size() >= options_.max_loads_per_plan; };
+  const auto guesses = std::stable_partition(hungry.begin(), hungry.end(), [](const ReadRun* run) { return run->has_reader(); });
+  std::vector<ReadRun*> kinds[] = {{hungry.begin(), guesses}, {guesses, hungry.end()}};
+  for (std::vector<ReadRun*>& runs : kinds) {
+    if (runs.empty() || is_full()) continue;
+    std::rotate(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(turn_ % runs.size()), runs.end());
+    while (!runs.empty() && !is_full()) {
+      std::erase_if(runs, [&](ReadRun* run) {
+        if (is_full()) return false;
+        ++turn_;
+        run->refilling = plan_one(*run, now, free_bytes, room, out);
+        return !run->refilling;
+      });
+    }
+  }
 }
 
 Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
@@ -622,15 +699,7 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
     else
       run.refilling = false;  // filled exactly: from now on when half empty, as ever
   }
-  uint64_t room = room_bytes();
-  // Turn by turn, so that no run takes all the room.
-  while (!hungry.empty() && out.loads.size() < options_.max_loads_per_plan) {
-    std::erase_if(hungry, [&](ReadRun* run) {
-      if (out.loads.size() >= options_.max_loads_per_plan) return true;
-      run->refilling = plan_one(*run, now, free_bytes, room, out);
-      return !run->refilling;
-    });
-  }
+  feed(hungry, now, free_bytes, out);
   for (uint32_t slot : live_slots_)
     if (waits_for_probes(runs_[slot], now)) due_at(runs_[slot].last_activity + kProbeQuietNs);
   std::stable_sort(out.loads.begin(), out.loads.end(),

@@ -41,6 +41,7 @@ struct PlannedLoad {
   ObjectId id;
   uint32_t priority = 0;  // lower is more urgent: objects between reader and this one, guesses behind certainties
   LoadReason reason = LoadReason::kSuccessor;
+  uint32_t run = 0;  // loads of one run are neighbours of one chain
 };
 struct Plan {
   std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
@@ -51,7 +52,7 @@ enum class SkipReason : uint8_t {
   kResident,   // in RAM already
   kGone,       // no such object any more: it is forgotten
   kNoRoom,     // RAM is full
-  kFailed,     // the volume failed: the demand read will tell the client
+  kFailed,     // it cannot be read ahead now (a fault of the volume, empty, too large); its place in the chain stays
   kCancelled,  // as asked
 };
 
@@ -61,8 +62,8 @@ class PrefetchPlanner {
   PrefetchPlanner(PlannerOptions options, const StreamTable& streams, SuccessorTable& successors,
                   Announcements& announcements, PrefetchAccounting& accounting);
 
-  // `id` is invalid if the name is absent.
-  void on_probe(StreamId stream, ChainKey key, ObjectId id, int64_t now);
+  // `id` is invalid if the name is absent. `size_bytes` of the object, 0 if not known.
+  void on_probe(StreamId stream, ChainKey key, ObjectId id, uint64_t size_bytes, int64_t now);
   // The stream creates `key`, or renames to it: a lookup of it just before was part of that and tells nothing.
   void on_made(StreamId stream, ChainKey key);
   // `size_bytes` of the object, 0 if not known.
@@ -107,6 +108,7 @@ class PrefetchPlanner {
     BurstClock probes;
     ChainKey last_probe;
     ObjectId last_probe_id;
+    uint64_t last_probe_bytes = 0;
     bool last_probe_announced = false;  // it was the first to announce that name
     uint32_t present_in_a_row = 0;
     RunRef probe_run;
@@ -125,6 +127,7 @@ class PrefetchPlanner {
 
   StreamState& state(StreamId stream);
   Note& note(ObjectId id);
+  void forget_notes();
   const Note* find_note(ObjectId id) const;
   ReadRun* live(RunRef ref);
   const ReadRun* live(RunRef ref) const;
@@ -142,7 +145,7 @@ class PrefetchPlanner {
   int64_t expiry(const ReadRun& run) const;
 
   bool note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
-  void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, int64_t now);
+  void extend_probe_run(StreamState& stream, uint64_t stem, ObjectId id, uint64_t size_bytes, int64_t now);
   ReadRun* run_expecting(const StreamState& stream, ObjectId id);
   void join(ReadRun& run, ObjectId id, ObjectId before, uint64_t size_bytes, int64_t now);
   bool is_retry(const ReadRun& run, const Note& note) const;
@@ -152,7 +155,10 @@ class PrefetchPlanner {
   void mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, int64_t now);
   ObjectId last_read_before(uint64_t stem, StreamId stream, ObjectId id, int64_t now);
 
-  bool expect(ReadRun& run, ObjectId id);
+  bool expect(ReadRun& run, ObjectId id, uint64_t size_bytes = 0);
+  void book(ReadRun& run, ObjectId id, uint64_t size_bytes);
+  void note_size(uint64_t stem, uint64_t size_bytes);
+  uint64_t bookable(uint64_t bytes) const;
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;
   uint64_t first_window(const ReadRun& run) const;
@@ -163,11 +169,13 @@ class PrefetchPlanner {
   bool waits_for_probes(const ReadRun& run, int64_t now) const;
   bool plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out);
   uint64_t room_bytes() const;
+  void feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out);
   Trust& trust(uint64_t stem);
   void judge(ReadRun& run);
   void judge_chain_end(ReadRun& run, bool reached);
   bool worth_reading(ReadRun& run, ObjectId next);
   bool trusted(uint64_t stem, LoadReason reason);
+  bool proven(uint64_t stem, LoadReason reason) const;
 
   PlannerOptions options_;
   const StreamTable& streams_;
@@ -186,11 +194,13 @@ class PrefetchPlanner {
   std::unordered_map<uint64_t, ReadOrder> read_orders_;  // by cohort
   std::unordered_map<uint64_t, Trust> trust_;            // by stem
   uint64_t gated_runs_ = 0;
+  uint64_t turn_ = 0;  // of the runs that want loads
   int widened_ = 0;  // times the windows of all runs were doubled
   int64_t widened_at_ = 0;
   std::vector<ObjectId> cancels_;
   std::vector<ObjectId> scratch_;
-  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;
+  std::unordered_map<uint64_t, uint64_t> stem_chunk_bytes_;  // mean size, by stem
+  uint64_t typical_chunk_bytes_ = uint64_t{1} << 20;         // of all stems
   bool attention_ = false;
   int64_t next_due_ = INT64_MAX;
 };

@@ -5,10 +5,20 @@
 namespace kvcachefs {
 
 bool ReadRun::append(ObjectId id, uint64_t bytes_estimate) {
-  if (!expected_.insert(id).second) return false;
+  if (!expected_.try_emplace(id, popped_ + items_.size()).second) return false;
   items_.push_back(Item{id, bytes_estimate, false});
+  ahead_bytes_ += bytes_estimate;
   tail = id;
   return true;
+}
+
+void ReadRun::set_bytes(ObjectId id, uint64_t bytes) {
+  auto found = expected_.find(id);
+  if (found == expected_.end()) return;
+  const size_t at = place_of(found->second);
+  if (at >= passed_) ahead_bytes_ += bytes - items_[at].bytes;
+  if (at >= passed_ && at < planned_) outstanding_bytes_ += bytes - items_[at].bytes;
+  items_[at].bytes = bytes;
 }
 
 void ReadRun::take_unplanned() {
@@ -20,6 +30,7 @@ void ReadRun::take_unplanned() {
 // The furthest reader is at items_[end - 1].
 void ReadRun::pass_to(size_t end) {
   for (; passed_ < end; ++passed_) {
+    ahead_bytes_ -= items_[passed_].bytes;
     if (passed_ < planned_) outstanding_bytes_ -= items_[passed_].bytes;
   }
   planned_ = std::max(planned_, passed_);
@@ -32,14 +43,16 @@ void ReadRun::pop_front(std::vector<ObjectId>* dropped) {
     if (dropped != nullptr) dropped->push_back(front.id);
   }
   items_.pop_front();
+  ++popped_;
   --passed_;
   --planned_;
 }
 
 void ReadRun::arrive(ObjectId id, std::vector<ObjectId>& dropped) {
-  if (expected_.erase(id) == 0) return;
-  size_t at = 0;
-  while (items_[at].id != id || items_[at].read) ++at;
+  auto found = expected_.find(id);
+  if (found == expected_.end()) return;
+  const size_t at = place_of(found->second);
+  expected_.erase(found);
   items_[at].read = true;
   ++arrivals;
   if (at >= passed_) pass_to(at + 1);
@@ -56,10 +69,11 @@ void ReadRun::drop_all(std::vector<ObjectId>& dropped) {
   for (const Item& item : items_) {
     if (!item.read) dropped.push_back(item.id);
   }
+  popped_ += items_.size();
   items_.clear();
   expected_.clear();
   passed_ = planned_ = 0;
-  outstanding_bytes_ = 0;
+  outstanding_bytes_ = ahead_bytes_ = 0;
 }
 
 }  // namespace kvcachefs

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <unordered_set>
+#include <unordered_map>
 #include <vector>
 
 #include "store/base/types.h"
@@ -27,6 +27,7 @@ class ReadRun {
 
   bool expects(ObjectId id) const { return expected_.contains(id); }
   bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is expected already
+  void set_bytes(ObjectId id, uint64_t bytes);  // of an expected object: its size became known
   // A reader came for an expected object. What was left too far behind is appended to `dropped`.
   void arrive(ObjectId id, std::vector<ObjectId>& dropped);
   // The next object to plan; invalid if all are.
@@ -39,6 +40,8 @@ class ReadRun {
   size_t unread_planned() const;  // planned and never arrived at
   size_t size() const { return items_.size(); }
   size_t ahead_count() const { return items_.size() - passed_; }
+  uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, and ahead of the furthest reader
+  bool has_reader() const { return arrivals > 0 || streams > 0; }
   uint64_t outstanding_bytes() const { return outstanding_bytes_; }  // planned and ahead of the furthest reader
 
   // What the planner keeps about the run.
@@ -69,14 +72,17 @@ class ReadRun {
     uint64_t bytes = 0;
     bool read = false;
   };
+  size_t place_of(uint64_t number) const { return static_cast<size_t>(number - popped_); }
   void pass_to(size_t end);
   void pop_front(std::vector<ObjectId>* dropped);
 
   std::deque<Item> items_;
-  std::unordered_set<ObjectId> expected_;
+  std::unordered_map<ObjectId, uint64_t> expected_;  // -> its number; items are numbered as they come
+  uint64_t popped_ = 0;  // items that left at the front: the number of items_[0]
   size_t passed_ = 0;
   size_t planned_ = 0;
   uint64_t outstanding_bytes_ = 0;
+  uint64_t ahead_bytes_ = 0;
 };
 
 }  // namespace kvcachefs

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <thread>
@@ -224,6 +225,55 @@ TEST_F(PrefetchFaults, WhoWaitsForAReadAheadThatFailsInTheMiddleGetsWhatCanBeRea
   EXPECT_GT(failed_, 0u);
   set_bad({});
   for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
+}
+
+// A body that cannot be read ahead now keeps its place in the chain.
+TEST_F(PrefetchFaults, ABodyThatIsEmptyAtTheMomentKeepsItsNeighbours) {
+  make(8, 200'000);
+  const ObjectId before = store().lookup(kRootId, name(1), {})->id;
+  const ObjectId emptied = store().lookup(kRootId, name(2), {})->id;
+  const auto leads_to_it = [&] {
+    const auto facts = store().describe(before);
+    return facts && std::ranges::any_of(*facts, [&](const auto& fact) {
+      return fact.first == "successors" && fact.second.starts_with(fmt::format("{}:", emptied.value));
+    });
+  };
+  ASSERT_TRUE(leads_to_it());
+  SetAttributes change;
+  change.size_bytes = 0;
+  ASSERT_TRUE(await<Stat>([&](auto done) { store().set_attributes(emptied, nullptr, change, {}, std::move(done)); }));
+  expect_whole(*read(0), 0);
+  while (store().status().prefetch_read_bytes < 5 * 200'000) std::this_thread::sleep_for(1ms);  // past it
+  EXPECT_TRUE(leads_to_it());
+}
+
+TEST_F(PrefetchFaults, TheSizesThatLookupsSeeSayHowMuchIsReadAhead) {
+  make(64, 65'536);
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  probe_all();
+  volume_->wait_until_held([&](const std::vector<IoRequest>& held) {  // taken for 1 MiB each it were 8 of them
+    uint64_t bytes = 0;
+    for (const IoRequest& request : held) bytes += bytes_of(request);
+    return bytes == 64 * 65'536;
+  });
+  volume_->let_go();
+}
+
+// The reader is right behind: it need not wait until a whole read of 1 MiB has its memory.
+TEST_F(PrefetchFaults, TheFirstReadAheadIsSmallAndTheOthersAreWhole) {
+  constexpr uint64_t kChunks = 64;
+  make(kChunks, 65'536);
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead && !request.urgent; });
+  const auto first = start_read(open(0));
+  std::vector<uint64_t> sizes;
+  volume_->wait_until_held([&](const std::vector<IoRequest>& held) {
+    sizes.clear();
+    for (const IoRequest& request : held) sizes.push_back(bytes_of(request));
+    return std::accumulate(sizes.begin(), sizes.end(), uint64_t{0}) == (kChunks - 1) * 65'536;
+  });
+  EXPECT_EQ(sizes, (std::vector<uint64_t>{256 * kKiB, kMiB, kMiB, kMiB, 704 * kKiB}));
+  volume_->let_go();
+  first->wait();
 }
 
 TEST_F(PrefetchFaults, AReadThatStallsHoldsUpNobodyElse) {

@@ -95,7 +95,7 @@ void RandomClient::link() {
   note(fmt::format("link {} as {} in {}", entity->id.value, name, directory->id.value));
   const Code expected = entity->write_failed ? Code::kNoSpace : Reference::check_new(directory, name);
   auto linked =
-      wait<Stat>([&](auto done) { store_->link(entity->id, directory->id, name, std::move(done)); });
+      wait<Stat>([&](auto done) { store_->link(entity->id, directory->id, name, caller(), std::move(done)); });
   if (!same_code(code_of(linked), expected) || expected != Reference::kGood) return;
   Reference::link(entity, directory, name, start_ns_);
   compare_stat(*entity, *linked);
