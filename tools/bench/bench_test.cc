@@ -10,8 +10,11 @@
 #include "tools/bench/bench_runner.h"
 #include "tools/bench/conversation.h"
 #include "tools/bench/presets.h"
+#include "tools/bench/raw_io.h"
 #include "tools/bench/restore_pass.h"
+#include "tools/common/arena.h"
 #include "tools/common/test_directory.h"
+#include "tools/common/test_mount.h"
 
 namespace kvcachefs {
 namespace {
@@ -135,6 +138,14 @@ TEST_F(BenchTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
   EXPECT_EQ(done.error().code, Code::kNoSpace);
   EXPECT_NE(done.error().message.find("--scale"), std::string::npos) << done.error().message;
   EXPECT_TRUE(a_.empty());
+}
+
+TEST(RawIo, AFileSystemWithoutODirectIsRefusedAndLeftAsItWas) {
+  if (!TestMount::permitted()) GTEST_SKIP() << "needs root (a mount)";
+  const TestMount ramfs("ramfs");
+  const auto buffer = Arena::create(kMiB);
+  EXPECT_FALSE(measure_raw(ramfs.path(), buffer->span().first(kMiB)));
+  EXPECT_TRUE(ramfs.empty());
 }
 
 TEST(RestorePass, AWrongByteFailsThePass) {

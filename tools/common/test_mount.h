@@ -1,0 +1,63 @@
+// An empty file system of some kind for one test, seen by this process only. Needs root.
+#pragma once
+
+#include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "tools/common/test_directory.h"
+
+namespace kvcachefs {
+
+class TestMount {
+ public:
+  static bool permitted() { return ::geteuid() == 0; }
+
+  explicit TestMount(const char* type) {
+    // Readable by other users, as a mount is.
+    ::chmod(directory_.path().c_str(), 0755);
+    mounted_ = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+               ::mount("none", path().c_str(), type, 0, "mode=755") == 0;
+    if (!mounted_) ADD_FAILURE() << "mount " << type << ": " << std::strerror(errno);
+  }
+  TestMount(const TestMount&) = delete;
+  TestMount& operator=(const TestMount&) = delete;
+  ~TestMount() {
+    if (mounted_) ::umount2(path().c_str(), MNT_DETACH);
+  }
+
+  const std::string& path() const { return directory_.path(); }
+  bool empty() const { return directory_.empty(); }
+  // Makes it look like a kvcachefs that says so.
+  void write_status(const std::string& json) const {
+    std::filesystem::create_directory(path() + "/.kvcachefs");
+    const std::string status = path() + "/.kvcachefs/status";
+    std::ofstream(status + ".new") << json;
+    std::filesystem::rename(status + ".new", status);
+  }
+
+ private:
+  TestDirectory directory_;
+  bool mounted_ = false;
+};
+
+// What an ordinary user may.
+class AsNobody {
+ public:
+  AsNobody() {
+    if (::seteuid(65534) != 0) ADD_FAILURE() << "seteuid";
+  }
+  AsNobody(const AsNobody&) = delete;
+  AsNobody& operator=(const AsNobody&) = delete;
+  ~AsNobody() {
+    if (::seteuid(0) != 0) ADD_FAILURE() << "seteuid";
+  }
+};
+
+}  // namespace kvcachefs
