@@ -12,6 +12,7 @@
 #include "tools/common/progress.h"
 #include "tools/common/target.h"
 #include "tools/replay/chunk_plan.h"
+#include "tools/replay/prefetch_report.h"
 #include "tools/replay/volume_io.h"
 
 namespace kvcachefs {
@@ -24,23 +25,6 @@ std::string scenario(const ReplaySettings& settings) {
   return fmt::format("{}tokens-of-{}/{}/{}/{}workers", settings.engine.chunk_tokens,
                      format_size(settings.engine.chunk_bytes), access_style_name(settings.engine.style),
                      run.open_loop ? fmt::format("open-{:g}x", run.time_scale) : "closed", run.workers);
-}
-
-double counter(const PhaseCost& cost, const char* path) {
-  const auto found = cost.counters.find(path);
-  return found == cost.counters.end() ? 0 : found->second;
-}
-
-// Accuracy: of the bytes read ahead, how many were used. Coverage: of the bytes read, how many were there already.
-void report_prefetch(Report& report, const std::string& scene, size_t dir, const PhaseCost& cost, double read_bytes) {
-  const double ahead = counter(cost, "prefetch.read_bytes");
-  if (ahead <= 0) return;
-  auto add = [&](const char* measure, double of, double whole) {
-    if (whole > 0) report.add({kWorkload, scene, measure, "%"}, dir, 100 * of / whole);
-  };
-  add("prefetch_accuracy", counter(cost, "prefetch.used_bytes"), ahead);
-  add("prefetch_waste", counter(cost, "prefetch.wasted_bytes"), ahead);
-  add("prefetch_coverage", counter(cost, "prefetch.used_bytes"), read_bytes);
 }
 
 class Replay {
@@ -85,7 +69,7 @@ Status Replay::round(const Target& target, unsigned number, Progress& progress) 
     hits += one.hit_chunks;
     stored += one.stored_chunks;
   }
-  report_prefetch(report_, scene_, dir, result.cost, static_cast<double>(hits * bytes_));
+  report_prefetch(report_, {kWorkload, scene_, "", "%"}, dir, result.cost.counters, static_cast<double>(hits * bytes_));
   add_costs(report_, {kWorkload, scene_, "", ""}, dir, "", result.cost, static_cast<double>((hits + stored) * bytes_));
   return target.remove_dir(root);
 }
