@@ -193,6 +193,15 @@ TEST(Conversation, EveryTurnExtendsTheOneBeforeOnAnotherInstance) {
   EXPECT_EQ(conversation_chunks(shape), 3 * (1412 / kConversationChunkTokens));
 }
 
+TEST(Conversation, PrefillTakesItsTimeOnTheClockOfTheArrivals) {
+  const EngineOptions engine = conversation_engine(tiny("multi-round"), AccessStyle::kVllm);
+  EXPECT_FALSE(engine.sleep_prefill);
+  const EngineOptions paced = paced_engine(engine, 10);
+  EXPECT_TRUE(paced.sleep_prefill);
+  EXPECT_DOUBLE_EQ(paced.prefill_tokens_per_s, 10 * engine.prefill_tokens_per_s);
+  EXPECT_EQ(paced.chunk_bytes, engine.chunk_bytes);
+}
+
 int run_command(std::vector<std::string> arguments) {
   CLI::App app;
   const Subcommand bench = add_bench_command(app);
