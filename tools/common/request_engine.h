@@ -37,13 +37,13 @@ struct RequestOutcome {
   double probe_s = 0;
   double read_s = 0;
   double prefill_s = 0;  // of the tokens not found
-  double store_s = 0;    // after the first token
+  double store_s = 0;    // of the chunks stored, after the first token
   double client_cpu_s = 0;
   uint64_t input_tokens = 0;
   uint64_t hit_tokens = 0;
   uint64_t hit_chunks = 0;
   uint64_t lost_chunks = 0;  // probed as present and gone when read
-  uint64_t stored_chunks = 0;
+  uint64_t stored_chunks = 0;  // really written: not those that the style found there when it looked again
 
   double ttft_s() const { return queue_s + probe_s + read_s + prefill_s; }
 };

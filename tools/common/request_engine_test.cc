@@ -49,6 +49,16 @@ TEST_P(RequestEngineTest, SecondRequestHitsTheSharedPrefix) {
   EXPECT_EQ(serve(*engine, request({1, 2, 9, 3})).hit_chunks, 4u);
 }
 
+TEST_P(RequestEngineTest, AChunkThatWasThereAlreadyCountsAsStoredOnlyIfItWasWrittenAgain) {
+  auto engine = RequestEngine::create(root_, options(GetParam()), 0, 8);
+  serve(*engine, request({1, 2, 3}));
+  const ChunkName first = chunk_name(GetParam(), 1, 0);
+  std::filesystem::remove(root_ + (first.sidecar.empty() ? first.path : first.sidecar));
+  const RequestOutcome again = serve(*engine, request({1, 2, 3}));
+  EXPECT_EQ(again.hit_chunks, 0u);
+  EXPECT_EQ(again.stored_chunks, GetParam() == AccessStyle::kVllm ? 1u : 3u);
+}
+
 TEST_P(RequestEngineTest, AWholeHitStillComputesOneToken) {
   auto engine = RequestEngine::create(root_, options(GetParam()), 0, 8);
   serve(*engine, request({1, 2}));
