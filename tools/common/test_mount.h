@@ -3,6 +3,8 @@
 
 #include <sched.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -47,16 +49,17 @@ class TestMount {
   bool mounted_ = false;
 };
 
-// What an ordinary user may.
+// Makes this thread alone (the C library's call would change all) an ordinary user.
 class AsNobody {
  public:
-  AsNobody() {
-    if (::seteuid(65534) != 0) ADD_FAILURE() << "seteuid";
-  }
+  AsNobody() { become(65534); }
   AsNobody(const AsNobody&) = delete;
   AsNobody& operator=(const AsNobody&) = delete;
-  ~AsNobody() {
-    if (::seteuid(0) != 0) ADD_FAILURE() << "seteuid";
+  ~AsNobody() { become(0); }
+
+ private:
+  static void become(uid_t user) {
+    if (::syscall(SYS_setresuid, -1, user, -1) != 0) ADD_FAILURE() << "setresuid: " << std::strerror(errno);
   }
 };
 
