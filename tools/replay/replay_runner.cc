@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
-#include "tools/common/cache_control.h"
 #include "tools/common/cold_start.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/progress.h"
@@ -55,7 +54,7 @@ Status Replay::round(const Target& target, unsigned number, Progress& progress) 
   const VolumeIo before = read_volume_io(root);
   KVC_ASSIGN(const RunResult result,
              run_requests(root, settings_.engine, settings_.run, requests, [&] { progress.advance(); }));
-  KVC_TRY(drain_writes(root));
+  KVC_TRY(drain_writes(root, report_));
   const VolumeIo after = read_volume_io(root);
   const size_t dir = target.index();
   report_outcomes(report_, kWorkload, scene_, dir, result.outcomes, bytes_);
@@ -81,10 +80,16 @@ Status run_replay(const ReplaySettings& settings, const Trace& trace, Report& re
   KVC_ASSIGN(std::vector<Target> targets, open_targets(settings.dirs, "replay"));
   const auto requests = engine_requests(trace, settings.engine.chunk_tokens, settings.requests, settings.seed);
   const PlanTotals totals = plan_totals(requests);
+  const uint64_t bytes = file_bytes(settings.engine.style, settings.engine.chunk_bytes);
   report.note(fmt::format(
       "{} requests, {} tokens, {} chunks, {} of them distinct: {} on the volume if nothing is evicted", requests.size(),
       totals.input_tokens, totals.chunks, totals.distinct_chunks,
-      format_size(totals.distinct_chunks * file_bytes(settings.engine.style, settings.engine.chunk_bytes))));
+      format_size(totals.distinct_chunks * bytes)));
+  // A round at a time, on one directory at a time, and what it wrote is removed.
+  for (const Target& target : targets) {
+    KVC_TRY(check_space(target.directory(), totals.distinct_chunks * (bytes + kSidecarBytes),
+                        "free some, or lower --requests or --bytes-per-token"));
+  }
   Replay replay(settings, trace, report);
   Progress progress(requests.size() * settings.rounds * targets.size());
   for (unsigned round = 0; round < settings.rounds; ++round) {
