@@ -167,6 +167,15 @@ TEST(RestorePass, AWrongByteFailsThePass) {
   }
 }
 
+TEST(RestorePass, NoThreadOfABatchingStyleTakesAllThereIs) {
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 1000, 4), 128u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 28, 4), 7u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 29, 4), 8u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 100, 1), 100u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kVllm, 1000, 4), 1u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kRead, 1000, 4), 1u);
+}
+
 TEST(RestorePass, AMissingChunkIsNamed) {
   const TestDirectory directory;
   const PassSpec spec{AccessStyle::kVllm, 16 * kKiB, 2};
