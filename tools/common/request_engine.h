@@ -54,7 +54,7 @@ size_t max_chunks(std::span<const EngineRequest> requests);
 class RequestEngine {
  public:
   // `root` exists and ends with a slash; `worker` tells this one's temp names from the others'; no request has more
-  // than `max_chunks` (else buffers are reused, as when the pool is small).
+  // than `max_chunks` (else buffers are reused, as when the pool is small: then what was found is read again afterwards).
   static Result<RequestEngine> create(const std::string& root, const EngineOptions& options, unsigned worker,
                                       size_t max_chunks);
 
@@ -67,6 +67,7 @@ class RequestEngine {
   Result<size_t> probe(const Names& names, size_t from, size_t count, RequestOutcome& outcome);
   Result<size_t> load(const Names& names, size_t from, size_t count, RequestOutcome& outcome);
   Status restore(const Names& names, RequestOutcome& outcome);
+  Status verify_again(const Names& names, size_t count);
   void prefill(RequestOutcome& outcome) const;
   Status store(const Names& names, size_t from, RequestOutcome& outcome);
 
