@@ -11,7 +11,7 @@ Usage: mount-scripts/quickstart.sh [DIRECTORY]
 Installs what the build needs, builds the release preset, mounts a volume, stores 64 chunks of 256 tokens as LMCache's
 GDS backend does, reads them back before and after a remount, and shows what is to be seen.
 DIRECTORY (default ${XDG_DATA_HOME:-~/.local/share}/kvcachefs/quickstart) gets `volume`, which stays, and the mountpoint `mnt`.
-A `volume` there that quickstart did not make, and anything else that is mounted on `mnt`, are left alone: it refuses to run.
+It refuses to run where `volume` is one that quickstart did not make, or something else is mounted on `mnt`.
 KVCACHEFS_BUILD_DIR names another build directory than build/release.
 EOF
 }
@@ -45,8 +45,8 @@ die() {
   exit 1
 }
 
-# Prints type and source of what is mounted on the mountpoint, or nothing. Read from the kernel's table, because the mount of
-# a daemon that died cannot be looked at.
+# Prints type and source of what is mounted on the mountpoint, or nothing. Read from the kernel's table, because the
+# mount of a daemon that died cannot be looked at.
 mounted_there() {
   local line fields point found=
   while IFS= read -r line; do

@@ -38,7 +38,8 @@ Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, 
 Status store_chains(const std::string& root, const PassSpec& spec, std::span<const Chain> chains);
 
 // Reads every chain once, in prefix order, chains side by side; with several threads per chain each takes the next
-// chunk, or the next batch where the style probes by batches. Then, off the clock, checks every byte, reading again what the pool could not keep.
+// chunk, or the next batch where the style probes by batches. Then, off the clock, checks every byte, reading again what
+// the pool could not keep.
 Result<PassResult> restore_pass(const std::string& root, const PassSpec& spec, std::span<const Chain> chains,
                                 SlotPool& pool);
 

@@ -114,8 +114,9 @@ Result<Notes> drop_caches(const std::string& directory) {
     // Advice on a file of the mount does not reach the backing file that its reads go to.
     if (const auto passed = mount->numbers.find("reads.passthrough_opens");
         refused != 0 && passed != mount->numbers.end() && passed->second > 0) {
-      notes.push_back(mount->root + ": chunks that are passed through may still be in the page cache of their backing " +
-                      "files: their \"cold\" reads may be warm (run as root to drop all)");
+      notes.push_back(mount->root +
+                      ": chunks that are passed through may still be in the page cache of their backing files: their "
+                      "\"cold\" reads may be warm (run as root to drop all)");
     }
   }
   return notes;

@@ -54,7 +54,8 @@ size_t max_chunks(std::span<const EngineRequest> requests);
 class RequestEngine {
  public:
   // `root` exists and ends with a slash; `worker` tells this one's temp names from the others'; no request has more
-  // than `max_chunks` (else buffers are reused, as when the pool is small: then what was found is read again afterwards).
+  // than `max_chunks` (else buffers are reused, as when the pool is small: what was found is then read again after the
+  // request, to be compared).
   static Result<RequestEngine> create(const std::string& root, const EngineOptions& options, unsigned worker,
                                       size_t max_chunks);
 

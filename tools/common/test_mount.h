@@ -1,4 +1,4 @@
-// An empty file system of some kind for one test, seen by this process only. Needs root.
+// An empty file system of some kind for one test, seen by this process only. First ask whether it is permitted().
 #pragma once
 
 #include <sched.h>
@@ -19,12 +19,13 @@ namespace kvcachefs {
 
 class TestMount {
  public:
-  static bool permitted() { return ::geteuid() == 0; }
+  // Whether there can be one; from then on this thread sees mounts of its own.
+  static bool permitted() { return ::geteuid() == 0 && ::unshare(CLONE_NEWNS) == 0; }
 
   explicit TestMount(const char* type) {
     // Readable by other users, as a mount is.
     ::chmod(directory_.path().c_str(), 0755);
-    mounted_ = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+    mounted_ = ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                ::mount("none", path().c_str(), type, 0, "mode=755") == 0;
     if (!mounted_) ADD_FAILURE() << "mount " << type << ": " << std::strerror(errno);
   }

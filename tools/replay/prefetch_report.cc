@@ -12,8 +12,9 @@ double counter(const StatusNumbers& counters, const char* path) {
 
 void report_prefetch(Report& report, Metric base, size_t dir, const StatusNumbers& counters, double read_bytes) {
   if (counter(counters, "reads.passthrough_opens") > 0) {
-    report.note("chunks were passed through to their backing files (status.reads.passthrough_opens): the daemon does not "
-                "see these reads, so prefetch_* and status.reads.* do not cover them");
+    report.note(
+        "chunks were passed through to their backing files (status.reads.passthrough_opens): the daemon does not see "
+        "these reads, so prefetch_* and status.reads.* do not cover them");
   }
   const double ahead = counter(counters, "prefetch.read_bytes");
   if (ahead <= 0) return;

@@ -8,9 +8,9 @@
 
 namespace kvcachefs {
 
-// From the changes of a mount's counters, of which `read_bytes` were read by the clients, under `base`. Accuracy: of the
-// bytes read ahead, how many were used. Coverage: of the bytes read, how many were there already. A note says where
-// that does not tell all, because reads were passed through.
+// Reports under `base`, from the changes of a mount's counters while clients read `read_bytes`. Accuracy: of the bytes
+// read ahead, how many were used. Coverage: of the bytes read, how many were there already. A note says where that does
+// not tell all, because reads were passed through.
 void report_prefetch(Report& report, Metric base, size_t dir, const StatusNumbers& counters, double read_bytes);
 
 }  // namespace kvcachefs
