@@ -25,10 +25,11 @@ readonly min_libfuse=3.17   # passthrough
 readonly best_libfuse=3.18  # FUSE over io_uring
 readonly source_suites=(forky sid trixie)
 
+# Also what quickstart.sh calls, which installs no other set: python3 for its chunks, setfattr and getfattr.
 build_packages=(g++ cmake ninja-build pkg-config ccache git fuse3 libfuse3-dev liburing-dev libxxhash-dev liblmdb-dev
-  libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev)
+  libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 attr)
 libfuse_packages=(meson dpkg-dev libnuma-dev xz-utils ca-certificates debian-archive-keyring)
-test_packages=(libgtest-dev libbenchmark-dev python3 python3-pytest attr strace util-linux procps psmisc)
+test_packages=(libgtest-dev libbenchmark-dev python3-pytest strace util-linux procps psmisc)
 client_packages=(python3-venv python3-dev python3-pip gcc libc6-dev libaio-dev)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 lint_packages=(clang-format-19 clang-tidy-19 shellcheck)

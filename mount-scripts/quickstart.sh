@@ -11,6 +11,7 @@ Usage: mount-scripts/quickstart.sh [DIRECTORY]
 Installs what the build needs, builds the release preset, mounts a volume, stores 64 chunks of 256 tokens as LMCache's
 GDS backend does, reads them back before and after a remount, and shows what is to be seen.
 DIRECTORY (default ${XDG_DATA_HOME:-~/.local/share}/kvcachefs/quickstart) gets `volume`, which stays, and the mountpoint `mnt`.
+It refuses to run where `volume` is one that quickstart did not make, or something else is mounted on `mnt`.
 KVCACHEFS_BUILD_DIR names another build directory than build/release.
 EOF
 }
@@ -25,7 +26,10 @@ case ${1-} in
     exit 2
     ;;
 esac
-base=${1:-${XDG_DATA_HOME:-$HOME/.local/share}/kvcachefs/quickstart}
+base=$(realpath -m -- "${1:-${XDG_DATA_HOME:-$HOME/.local/share}/kvcachefs/quickstart}")
+volume=$(realpath -m -- "$base/volume") # as the mount table will show it
+readonly base volume mountpoint=$base/mnt chunk_directory=$base/mnt/kvcachefs-quickstart
+readonly made_here=$base/.volume-made-by-quickstart
 build=${KVCACHEFS_BUILD_DIR:-$repo/build/release}
 kvcachefs=$build/bin/kvcachefs
 
@@ -41,13 +45,43 @@ die() {
   exit 1
 }
 
-is_mounted() { grep -qF " $(printf '%s' "$mountpoint" | sed 's/ /\\040/g') " /proc/self/mountinfo; }
+# Prints type and source of what is mounted on the mountpoint, or nothing. Read from the kernel's table, because the
+# mount of a daemon that died cannot be looked at.
+mounted_there() {
+  local line fields point found=
+  while IFS= read -r line; do
+    read -ra fields <<<"$line"
+    printf -v point '%b' "${fields[4]}"
+    if [ "$point" = "$mountpoint" ]; then # of several the last one is on top
+      read -ra fields <<<"${line#* - }"
+      printf -v found '%s %b' "${fields[0]}" "${fields[1]}"
+    fi
+  done </proc/self/mountinfo
+  printf '%s' "$found"
+}
 
 clean_up() {
-  if is_mounted; then
+  if [ "$(mounted_there)" = "fuse.kvcachefs $volume" ]; then
     "$kvcachefs" umount "$mountpoint" || umount -l "$mountpoint" || fusermount3 -u -z "$mountpoint" || true
   fi
 }
+
+# What is somebody else's is neither written to nor unmounted.
+check_directory() {
+  local mounted
+  mounted=$(mounted_there)
+  case $mounted in
+    '' | "fuse.kvcachefs $volume") ;;
+    *) die "$mountpoint has something else mounted on it ($mounted): unmount it, or name another DIRECTORY" ;;
+  esac
+  # The default directory is quickstart's own.
+  if [ -z "${1-}" ] || [ -e "$made_here" ] || [ -z "$(ls -A "$volume" 2>/dev/null)" ]; then
+    return
+  fi
+  die "$volume is there and quickstart did not make it: name another DIRECTORY"
+}
+
+check_directory "$@"
 
 heading "install what the build needs"
 "$repo/mount-scripts/install-deps.sh"
@@ -57,24 +91,25 @@ heading "build"
 show "$kvcachefs" --version
 
 [ -c /dev/fuse ] || die "there is no /dev/fuse here: load the fuse module, or give the container --device /dev/fuse and CAP_SYS_ADMIN"
-mkdir -p "$base"/{volume,mnt}
-base=$(cd "$base" && pwd -P)
-volume=$base/volume mountpoint=$base/mnt
+check_directory "$@" # again: the build took its time
+mkdir -p "$volume"
+touch "$made_here"
 trap clean_up EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM HUP
 clean_up # of a run that was killed
+mkdir -p "$mountpoint"
 
 heading "mount"
 show "$kvcachefs" mount "$volume" "$mountpoint"
-rm -rf "${mountpoint:?}/kv" # what an earlier run stored
+rm -rf "$chunk_directory" # what an earlier run stored
 
 heading "store a prefix of $chunks chunks of 256 tokens, each with its sidecar, and read it back in another process"
-show python3 -B "$repo/mount-scripts/quickstart_chunks.py" store "$mountpoint/kv" --chunks "$chunks"
-show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$mountpoint/kv" --chunks "$chunks"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" store "$chunk_directory" --chunks "$chunks"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$chunk_directory" --chunks "$chunks"
 
 heading "what an application sees"
-first=$(find "$mountpoint/kv" -name '*.safetensors' | sort | sed -n 1p)
+first=$(find "$chunk_directory" -name '*.safetensors' | sort | sed -n 1p)
 show ls -l "$(dirname "$first")"
 show stat "$first"
 show df -h "$mountpoint"
@@ -83,7 +118,7 @@ heading "where the chunk lies"
 show setfattr -n user.kvcachefs.flush -v 1 "$mountpoint" # wait until all is on the volume
 show getfattr --absolute-names -d -m user.kvcachefs "$first"
 show "$kvcachefs" status "$mountpoint"
-files=$(find "$mountpoint/kv" -type f | wc -l)
+files=$(find "$chunk_directory" -type f | wc -l)
 extents=$(find "$volume" -path '*/extents/*' -type f | wc -l)
 bytes=$(du -s --block-size=1 "$volume" | cut -f 1)
 printf '\n%d files in the mount, %d extents on the volume, which takes %d MiB in all:\n' "$files" "$extents" \
@@ -93,7 +128,7 @@ find "$volume" -path '*/extents/*' -type f -printf '%10s  %P\n'
 heading "unmount, mount again, read again"
 show "$kvcachefs" umount "$mountpoint"
 show "$kvcachefs" mount "$volume" "$mountpoint"
-show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$mountpoint/kv" --chunks "$chunks"
+show python3 -B "$repo/mount-scripts/quickstart_chunks.py" load "$chunk_directory" --chunks "$chunks"
 show "$kvcachefs" umount "$mountpoint"
 rmdir "$mountpoint"
 

@@ -63,24 +63,6 @@ void LimitProbe::measure(const BenchCase& bench_case, const std::vector<CaseDir>
   }
 }
 
-// Directories of one file system share its space.
-Status check_all_space(const BenchCase& bench_case, const std::vector<Target>& targets) {
-  std::map<dev_t, uint64_t> needed;
-  for (const Target& target : targets) {
-    struct stat info;
-    if (::stat(target.directory().c_str(), &info) != 0) return fail_errno(errno, target.directory() + ": stat");
-    needed[info.st_dev] += bench_case.bytes_needed();
-  }
-  for (const Target& target : targets) {
-    struct stat info;
-    if (::stat(target.directory().c_str(), &info) != 0) return fail_errno(errno, target.directory() + ": stat");
-    KVC_TRY(
-        check_space(target.directory(), needed[info.st_dev],
-                    fmt::format("free some, or lower --pass-bytes or --scale (workload {})", bench_case.workload())));
-  }
-  return {};
-}
-
 class Runner {
  public:
   Runner(const BenchSettings& settings, Report& report, std::vector<Target>& targets, size_t cases)
@@ -123,7 +105,9 @@ Status Runner::rounds(BenchCase& bench_case, const std::vector<CaseDir>& dirs) {
 }
 
 Status Runner::run(BenchCase& bench_case, size_t number) {
-  KVC_TRY(check_all_space(bench_case, targets_));
+  KVC_TRY(check_space(
+      targets_, bench_case.bytes_needed(),
+      fmt::format("free some, or lower --pass-bytes or --scale (workload {})", bench_case.workload())));
   KVC_TRY(bench_case.set_up(context_));
   std::vector<CaseDir> dirs;
   for (const Target& target : targets_) {

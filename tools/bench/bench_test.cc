@@ -10,8 +10,11 @@
 #include "tools/bench/bench_runner.h"
 #include "tools/bench/conversation.h"
 #include "tools/bench/presets.h"
+#include "tools/bench/raw_io.h"
 #include "tools/bench/restore_pass.h"
+#include "tools/common/arena.h"
 #include "tools/common/test_directory.h"
+#include "tools/common/test_mount.h"
 
 namespace kvcachefs {
 namespace {
@@ -137,6 +140,14 @@ TEST_F(BenchTest, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
   EXPECT_TRUE(a_.empty());
 }
 
+TEST(RawIo, AFileSystemWithoutODirectIsRefusedAndLeftAsItWas) {
+  if (!TestMount::permitted()) GTEST_SKIP() << "needs root (a mount)";
+  const TestMount ramfs("ramfs");
+  const auto buffer = Arena::create(kMiB);
+  EXPECT_FALSE(measure_raw(ramfs.path(), buffer->span().first(kMiB)));
+  EXPECT_TRUE(ramfs.empty());
+}
+
 TEST(RestorePass, AWrongByteFailsThePass) {
   for (const size_t slots : {64u, 1u}) {
     const TestDirectory directory;
@@ -154,6 +165,15 @@ TEST(RestorePass, AWrongByteFailsThePass) {
     ASSERT_FALSE(pass) << slots;
     EXPECT_NE(pass.error().message.find(chains[0][3].path), std::string::npos) << pass.error().message;
   }
+}
+
+TEST(RestorePass, NoThreadOfABatchingStyleTakesAllThereIs) {
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 1000, 4), 128u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 28, 4), 7u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 29, 4), 8u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kSglang, 100, 1), 100u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kVllm, 1000, 4), 1u);
+  EXPECT_EQ(chunks_claimed(AccessStyle::kRead, 1000, 4), 1u);
 }
 
 TEST(RestorePass, AMissingChunkIsNamed) {
@@ -180,6 +200,15 @@ TEST(Conversation, EveryTurnExtendsTheOneBeforeOnAnotherInstance) {
   }
   EXPECT_DOUBLE_EQ(requests[11].arrival_s, 5.5);
   EXPECT_EQ(conversation_chunks(shape), 3 * (1412 / kConversationChunkTokens));
+}
+
+TEST(Conversation, PrefillTakesItsTimeOnTheClockOfTheArrivals) {
+  const EngineOptions engine = conversation_engine(tiny("multi-round"), AccessStyle::kVllm);
+  EXPECT_FALSE(engine.sleep_prefill);
+  const EngineOptions paced = paced_engine(engine, 10);
+  EXPECT_TRUE(paced.sleep_prefill);
+  EXPECT_DOUBLE_EQ(paced.prefill_tokens_per_s, 10 * engine.prefill_tokens_per_s);
+  EXPECT_EQ(paced.chunk_bytes, engine.chunk_bytes);
 }
 
 int run_command(std::vector<std::string> arguments) {

@@ -25,11 +25,7 @@ struct TurnSums {
 class ContextsCase final : public BenchCase {
  public:
   ContextsCase(const BenchSettings& settings, AccessStyle style)
-      : seed_(settings.seed),
-        options_{.style = style,
-                 .chunk_tokens = kConversationChunkTokens,
-                 .chunk_bytes = scaled_chunk_bytes(settings, kConversationChunkTokens),
-                 .pool_bytes = settings.pool_bytes / 4} {}
+      : seed_(settings.seed), options_(conversation_engine(settings, style)) {}
 
   std::string workload() const override { return "contexts"; }
   std::string scenario() const override {

@@ -1,5 +1,6 @@
 #include "tools/bench/conversation.h"
 
+#include "tools/bench/presets.h"
 #include "tools/common/payload.h"
 
 namespace kvcachefs {
@@ -24,6 +25,19 @@ std::vector<EngineRequest> conversation_requests(const ConversationShape& shape,
     }
   }
   return requests;
+}
+
+EngineOptions conversation_engine(const BenchSettings& settings, AccessStyle style) {
+  return {.style = style,
+          .chunk_tokens = kConversationChunkTokens,
+          .chunk_bytes = scaled_chunk_bytes(settings, kConversationChunkTokens),
+          .pool_bytes = settings.pool_bytes / 4};
+}
+
+EngineOptions paced_engine(EngineOptions engine, double time_scale) {
+  engine.sleep_prefill = true;
+  engine.prefill_tokens_per_s *= time_scale;
+  return engine;
 }
 
 uint64_t conversation_chunks(const ConversationShape& shape) {

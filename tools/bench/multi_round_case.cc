@@ -19,10 +19,7 @@ class MultiRoundCase final : public BenchCase {
   MultiRoundCase(const BenchSettings& settings, AccessStyle style)
       : seed_(settings.seed),
         time_scale_(settings.time_scale),
-        options_{.style = style,
-                 .chunk_tokens = kConversationChunkTokens,
-                 .chunk_bytes = scaled_chunk_bytes(settings, kConversationChunkTokens),
-                 .pool_bytes = settings.pool_bytes / 4} {}
+        options_(paced_engine(conversation_engine(settings, style), settings.time_scale)) {}
 
   std::string workload() const override { return "multi-round"; }
   std::string scenario() const override {

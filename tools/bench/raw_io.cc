@@ -101,9 +101,12 @@ Result<UniqueFd> open_scratch(const std::string& directory) {
   UniqueFd fd(::open(directory.c_str(), O_TMPFILE | O_RDWR | O_DIRECT | O_CLOEXEC, 0600));
   if (fd.valid()) return fd;
   std::string name = directory + "/.kvcachefs-raw-XXXXXX";
-  fd = UniqueFd(::mkostemp(name.data(), O_DIRECT | O_CLOEXEC));
-  if (!fd.valid()) return fail_errno(errno, directory + ": create a file with O_DIRECT");
+  if (!UniqueFd(::mkostemp(name.data(), O_CLOEXEC)).valid()) return fail_errno(errno, directory + ": create a file");
+  // An open of its own: to create with O_DIRECT leaves the file behind where the file system then refuses the flag.
+  fd = UniqueFd(::open(name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC));
+  const int failed = errno;
   ::unlink(name.c_str());
+  if (!fd.valid()) return fail_errno(failed, directory + ": open a new file with O_DIRECT");
   return fd;
 }
 

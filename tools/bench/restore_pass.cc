@@ -74,12 +74,13 @@ Status read_chain(PassState& state, unsigned thread) {
   }
   std::vector<double> load_us;
   load_us.reserve(chain.size());
-  const size_t claim = batch == 0 || batch == kProbeAll ? 1 : batch;
+  const size_t claim = chunks_claimed(state.spec.style, chain.size(), state.spec.threads_per_chain);
+  const bool probes_batches = batch != 0 && batch != kProbeAll;
   size_t local = 0;
   for (size_t from = progress.next.fetch_add(claim); from < chain.size(); from = progress.next.fetch_add(claim)) {
     const size_t to = std::min(from + claim, chain.size());
     KVC_TRY(check_interrupt());
-    for (size_t i = from; i < to && claim > 1; ++i) KVC_TRY(probe_present(io, chain[i]));
+    for (size_t i = from; i < to && probes_batches; ++i) KVC_TRY(probe_present(io, chain[i]));
     for (size_t i = from; i < to; ++i) {
       const size_t slot =
           state.whole ? progress.first_slot + i : thread * state.slots_per_thread + local++ % state.slots_per_thread;
@@ -107,6 +108,12 @@ Status verify_chains(PassState& state, std::span<const Chain> chains) {
 }
 
 }  // namespace
+
+size_t chunks_claimed(AccessStyle style, size_t chunks, unsigned threads) {
+  const uint64_t batch = probe_batch(style);
+  if (batch == 0 || batch == kProbeAll) return 1;
+  return std::clamp<size_t>((chunks + threads - 1) / threads, 1, batch);
+}
 
 Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, size_t chunks, unsigned threads) {
   const size_t slots = settings.hot_buffers ? threads : chunks;

@@ -28,6 +28,9 @@ struct PassResult {
   uint64_t bytes = 0;
 };
 
+// How many chunks a thread takes at a time: what the style probes at once, but not so many that others go without.
+size_t chunks_claimed(AccessStyle style, size_t chunks, unsigned threads);
+
 // A pool that fits `chunks` chunks of the pass, or as many as the settings allow.
 Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, size_t chunks, unsigned threads);
 
@@ -35,7 +38,8 @@ Result<SlotPool> make_pool(const BenchSettings& settings, const PassSpec& spec, 
 Status store_chains(const std::string& root, const PassSpec& spec, std::span<const Chain> chains);
 
 // Reads every chain once, in prefix order, chains side by side; with several threads per chain each takes the next
-// chunk. Then, off the clock, checks every byte, reading again what the pool could not keep.
+// chunk, or the next batch where the style probes by batches. Then, off the clock, checks every byte, reading again what
+// the pool could not keep.
 Result<PassResult> restore_pass(const std::string& root, const PassSpec& spec, std::span<const Chain> chains,
                                 SlotPool& pool);
 

@@ -10,8 +10,8 @@
 #include "tools/bench/presets.h"
 #include "tools/bench/restore_pass.h"
 #include "tools/common/arena.h"
-#include "tools/common/cache_control.h"
 #include "tools/common/chunk_io.h"
+#include "tools/common/cold_start.h"
 #include "tools/common/cpu_time.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/payload.h"
@@ -87,7 +87,7 @@ Status StoreCase::verify(const std::string& root, const Chain& chain) const {
 Status StoreCase::round(BenchContext& context, const CaseDir& dir, unsigned round) {
   const Chain chain = chunk_chain(spec_.style, seed_ + round + 1, 0, chunks_);
   for (size_t i = 0; i < chunks_; ++i) Payload(chain[i].payload_seed).fill(content(i));
-  KVC_TRY(drain_writes(dir.root));
+  KVC_TRY(drain_writes(dir.root, context.report));
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<double> put_us;
@@ -106,7 +106,7 @@ Status StoreCase::round(BenchContext& context, const CaseDir& dir, unsigned roun
   };
   KVC_ASSIGN(const PhaseCost cost, run_phase(dir.root, threads_, put));
   const double drain_start = monotonic_s();
-  KVC_TRY(drain_writes(dir.root));
+  KVC_TRY(drain_writes(dir.root, context.report));
   const double durable_s = cost.wall_s + monotonic_s() - drain_start;
   KVC_TRY(verify(dir.root, chain));
   report(context.report, dir.target.index(), cost, durable_s, std::move(put_us));

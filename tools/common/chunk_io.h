@@ -22,8 +22,9 @@ class ChunkIo {
   Result<bool> probe(const ChunkName& name) const;
   // The whole file into `slot`; false when there is none. A short file is an error.
   Result<bool> load(const ChunkName& name, uint64_t bytes, Slot& slot) const;
-  // Creates or replaces the file with `content` (its bytes start with the header of styles that have one).
-  Status store(const ChunkName& name, std::span<const std::byte> content);
+  // Creates or replaces the file with `content` (its bytes start with the header of styles that have one). False when
+  // the style looked first, found it there and wrote nothing.
+  Result<bool> store(const ChunkName& name, std::span<const std::byte> content);
 
  private:
   std::string full(const std::string& path) const { return root_ + path; }

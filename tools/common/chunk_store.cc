@@ -76,12 +76,12 @@ std::string ChunkIo::temp_name(const ChunkName& name) {
   }
 }
 
-Status ChunkIo::store(const ChunkName& name, std::span<const std::byte> content) {
+Result<bool> ChunkIo::store(const ChunkName& name, std::span<const std::byte> content) {
   const std::string path = full(name.path);
   const std::string temp = temp_name(name);
   if (style_ == AccessStyle::kLmcacheGds) KVC_TRY(make_parent_directories(root_, name.path));
   // vLLM looks again right before it writes.
-  if (style_ == AccessStyle::kVllm && ::access(path.c_str(), F_OK) == 0) return {};
+  if (style_ == AccessStyle::kVllm && ::access(path.c_str(), F_OK) == 0) return false;
   auto write_temp = [&]() -> Status {
     if (style_ == AccessStyle::kMmap) return store_by_mmap(temp, content, O_CREAT | O_EXCL);
     if (style_ == AccessStyle::kLmcacheGds) return store_lmcache_gds(temp, content);
@@ -95,9 +95,10 @@ Status ChunkIo::store(const ChunkName& name, std::span<const std::byte> content)
   if (written) written = rename_to(temp, path);
   if (!written) {
     ::unlink(temp.c_str());
-    return written;
+    return std::unexpected(std::move(written).error());
   }
-  return name.sidecar.empty() ? Status{} : store_sidecar(name, content.first(kSidecarBytes));
+  if (!name.sidecar.empty()) KVC_TRY(store_sidecar(name, content.first(kSidecarBytes)));
+  return true;
 }
 
 Status ChunkIo::store_by_write(const std::string& temp, std::span<const std::byte> content) const {

@@ -1,4 +1,4 @@
-// The start of a cold phase.
+// The start of a cold phase and the end of a write, with their notes in the report.
 #pragma once
 
 #include <string>
@@ -7,6 +7,9 @@
 #include "tools/common/report.h"
 
 namespace kvcachefs {
+
+// Waits until what was written under `directory` is on its volume; what could not be done as it should becomes a note.
+Status drain_writes(const std::string& directory, Report& report);
 
 // Drains what was written under `directory` and drops what is cached of it; what could not be dropped becomes a note of
 // the report. With `keep_caches` it does neither and says so.

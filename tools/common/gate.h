@@ -1,4 +1,4 @@
-// Threads wait until so many have arrived.
+// Threads wait until so many have arrived, or until somebody says that they never will.
 #pragma once
 
 #include <condition_variable>
@@ -19,13 +19,20 @@ class Gate {
     opened_s_ = monotonic_s();
     open_.notify_all();
   }
-  void wait() {
-    std::unique_lock lock(mutex_);
-    open_.wait(lock, [&] { return awaited_ == 0; });
+  // Ends every wait, with false.
+  void abort() {
+    std::lock_guard lock(mutex_);
+    aborted_ = true;
+    open_.notify_all();
   }
-  void arrive_and_wait() {
+  bool wait() {
+    std::unique_lock lock(mutex_);
+    open_.wait(lock, [&] { return awaited_ == 0 || aborted_; });
+    return !aborted_;
+  }
+  bool arrive_and_wait() {
     arrive();
-    wait();
+    return wait();
   }
   // When the last one arrived, after a wait().
   double opened_s() const { return opened_s_; }
@@ -33,8 +40,9 @@ class Gate {
  private:
   std::mutex mutex_;
   std::condition_variable open_;
-  unsigned awaited_;     // mutex_
-  double opened_s_ = 0;  // mutex_, until open
+  unsigned awaited_;      // mutex_
+  bool aborted_ = false;  // mutex_
+  double opened_s_ = 0;   // mutex_, until open
 };
 
 }  // namespace kvcachefs

@@ -90,7 +90,7 @@ StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& 
     for (std::string_view group : kGroups) wanted = wanted || path.starts_with(group);
     const auto old = before.find(path);
     const double change = value - (old == before.end() ? 0 : old->second);
-    if (wanted && change != 0) changes[path] = change;
+    if (wanted) changes[path] = change;
   }
   return changes;
 }

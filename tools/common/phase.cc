@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "tools/common/cpu_time.h"
 #include "tools/common/gate.h"
@@ -21,7 +24,7 @@ Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
   double end = 0;
   Gate gate(threads);  // all begin at once
   auto work = [&](unsigned thread) {
-    gate.arrive_and_wait();
+    if (!gate.arrive_and_wait()) return;
     const double cpu = thread_cpu_s();
     Status done = body(thread);
     const double used = thread_cpu_s() - cpu;
@@ -32,7 +35,14 @@ Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
     if (!done && outcome) outcome = std::move(done);
   };
   std::vector<std::jthread> workers;
-  for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work, i);
+  workers.reserve(threads);
+  try {
+    for (unsigned i = 0; i < threads; ++i) workers.emplace_back(work, i);
+  } catch (const std::system_error& error) {
+    gate.abort();  // those that were started wait for the others
+    workers.clear();
+    return fail_errno(error.code().value(), fmt::format("cannot start {} threads", threads));
+  }
   workers.clear();  // joins
   cost.wall_s = end - gate.opened_s();
   if (!outcome) return std::unexpected(std::move(outcome).error());

@@ -66,9 +66,17 @@ const Report::Row* Report::raw_row(const Row& of) const {
   return found == rows_.end() ? nullptr : &*found;
 }
 
+bool Report::omitted(const Row& row) {
+  auto zeros = [](const std::vector<double>& samples) {
+    return std::ranges::all_of(samples, [](double value) { return value == 0; });
+  };
+  return row.metric.omit_zeros && std::ranges::all_of(row.samples, zeros);
+}
+
 std::string Report::json() const {
   nlohmann::ordered_json array = nlohmann::ordered_json::array();
   for (const Row& r : rows_) {
+    if (omitted(r)) continue;
     for (size_t dir = 0; dir < dirs_.size(); ++dir) {
       if (r.samples[dir].empty()) continue;
       const Summary summary = summarize(r.samples[dir]);
@@ -109,7 +117,9 @@ std::string Report::table() const {
   out += fmt::format("\n  {:<44} dir {:>12} {:>26} {:>8} {:>8}\n", "measure (unit)", "median", "min .. max", "to [1]",
                      "of raw");
   std::vector<const Row*> todo;
-  for (const Row& r : rows_) todo.push_back(&r);
+  for (const Row& r : rows_) {
+    if (!omitted(r)) todo.push_back(&r);
+  }
   // Rows of one scenario stand together, where the first of them was added.
   while (!todo.empty()) {
     const Metric head = todo.front()->metric;
@@ -137,6 +147,7 @@ void add_costs(Report& report, Metric base, size_t dir, const std::string& prefi
     add("client_cpu", "s/GiB", cost.client_cpu_s / gib);
     if (cost.daemon_cpu_s) add("daemon_cpu", "s/GiB", *cost.daemon_cpu_s / gib);
   }
+  base.omit_zeros = true;
   for (const auto& [path, change] : cost.counters) {
     const bool is_bytes = path.find("bytes") != std::string::npos;
     add("status." + path, is_bytes ? "bytes" : "count", change);

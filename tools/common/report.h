@@ -20,6 +20,7 @@ struct Metric {
   std::string measure;   // "cold_rate"
   std::string unit;      // "GiB/s"
   Limit limit = Limit::kNone;
+  bool omit_zeros = false;  // a row of nothing but zeros is left out
 
   std::string name() const { return scenario.empty() ? measure : scenario + "/" + measure; }
 };
@@ -50,6 +51,7 @@ class Report {
   };
   Row& row(const Metric& metric);
   const Row* raw_row(const Row& of) const;
+  static bool omitted(const Row& row);
   void print_row(std::string& out, const Row& row) const;
 
   std::vector<std::string> dirs_;

@@ -58,6 +58,23 @@ TEST(Report, TableShowsRatioLimitAndNotesOnce) {
   EXPECT_EQ(table.find("said once"), table.rfind("said once"));
 }
 
+TEST(Report, CountersCountTheRoundsInWhichTheyDidNotMove) {
+  Report report({"/mount"});
+  for (const double late : {0.0, 0.0, 90.0}) {
+    PhaseCost cost;
+    cost.counters = {{"prefetch.late_bytes", late}, {"errors.read", 0}};
+    add_costs(report, {"restore", "s", "", ""}, 0, "cold_", cost, 0);
+  }
+  report.add({"restore", "s", "lost", "count"}, 0, 0);
+  const auto json = nlohmann::json::parse(report.json());
+  ASSERT_EQ(json.size(), 2u) << json;
+  EXPECT_EQ(json[0]["metric"], "s/cold_status.prefetch.late_bytes");
+  EXPECT_EQ(json[0]["median"], 0);
+  EXPECT_EQ(json[0]["max"], 90);
+  EXPECT_EQ(json[1]["metric"], "s/lost") << "only counters are left out for being zero";
+  EXPECT_EQ(report.table().find("errors.read"), std::string::npos);
+}
+
 TEST(Report, NamesThatAreNotUtf8DoNotBreakJson) {
   Report report({"/d\xff"});
   report.add(kRate, 0, 1);

@@ -37,13 +37,13 @@ struct RequestOutcome {
   double probe_s = 0;
   double read_s = 0;
   double prefill_s = 0;  // of the tokens not found
-  double store_s = 0;    // after the first token
+  double store_s = 0;    // of the chunks stored, after the first token
   double client_cpu_s = 0;
   uint64_t input_tokens = 0;
   uint64_t hit_tokens = 0;
   uint64_t hit_chunks = 0;
   uint64_t lost_chunks = 0;  // probed as present and gone when read
-  uint64_t stored_chunks = 0;
+  uint64_t stored_chunks = 0;  // really written: not those that the style found there when it looked again
 
   double ttft_s() const { return queue_s + probe_s + read_s + prefill_s; }
 };
@@ -54,7 +54,8 @@ size_t max_chunks(std::span<const EngineRequest> requests);
 class RequestEngine {
  public:
   // `root` exists and ends with a slash; `worker` tells this one's temp names from the others'; no request has more
-  // than `max_chunks` (else buffers are reused, as when the pool is small).
+  // than `max_chunks` (else buffers are reused, as when the pool is small: what was found is then read again after the
+  // request, to be compared).
   static Result<RequestEngine> create(const std::string& root, const EngineOptions& options, unsigned worker,
                                       size_t max_chunks);
 
@@ -67,6 +68,7 @@ class RequestEngine {
   Result<size_t> probe(const Names& names, size_t from, size_t count, RequestOutcome& outcome);
   Result<size_t> load(const Names& names, size_t from, size_t count, RequestOutcome& outcome);
   Status restore(const Names& names, RequestOutcome& outcome);
+  Status verify_again(const Names& names, size_t count);
   void prefill(RequestOutcome& outcome) const;
   Status store(const Names& names, size_t from, RequestOutcome& outcome);
 

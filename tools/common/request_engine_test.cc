@@ -1,6 +1,8 @@
 #include "tools/common/request_engine.h"
 
 #include <filesystem>
+#include <fstream>
+#include <numeric>
 
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
@@ -49,6 +51,16 @@ TEST_P(RequestEngineTest, SecondRequestHitsTheSharedPrefix) {
   EXPECT_EQ(serve(*engine, request({1, 2, 9, 3})).hit_chunks, 4u);
 }
 
+TEST_P(RequestEngineTest, AChunkThatWasThereAlreadyCountsAsStoredOnlyIfItWasWrittenAgain) {
+  auto engine = RequestEngine::create(root_, options(GetParam()), 0, 8);
+  serve(*engine, request({1, 2, 3}));
+  const ChunkName first = chunk_name(GetParam(), 1, 0);
+  std::filesystem::remove(root_ + (first.sidecar.empty() ? first.path : first.sidecar));
+  const RequestOutcome again = serve(*engine, request({1, 2, 3}));
+  EXPECT_EQ(again.hit_chunks, 0u);
+  EXPECT_EQ(again.stored_chunks, GetParam() == AccessStyle::kVllm ? 1u : 3u);
+}
+
 TEST_P(RequestEngineTest, AWholeHitStillComputesOneToken) {
   auto engine = RequestEngine::create(root_, options(GetParam()), 0, 8);
   serve(*engine, request({1, 2}));
@@ -71,6 +83,43 @@ TEST_P(RequestEngineTest, WrongBytesFailTheRequest) {
   const auto outcome = engine->serve(request({1, 2}));
   ASSERT_FALSE(outcome);
   EXPECT_EQ(outcome.error().code, Code::kCorrupt);
+}
+
+// Where no sample of the content is taken.
+void break_a_byte(const std::string& path) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(4321);
+  const char flipped = static_cast<char>(file.get() ^ 1);
+  file.seekp(4321);
+  file.put(flipped);
+}
+
+std::vector<uint64_t> many_keys() {
+  std::vector<uint64_t> keys(300);  // more than two batches of the style that probes by batches
+  std::iota(keys.begin(), keys.end(), 1);
+  return keys;
+}
+
+TEST_P(RequestEngineTest, NothingIsComparedBeforeTheLastChunkWasRead) {
+  auto engine = RequestEngine::create(root_, options(GetParam(), 8 << 20), 0, 300);
+  serve(*engine, request(many_keys()));
+  break_a_byte(root_ + chunk_name(GetParam(), 1, 0).path);
+  const std::string late = chunk_name(GetParam(), 200, 0).path;
+  std::filesystem::resize_file(root_ + late, 100);
+  const auto outcome = engine->serve(request(many_keys()));
+  ASSERT_FALSE(outcome);
+  EXPECT_NE(outcome.error().message.find(late), std::string::npos) << outcome.error().message;
+}
+
+TEST_P(RequestEngineTest, WhatFewBuffersCouldNotKeepIsReadAgainAfterTheRequest) {
+  auto engine = RequestEngine::create(root_, options(GetParam(), 1), 0, 8);
+  serve(*engine, request({1, 2, 3}));
+  break_a_byte(root_ + chunk_name(GetParam(), 1, 0).path);
+  const auto outcome = engine->serve(request({1, 2, 3, 9}));
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().code, Code::kCorrupt);
+  EXPECT_NE(outcome.error().message.find("4321"), std::string::npos) << outcome.error().message;
+  EXPECT_TRUE(std::filesystem::exists(root_ + chunk_name(GetParam(), 9, 0).path)) << "the request had ended";
 }
 
 INSTANTIATE_TEST_SUITE_P(Styles, RequestEngineTest,

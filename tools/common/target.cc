@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -89,6 +90,21 @@ Status check_space(const std::string& directory, uint64_t bytes, const std::stri
   if (available >= needed) return {};
   return fail(Code::kNoSpace, fmt::format("{}: needs {} of space, {} are free; {}", directory, format_size(needed),
                                           format_size(available), advice));
+}
+
+Status check_space(std::span<const Target> targets, uint64_t bytes, const std::string& advice) {
+  std::map<dev_t, uint64_t> needed;
+  std::vector<dev_t> devices;
+  for (const Target& target : targets) {
+    struct stat info;
+    if (::stat(target.directory().c_str(), &info) != 0) return fail_errno(errno, target.directory() + ": stat");
+    devices.push_back(info.st_dev);
+    needed[info.st_dev] += bytes;
+  }
+  for (size_t i = 0; i < targets.size(); ++i) {
+    KVC_TRY(check_space(targets[i].directory(), needed[devices[i]], advice));
+  }
+  return {};
 }
 
 }  // namespace kvcachefs

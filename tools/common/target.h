@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -43,5 +44,7 @@ Status remove_contents(const std::string& directory);
 
 // kNoSpace unless `bytes` and a little more are free where `directory` lies. `advice` says what to change.
 Status check_space(const std::string& directory, uint64_t bytes, const std::string& advice);
+// The same for `bytes` on every target; those on one file system share its space.
+Status check_space(std::span<const Target> targets, uint64_t bytes, const std::string& advice);
 
 }  // namespace kvcachefs

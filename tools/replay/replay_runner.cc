@@ -6,12 +6,12 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
-#include "tools/common/cache_control.h"
 #include "tools/common/cold_start.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/progress.h"
 #include "tools/common/target.h"
 #include "tools/replay/chunk_plan.h"
+#include "tools/replay/prefetch_report.h"
 #include "tools/replay/volume_io.h"
 
 namespace kvcachefs {
@@ -24,23 +24,6 @@ std::string scenario(const ReplaySettings& settings) {
   return fmt::format("{}tokens-of-{}/{}/{}/{}workers", settings.engine.chunk_tokens,
                      format_size(settings.engine.chunk_bytes), access_style_name(settings.engine.style),
                      run.open_loop ? fmt::format("open-{:g}x", run.time_scale) : "closed", run.workers);
-}
-
-double counter(const PhaseCost& cost, const char* path) {
-  const auto found = cost.counters.find(path);
-  return found == cost.counters.end() ? 0 : found->second;
-}
-
-// Accuracy: of the bytes read ahead, how many were used. Coverage: of the bytes read, how many were there already.
-void report_prefetch(Report& report, const std::string& scene, size_t dir, const PhaseCost& cost, double read_bytes) {
-  const double ahead = counter(cost, "prefetch.read_bytes");
-  if (ahead <= 0) return;
-  auto add = [&](const char* measure, double of, double whole) {
-    if (whole > 0) report.add({kWorkload, scene, measure, "%"}, dir, 100 * of / whole);
-  };
-  add("prefetch_accuracy", counter(cost, "prefetch.used_bytes"), ahead);
-  add("prefetch_waste", counter(cost, "prefetch.wasted_bytes"), ahead);
-  add("prefetch_coverage", counter(cost, "prefetch.used_bytes"), read_bytes);
 }
 
 class Replay {
@@ -71,7 +54,7 @@ Status Replay::round(const Target& target, unsigned number, Progress& progress) 
   const VolumeIo before = read_volume_io(root);
   KVC_ASSIGN(const RunResult result,
              run_requests(root, settings_.engine, settings_.run, requests, [&] { progress.advance(); }));
-  KVC_TRY(drain_writes(root));
+  KVC_TRY(drain_writes(root, report_));
   const VolumeIo after = read_volume_io(root);
   const size_t dir = target.index();
   report_outcomes(report_, kWorkload, scene_, dir, result.outcomes, bytes_);
@@ -85,7 +68,7 @@ Status Replay::round(const Target& target, unsigned number, Progress& progress) 
     hits += one.hit_chunks;
     stored += one.stored_chunks;
   }
-  report_prefetch(report_, scene_, dir, result.cost, static_cast<double>(hits * bytes_));
+  report_prefetch(report_, {kWorkload, scene_, "", "%"}, dir, result.cost.counters, static_cast<double>(hits * bytes_));
   add_costs(report_, {kWorkload, scene_, "", ""}, dir, "", result.cost, static_cast<double>((hits + stored) * bytes_));
   return target.remove_dir(root);
 }
@@ -97,10 +80,16 @@ Status run_replay(const ReplaySettings& settings, const Trace& trace, Report& re
   KVC_ASSIGN(std::vector<Target> targets, open_targets(settings.dirs, "replay"));
   const auto requests = engine_requests(trace, settings.engine.chunk_tokens, settings.requests, settings.seed);
   const PlanTotals totals = plan_totals(requests);
+  const uint64_t bytes = file_bytes(settings.engine.style, settings.engine.chunk_bytes);
   report.note(fmt::format(
       "{} requests, {} tokens, {} chunks, {} of them distinct: {} on the volume if nothing is evicted", requests.size(),
       totals.input_tokens, totals.chunks, totals.distinct_chunks,
-      format_size(totals.distinct_chunks * file_bytes(settings.engine.style, settings.engine.chunk_bytes))));
+      format_size(totals.distinct_chunks * bytes)));
+  // A round at a time, on one directory at a time, and what it wrote is removed.
+  for (const Target& target : targets) {
+    KVC_TRY(check_space(target.directory(), totals.distinct_chunks * (bytes + kSidecarBytes),
+                        "free some, or lower --requests or --bytes-per-token"));
+  }
   Replay replay(settings, trace, report);
   Progress progress(requests.size() * settings.rounds * targets.size());
   for (unsigned round = 0; round < settings.rounds; ++round) {

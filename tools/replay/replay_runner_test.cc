@@ -81,6 +81,18 @@ TEST(ReplayRunner, OpenLoopWithManyWorkers) {
   EXPECT_GT(medians(report, a.path()).at("written"), 0);
 }
 
+TEST(ReplayRunner, TooLittleSpaceIsToldBeforeAnythingIsWritten) {
+  const TestDirectory a(kMemory);
+  ReplaySettings replay = settings({a.path()});
+  replay.engine.chunk_bytes = uint64_t{1} << 42;
+  Report report(replay.dirs);
+  const Status done = run_replay(replay, conversations(), report);
+  ASSERT_FALSE(done);
+  EXPECT_EQ(done.error().code, Code::kNoSpace) << done.error().message;
+  EXPECT_NE(done.error().message.find("--requests"), std::string::npos) << done.error().message;
+  EXPECT_TRUE(a.empty());
+}
+
 TEST(ReplayRunner, ChunkTokensThatDoNotFitAreRefused) {
   const TestDirectory a(kMemory);
   ReplaySettings replay = settings({a.path()});

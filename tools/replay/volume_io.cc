@@ -3,24 +3,33 @@
 #include <fstream>
 #include <map>
 
-#include "tools/common/mount_status.h"
-
 namespace kvcachefs {
 
-VolumeIo read_volume_io(const std::string& directory) {
-  if (const auto mount = read_mount_status(directory)) {
-    auto number = [&](const char* path) {
-      const auto found = mount->numbers.find(path);
-      return found == mount->numbers.end() ? 0 : found->second;
-    };
-    return {number("reads.bytes_from_volume") + number("prefetch.read_bytes"), number("writes.volume_bytes")};
-  }
+namespace {
+
+VolumeIo read_process_io() {
   std::ifstream io("/proc/self/io");
   std::map<std::string, double> fields;
   std::string name;
   double value = 0;
   while (io >> name >> value) fields[name] = value;
   return {fields["read_bytes:"], fields["write_bytes:"]};
+}
+
+}  // namespace
+
+VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& process) {
+  auto number = [&](const char* path) {
+    const auto found = numbers.find(path);
+    return found == numbers.end() ? 0 : found->second;
+  };
+  return {number("reads.bytes_from_volume") + process.read_bytes, number("writes.volume_bytes")};
+}
+
+VolumeIo read_volume_io(const std::string& directory) {
+  const VolumeIo process = read_process_io();
+  const auto mount = read_mount_status(directory);
+  return mount ? volume_io_of_mount(mount->numbers, process) : process;
 }
 
 }  // namespace kvcachefs

@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include "tools/common/mount_status.h"
+
 namespace kvcachefs {
 
 struct VolumeIo {
@@ -10,9 +12,13 @@ struct VolumeIo {
   double written_bytes = 0;
 };
 
-// Running totals; differences of two calls are of interest. Of a kvcachefs what its status says, else what the kernel
-// accounts to this process (writes when pages are made dirty, so not those undone before they reach the disk). On
-// tmpfs and where the kernel does not account, zero.
+// Running totals; differences of two calls are of interest. Of a kvcachefs what its status says, and what the
+// kernel accounts to this process; of others the latter alone (writes when pages are made dirty, so not those undone
+// before they reach the disk). On tmpfs and where the kernel does not account, zero.
 VolumeIo read_volume_io(const std::string& directory);
+
+// Of a mount with such a status. Reads that it passes through to a backing file are not in there: the kernel accounts
+// them to the process that reads. What is read ahead is among the bytes from the volume.
+VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& process);
 
 }  // namespace kvcachefs
