@@ -61,6 +61,7 @@ class Object {
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
   uint64_t sealing_reserved_bytes = 0;  // ... for the one under way
   std::optional<Error> write_error;  // a write failed: rename, fsync and close fail until the content is replaced
+  uint64_t raw_failed_from = UINT64_MAX, raw_failed_to = 0;  // write_error of a raw file: until this range is written
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it

@@ -70,7 +70,7 @@ bool StoreImpl::commit_step() {
   committing_.fetch_sub(count);
   requeue_deferred();
   for (CommitRequest& request : commit.requests)
-    if (request.done) request.done(status);
+    if (request.done) request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
   return true;
 }
 
@@ -102,13 +102,13 @@ void StoreImpl::note_closed(const std::vector<ExtentId>& extents) {
 
 Status StoreImpl::sync_data(Commit& commit) {
   std::vector<ExtentId> extents;
-  for (const CommitRequest& request : commit.requests) {
+  for (CommitRequest& request : commit.requests) {
     commit.sync |= request.sync || request.sync_all;
     commit.sync_all |= request.sync_all;
     if (!request.sync) continue;
-    extents.insert(extents.end(), request.extents.begin(), request.extents.end());
     for (const SealedBody& sealed : request.bodies)  // also a place that is shared: it may not be synced either
-      if (sealed.body.place.extent.valid()) extents.push_back(sealed.body.place.extent);
+      if (sealed.body.place.extent.valid()) request.extents.push_back(sealed.body.place.extent);
+    extents.insert(extents.end(), request.extents.begin(), request.extents.end());
   }
   if (commit.sync_all) {
     data_bytes_unsynced_.store(0, std::memory_order_relaxed);

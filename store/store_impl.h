@@ -216,6 +216,7 @@ class StoreImpl final : public Store {
   Error no_space(const Object& object, uint64_t bytes) const;
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void note_write_error(Object& object, const Error& error);  // object.mutex held
+  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
   void empty_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
@@ -461,7 +462,10 @@ class StoreImpl final : public Store {
   Status replay(const std::vector<JournalFileInfo>& journals);
   struct LeftOut;
   Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out);
-  bool body_is_whole(const ObjectRecord& object);
+  enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };
+  Wholeness wholeness(const ObjectRecord& object);
+  void verify_again();
+  bool is_unverified(ObjectId id);
   Status start_epoch();
   Status make_root();
   Status drop_nameless();
@@ -609,6 +613,9 @@ class StoreImpl final : public Store {
   uint64_t hopes_at_index_point_ = 0;
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
+  std::mutex unverified_mutex_;  // a leaf
+  std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
+  int64_t verified_again_ns_ = 0;  // the keeper's
   bool judged_tail_ = false;
   // What earlier lives left, see Leftovers in index.h.
   uint32_t swept_epoch_ = 0;

@@ -407,6 +407,21 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   continue_write(std::move(pending));
 }
 
+// object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
+// and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
+void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
+  if (object.raw != raw) return;
+  if (!status) {
+    note_write_error(object, status.error());
+    object.raw_failed_from = std::min(object.raw_failed_from, offset);
+    object.raw_failed_to = std::max(object.raw_failed_to, offset + length);
+  } else if (object.write_error && offset <= object.raw_failed_from && length >= object.raw_failed_to - offset) {
+    object.write_error.reset();
+    object.raw_failed_from = UINT64_MAX;
+    object.raw_failed_to = 0;
+  }
+}
+
 namespace {
 // Nothing before `end` needs room: the file was allocated as a whole, as pools of chunks are.
 bool has_blocks(File& raw, uint64_t end) {
@@ -429,7 +444,7 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
       if (!status) {
         // Nobody hears of it who wrote through a mapping: so that the rename fails.
         std::lock_guard lock(handle->object->mutex);
-        if (handle->object->raw == raw) note_write_error(*handle->object, status.error());
+        note_raw_write(*handle->object, raw, offset, copy.size(), status);
       }
       if (!status) return done(std::unexpected(std::move(status).error()));
       write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
@@ -467,12 +482,12 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   requests[0].file = raw;
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
+  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
     extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
-    if (!result) {
-      counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+    {
       std::lock_guard lock(object->mutex);
-      if (object->raw == raw) note_write_error(*object, result.error());  // the size may have grown over what is not there
+      note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
     if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
     done(std::move(result));
@@ -693,7 +708,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
     {
       std::lock_guard lock(object->mutex);
-      if (size_bytes == 0) object->write_error.reset();
+      if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
       object->size_bytes = size_bytes;
       content_changed(object);  // the size is in the record
       if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);

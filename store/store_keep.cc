@@ -57,6 +57,10 @@ bool StoreImpl::keeper_step(bool force) {
   files_->settle();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
+  if (now - verified_again_ns_ > kIndexIntervalNs) {
+    verified_again_ns_ = now;
+    verify_again();
+  }
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
   // What somebody had open when it was removed can be given back now.
   const uint64_t hopes = space_.hopes();

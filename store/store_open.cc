@@ -312,7 +312,10 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
   for (const Record& record : batch.records) {
     if (const auto* body = std::get_if<PutRecord>(&record)) {
       const ObjectId id = body->object.id;
-      if (verify && !body_is_whole(body->object)) {
+      const Wholeness found = verify ? wholeness(body->object) : Wholeness::kWhole;
+      unverified_.erase(id);  // an earlier version of it
+      if (found == Wholeness::kUnknown) unverified_.insert(id);
+      if (found == Wholeness::kAbsent) {
         counters_.dropped_bodies.fetch_add(1);
         KVC_ASSIGN(auto earlier, index_->find_object_summary(id));
         if (!earlier && !put.contains(id)) left_out.objects.insert(id);
@@ -352,31 +355,54 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
   return {};
 }
 
-// False: it is not on the medium, for sure: what is left out is given back soon, for good. A volume that does not answer says
-// nothing of that. The body stays then, and its checksums are asked when it is read.
-bool StoreImpl::body_is_whole(const ObjectRecord& object) {
+// Absent for sure: what is left out is given back soon, for good. A volume that does not answer says nothing of that: the body
+// stays then, is read with its checksums only, and is looked at again.
+StoreImpl::Wholeness StoreImpl::wholeness(const ObjectRecord& object) {
   const Body& body = object.body;
-  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return true;
+  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return Wholeness::kWhole;
   const auto judge = [&](const Error& error) {
     const bool absent = error.code == Code::kCorrupt || error.code == Code::kNotFound;
     log::warn("object {} {}: {}", object.id.value,
-              absent ? "was not on the medium when the machine stopped, and is absent" : "could not be verified, and is kept",
-              error.message);
-    return !absent;
+              absent ? "was not on the medium when the machine stopped" : "could not be verified, and is kept", error.message);
+    return absent ? Wholeness::kAbsent : Wholeness::kUnknown;
   };
   if (body.place.kind == PlaceKind::kRaw) {
     auto info = volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw));
-    return info || judge(info.error());
+    return info ? Wholeness::kWhole : judge(info.error());
   }
   counters_.verified_bodies.fetch_add(1);
   Snapshot stored;
   stored.size_bytes = body.size_bytes;
   stored.base = body;
   stored.base_valid_bytes = body.size_bytes;
-  if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return false;
+  if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return Wholeness::kAbsent;
   for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
     if (auto block = fetch_unit(stored, index); !block) return judge(block.error());
-  return true;
+  return Wholeness::kWhole;
+}
+
+// What a start could not verify, once more: the next start trusts what this one's checkpoint holds.
+void StoreImpl::verify_again() {
+  std::vector<ObjectId> ids;
+  {
+    std::lock_guard lock(unverified_mutex_);
+    ids.assign(unverified_.begin(), unverified_.end());
+  }
+  for (ObjectId id : ids) {
+    auto record = index_->find_object(id);
+    if (!record) continue;
+    const Wholeness found = *record ? wholeness(**record) : Wholeness::kWhole;
+    if (found == Wholeness::kUnknown) continue;
+    auto object = found == Wholeness::kAbsent ? get(id) : Result<ObjectPtr>(nullptr);
+    if (object && *object) quarantine(*object, (*record)->body.version, "it was not on the medium when the machine stopped");
+    std::lock_guard lock(unverified_mutex_);
+    unverified_.erase(id);
+  }
+}
+
+bool StoreImpl::is_unverified(ObjectId id) {
+  std::lock_guard lock(unverified_mutex_);
+  return unverified_.contains(id);
 }
 
 // --- a new epoch ---
@@ -640,6 +666,7 @@ void StoreImpl::answer_unfinished() {
   waiting_for_room_count_.fetch_sub(waiting.size());
   for (auto& [round, retry] : waiting) retry();  // once: nobody makes room any more
   volume_->drain();
+  answer_waiting();  // who got room may have wanted memory then
 }
 
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.

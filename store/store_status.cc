@@ -144,7 +144,7 @@ void StoreImpl::apply_live_options() {
 // Null: this body cannot be passed through as it is now.
 FilePtr StoreImpl::passable_file(ObjectId id) {
   auto object = get(id);
-  if (!object) return {};
+  if (!object || is_unverified(id)) return {};
   ExtentId extent;
   {
     std::lock_guard lock((*object)->mutex);

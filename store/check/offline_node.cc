@@ -81,6 +81,7 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   if (!epochs.empty()) node.identity.epoch = epochs.back();
   node.index_directory = request.index_directory.empty() ? default_index_directory(node)
                                                          : std::filesystem::absolute(request.index_directory).string();
+  while (node.index_directory.size() > 1 && node.index_directory.ends_with('/')) node.index_directory.pop_back();
   return node;
 }
 

@@ -134,7 +134,7 @@ void Extents::forget(ExtentId id) {
     unsynced = std::move(found->second.file);
     unsynced_.erase(found);
   }
-  lost_.erase(id);
+  lost_raw_.erase(id);
 }
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
@@ -170,11 +170,7 @@ Status Extents::sync_all() {
   for (auto& [id, unsynced] : files)
     if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
   if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
-  if (!result) return result;
-  std::lock_guard lock(mutex_);
-  for (const auto& [id, lost] : lost_)
-    if (lost.kind != PlaceKind::kRaw) return std::unexpected(lost.error);
-  return {};
+  return result;
 }
 
 Status Extents::sync(const std::vector<ExtentId>& ids) {
@@ -195,18 +191,20 @@ Status Extents::sync(const std::vector<ExtentId>& ids) {
   for (auto& [id, unsynced] : files)
     if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
   if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
-  if (!result) return result;
+  return result;
+}
+
+Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
   std::lock_guard lock(mutex_);
   for (ExtentId id : ids)
-    if (auto found = lost_.find(id); found != lost_.end()) return std::unexpected(found->second.error);
+    if (auto found = lost_raw_.find(id); found != lost_raw_.end()) return std::unexpected(found->second);
   return {};
 }
 
-// An error of what sync_all() does not tell is in lost_ only.
 Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
   Status status = unsynced.file->sync_data();
   if (status) return {};
-  if (unsynced.file->is_direct()) {
+  if (unsynced.kind != PlaceKind::kRaw) {
     std::lock_guard lock(mutex_);
     unsynced_.try_emplace(id, std::move(unsynced));  // unless it was noted meanwhile
     return status;
@@ -214,7 +212,7 @@ Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
   status.error().message += ": what was written to it since it was synced last may be lost";
   log::error("{}", status.error().message);
   std::lock_guard lock(mutex_);
-  lost_.try_emplace(id, Lost{std::move(status).error(), unsynced.kind});
+  lost_raw_.try_emplace(id, std::move(status).error());
   return {};
 }
 

@@ -54,13 +54,14 @@ class Extents {
 
   // Remembers that a file of this epoch has data (and perhaps a name) that is not synced.
   void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file);
-  // Syncs all such files and the directories of new ones. Blocks. What fails stays noted and is tried again, if it was written
-  // directly. A failed sync of a file written through the page cache is told for good, until the extent is removed: the kernel
-  // tells it once, drops or forgets the pages, and the next sync would succeed. sync_all() does not tell it of raw files: those
-  // are for sync() of who asks, and no reason to keep everybody else's records back.
+  // Syncs all such files and the directories of new ones; what fails stays noted. Blocks. A failed sync of a raw file is no
+  // reason to keep everybody else's records back: told_of_raw() is for who asks for that one.
   Status sync_all();
-  // Syncs the given ones only (and their directories), if they are noted.
+  // Syncs the given ones only (and their directories), if they are noted. Of raw ones see above.
   Status sync(const std::vector<ExtentId>& ids);
+  // The error of a raw file among them of which a sync ever failed: told for good, until the file is removed. Its bytes went
+  // through the page cache; the kernel tells the error once, forgets the pages, and the next sync would succeed.
+  Status told_of_raw(const std::vector<ExtentId>& ids);
 
   const FileIdentity& identity() const { return identity_; }
   Volume& volume() { return *volume_; }
@@ -87,12 +88,8 @@ class Extents {
   std::unordered_map<ExtentId, Cached> open_;
   std::list<ExtentId> ages_;  // most recent first
   std::unordered_map<ExtentId, Unsynced> unsynced_;
-  struct Lost {
-    Error error;
-    PlaceKind kind;
-  };
-  std::unordered_map<ExtentId, Lost> lost_;  // written through the page cache, and a sync of it failed
-  uint64_t removals_ = 0;                    // what was opened beside one is not kept open: it may be what was removed
+  std::unordered_map<ExtentId, Error> lost_raw_;  // a sync of it failed
+  uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made
   std::unordered_set<std::string> removed_from_;          // ... or removed: nobody waits for that

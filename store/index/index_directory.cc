@@ -172,7 +172,7 @@ Result<IndexDirectory> IndexDirectory::take(std::string path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: making the directory", path));
-  KVC_TRY(check_own(path));
+  if (!fs::exists(path + "/data.mdb", error)) KVC_TRY(check_own(path));
   chmod(path.c_str(), 0700);
   KVC_ASSIGN(const int fd, take_lock(path));
   return IndexDirectory(path, fd);
@@ -242,6 +242,7 @@ Status IndexDirectory::mark_clean() const {
 
 Status IndexDirectory::set_aside() {
   const std::string aside = path_ + ".damaged";
+  KVC_TRY(check_own(path_));
   KVC_TRY(check_own(aside));
   std::error_code error;
   fs::remove_all(aside, error);

@@ -108,13 +108,18 @@ TEST_F(Promises, WhatAKilledDaemonLeftIsSyncedWhenSomebodyAsks) {
 TEST_F(Promises, ABodyThatCannotBeReadAtTheStartIsKept) {
   start(Durability::kClose);
   put("f", content('a', kPackedBytes));
+  put("g", content('g', kPackedBytes));  // will turn out not to be whole
   fault_ = [](const VolumeCall& call) {
     return Fault{.sys_errno = call.kind == VolumeCall::Kind::kRead && ends_with(call, ".pack") ? EIO : 0};
   };
   cut_power_and_mount(kAllKept);
   rig_->settle();
   rig_->pass_time(kUpkeepNs);  // what nothing names is given back by now
+  rot(".pack", 0x1000 + align_up(kPackedBytes, kBlockBytes) + 10);
   fault_ = nullptr;
+  rig_->pass_time(kUpkeepNs);
+  ASSERT_TRUE(rig_->drain());
+  EXPECT_EQ(rig_->store().status().objects_quarantined, 1u) << "looked at again before anybody reads it";
   expect("f", content('a', kPackedBytes));
 }
 
@@ -160,18 +165,27 @@ TEST_F(Promises, ACloseWithSyncIsOnTheMediumThoughNothingIsLeftToJournal) {
   expect("f", content('a', 2 * kMiB));
 }
 
-TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFail) {
-  start();
-  put_raw("f");
-  fault_ = [](const VolumeCall& call) {
-    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kWrite && ends_with(call, ".raw") ? EIO : 0};
-  };
-  EXPECT_FALSE(rig_->write(open("f", true), 2 * kMiB, content('a', kPackedBytes)));
-  fault_ = nullptr;
-  EXPECT_FALSE(rig_->rename("f", "final"));
-  ASSERT_TRUE(rig_->truncate("f", 0));
-  EXPECT_TRUE(rig_->rename("f", "final"));
-  EXPECT_TRUE(rig_->unmount());
+TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFailUntilTheyAreWritten) {
+  for (const bool emptied : {false, true}) {
+    SCOPED_TRACE(emptied);
+    start();
+    put_raw("f");
+    fault_ = [](const VolumeCall& call) {
+      return Fault{.sys_errno = call.kind == VolumeCall::Kind::kWrite && ends_with(call, ".raw") ? EIO : 0};
+    };
+    EXPECT_FALSE(rig_->write(open("f", true), 2 * kMiB, content('a', kPackedBytes)));
+    fault_ = nullptr;
+    EXPECT_FALSE(rig_->rename("f", "final"));
+    if (emptied) {
+      ASSERT_TRUE(rig_->truncate("f", 0));
+    } else {
+      ASSERT_TRUE(rig_->write(open("f", true), 0, content('b', kPackedBytes)));
+      EXPECT_FALSE(rig_->rename("f", "final")) << "other bytes";
+      ASSERT_TRUE(rig_->write(open("f", true), 2 * kMiB, content('c', kPackedBytes)));
+    }
+    EXPECT_TRUE(rig_->rename("f", "final"));
+    EXPECT_TRUE(rig_->unmount());
+  }
 }
 
 // A body is written anew as a whole: one unit that rotted is enough to make that impossible.
