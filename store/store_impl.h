@@ -613,10 +613,10 @@ class StoreImpl final : public Store {
   uint64_t hopes_at_index_point_ = 0;
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
+  bool judged_tail_ = false;
   std::mutex unverified_mutex_;  // a leaf
   std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
   int64_t verified_again_ns_ = 0;  // the keeper's
-  bool judged_tail_ = false;
   // What earlier lives left, see Leftovers in index.h.
   uint32_t swept_epoch_ = 0;
   std::vector<Leftovers::Extent> left_behind_;

@@ -313,8 +313,8 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
     if (const auto* body = std::get_if<PutRecord>(&record)) {
       const ObjectId id = body->object.id;
       const Wholeness found = verify ? wholeness(body->object) : Wholeness::kWhole;
-      unverified_.erase(id);  // an earlier version of it
       if (found == Wholeness::kUnknown) unverified_.insert(id);
+      if (found == Wholeness::kWhole) unverified_.erase(id);  // an earlier version of it
       if (found == Wholeness::kAbsent) {
         counters_.dropped_bodies.fetch_add(1);
         KVC_ASSIGN(auto earlier, index_->find_object_summary(id));

@@ -196,7 +196,8 @@ class AnnouncedNames : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(store.unlink(temporary));
   }
   std::string predecessor(int i) {
-    for (const auto& [key, value] : *store->describe(ids[i]))
+    const auto facts = store->describe(ids[i]);
+    for (const auto& [key, value] : *facts)
       if (key == "predecessor") return value;
     return {};
   }

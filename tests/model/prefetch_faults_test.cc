@@ -264,7 +264,8 @@ TEST_F(PrefetchFaults, TheFirstReadAheadIsSmallAndTheOthersAreWhole) {
   constexpr uint64_t kChunks = 64;
   make(kChunks, 65'536);
   volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead && !request.urgent; });
-  const auto first = start_read(open(0));
+  Handle* const handle = open(0);
+  const auto first = start_read(handle);
   std::vector<uint64_t> sizes;
   volume_->wait_until_held([&](const std::vector<IoRequest>& held) {
     sizes.clear();
@@ -274,6 +275,7 @@ TEST_F(PrefetchFaults, TheFirstReadAheadIsSmallAndTheOthersAreWhole) {
   EXPECT_EQ(sizes, (std::vector<uint64_t>{256 * kKiB, kMiB, kMiB, kMiB, 704 * kKiB}));
   volume_->let_go();
   first->wait();
+  store().release(handle);
 }
 
 TEST_F(PrefetchFaults, AReadThatStallsHoldsUpNobodyElse) {
