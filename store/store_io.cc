@@ -442,11 +442,12 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
                                             done = std::move(done)](Status status) mutable {
       if (!status) {
-        // Nobody hears of it who wrote through a mapping: so that the rename fails.
-        std::lock_guard lock(handle->object->mutex);
-        note_raw_write(*handle->object, raw, offset, copy.size(), status);
+        {
+          std::lock_guard lock(handle->object->mutex);
+          note_raw_write(*handle->object, raw, offset, copy.size(), status);
+        }
+        return done(std::unexpected(std::move(status).error()));
       }
-      if (!status) return done(std::unexpected(std::move(status).error()));
       write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
     });
   }

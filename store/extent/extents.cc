@@ -166,11 +166,7 @@ Status Extents::sync_all() {
     unsynced_.clear();
     unsynced_directories_.clear();
   }
-  Status result;
-  for (auto& [id, unsynced] : files)
-    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
-  if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
-  return result;
+  return sync_files(std::move(files), std::move(directories));
 }
 
 Status Extents::sync(const std::vector<ExtentId>& ids) {
@@ -187,11 +183,7 @@ Status Extents::sync(const std::vector<ExtentId>& ids) {
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_directories_.clear();
   }
-  Status result;
-  for (auto& [id, unsynced] : files)
-    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
-  if (Status status = sync_directories(std::move(directories)); !status && result) result = std::move(status);
-  return result;
+  return sync_files(std::move(files), std::move(directories));
 }
 
 Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
@@ -216,8 +208,11 @@ Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
   return {};
 }
 
-Status Extents::sync_directories(std::vector<std::string> directories) {
+// All of them, also after an error; the first one is returned.
+Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories) {
   Status result;
+  for (auto& [id, unsynced] : files)
+    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
   for (auto& directory : directories) {
     Status status = volume_->sync_directory(directory);
     if (status) continue;

@@ -72,8 +72,8 @@ class Extents {
     FilePtr file;
     PlaceKind kind;
   };
+  Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
   Status sync_file(ExtentId id, Unsynced unsynced);
-  Status sync_directories(std::vector<std::string> directories);
 
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;

@@ -81,8 +81,9 @@ Status check_local(const std::string& path) {
                           path, type));
 }
 
+constexpr std::string_view kLockName = "lock";
 // All there ever is in such a directory.
-constexpr std::array<std::string_view, 8> kOwnNames = {"data.mdb",  "lock.mdb",    "lock",       "clean",
+constexpr std::array<std::string_view, 8> kOwnNames = {"data.mdb",  "lock.mdb",    kLockName,    "clean",
                                                        "clean.tmp", "compact.tmp", "refill.tmp", "damaged"};
 
 // It is moved, removed and made anew as a whole.
@@ -108,7 +109,7 @@ Status sync_directory(const std::string& path) {
 }
 
 Result<int> take_lock(const std::string& path) {
-  const std::string file = path + "/lock";
+  const std::string file = fmt::format("{}/{}", path, kLockName);
   const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
   if (fd < 0) return fail_errno(errno, fmt::format("index {}: opening its lock file", path));
   if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
@@ -256,13 +257,12 @@ Status IndexDirectory::set_aside() {
 }
 
 Status IndexDirectory::clear() {
-  for (const char* name : {"/data.mdb", "/lock.mdb", "/clean", "/clean.tmp", "/compact.tmp", "/damaged"}) {
-    if (unlink((path_ + name).c_str()) != 0 && errno != ENOENT) {
-      return fail_errno(errno, fmt::format("index {}: removing {}{}", path_, path_, name));
-    }
+  for (const std::string_view name : kOwnNames) {
+    if (name == kLockName) continue;  // held
+    std::error_code error;
+    fs::remove_all(fs::path(path_) / name, error);
+    if (error) return fail_errno(error.value(), fmt::format("index {}: removing {}/{}", path_, path_, name));
   }
-  std::error_code ignored;
-  fs::remove_all(path_ + "/refill.tmp", ignored);
   return sync_directory(path_);
 }
 
