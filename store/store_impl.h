@@ -198,8 +198,9 @@ class StoreImpl final : public Store {
     uint64_t length() const { return bytes.empty() ? zeros : bytes.size(); }
   };
   Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
-  Progress push_write(PendingWrite& pending);
+  Progress push_write(PendingWrite& pending, bool takes_memory = true);
   void continue_write(std::shared_ptr<PendingWrite> pending);
+  void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);

@@ -314,8 +314,8 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   return Progress::kDone;
 }
 
-// Tries as long as memory can be had at once. kDone: `written` is set.
-StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
+// Tries as long as memory can be had at once, or with none but what its blocks have. kDone: `written` is set.
+StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memory) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
     if (progress == Progress::kDone) {
@@ -323,7 +323,7 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
       pending.attempt.memory = Reservation();
       return progress;
     }
-    if (progress == Progress::kNeedsMemory) {
+    if (progress == Progress::kNeedsMemory && takes_memory) {
       pending.attempt.memory = Reservation();  // or its bytes would count twice
       if (pending.attempt.file.wanted) {
         if (get_file_memory(pending.attempt.file)) continue;
@@ -337,8 +337,9 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending) {
   }
 }
 
-void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
-  const Progress progress = push_write(*pending);
+void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending)); }
+
+void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kNeedsLoad) {
     auto object = pending->object;
@@ -370,10 +371,7 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
       drop_unused_file(pending->object);
       return false;
     }
-    if (again == Progress::kDone)
-      pending->finish();
-    else
-      continue_write(pending);
+    proceed(pending, again);
     return true;
   });
 }
@@ -400,11 +398,11 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->source = {offset, bytes, 0};
   pending->done = std::move(done);
   // First come, first served once somebody waits.
-  if (waiting_count_.load(std::memory_order_relaxed) == 0 && push_write(*pending) == Progress::kDone)
-    return pending->finish();
+  const Progress progress = push_write(*pending, /*takes_memory=*/waiting_count_.load(std::memory_order_relaxed) == 0);
+  if (progress == Progress::kDone) return pending->finish();
   pending->owned.assign(bytes.begin(), bytes.end());
   pending->source.bytes = pending->owned;
-  continue_write(std::move(pending));
+  proceed(pending, progress);
 }
 
 // object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close

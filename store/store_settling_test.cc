@@ -416,5 +416,36 @@ TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
   EXPECT_TRUE(store.read_file("holes") == expected);
 }
 
+// --- who waits for memory ---
+
+TEST(StoreSettling, AWriteThatWaitsForMemoryIsNotOvertakenBySmallerOnes) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  Handle* first = store.create("first");
+  Handle* second = store.create("second");
+  const std::string piece = store.payload(1, kMiB);
+  const auto bytes = std::as_bytes(std::span(piece));
+  std::vector<int> done;
+  const auto write = [&](Handle* handle, uint64_t offset, size_t length, int name) {
+    store->write(handle, offset, bytes.first(length), [&done, name](Result<size_t> result) { done.push_back(result ? name : -1); });
+  };
+  write(second, 0, kUnitBytes, 0);  // and with the others less than a megabyte is left
+  uint64_t end = 0;
+  for (int i = 0; i < 15; ++i, end += kMiB) write(first, end, kMiB, 0);
+  ASSERT_EQ(done, std::vector<int>(16, 0));
+  done.clear();
+  write(first, end, kMiB, 1);
+  ASSERT_TRUE(done.empty()) << "it was to wait";
+  write(second, kUnitBytes, kUnitBytes, 2);
+  EXPECT_TRUE(done.empty()) << "what was left was taken by who came later";
+  write(second, 0, kUnitBytes, 3);
+  EXPECT_EQ(done, std::vector<int>{3}) << "this one needs no memory";
+  for (int step = 0; step < 1'000'000 && done.size() < 3; ++step) store->pump();
+  EXPECT_EQ(done, (std::vector<int>{3, 1, 2}));
+  store.close(first);
+  store.close(second);
+}
+
 }  // namespace
 }  // namespace kvcachefs
