@@ -104,7 +104,7 @@ class UringEngine final : public IoEngine {
   void issue(unsigned index);
   void issue_wake_read();
   void enter_kernel(unsigned wait_for);
-  void reap();
+  bool reap();
   void complete(unsigned index, int result);
   void finish(unsigned index, Result<size_t> result);
   bool answers_are_due() const { return !finished_urgent_.empty() || !finished_background_.empty(); }
@@ -160,15 +160,19 @@ Status UringEngine::set_up_ring() {
 
 // Answers take time (a megabyte is checked in 100 us): between any two of them what came meanwhile is taken in and what
 // may start is started, so that the volume is not idle while answers are due. Answered by batches, 1 MiB reads with 8
-// in flight reached 3.3 GiB/s of the 4.4 they reach so.
+// in flight reached 3.3 GiB/s of the 4.4 they reach so. For the same reason what may start once others are done starts
+// before the first of these is answered: a device behind a throttle completes all it has at once, and was idle for 0.4 ms
+// in 6 then.
 void UringEngine::run() {
   issue_wake_read();
+  bool answers_are_next = true;
   while (true) {
     take_incoming();
     fill_ring();
     if (stop_seen_ && !answers_are_due()) break;
     enter_kernel(answers_are_due() ? 0 : 1);
-    reap();
+    answers_are_next = !reap() || !answers_are_next;  // at every second turn at the latest
+    if (!answers_are_next) continue;
     offer_processor();
     answer_one();
   }
@@ -241,12 +245,14 @@ void UringEngine::enter_kernel(unsigned wait_for) {
   std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-void UringEngine::reap() {
+// True if something was done.
+bool UringEngine::reap() {
+  bool any = false;
   std::array<io_uring_cqe*, kReapBatch> found{};
   std::array<std::pair<uint64_t, int>, kReapBatch> results{};
   while (true) {
     const unsigned count = io_uring_peek_batch_cqe(&ring_, found.data(), kReapBatch);
-    if (count == 0) return;
+    if (count == 0) return any;
     for (unsigned i = 0; i < count; ++i) results[i] = {found[i]->user_data, found[i]->res};
     io_uring_cq_advance(&ring_, count);
     for (unsigned i = 0; i < count; ++i) {
@@ -255,6 +261,7 @@ void UringEngine::reap() {
         issue_wake_read();
       else
         complete(static_cast<unsigned>(data), result);
+      any |= data != kWakeUp;
     }
   }
 }
