@@ -329,7 +329,9 @@ class StoreImpl final : public Store {
   void abandon_seal(const ObjectPtr& object);
   void give_back(ObjectId object, const Place& place);  // space written to in vain
   Status place_body(SealPlan& plan, PackTarget& target);
+  bool size_ahead(File& file, uint64_t bytes);
   void close_target(PackTarget& target);
+  void cut_closed(PackTarget& target);
   Status write_body(SealPlan& plan, BodyWriter& writer);
   Status finish_solo(SealPlan& plan);
   bool same_bytes_as_replaced(SealPlan& plan);

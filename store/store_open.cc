@@ -743,6 +743,7 @@ Status StoreImpl::close() {
   Status status = drained_.value_or(fail(Code::kIo, "the volume did not take everything"));
   for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
     close_target(*target);
+    cut_closed(*target);
     note_closed(std::exchange(target->closed, {}));
   }
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.

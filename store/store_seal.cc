@@ -40,6 +40,7 @@ struct StoreImpl::SealPlan {
   ExtentId extent;
   ObjectId shared_with;
   Status status;
+  bool has_its_size = false;  // of a solo file: it needs no cut
   bool base_lost = false;  // what it was made of cannot be read, and never will be
 };
 
@@ -207,12 +208,28 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
 
 // --- placing ---
 
+// A file that has its size before it is written: writes that make a file grow are done one after the other by ext4 and XFS,
+// and 32 MiB in flight are one request at a time. Where holes are none it would be filled with zeros instead.
+// False: it grows by the writes.
+bool StoreImpl::size_ahead(File& file, uint64_t bytes) {
+  if (!volume_->features().punch_hole) return false;
+  const Status status = file.truncate(bytes);
+  if (!status) log::debug("{}", status.error().message);
+  return status.has_value();
+}
+
 void StoreImpl::close_target(PackTarget& target) {
   if (!target.file) return;
   target.closed.push_back(target.extent);
+  target.uncut.emplace_back(std::exchange(target.file, nullptr), std::exchange(target.next_offset, 0));
   target.extent = {};
-  target.file.reset();
-  target.next_offset = 0;
+}
+
+// Nothing of them is under way any more: the call would wait for it. Of those that stay uncut, after a crash, nothing is read
+// behind the last body.
+void StoreImpl::cut_closed(PackTarget& target) {
+  for (auto& [file, end] : std::exchange(target.uncut, {}))
+    if (Status status = file->truncate(end); !status) log::debug("{}", status.error().message);
 }
 
 Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
@@ -239,6 +256,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
   }
   if (snapshot.size_bytes >= pack_below_bytes_.load(std::memory_order_relaxed) || room > extent_bytes_ - kBlockBytes) {
     KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    plan.has_its_size = size_ahead(*made.file, room) && room == snapshot.size_bytes;
     body.place = {PlaceKind::kSolo, made.id, 0, snapshot.size_bytes};
     plan.file = std::move(made.file);
     plan.extent = made.id;
@@ -250,6 +268,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     target.extent = made.id;
     target.file = std::move(made.file);
     target.next_offset = kBlockBytes;
+    size_ahead(*target.file, extent_bytes_);
     std::lock_guard lock(keeper_mutex_);
     open_extents_.insert(target.extent);
   }
@@ -318,6 +337,7 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
 // A solo extent is cut to size: its last block was written whole, or it ends in a hole.
 Status StoreImpl::finish_solo(SealPlan& plan) {
   if (plan.body.place.kind != PlaceKind::kSolo || !plan.file) return {};
+  if (plan.has_its_size) return {};
   KVC_TRY(plan.file->truncate(plan.body.size_bytes));
   kill_point("solo-cut");
   return {};
@@ -415,6 +435,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     }
     writer.wait_all();
   }
+  cut_closed(target);
   if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
   for (SealPlan& plan : plans) {

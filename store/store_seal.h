@@ -13,6 +13,7 @@ struct StoreImpl::PackTarget {
   FilePtr file;
   uint64_t next_offset = 0;
   std::vector<ExtentId> closed;  // full, with bodies that are not committed yet
+  std::vector<std::pair<FilePtr, uint64_t>> uncut;  // of these: still of the size they were made with, and their ends
 };
 
 }  // namespace kvcachefs
