@@ -173,14 +173,15 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
           object->in_dirty_queue = false;
           continue;
         }
-        ready = object->nlink > 0 && object->finished() && (force || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
-        if (object->sealing && object->finished() && force) *left = true;
+        const bool now_or_raw = force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs;
+        ready = object->nlink > 0 && object->can_be_recorded() && now_or_raw;
+        if (object->sealing && object->can_be_recorded() && force) *left = true;
       }
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
         *left = true;
       } else if (ready && snapshot_for_seal(object, snapshot)) {
-        bytes += snapshot.size_bytes;
+        if (!snapshot.raw) bytes += snapshot.size_bytes;
         const Prefetcher::Origin& origin = object->origin;
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
         chosen.emplace_back(0, std::move(snapshot));
@@ -435,7 +436,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       continue;
     }
     if (plan.file) extents_->note_unsynced(plan.extent, plan.body.place.kind, plan.file);
-    data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
+    if (!plan.snapshot.raw) data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
     counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }
@@ -506,7 +507,7 @@ bool StoreImpl::bulk_step(bool force) {
     std::erase_if(drain.bodies, [](const auto& body) {
       std::lock_guard lock(body.first->mutex);
       const Object& object = *body.first;
-      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.finished();
+      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
     names.unlock();
     if (!status) {
@@ -542,7 +543,7 @@ std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
   }
   for (ObjectPtr& object : dirty) {
     std::lock_guard lock(object->mutex);
-    if (object->content_dirty() && object->finished() && object->nlink > 0)
+    if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
       bodies.emplace_back(object, object->content_version);
   }
   return bodies;
