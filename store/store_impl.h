@@ -320,7 +320,11 @@ class StoreImpl final : public Store {
   bool bulk_step(bool force);
   bool urgent_step();
   void requeue_deferred();  // a seal ended: those who waited for it go on
-  std::vector<Snapshot> choose_for_bulk(bool force, bool* left);
+  struct Remaining {
+    bool some = false;     // to be looked at after an interval
+    bool at_once = false;  // ready, but more than fits one batch
+  };
+  std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.

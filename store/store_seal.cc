@@ -152,7 +152,7 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   return true;
 }
 
-std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
+std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
   std::vector<ObjectPtr> candidates;
   {
     std::lock_guard lock(dirty_mutex_);
@@ -175,11 +175,11 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
         }
         const bool now_or_raw = force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs;
         ready = object->nlink > 0 && object->can_be_recorded() && now_or_raw;
-        if (object->sealing && object->can_be_recorded() && force) *left = true;
+        if (object->sealing && object->can_be_recorded() && force) remaining.some = true;
       }
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
-        *left = true;
+        remaining.at_once = true;
       } else if (ready && snapshot_for_seal(object, snapshot)) {
         if (!snapshot.raw) bytes += snapshot.size_bytes;
         const Prefetcher::Origin& origin = object->origin;
@@ -474,8 +474,9 @@ bool StoreImpl::bulk_step(bool force) {
   force |= !drains.empty();
   for (Drain& drain : drains)
     if (!std::exchange(drain.listed, true)) drain.bodies = finished_dirty_bodies();
-  bool left = false, any = false;
-  std::vector<Snapshot> snapshots = choose_for_bulk(force, &left);
+  Remaining remaining;
+  bool any = false;
+  std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   Status status;
   if (!snapshots.empty()) {
     any = true;
@@ -497,7 +498,7 @@ bool StoreImpl::bulk_step(bool force) {
     std::shared_lock names(names_mutex_);
     std::lock_guard lock(dirty_mutex_);
     names_pending = names_->has_pending() || !dirty_attributes_.empty();
-    left |= !dirty_.empty();
+    remaining.some |= !dirty_.empty();
   }
   if (names_pending && !any) commit({});
   any |= names_pending;
@@ -522,13 +523,12 @@ bool StoreImpl::bulk_step(bool force) {
       waiting.push_back(std::move(drain));
     }
   }
-  if (!waiting.empty()) {
-    std::lock_guard lock(bulk_mutex_);
-    drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
-    bulk_hurry_ = true;
-    bulk_has_work_.store(true);
-  }
-  if (left) bulk_has_work_.store(true);
+  if (remaining.some) bulk_has_work_.store(true);
+  if (waiting.empty() && !remaining.at_once) return any;
+  std::lock_guard lock(bulk_mutex_);
+  drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
+  bulk_hurry_ = true;
+  bulk_has_work_.store(true);
   return any;
 }
 

@@ -1,0 +1,124 @@
+// When the bulk lane works, and when it rests. Calls to the volume stop here on order, so that what is under way is known.
+#include <atomic>
+#include <chrono>
+#include <condition_variable>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/volume/fault_volume.h"
+#include "tests/model/threaded_store.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr size_t kBodyBytes = 100'000;
+
+// Writes to the volume that wait for leave.
+class Gate {
+ public:
+  using Rule = std::function<bool(const VolumeCall&)>;
+
+  void shut(Rule rule) {
+    const std::lock_guard lock(mutex_);
+    rule_ = std::move(rule);
+  }
+  void wait_until_held() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return held_ > 0; });
+  }
+  // Those held go on; others are held still.
+  void let_one_go() {
+    std::unique_lock lock(mutex_);
+    ++leave_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return leave_ == 0; });
+  }
+  void open() {
+    const std::lock_guard lock(mutex_);
+    rule_ = {};
+    changed_.notify_all();
+  }
+  Fault pass(const VolumeCall& call) {
+    std::unique_lock lock(mutex_);
+    if (call.kind != VolumeCall::Kind::kWrite || !rule_ || !rule_(call)) return {};
+    ++held_;
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return !rule_ || leave_ > 0; });
+    if (leave_ > 0) --leave_;
+    --held_;
+    changed_.notify_all();
+    return {};
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  Rule rule_;
+  int held_ = 0, leave_ = 0;
+};
+
+class SealLane : public ::testing::Test {
+ protected:
+  ~SealLane() override { gate_.open(); }
+
+  void start(uint64_t memory_bytes, uint64_t capacity_bytes = 0) {
+    StoreOptions options;
+    options.memory_bytes = memory_bytes;
+    options.capacity_bytes = capacity_bytes;
+    options.flush_interval_ms = 1;
+    store_ = std::make_unique<ThreadedStore>(options, [this](std::shared_ptr<Volume> inner) {
+      return make_fault_volume(std::move(inner), [this](const VolumeCall& call) { return gate_.pass(call); });
+    });
+    client_ = std::make_unique<Client>(*store(), 1);
+  }
+  Store* store() { return store_->operator->(); }
+
+  Handle* create(const std::string& name, const std::string& content) {
+    auto made = store()->create(kRootId, name, 0644, {.read = false, .write = true}, client_->caller());
+    EXPECT_TRUE(made) << made.error().message;
+    if (!content.empty()) {
+      EXPECT_EQ(client_->write_all(made->second, content), Code::kNoData);
+    }
+    return made->second;
+  }
+  void put(const std::string& name, const std::string& content) {
+    ASSERT_EQ(client_->close(create(name, content)), Code::kNoData);
+  }
+  // A deadline turns what never comes into a failure.
+  static bool comes(const std::function<bool()>& there) {
+    constexpr int kMostTries = 30'000;  // of 1 ms
+    for (int i = 0; i < kMostTries && !there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return there();
+  }
+  bool is_sealed(uint64_t bodies) {
+    return comes([&] { return store()->status().sealed_bodies >= bodies; });
+  }
+  static bool is_body_of_a_pack(const VolumeCall& call) { return call.path.ends_with(".pack") && call.length >= kBodyBytes; }
+
+  Gate gate_;
+  std::unique_ptr<ThreadedStore> store_;
+  std::unique_ptr<Client> client_;
+};
+
+TEST_F(SealLane, WhatIsMoreThanABatchDoesNotWaitForTheNextInterval) {
+  constexpr int kFiles = 9'000;  // a batch has 8192
+  start(256 * kMiB);
+  gate_.shut(is_body_of_a_pack);
+  put("first", std::string(kBodyBytes, 'a'));
+  gate_.wait_until_held();  // the lane is busy with this one
+  put("second", std::string(kBodyBytes, 'b'));
+  for (int i = 0; i < kFiles; ++i) put(std::to_string(i), "");
+  gate_.let_one_go();
+  gate_.wait_until_held();  // it has the second now, and all that goes with it
+  ASSERT_TRUE(store()->set_option("flush_interval_ms", "60000"));
+  gate_.open();
+  EXPECT_TRUE(is_sealed(2 + kFiles));
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
