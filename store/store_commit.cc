@@ -69,6 +69,7 @@ bool StoreImpl::commit_step() {
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
+  if (waiting_count_.load() > 0) tell_memory_came_back();  // what was journaled can be given up
   for (CommitRequest& request : commit.requests)
     if (request.done) request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
   return true;

@@ -235,6 +235,7 @@ class StoreImpl final : public Store {
   bool is_wanted_soon(const ObjectPtr& object);
   void wait_for_memory(std::move_only_function<bool()> retry);
   bool resume_waiting();
+  void tell_memory_came_back();  // or may have
   void answer_later(std::move_only_function<void()> answer);
   void give_answers();
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there

@@ -500,8 +500,10 @@ bool StoreImpl::bulk_step(bool force) {
     names_pending = names_->has_pending() || !dirty_attributes_.empty();
     remaining.some |= !dirty_.empty();
   }
-  if (names_pending && !any) commit({});
-  any |= names_pending;
+  if (names_pending && !any) {  // one at a time: what is in work may take them along, else the next turn sees
+    if (committing_.load() == 0) commit({});
+    else remaining.some = true;
+  }
   std::vector<Drain> waiting;
   for (Drain& drain : drains) {
     std::shared_lock names(names_mutex_);  // for nlink
@@ -688,7 +690,7 @@ void StoreImpl::requeue_deferred() {
 
 bool StoreImpl::spill_one() {
   ObjectPtr largest;
-  uint64_t most = 0;
+  uint64_t most = 0, coming_back = 0;
   std::vector<ObjectPtr> candidates;
   {
     std::lock_guard lock(dirty_mutex_);
@@ -696,15 +698,18 @@ bool StoreImpl::spill_one() {
   }
   for (const ObjectPtr& object : candidates) {
     std::lock_guard lock(object->mutex);
-    if (object->sealing || object->raw) continue;
+    if (object->raw) continue;
     uint64_t bytes = 0;
     for (const Unit& unit : object->units)
       if (unit.block && unit.dirty) bytes += unit.block->capacity_bytes();
-    if (bytes <= most) continue;
+    if (object->sealing) coming_back += bytes;
+    if (object->sealing || bytes <= most) continue;
     most = bytes;
     largest = object;
   }
-  if (!largest) return false;
+  // Half-written bodies are written twice when they are spilled: not while others are about to give their memory back. That
+  // must be worth it, or a few small ones after the other would keep who waits waiting.
+  if (!largest || coming_back >= std::min(kMaxSpillBytes, pool_->limit_bytes() / 8)) return false;
   {
     std::lock_guard lock(largest->mutex);
     if (largest->sealing || largest->forgotten) return true;

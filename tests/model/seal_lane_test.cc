@@ -62,6 +62,22 @@ class Gate {
   int held_ = 0, leave_ = 0;
 };
 
+// The lane looks at the clock once a turn.
+class LaneClock final : public Clock {
+ public:
+  int64_t realtime_ns() const override { return system_clock().realtime_ns(); }
+  int64_t monotonic_ns() const override {
+    if (std::this_thread::get_id() == lane_.load()) ++turns_;
+    return system_clock().monotonic_ns();
+  }
+  void set_lane(std::thread::id lane) { lane_ = lane; }
+  uint64_t turns() const { return turns_; }
+
+ private:
+  std::atomic<std::thread::id> lane_;
+  mutable std::atomic<uint64_t> turns_{0};
+};
+
 class SealLane : public ::testing::Test {
  protected:
   ~SealLane() override { gate_.open(); }
@@ -71,9 +87,12 @@ class SealLane : public ::testing::Test {
     options.memory_bytes = memory_bytes;
     options.capacity_bytes = capacity_bytes;
     options.flush_interval_ms = 1;
-    store_ = std::make_unique<ThreadedStore>(options, [this](std::shared_ptr<Volume> inner) {
-      return make_fault_volume(std::move(inner), [this](const VolumeCall& call) { return gate_.pass(call); });
-    });
+    store_ = std::make_unique<ThreadedStore>(
+        options,
+        [this](std::shared_ptr<Volume> inner) {
+          return make_fault_volume(std::move(inner), [this](const VolumeCall& call) { return look_at(call); });
+        },
+        clock_);
     client_ = std::make_unique<Client>(*store(), 1);
   }
   Store* store() { return store_->operator->(); }
@@ -100,7 +119,15 @@ class SealLane : public ::testing::Test {
   }
   static bool is_body_of_a_pack(const VolumeCall& call) { return call.path.ends_with(".pack") && call.length >= kBodyBytes; }
 
+  Fault look_at(const VolumeCall& call) {
+    if (is_body_of_a_pack(call)) clock_.set_lane(std::this_thread::get_id());
+    if (call.kind == VolumeCall::Kind::kCreate && call.path.ends_with(".solo")) ++spilled_;
+    return gate_.pass(call);
+  }
+
+  LaneClock clock_;
   Gate gate_;
+  std::atomic<int> spilled_{0};
   std::unique_ptr<ThreadedStore> store_;
   std::unique_ptr<Client> client_;
 };
@@ -118,6 +145,26 @@ TEST_F(SealLane, WhatIsMoreThanABatchDoesNotWaitForTheNextInterval) {
   ASSERT_TRUE(store()->set_option("flush_interval_ms", "60000"));
   gate_.open();
   EXPECT_TRUE(is_sealed(2 + kFiles));
+}
+
+TEST_F(SealLane, NothingIsSpilledWhileACommitIsAboutToGiveMemoryBack) {
+  constexpr int kFiles = 8;
+  start(32 * kMiB);
+  gate_.shut([](const VolumeCall& call) { return call.path.find("journal") != std::string::npos; });
+  for (int i = 0; i < kFiles; ++i) put(std::to_string(i), std::string(2 * kMiB, 'a'));
+  EXPECT_TRUE(is_sealed(kFiles));
+  Handle* half = create("half", std::string(12 * kMiB, 'b'));
+  std::atomic<int> written{0};
+  const std::string piece(kMiB, 'c');
+  for (uint64_t at = 12 * kMiB; at < 20 * kMiB; at += kMiB)
+    store()->write(half, at, std::as_bytes(std::span(piece)), [&](Result<size_t> result) { written += result ? 1 : 0; });
+  EXPECT_LT(written, 8) << "some were to wait";
+  const uint64_t before = clock_.turns();
+  EXPECT_TRUE(comes([&] { return clock_.turns() > before + 10; }));
+  EXPECT_EQ(spilled_, 0);
+  gate_.open();
+  EXPECT_TRUE(comes([&] { return written == 8; }));
+  EXPECT_EQ(client_->close(half), Code::kNoData);
 }
 
 }  // namespace
