@@ -173,6 +173,7 @@ void StoreImpl::take_waiting(Commit& commit) {
     for (SealedBody& sealed : request.bodies) {
       std::lock_guard lock(sealed.snapshot.object->mutex);
       bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
+      names_->unpark(sealed.snapshot.object->id);
       commit.bodies.push_back(std::move(sealed));
     }
     request.bodies.clear();
@@ -377,7 +378,8 @@ void StoreImpl::add_names(Commit& commit) {
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
-        names_->put_back_pending(std::move(name));
+        if (state->older_versions.empty()) names_->park(std::move(name), state->child);
+        else names_->put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kNone:  // came and went between two commits
         commit.names.emplace_back(std::move(name), ObjectId{});
