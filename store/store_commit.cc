@@ -65,6 +65,7 @@ bool StoreImpl::commit_step() {
     counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
     log::error("journal: {}", status.error().message);
     set_trouble(status);
+    kick_bulk();  // to try again
   }
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
@@ -415,8 +416,11 @@ void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
   std::lock_guard lock(object->mutex);
   object->attributes_durable = version;
   if (object->attributes_version == version) return;
-  std::lock_guard dirty_lock(dirty_mutex_);
-  dirty_attributes_.push_back(object);
+  {
+    std::lock_guard dirty_lock(dirty_mutex_);
+    dirty_attributes_.push_back(object);
+  }
+  kick_bulk();
 }
 
 // object.mutex held. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
@@ -494,7 +498,10 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
   if (state == nullptr) return;
   const ObjectId before = state->durable;
   if (!durable.valid()) state->erase_durable = false;
-  if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+  if (state->child.valid() && state->child != durable) {
+    names_->put_back_pending(name);
+    kick_bulk();
+  }
   names_->settle(name, durable);
   touch(durable);
   touch(name.parent);

@@ -173,9 +173,10 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
           object->in_dirty_queue = false;
           continue;
         }
-        const bool now_or_raw = force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs;
-        ready = object->nlink > 0 && object->can_be_recorded() && now_or_raw;
-        if (object->sealing && object->can_be_recorded() && force) remaining.some = true;
+        const bool may_be = object->nlink > 0 && object->can_be_recorded() && object->sealable();
+        ready = may_be && (force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
+        // Time alone makes it ready. Whoever makes another so kicks the lane: an idle mount is not woken for what stays open.
+        remaining.some |= may_be || object->sealing;
       }
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
@@ -383,6 +384,7 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
       dirty_.push_back(object);
     }
   }
+  kick_bulk();
   requeue_deferred();
 }
 
@@ -498,7 +500,6 @@ bool StoreImpl::bulk_step(bool force) {
     std::shared_lock names(names_mutex_);
     std::lock_guard lock(dirty_mutex_);
     names_pending = names_->has_pending() || !dirty_attributes_.empty();
-    remaining.some |= !dirty_.empty();
   }
   if (names_pending && !any) {  // one at a time: what is in work may take them along, else the next turn sees
     if (committing_.load() == 0) commit({});

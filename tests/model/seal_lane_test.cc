@@ -110,9 +110,19 @@ class SealLane : public ::testing::Test {
   }
   // A deadline turns what never comes into a failure.
   static bool comes(const std::function<bool()>& there) {
-    constexpr int kMostTries = 30'000;  // of 1 ms
-    for (int i = 0; i < kMostTries && !there(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    return there();
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(40);
+    while (!there()) {
+      if (std::chrono::steady_clock::now() > deadline) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return true;
+  }
+  bool comes_to_rest() {
+    return comes([&] {
+      const uint64_t before = clock_.turns();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      return clock_.turns() == before;
+    });
   }
   bool is_sealed(uint64_t bodies) {
     return comes([&] { return store()->status().sealed_bodies >= bodies; });
@@ -165,6 +175,33 @@ TEST_F(SealLane, NothingIsSpilledWhileACommitIsAboutToGiveMemoryBack) {
   gate_.open();
   EXPECT_TRUE(comes([&] { return written == 8; }));
   EXPECT_EQ(client_->close(half), Code::kNoData);
+}
+
+TEST_F(SealLane, ItRestsWhileFilesAreOpenThatCannotBeSealed) {
+  start(32 * kMiB, 64 * kMiB);
+  const std::string body(kBodyBytes, 'a');
+  put("changed", body);
+  EXPECT_TRUE(is_sealed(1));
+  Handle* unfinished = create("unfinished", body);
+  Handle* silent = create("silent", body);
+  EXPECT_EQ(client_->flush(silent), Code::kNoData);
+  EXPECT_TRUE(is_sealed(2)) << "nobody writes it any more";
+  Handle* did_not_fit = client_->open(kRootId, "changed", {.read = false, .write = true});
+  EXPECT_EQ(client_->write_at(did_not_fit, 0, "b"), Code::kNoData);
+  EXPECT_EQ(client_->write_at(did_not_fit, 100 * kMiB, "b"), Code::kNoSpace);
+  EXPECT_EQ(client_->flush(did_not_fit), Code::kNoSpace);
+  EXPECT_TRUE(comes_to_rest());
+  store()->release(did_not_fit);  // and is emptied
+  EXPECT_TRUE(is_sealed(3));
+  EXPECT_TRUE(comes_to_rest());
+  EXPECT_EQ(client_->flush(unfinished), Code::kNoData);
+  EXPECT_TRUE(is_sealed(4));
+  EXPECT_TRUE(comes_to_rest());
+  EXPECT_EQ(client_->write_at(unfinished, 0, "b"), Code::kNoData);
+  EXPECT_TRUE(comes_to_rest());
+  store()->release(unfinished);  // as a client that was killed
+  EXPECT_TRUE(is_sealed(5));
+  store()->release(silent);
 }
 
 }  // namespace
