@@ -202,6 +202,32 @@ TEST_F(Promises, ARawFileThatIsNeverClosedIsThereHoweverTheDaemonEnds) {
   }
 }
 
+TEST_F(Promises, WhatIsStillBeingWrittenIsLostAsAWhole) {
+  for (const bool unmounted : {false, true}) {
+    SCOPED_TRACE(unmounted);
+    start();
+    put("old", content('a', kPackedBytes));
+    auto fresh = rig_->create("new");
+    ASSERT_TRUE(fresh);
+    ASSERT_TRUE(rig_->write(*fresh, 0, content('n', kPackedBytes)));
+    auto changed = open("old", true);
+    ASSERT_TRUE(rig_->drain());
+    ASSERT_TRUE(rig_->write(changed, 0, content('b', kPackedBytes)));
+    ASSERT_TRUE(rig_->drain()) << "does not wait for them";
+    rig_->pass_time(kUpkeepNs);
+    keep_open(*fresh);
+    keep_open(changed);
+    if (unmounted) {
+      ASSERT_TRUE(rig_->unmount());
+      mount();
+    } else {
+      kill_and_mount();
+    }
+    EXPECT_FALSE(*rig_->read("new")) << "absent";
+    expect("old", content('a', kPackedBytes));
+  }
+}
+
 TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFailUntilTheyAreWritten) {
   for (const bool emptied : {false, true}) {
     SCOPED_TRACE(emptied);
