@@ -40,10 +40,7 @@ Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) 
     ++dirty_names_;
   }
   NameState& state = found->second;
-  if (!state.pending) {
-    state.pending = true;
-    pending_.push_back({parent, std::move(key)});
-  }
+  list_pending(state, {parent, std::move(key)});
   return Edit(this, &state);
 }
 
@@ -108,10 +105,29 @@ std::vector<DirtyName> Namespace::take_pending() {
 }
 
 void Namespace::put_back_pending(DirtyName name) {
+  if (NameState* known = state(name)) list_pending(*known, std::move(name));
+}
+
+void Namespace::list_pending(NameState& state, DirtyName name) {
+  if (state.pending) return;
+  if (state.parked.valid()) parked_.erase({std::exchange(state.parked, {}), name});
+  state.pending = true;
+  pending_.push_back(std::move(name));
+}
+
+void Namespace::park(DirtyName name, ObjectId child) {
   NameState* known = state(name);
   if (known == nullptr || known->pending) return;
-  known->pending = true;
-  pending_.push_back(std::move(name));
+  known->parked = child;
+  parked_.emplace(child, std::move(name));
+}
+
+void Namespace::unpark(ObjectId child) {
+  for (auto first = parked_.lower_bound({child, {}}); first != parked_.end() && first->first == child;) {
+    const DirtyName name = first->second;
+    ++first;  // before this one goes
+    put_back_pending(name);
+  }
 }
 
 NameState* Namespace::state(const DirtyName& name) {
@@ -128,7 +144,7 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (found == directory->second.end()) return;
   NameState& state = found->second;
   state.durable = durable;
-  if (state.child != durable || !state.older_versions.empty() || state.pending) return note_mentions(state);
+  if (state.child != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
   forget_mentions(state);
   directory->second.erase(found);
   --dirty_names_;

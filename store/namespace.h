@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -27,6 +28,7 @@ struct NameState {
                                // come back, even while `child` is not sealed yet
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
+  ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled
   std::vector<ObjectId> mentioned;  // Namespace's own: the objects this name was counted for
 };
 
@@ -39,6 +41,7 @@ struct LocalName {
 struct DirtyName {
   ObjectId parent;
   LocalName key;
+  auto operator<=>(const DirtyName&) const = default;
 };
 
 class Namespace {
@@ -86,6 +89,9 @@ class Namespace {
   // Names changed since the last call; states stay dirty until settle().
   std::vector<DirtyName> take_pending();
   void put_back_pending(DirtyName name);
+  // A name that cannot be journaled before the body of `child` is: no commit looks at it until the name changes or unpark().
+  void park(DirtyName name, ObjectId child);
+  void unpark(ObjectId child);
   NameState* state(const DirtyName& name);
   // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
   void settle(const DirtyName& name, ObjectId durable);
@@ -100,9 +106,11 @@ class Namespace {
   using Directory = std::map<LocalName, NameState>;
   void note_mentions(NameState& state);
   void forget_mentions(NameState& state);
+  void list_pending(NameState& state, DirtyName name);
   Index& index_;
   std::unordered_map<ObjectId, Directory> directories_;
   std::vector<DirtyName> pending_;
+  std::set<std::pair<ObjectId, DirtyName>> parked_;  // with the child
   size_t dirty_names_ = 0;
   std::unordered_map<ObjectId, uint32_t> mentions_;  // by how many dirty names
 };

@@ -107,6 +107,8 @@ class Object {
            std::all_of(units.begin(), units.begin() + static_cast<long>(count), [](const Unit& unit) { return unit.block != nullptr; });
   }
   bool finished() const { return unflushed_handles == 0; }
+  // The record of a raw body says where it is and how long, whoever is writing it.
+  bool can_be_recorded() const { return raw || finished(); }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
   bool sealable() const { return !write_error || size_bytes == 0; }
   bool is_wanted(size_t index) const {

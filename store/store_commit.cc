@@ -65,10 +65,12 @@ bool StoreImpl::commit_step() {
     counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
     log::error("journal: {}", status.error().message);
     set_trouble(status);
+    kick_bulk();  // to try again
   }
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
+  if (waiting_count_.load() > 0) tell_memory_came_back();  // what was journaled can be given up
   for (CommitRequest& request : commit.requests)
     if (request.done) request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
   return true;
@@ -172,6 +174,7 @@ void StoreImpl::take_waiting(Commit& commit) {
     for (SealedBody& sealed : request.bodies) {
       std::lock_guard lock(sealed.snapshot.object->mutex);
       bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
+      names_->unpark(sealed.snapshot.object->id);
       commit.bodies.push_back(std::move(sealed));
     }
     request.bodies.clear();
@@ -376,7 +379,8 @@ void StoreImpl::add_names(Commit& commit) {
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
-        names_->put_back_pending(std::move(name));
+        if (state->older_versions.empty()) names_->park(std::move(name), state->child);
+        else names_->put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kNone:  // came and went between two commits
         commit.names.emplace_back(std::move(name), ObjectId{});
@@ -412,8 +416,11 @@ void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
   std::lock_guard lock(object->mutex);
   object->attributes_durable = version;
   if (object->attributes_version == version) return;
-  std::lock_guard dirty_lock(dirty_mutex_);
-  dirty_attributes_.push_back(object);
+  {
+    std::lock_guard dirty_lock(dirty_mutex_);
+    dirty_attributes_.push_back(object);
+  }
+  kick_bulk();
 }
 
 // object.mutex held. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
@@ -491,7 +498,10 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
   if (state == nullptr) return;
   const ObjectId before = state->durable;
   if (!durable.valid()) state->erase_durable = false;
-  if (state->child.valid() && state->child != durable) names_->put_back_pending(name);
+  if (state->child.valid() && state->child != durable) {
+    names_->put_back_pending(name);
+    kick_bulk();
+  }
   names_->settle(name, durable);
   touch(durable);
   touch(name.parent);

@@ -235,6 +235,7 @@ class StoreImpl final : public Store {
   bool is_wanted_soon(const ObjectPtr& object);
   void wait_for_memory(std::move_only_function<bool()> retry);
   bool resume_waiting();
+  void tell_memory_came_back();  // or may have
   void answer_later(std::move_only_function<void()> answer);
   void give_answers();
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
@@ -320,7 +321,11 @@ class StoreImpl final : public Store {
   bool bulk_step(bool force);
   bool urgent_step();
   void requeue_deferred();  // a seal ended: those who waited for it go on
-  std::vector<Snapshot> choose_for_bulk(bool force, bool* left);
+  struct Remaining {
+    bool some = false;     // to be looked at after an interval
+    bool at_once = false;  // ready, but more than fits one batch
+  };
+  std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.

@@ -128,6 +128,7 @@ void StoreImpl::release(Handle* handle_pointer) {
     }
     if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
     last = --object->handles == 0;
+    if (object->content_dirty()) kick_bulk();
   }
   if (!last) return;
   std::unique_lock lock(names_mutex_);
@@ -139,15 +140,14 @@ void StoreImpl::release(Handle* handle_pointer) {
 void StoreImpl::note_modified(const ObjectPtr& object) {
   object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
   mark_attributes_dirty(object);
+  kick_bulk();
 }
 
 void StoreImpl::content_changed(const ObjectPtr& object) {
   ++object->content_version;
   object->last_write_ns = clock_.monotonic_ns();
   object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-  if (object->in_dirty_queue) return;
-  object->in_dirty_queue = true;
-  {
+  if (!std::exchange(object->in_dirty_queue, true)) {
     std::lock_guard lock(dirty_mutex_);
     dirty_.push_back(object);
   }
@@ -417,6 +417,7 @@ void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offs
     object.write_error.reset();
     object.raw_failed_from = UINT64_MAX;
     object.raw_failed_to = 0;
+    kick_bulk();
   }
 }
 
@@ -616,6 +617,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       --object->unflushed_handles;
       space_.hope();
       note_size(object->size_key, handle->thread_id, object->size_bytes);
+      if (object->content_dirty()) kick_bulk();
     }
     if (handle->request.write) {
       error = object->write_error;

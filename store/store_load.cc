@@ -150,6 +150,12 @@ void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
   kick_bulk(true);
 }
 
+void StoreImpl::tell_memory_came_back() {
+  std::lock_guard lock(waiting_mutex_);
+  memory_came_back_ = true;
+  waiting_ready_.notify_one();
+}
+
 // From a thread of the volume, which must not block.
 void StoreImpl::answer_later(std::move_only_function<void()> answer) {
   if (!background_) return answer();

@@ -94,11 +94,7 @@ Status StoreImpl::start(std::string_view holder) {
   pool_ = std::make_unique<MemoryPool>(options_.memory_bytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
-  pool_->set_available_callback([this] {
-    std::lock_guard waiting(waiting_mutex_);
-    memory_came_back_ = true;
-    waiting_ready_.notify_one();
-  });
+  pool_->set_available_callback([this] { tell_memory_came_back(); });
   apply_live_options();
   extent_bytes_ = options_.extent_bytes;
 

@@ -153,7 +153,7 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   return true;
 }
 
-std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
+std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
   std::vector<ObjectPtr> candidates;
   {
     std::lock_guard lock(dirty_mutex_);
@@ -174,14 +174,16 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, bool* left) {
           object->in_dirty_queue = false;
           continue;
         }
-        ready = object->nlink > 0 && object->finished() && (force || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
-        if (object->sealing && object->finished() && force) *left = true;
+        const bool may_be = object->nlink > 0 && object->can_be_recorded() && object->sealable();
+        ready = may_be && (force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
+        // Time alone makes it ready. Whoever makes another so kicks the lane: an idle mount is not woken for what stays open.
+        remaining.some |= may_be || object->sealing;
       }
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
-        *left = true;
+        remaining.at_once = true;
       } else if (ready && snapshot_for_seal(object, snapshot)) {
-        bytes += snapshot.size_bytes;
+        if (!snapshot.raw) bytes += snapshot.size_bytes;
         const Prefetcher::Origin& origin = object->origin;
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
         chosen.emplace_back(0, std::move(snapshot));
@@ -402,6 +404,7 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
       dirty_.push_back(object);
     }
   }
+  kick_bulk();
   requeue_deferred();
 }
 
@@ -456,7 +459,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       continue;
     }
     if (plan.file) extents_->note_unsynced(plan.extent, plan.body.place.kind, plan.file);
-    data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
+    if (!plan.snapshot.raw) data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
     counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }
@@ -494,8 +497,9 @@ bool StoreImpl::bulk_step(bool force) {
   force |= !drains.empty();
   for (Drain& drain : drains)
     if (!std::exchange(drain.listed, true)) drain.bodies = finished_dirty_bodies();
-  bool left = false, any = false;
-  std::vector<Snapshot> snapshots = choose_for_bulk(force, &left);
+  Remaining remaining;
+  bool any = false;
+  std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   Status status;
   if (!snapshots.empty()) {
     any = true;
@@ -517,17 +521,18 @@ bool StoreImpl::bulk_step(bool force) {
     std::shared_lock names(names_mutex_);
     std::lock_guard lock(dirty_mutex_);
     names_pending = names_->has_pending() || !dirty_attributes_.empty();
-    left |= !dirty_.empty();
   }
-  if (names_pending && !any) commit({});
-  any |= names_pending;
+  if (names_pending && !any) {  // one at a time: what is in work may take them along, else the next turn sees
+    if (committing_.load() == 0) commit({});
+    else remaining.some = true;
+  }
   std::vector<Drain> waiting;
   for (Drain& drain : drains) {
     std::shared_lock names(names_mutex_);  // for nlink
     std::erase_if(drain.bodies, [](const auto& body) {
       std::lock_guard lock(body.first->mutex);
       const Object& object = *body.first;
-      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.finished();
+      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
     names.unlock();
     if (!status) {
@@ -542,13 +547,12 @@ bool StoreImpl::bulk_step(bool force) {
       waiting.push_back(std::move(drain));
     }
   }
-  if (!waiting.empty()) {
-    std::lock_guard lock(bulk_mutex_);
-    drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
-    bulk_hurry_ = true;
-    bulk_has_work_.store(true);
-  }
-  if (left) bulk_has_work_.store(true);
+  if (remaining.some) bulk_has_work_.store(true);
+  if (waiting.empty() && !remaining.at_once) return any;
+  std::lock_guard lock(bulk_mutex_);
+  drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
+  bulk_hurry_ = true;
+  bulk_has_work_.store(true);
   return any;
 }
 
@@ -563,7 +567,7 @@ std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
   }
   for (ObjectPtr& object : dirty) {
     std::lock_guard lock(object->mutex);
-    if (object->content_dirty() && object->finished() && object->nlink > 0)
+    if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
       bodies.emplace_back(object, object->content_version);
   }
   return bodies;
@@ -708,7 +712,7 @@ void StoreImpl::requeue_deferred() {
 
 bool StoreImpl::spill_one() {
   ObjectPtr largest;
-  uint64_t most = 0;
+  uint64_t most = 0, coming_back = 0;
   std::vector<ObjectPtr> candidates;
   {
     std::lock_guard lock(dirty_mutex_);
@@ -716,15 +720,18 @@ bool StoreImpl::spill_one() {
   }
   for (const ObjectPtr& object : candidates) {
     std::lock_guard lock(object->mutex);
-    if (object->sealing || object->raw) continue;
+    if (object->raw) continue;
     uint64_t bytes = 0;
     for (const Unit& unit : object->units)
       if (unit.block && unit.dirty) bytes += unit.block->capacity_bytes();
-    if (bytes <= most) continue;
+    if (object->sealing) coming_back += bytes;
+    if (object->sealing || bytes <= most) continue;
     most = bytes;
     largest = object;
   }
-  if (!largest) return false;
+  // Half-written bodies are written twice when they are spilled: not while others are about to give their memory back. That
+  // must be worth it, or a few small ones after the other would keep who waits waiting.
+  if (!largest || coming_back >= std::min(kMaxSpillBytes, pool_->limit_bytes() / 8)) return false;
   {
     std::lock_guard lock(largest->mutex);
     if (largest->sealing || largest->forgotten) return true;

@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
+#include "store/object.h"
 #include "tests/fault/rig.h"
 
 namespace kvcachefs::testing {
@@ -68,6 +69,8 @@ class Promises : public ::testing::Test {
     ASSERT_TRUE(rig_->truncate(path, 2 * kMiB));
     ASSERT_TRUE(rig_->drain());
   }
+  // The daemon ends before the client closes it.
+  static void keep_open(Rig::HandlePtr& handle) { delete handle.release(); }
   void expect(const std::string& path, const std::string& bytes) {
     rig_->store().drop_caches();
     auto found = rig_->read(path);
@@ -163,6 +166,66 @@ TEST_F(Promises, ACloseWithSyncIsOnTheMediumThoughNothingIsLeftToJournal) {
   handle.reset();
   cut_power_and_mount(kNothingKept);
   expect("f", content('a', 2 * kMiB));
+}
+
+// A pool of chunks that an engine sizes once and has open for days.
+TEST_F(Promises, ARawFileThatIsNeverClosedIsThereHoweverTheDaemonEnds) {
+  enum class End { kKill, kFlushAndPowerLoss, kUnmount };
+  for (const End end : {End::kKill, End::kFlushAndPowerLoss, End::kUnmount}) {
+    SCOPED_TRACE(static_cast<int>(end));
+    start();
+    auto handle = rig_->create("pool");
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig_->truncate("pool", 2 * kMiB));
+    ASSERT_TRUE(rig_->write(*handle, 0, content('a', 2 * kMiB)));
+    if (end == End::kKill) rig_->settle();
+    if (end == End::kFlushAndPowerLoss) {
+      ASSERT_TRUE(rig_->drain());
+    }
+    const uint64_t recorded = rig_->store().status().sealed_bodies;
+    ASSERT_TRUE(rig_->write(*handle, 0, content('b', kMiB)));
+    if (end == End::kFlushAndPowerLoss) {
+      ASSERT_TRUE(rig_->drain());
+    }
+    if (end != End::kUnmount) {
+      EXPECT_EQ(rig_->store().status().sealed_bodies, recorded) << "its record says nothing of its bytes";
+    }
+    keep_open(*handle);
+    if (end == End::kKill) kill_and_mount();
+    if (end == End::kFlushAndPowerLoss) cut_power_and_mount(kNothingKept);
+    if (end == End::kUnmount) {
+      ASSERT_TRUE(rig_->unmount());
+      mount();
+    }
+    rig_->pass_time(kUpkeepNs);  // what nothing names is removed by now
+    expect("pool", content('b', kMiB) + content('a', kMiB));
+  }
+}
+
+TEST_F(Promises, WhatIsStillBeingWrittenIsLostAsAWhole) {
+  for (const bool unmounted : {false, true}) {
+    SCOPED_TRACE(unmounted);
+    start();
+    put("old", content('a', kPackedBytes));
+    auto fresh = rig_->create("new");
+    ASSERT_TRUE(fresh);
+    ASSERT_TRUE(rig_->write(*fresh, 0, content('n', kPackedBytes)));
+    auto changed = open("old", true);
+    ASSERT_TRUE(rig_->drain());
+    ASSERT_TRUE(rig_->write(changed, 0, content('b', kPackedBytes)));
+    ASSERT_TRUE(rig_->drain()) << "does not wait for them";
+    rig_->pass_time(kUpkeepNs);
+    keep_open(*fresh);
+    keep_open(changed);
+    if (unmounted) {
+      ASSERT_TRUE(rig_->unmount());
+      mount();
+    } else {
+      kill_and_mount();
+    }
+    EXPECT_FALSE(*rig_->read("new")) << "absent";
+    expect("old", content('a', kPackedBytes));
+  }
 }
 
 TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFailUntilTheyAreWritten) {
