@@ -333,11 +333,13 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
+    pending.attempt.file.grows.reset();  // while it waits its memory file can be spilled
     return progress;
   }
 }
 
-void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending)); }
+// After what it needed was loaded. Also past those who wait: it would be evicted before its turn, and the write begin again.
+void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending, true)); }
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
@@ -355,7 +357,10 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
     });
   }
   if (progress == Progress::kNeedsSpace) {
-    if (wait_for_room(pending->room_rounds, [this, pending] { continue_write(pending); })) return;
+    if (wait_for_room(pending->room_rounds, [this, pending] {
+          proceed(pending, push_write(*pending, nobody_waits_for_memory()));
+        }))
+      return;
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
     {
       std::lock_guard lock(pending->object->mutex);
@@ -366,7 +371,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
   }
   drop_unused_file(pending->object);
   wait_for_memory([this, pending] {
-    const Progress again = push_write(*pending);
+    const Progress again = push_write(*pending, true);
     if (again == Progress::kNeedsMemory) {
       drop_unused_file(pending->object);
       return false;
@@ -397,8 +402,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->handle = handle;
   pending->source = {offset, bytes, 0};
   pending->done = std::move(done);
-  // First come, first served once somebody waits.
-  const Progress progress = push_write(*pending, /*takes_memory=*/waiting_count_.load(std::memory_order_relaxed) == 0);
+  const Progress progress = push_write(*pending, nobody_waits_for_memory());
   if (progress == Progress::kDone) return pending->finish();
   pending->owned.assign(bytes.begin(), bytes.end());
   pending->source.bytes = pending->owned;
@@ -827,7 +831,7 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
     if (!result) return done(std::unexpected(std::move(result).error()));
     zero_range(std::move(object), offset + now, length - now, std::move(done));
   };
-  continue_write(std::move(pending));
+  proceed(pending, push_write(*pending, nobody_waits_for_memory()));
 }
 
 Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {

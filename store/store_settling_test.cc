@@ -422,6 +422,10 @@ TEST(StoreSettling, AWriteThatWaitsForMemoryIsNotOvertakenBySmallerOnes) {
   StoreOptions options;
   options.memory_bytes = 16 * kMiB;
   TestStore store(options);
+  ASSERT_TRUE(store.write_file("third", store.payload(3, kUnitBytes)));
+  store.drain();
+  store->drop_caches();
+  Handle* third = store.open("third", {.read = true, .write = true});
   Handle* first = store.create("first");
   Handle* second = store.create("second");
   const std::string piece = store.payload(1, kMiB);
@@ -438,11 +442,13 @@ TEST(StoreSettling, AWriteThatWaitsForMemoryIsNotOvertakenBySmallerOnes) {
   write(first, end, kMiB, 1);
   ASSERT_TRUE(done.empty()) << "it was to wait";
   write(second, kUnitBytes, kUnitBytes, 2);
+  store->allocate(third, Store::AllocateMode::kZeroRange, 0, kUnitBytes, [&done](Status status) { done.push_back(status ? 4 : -1); });
   EXPECT_TRUE(done.empty()) << "what was left was taken by who came later";
   write(second, 0, kUnitBytes, 3);
   EXPECT_EQ(done, std::vector<int>{3}) << "this one needs no memory";
-  for (int step = 0; step < 1'000'000 && done.size() < 3; ++step) store->pump();
-  EXPECT_EQ(done, (std::vector<int>{3, 1, 2}));
+  for (int step = 0; step < 1'000'000 && done.size() < 4; ++step) store->pump();
+  EXPECT_EQ(done, (std::vector<int>{3, 1, 2, 4}));
+  store.close(third);
   store.close(first);
   store.close(second);
 }
