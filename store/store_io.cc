@@ -197,6 +197,7 @@ struct StoreImpl::PendingWrite {
   ObjectPtr object;
   Handle* handle = nullptr;  // null for zeroing
   WriteSource source;
+  uint64_t zeros_left = 0;       // behind `source`
   std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
   WriteAttempt attempt;
   size_t written = 0;
@@ -204,6 +205,15 @@ struct StoreImpl::PendingWrite {
   int room_rounds = 0;
   Completion<size_t> done;
 
+  // Zeroing goes in pieces, so that the memory it takes can be written out in between. False: that was the last.
+  bool next_piece() {
+    constexpr uint64_t kPieceBytes = 4 * kMiB;
+    if (zeros_left == 0) return false;
+    source.offset += source.zeros;
+    source.zeros = std::min(zeros_left, kPieceBytes - source.offset % kPieceBytes);
+    zeros_left -= source.zeros;
+    return true;
+  }
   void finish() {
     if (error) return done(std::unexpected(std::move(*error)));
     done(written);
@@ -314,13 +324,15 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   return Progress::kDone;
 }
 
-// Tries as long as memory can be had at once, or with none but what its blocks have. kDone: `written` is set.
+// Tries as long as memory can be had at once, or with none but what its blocks have; pieces one after the other. kDone:
+// `written` is set.
 StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memory) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
     if (progress == Progress::kDone) {
-      pending.written = pending.source.length();
       pending.attempt.memory = Reservation();
+      if (pending.next_piece()) continue;
+      pending.written = pending.source.length();
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
@@ -819,17 +831,15 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
   zero_range(object, offset, zeroed, std::move(done));
 }
 
-// In pieces, so that the memory it takes can be written out in between.
 void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
-  constexpr uint64_t kPieceBytes = 4 * kMiB;
-  if (length == 0) return done({});
-  const uint64_t now = std::min(length, kPieceBytes - offset % kPieceBytes);
   auto pending = std::make_shared<PendingWrite>();
-  pending->object = object;
-  pending->source = {offset, {}, now};
-  pending->done = [this, object, offset, length, now, done = std::move(done)](Result<size_t> result) mutable {
+  pending->object = std::move(object);
+  pending->source = {offset, {}, 0};
+  pending->zeros_left = length;
+  if (!pending->next_piece()) return done({});
+  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
-    zero_range(std::move(object), offset + now, length - now, std::move(done));
+    done({});
   };
   proceed(pending, push_write(*pending, nobody_waits_for_memory()));
 }

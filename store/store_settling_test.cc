@@ -3,12 +3,16 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 
 #include <gtest/gtest.h>
 
+#include "store/base/clock.h"
+#include "store/base/units.h"
 #include "store/store.h"
 #include "store/testing/test_store.h"
+#include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
 namespace {
@@ -374,6 +378,40 @@ TEST_F(SmallVolume, AFullVolumeIsNotSyncedForEveryRefusedWrite) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
   EXPECT_LE(store_->status().syncs, syncs + 1);
   store_.close(handle);
+}
+
+// --- holes ---
+
+TEST(StoreSettling, APunchOfAnyLengthReturns) {
+  constexpr uint64_t kBytes = 500 * kGiB;
+  TestStore beside;  // for its directory
+  StoreOptions options;
+  options.background = false;
+  options.node = "test";
+  options.index_directory = beside.root() + "/index";
+  options.memory_bytes = 64 * kMiB;
+  options.raw_above_bytes = kTiB;
+  options.capacity_bytes = kTiB;
+  options.keep_free_bytes = 1;
+  auto opened = open_store(make_sim_volume(), options, system_clock(), "test");
+  ASSERT_TRUE(opened) << opened.error().message;
+  Store& store = **opened;
+  auto made = store.create(kRootId, "a", 0644, {.read = true, .write = true}, {.thread_id = 1});
+  ASSERT_TRUE(made) << made.error().message;
+  Handle* handle = made->second;
+  int good = 0;
+  store.write(handle, 0, std::as_bytes(std::span("x")), [&](Result<size_t> result) { good += result ? 1 : 0; });
+  SetAttributes change;
+  change.size_bytes = kBytes;
+  store.set_attributes(made->first.id, handle, change, {}, [&](Result<Stat> result) { good += result ? 1 : 0; });
+  store.allocate(handle, Store::AllocateMode::kPunchHole, 0, kBytes, [&](Status status) { good += status ? 1 : 0; });
+  EXPECT_EQ(good, 3);
+  auto data = store.seek_data(handle, kUnitBytes);
+  EXPECT_FALSE(data);
+  store.release(handle);
+  store.unlink(kRootId, "a", {}, [&](Status status) { good += status ? 1 : 0; });
+  EXPECT_EQ(good, 4);
+  EXPECT_TRUE(store.close());
 }
 
 TEST(StoreSettling, WhatWasSpilledAndEmptiedLeavesNothingOnTheVolume) {
