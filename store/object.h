@@ -10,6 +10,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "store/base/records.h"
@@ -36,6 +37,24 @@ struct Unit {
   uint64_t spill_checksum = 0;     // of spill_bytes
 };
 
+// The first error of writes that failed, and where what they were to write is still missing.
+struct FailedWrite : Error {
+  uint64_t from = 0, to = UINT64_MAX;
+  bool undone = false;  // the body is whole without it: what is left of the error is that its name cannot become another
+
+  void note(const Error& error, uint64_t begin, uint64_t end) {
+    if (std::exchange(undone, false)) static_cast<Error&>(*this) = error;
+    from = std::min(from, begin);
+    to = std::max(to, end);
+  }
+  // [begin, end) was written: whether nothing is missing any more.
+  bool covered_by(uint64_t begin, uint64_t end) {
+    if (begin <= from) from = std::max(from, end);
+    if (end >= to) to = std::min(to, begin);
+    return from >= to;
+  }
+};
+
 class Object {
  public:
   Object(ObjectId object_id, Attributes initial)
@@ -60,8 +79,9 @@ class Object {
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
   uint64_t sealing_reserved_bytes = 0;  // ... for the one under way
-  std::optional<Error> write_error;  // a write failed: rename, fsync and close fail until the content is replaced
-  uint64_t raw_failed_from = UINT64_MAX, raw_failed_to = 0;  // write_error of a raw file: until this range is written
+  // A write failed: rename and link fail until what is missing was written or the body emptied; fsync and close until then,
+  // or until it was undone.
+  std::optional<FailedWrite> write_error;
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
@@ -85,7 +105,7 @@ class Object {
   // --- guarded by the namespace lock ---
   Prefetcher::Origin origin;  // where it stands in its chain
   uint32_t nlink = 0;
-  bool durable = false;       // the journal knows it
+  std::atomic<bool> durable{false};  // the journal knows it. (atomic: asked for with either lock)
   bool published = false;     // was renamed or linked to, or found in the index
   std::atomic<int64_t> relookup_until_ns{0};  // (atomic) until then an open by this nodeid is told kStale: the kernel's name
                                               // cache may be wrong
@@ -109,8 +129,18 @@ class Object {
   bool finished() const { return unflushed_handles == 0; }
   // The record of a raw body says where it is and how long, whoever is writing it.
   bool can_be_recorded() const { return raw || finished(); }
+  bool lacks_a_write() const { return write_error && !write_error->undone; }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
-  bool sealable() const { return !write_error || size_bytes == 0; }
+  bool sealable() const { return !lacks_a_write() || size_bytes == 0; }
+  void note_failed_write(const Error& error, uint64_t begin = 0, uint64_t end = UINT64_MAX) {
+    if (write_error)
+      write_error->note(error, begin, end);
+    else
+      write_error = FailedWrite{error, begin, end};
+  }
+  void note_written(uint64_t begin, uint64_t end) {
+    if (write_error && write_error->covered_by(begin, end)) write_error.reset();
+  }
   bool is_wanted(size_t index) const {
     for (const auto& [first, last] : wanted)
       if (index >= first && index < last) return true;

@@ -553,9 +553,9 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   };
   for (SealedBody& sealed : commit.sealed) {
     touched.push_back(sealed.snapshot.object);
+    touched.back()->durable = true;
     settle_body(sealed);
     done_with.push_back(std::move(sealed.snapshot));
-    touched.back()->durable = true;
     breathe();
   }
   commit.sealed.clear();

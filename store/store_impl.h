@@ -198,7 +198,9 @@ class StoreImpl final : public Store {
     uint64_t length() const { return bytes.empty() ? zeros : bytes.size(); }
   };
   Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
-  Progress push_write(PendingWrite& pending, bool takes_memory = true);
+  Progress push_write(PendingWrite& pending, bool takes_memory);
+  // First come, first served once somebody waits.
+  bool nobody_waits_for_memory() const { return waiting_count_.load(std::memory_order_relaxed) == 0; }
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
@@ -216,9 +218,8 @@ class StoreImpl final : public Store {
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes);
   Error no_space(const Object& object, uint64_t bytes) const;
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  void note_write_error(Object& object, const Error& error);  // object.mutex held
-  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  void empty_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
+  static void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
+  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
   void content_changed(const ObjectPtr& object);  // object->mutex held
@@ -244,6 +245,7 @@ class StoreImpl final : public Store {
   struct LoadJob;
   struct LoadWaiter;
   struct LoadMemory;
+  bool start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, const std::shared_ptr<LoadWaiter>& waiter);
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);

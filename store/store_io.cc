@@ -126,7 +126,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       --object->unflushed_handles;
       space_.hope();  // what it replaced can go once it is sealed
     }
-    if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
+    if (handle->request.write && --object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
     last = --object->handles == 0;
     if (object->content_dirty()) kick_bulk();
   }
@@ -168,10 +168,6 @@ Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
                       format_size(space_.limit_bytes()))};
 }
 
-void StoreImpl::note_write_error(Object& object, const Error& error) {
-  if (!object.write_error) object.write_error = error;
-}
-
 namespace {
 // A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
 constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
@@ -197,6 +193,7 @@ struct StoreImpl::PendingWrite {
   ObjectPtr object;
   Handle* handle = nullptr;  // null for zeroing
   WriteSource source;
+  uint64_t zeros_left = 0;       // behind `source`
   std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
   WriteAttempt attempt;
   size_t written = 0;
@@ -204,6 +201,16 @@ struct StoreImpl::PendingWrite {
   int room_rounds = 0;
   Completion<size_t> done;
 
+  uint64_t end() const { return source.offset + source.length() + zeros_left; }
+  // Zeroing goes in pieces, so that the memory it takes can be written out in between. False: that was the last.
+  bool next_piece() {
+    constexpr uint64_t kPieceBytes = 4 * kMiB;
+    if (zeros_left == 0) return false;
+    source.offset += source.zeros;
+    source.zeros = std::min(zeros_left, kPieceBytes - source.offset % kPieceBytes);
+    zeros_left -= source.zeros;
+    return true;
+  }
   void finish() {
     if (error) return done(std::unexpected(std::move(*error)));
     done(written);
@@ -306,6 +313,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
     place_piece(object, index, begin, stop, from, attempt.memory);
   }
   object.size_bytes = new_size;
+  object.note_written(source.offset, source.offset + source.length());
   content_changed(object_pointer);
   if (handle != nullptr && !handle->unflushed) {
     handle->unflushed = true;
@@ -314,13 +322,15 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   return Progress::kDone;
 }
 
-// Tries as long as memory can be had at once, or with none but what its blocks have. kDone: `written` is set.
+// Tries as long as memory can be had at once, or with none but what its blocks have; pieces one after the other. kDone:
+// `written` is set.
 StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memory) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
     if (progress == Progress::kDone) {
-      pending.written = pending.source.length();
       pending.attempt.memory = Reservation();
+      if (pending.next_piece()) continue;
+      pending.written = pending.source.length();
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
@@ -333,11 +343,13 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
+    pending.attempt.file.grows.reset();  // while it waits its memory file can be spilled
     return progress;
   }
 }
 
-void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending)); }
+// After what it needed was loaded. Also past those who wait: it would be evicted before its turn, and the write begin again.
+void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending, true)); }
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
@@ -349,24 +361,27 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
       pending->error = std::move(status).error();
       {
         std::lock_guard lock(pending->object->mutex);
-        note_write_error(*pending->object, *pending->error);
+        pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
       }
       pending->finish();
     });
   }
   if (progress == Progress::kNeedsSpace) {
-    if (wait_for_room(pending->room_rounds, [this, pending] { continue_write(pending); })) return;
+    if (wait_for_room(pending->room_rounds, [this, pending] {
+          proceed(pending, push_write(*pending, nobody_waits_for_memory()));
+        }))
+      return;
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
     {
       std::lock_guard lock(pending->object->mutex);
       pending->error = no_space(*pending->object, pending->source.length());
-      note_write_error(*pending->object, *pending->error);
+      pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
     }
     return pending->finish();
   }
   drop_unused_file(pending->object);
   wait_for_memory([this, pending] {
-    const Progress again = push_write(*pending);
+    const Progress again = push_write(*pending, true);
     if (again == Progress::kNeedsMemory) {
       drop_unused_file(pending->object);
       return false;
@@ -397,8 +412,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->handle = handle;
   pending->source = {offset, bytes, 0};
   pending->done = std::move(done);
-  // First come, first served once somebody waits.
-  const Progress progress = push_write(*pending, /*takes_memory=*/waiting_count_.load(std::memory_order_relaxed) == 0);
+  const Progress progress = push_write(*pending, nobody_waits_for_memory());
   if (progress == Progress::kDone) return pending->finish();
   pending->owned.assign(bytes.begin(), bytes.end());
   pending->source.bytes = pending->owned;
@@ -410,14 +424,10 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
 void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
   if (object.raw != raw) return;
   if (!status) {
-    note_write_error(object, status.error());
-    object.raw_failed_from = std::min(object.raw_failed_from, offset);
-    object.raw_failed_to = std::max(object.raw_failed_to, offset + length);
-  } else if (object.write_error && offset <= object.raw_failed_from && length >= object.raw_failed_to - offset) {
-    object.write_error.reset();
-    object.raw_failed_from = UINT64_MAX;
-    object.raw_failed_to = 0;
-    kick_bulk();
+    object.note_failed_write(status.error(), offset, offset + length);
+  } else if (object.write_error) {
+    object.note_written(offset, offset + length);
+    if (!object.write_error) kick_bulk();
   }
 }
 
@@ -593,17 +603,40 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
 
 // --- durability of one object ---
 
-// object->mutex held. A body that did not fit is not left short or mixed under its name: clients that write in place look at
-// neither length nor content. At a flush others may still write; then only what was made, or emptied, to be written goes.
-void StoreImpl::empty_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
-  if (!object->write_error || object->write_error->code != Code::kNoSpace) return;
-  if (object->raw || object->sealing || object->size_bytes == 0) return;
+// object->mutex held. A body that did not fit is not left short or mixed under its name, for clients that write in place look
+// at neither length nor content. What was never journaled, or was truncated to nothing to be written anew, is emptied.
+// Otherwise the last writer's end brings the journaled version back, whole: without what was accepted since, a truncation
+// included, for that was a part of the change that failed. At a flush others may still write: then nothing goes back.
+void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
+  if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
+  if (object->raw || object->sealing) return;
+  // An object whose record went to another version of its name has no place of its own any more.
+  const bool goes_back = object->base_valid_bytes > 0 && !object->base.quarantined && object->durable;
   if (!last_writer && object->base_valid_bytes > 0) return;
+  object->write_error->undone = last_writer;
+  if (goes_back ? !object->content_dirty() : object->size_bytes == 0)
+    return space_.release(std::exchange(object->reserved_bytes, 0));
+  // Until all that it had is written anew, the name does not become another.
+  object->write_error->from = 0;
+  object->write_error->to = std::max(object->write_error->to, object->size_bytes);
   object->units.clear();
   object->memory_file.reset();
-  object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
-  space_.release(std::exchange(object->reserved_bytes, 0));
-  content_changed(object);
+  const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
+  if (object->spill)
+    remove_later(std::exchange(object->spill_extent, {}), PlaceKind::kSolo, reserved);
+  else
+    space_.release(reserved);
+  object->spill.reset();
+  object->spill_written.clear();
+  if (goes_back) {
+    object->size_bytes = object->base_valid_bytes = object->base.size_bytes;
+    object->shrunk_to_bytes = UINT64_MAX;
+    object->sealed_version = ++object->content_version;
+    note_modified(object);
+  } else {
+    object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+    content_changed(object);
+  }
 }
 
 void StoreImpl::flush(Handle* handle, StatusCompletion done) {
@@ -619,9 +652,9 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       note_size(object->size_key, handle->thread_id, object->size_bytes);
       if (object->content_dirty()) kick_bulk();
     }
-    if (handle->request.write) {
+    if (handle->request.write && object->lacks_a_write()) {
       error = object->write_error;
-      empty_what_did_not_fit(object, /*last_writer=*/false);
+      undo_what_did_not_fit(object, /*last_writer=*/false);
     }
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
@@ -636,7 +669,7 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
   std::optional<Error> error;
   {
     std::lock_guard lock(object->mutex);
-    error = object->write_error;
+    if (object->lacks_a_write()) error = object->write_error;
   }
   if (error) return done(std::unexpected(std::move(*error)));
   make_durable(object, true, std::move(done));
@@ -817,19 +850,17 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
   zero_range(object, offset, zeroed, std::move(done));
 }
 
-// In pieces, so that the memory it takes can be written out in between.
 void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
-  constexpr uint64_t kPieceBytes = 4 * kMiB;
-  if (length == 0) return done({});
-  const uint64_t now = std::min(length, kPieceBytes - offset % kPieceBytes);
   auto pending = std::make_shared<PendingWrite>();
-  pending->object = object;
-  pending->source = {offset, {}, now};
-  pending->done = [this, object, offset, length, now, done = std::move(done)](Result<size_t> result) mutable {
+  pending->object = std::move(object);
+  pending->source = {offset, {}, 0};
+  pending->zeros_left = length;
+  if (!pending->next_piece()) return done({});
+  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
-    zero_range(std::move(object), offset + now, length - now, std::move(done));
+    done({});
   };
-  continue_write(std::move(pending));
+  proceed(pending, push_write(*pending, nobody_waits_for_memory()));
 }
 
 Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {

@@ -285,10 +285,9 @@ bool StoreImpl::get_load_memory(LoadMemory& memory) {
   return memory.blocks.bytes() > 0;
 }
 
-void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
-  resume_read_ahead();  // the answer comes later: nothing is gained by holding it
-  auto waiter = std::make_shared<LoadWaiter>();
-  waiter->done = std::move(done);
+// False: there is no memory for [first, wanted) now.
+bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last,
+                            const std::shared_ptr<LoadWaiter>& waiter) {
   std::vector<std::shared_ptr<LoadJob>> jobs;
   LoadMemory memory;
   while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
@@ -299,15 +298,23 @@ void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted,
       continue;
     }
     drop_unused_file(object);
-    // Somebody has to give memory back first.
-    return wait_for_memory([this, object, first, wanted, waiter] {
-      if (reserve_memory((wanted - first) * kUnitBytes).bytes() == 0) return false;
-      load_units(object, first, wanted, wanted, [waiter](Status status) { waiter->finish_one(std::move(status)); });
-      return true;
-    });
+    return false;
   }
   submit_loads(std::move(jobs));
-  waiter->finish_one({});
+  return true;
+}
+
+void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+  resume_read_ahead();  // the answer comes later: nothing is gained by holding it
+  auto waiter = std::make_shared<LoadWaiter>();
+  waiter->done = std::move(done);
+  if (start_loads(object, first, wanted, last, waiter)) return waiter->finish_one({});
+  // Somebody has to give memory back first. Until there is enough it keeps its turn.
+  wait_for_memory([this, object, first, wanted, waiter] {
+    if (!start_loads(object, first, wanted, wanted, waiter)) return false;
+    waiter->finish_one({});
+    return true;
+  });
 }
 
 namespace {

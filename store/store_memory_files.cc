@@ -154,7 +154,7 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   {
     std::lock_guard lock(object.mutex);
     // Who has it open for writing would go on writing beside what readers see.
-    if (!object.is_regular() || object.raw || object.write_handles > 0 || !object.finished() || object.write_error ||
+    if (!object.is_regular() || object.raw || object.write_handles > 0 || !object.finished() || object.lacks_a_write() ||
         object.base.quarantined)
       return nullptr;
     file = whole_in_file(object);
@@ -208,7 +208,7 @@ void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then
 // object.mutex held.
 bool StoreImpl::may_move(const Object& object) const {
   return takes_memory_file(object.size_bytes) && object.in_ram() && object.loading.empty() && !object.raw && !object.forgotten &&
-         object.write_handles == 0 && object.finished() && !object.write_error && !whole_in_file(object);
+         object.write_handles == 0 && object.finished() && !object.lacks_a_write() && !whole_in_file(object);
 }
 
 // Bodies that were loaded or written before a file was to be had. Their memory is taken twice for the moment of the copy.

@@ -4,6 +4,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -324,6 +326,38 @@ TEST(StoreMemoryFilesInLittleMemory, MoreIsWrittenAndReadThanFits) {
       EXPECT_LE(store->status().memory_file_passed_bytes, 20 * kMiB);
     }
   for (int i = 0; i < 8; ++i) EXPECT_EQ(store.read_file("body" + std::to_string(i)), store.payload(20 + i, kSize));
+}
+
+// A file that is held by who waits could not be spilled.
+TEST(StoreMemoryFilesInLittleMemory, WhoWaitsForMemoryHoldsNoFile) {
+  constexpr uint64_t kFileBytes = 16 * kMiB;
+  TestStore store(options(64 * kMiB));
+  if (Status status = store->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+  const std::string old = store.payload(0, kMiB), body = store.payload(1, kFileBytes + kMiB);
+  ASSERT_TRUE(store.write_file("old", old));
+  store.drain();
+  store->drop_caches();
+  Handle* reader = store.open("old", {});
+  std::vector<Handle*> writers;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = "body" + std::to_string(i);
+    writers.push_back(store.create(name));
+    store.truncate(name, kFileBytes);
+    for (uint64_t at = 0; at < kFileBytes; at += kMiB) store.pwrite(writers.back(), at, body.substr(at, kMiB));
+  }
+  ASSERT_EQ(store->status().memory_file_bytes, 4 * kFileBytes) << "all memory is in their files";
+  std::atomic<int> done{0};
+  store->read(reader, 0, kMiB, [&](Result<ReadReply> reply) { done += reply && reply->bytes == kMiB ? 1 : 100; });
+  for (Handle* writer : writers)
+    store->write(writer, kFileBytes, std::as_bytes(std::span(body)).subspan(kFileBytes),
+                 [&](Result<size_t> result) { done += result ? 1 : 100; });
+  EXPECT_EQ(done, 0);
+  for (int step = 0; step < 5'000 && done < 5; ++step)
+    if (!store->pump()) usleep(100);
+  EXPECT_EQ(done, 5);
+  for (Handle* writer : writers) EXPECT_TRUE(store.close(writer));
+  store->release(reader);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(store.read_file("body" + std::to_string(i)) == body) << i;
 }
 
 }  // namespace

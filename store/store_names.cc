@@ -149,7 +149,7 @@ Stat StoreImpl::stat_of(const Object& object) {
     stat.blocks_512 = kBlockBytes / 512;
   } else if (object.is_regular() && object.content_version == object.sealed_version) {
     stat.blocks_512 = align_up(object.size_bytes, kBlockBytes) / 512;
-  } else if (object.is_regular()) {
+  } else if (object.is_regular() && !object.raw) {  // of a raw file its backing file tells
     // Not sealed yet: what has bytes counts, holes do not.
     for (size_t i = 0; i < div_ceil(object.size_bytes, kUnitBytes); ++i) {
       const Unit* unit = i < object.units.size() ? &object.units[i] : nullptr;

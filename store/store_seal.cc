@@ -387,7 +387,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
 // object->mutex held. Who closed it meanwhile left to us what is done at the end of a body that did not fit.
 void StoreImpl::end_seal(const ObjectPtr& object) {
   object->sealing = false;
-  if (object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
+  if (object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
 }
 
 void StoreImpl::abandon_seal(const ObjectPtr& object) {
@@ -448,7 +448,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
       if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
         std::lock_guard lock(plan.snapshot.object->mutex);
-        note_write_error(*plan.snapshot.object, plan.status.error());
+        plan.snapshot.object->note_failed_write(plan.status.error());
       } else if (status) {
         status = plan.status;
       }
@@ -660,7 +660,7 @@ bool StoreImpl::urgent_step() {
     for (UrgentItem& item : taken) {
       if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
         std::unique_lock lock(item.object->mutex);
-        Status own = item.object->write_error ? Status(std::unexpected(*item.object->write_error)) : status;
+        Status own = item.object->lacks_a_write() ? Status(std::unexpected(*item.object->write_error)) : status;
         lock.unlock();
         item.done(std::move(own));
         continue;
@@ -685,7 +685,7 @@ bool StoreImpl::urgent_step() {
   for (UrgentItem& item : deferred) {
     // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
     std::unique_lock lock(item.object->mutex);
-    if (item.object->write_error) {
+    if (item.object->lacks_a_write()) {
       Error error = *item.object->write_error;
       lock.unlock();
       item.done(std::unexpected(std::move(error)));

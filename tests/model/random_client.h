@@ -121,7 +121,11 @@ class RandomClient {
   void compare_xattrs(const Entity& entity);
   void compare_content(const EntityPtr& entity);
   void compare_directory(const EntityPtr& directory);
-  void adopt_emptied(Entity& entity);
+  Code expected_of(Entity& entity, bool fails, Code seen, Code otherwise = Reference::kGood);
+  void note_failed_write(Entity& entity);
+  void note_content(Entity& entity);
+  void note_emptied(Entity& entity);
+  void adopt_undone(const OpenFile& file, bool released);
   void adopt_partly_zeroed(const OpenFile& file, uint64_t offset, uint64_t length, uint64_t new_size);
   void before_unmount();
   bool failed() const { return failed_; }

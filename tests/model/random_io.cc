@@ -1,5 +1,6 @@
 // Random calls on bytes.
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -42,8 +43,7 @@ void RandomClient::open_file() {
   Handle* handle = open_handle(entity, request);
   if (handle == nullptr) return;
   if (request.truncate) {
-    entity->bytes.clear();
-    entity->write_failed = false;
+    note_emptied(*entity);
     entity->perhaps_changed(start_ns_);
   }
   open_.push_back({handle, entity, request});
@@ -51,17 +51,60 @@ void RandomClient::open_file() {
 
 void RandomClient::release(OpenFile& file) {
   auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
-  same_code(code_of(flushed), file.entity->write_failed && file.request.write ? Code::kNoSpace : Reference::kGood);
+  const Code seen = code_of(flushed);
+  same_code(seen, expected_of(*file.entity, file.entity->lacks_a_write && file.request.write, seen));
   store_->release(file.handle);
-  adopt_emptied(*file.entity);
+  adopt_undone(file, /*released=*/true);
 }
 
-// What did not fit is emptied when its writers are done with it.
-void RandomClient::adopt_emptied(Entity& entity) {
-  if (!entity.write_failed) return;
-  auto stat = store_->stat(entity.id);
-  if (!stat || stat->size_bytes != 0) return;  // one without a name is gone with its last handle
+// --- what did not fit ---
+
+// Whether what was written since a write failed makes up for it is not followed.
+Code RandomClient::expected_of(Entity& entity, bool fails, Code seen, Code otherwise) {
+  if (!fails) return otherwise;
+  if (!entity.perhaps_mended || seen != otherwise) return Code::kNoSpace;
+  entity.write_failed = entity.lacks_a_write = false;
+  return otherwise;
+}
+
+void RandomClient::note_failed_write(Entity& entity) {
+  entity.write_failed = entity.lacks_a_write = true;
+  entity.perhaps_mended = false;
+}
+
+void RandomClient::note_content(Entity& entity) {
+  entity.perhaps_mended = true;
+  if (setting_.tight) entity.past.insert(std::hash<std::string>()(entity.bytes));
+}
+
+void RandomClient::note_emptied(Entity& entity) {
   entity.bytes.clear();
+  entity.write_failed = entity.lacks_a_write = false;
+  entity.may_be_emptied = true;
+}
+
+// When its writers are done with it, it is one of the versions before, or empty if none of them was journaled.
+void RandomClient::adopt_undone(const OpenFile& file, bool released) {
+  Entity& entity = *file.entity;
+  if (!entity.lacks_a_write || failed()) return;
+  auto writes = [&](const OpenFile& each) { return each.entity == file.entity && each.request.write; };
+  const bool last = released && file.request.write && std::count_if(open_.begin(), open_.end(), writes) == 1;
+  if (last) entity.lacks_a_write = entity.perhaps_mended = false;
+  auto stat = store_->stat(entity.id);
+  if (!stat) return;  // one without a name is gone with its last handle
+  if (stat->size_bytes == 0) {
+    if (!entity.may_be_emptied && !entity.bytes.empty()) return differ("a journaled version was emptied");
+    entity.bytes.clear();
+    return entity.perhaps_changed(start_ns_);
+  }
+  if (!last) return;
+  auto reader = std::find_if(open_.begin(), open_.end(),
+                             [&](const OpenFile& each) { return each.entity == file.entity && each.handle != file.handle; });
+  Handle* handle = reader != open_.end() ? reader->handle : open_handle(file.entity, {});
+  if (handle == nullptr) return;
+  entity.bytes = read_bytes(handle, 0, stat->size_bytes);
+  if (reader == open_.end()) store_->release(handle);
+  if (!entity.past.contains(std::hash<std::string>()(entity.bytes))) differ("what it went back to was never its content");
   entity.perhaps_changed(start_ns_);
 }
 
@@ -85,8 +128,9 @@ void RandomClient::flush() {
   OpenFile& file = open_[below(open_.size())];
   note(fmt::format("flush {}", file.entity->id.value));
   auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
-  same_code(code_of(flushed), file.entity->write_failed && file.request.write ? Code::kNoSpace : Reference::kGood);
-  adopt_emptied(*file.entity);
+  const Code seen = code_of(flushed);
+  same_code(seen, expected_of(*file.entity, file.entity->lacks_a_write && file.request.write, seen));
+  adopt_undone(file, /*released=*/false);
 }
 
 void RandomClient::fsync() {
@@ -94,7 +138,8 @@ void RandomClient::fsync() {
   OpenFile& file = open_[below(open_.size())];
   note(fmt::format("fsync {}", file.entity->id.value));
   auto synced = wait<void>([&](auto done) { store_->fsync(file.handle, std::move(done)); });
-  same_code(code_of(synced), file.entity->write_failed ? Code::kNoSpace : Reference::kGood);
+  const Code seen = code_of(synced);
+  same_code(seen, expected_of(*file.entity, file.entity->lacks_a_write, seen));
 }
 
 // --- write ---
@@ -108,13 +153,14 @@ Code RandomClient::write_code(Handle* handle, uint64_t offset, const std::string
 void RandomClient::put(const OpenFile& file, uint64_t offset, const std::string& bytes) {
   const Code code = write_code(file.handle, offset, bytes);
   if (!allowed(code, Reference::kGood)) {
-    file.entity->write_failed = true;
+    note_failed_write(*file.entity);
     return;
   }
   if (bytes.empty()) return;
   std::string& content = file.entity->bytes;
   if (content.size() < offset + bytes.size()) content.resize(offset + bytes.size());
   content.replace(offset, bytes.size(), bytes);
+  note_content(*file.entity);
   file.entity->changed(start_ns_);
 }
 
@@ -134,7 +180,7 @@ void RandomClient::write_big() {
   if (file == nullptr || file->entity->bytes.size() > 8 * kMiB) return;
   note(fmt::format("write much to {} (size {})", file->entity->id.value, file->entity->bytes.size()));
   const uint64_t end = file->entity->bytes.size() + (one_in(4) ? 28 : 8) * kMiB;
-  for (uint64_t at = file->entity->bytes.size(); at < end && !failed() && !file->entity->write_failed; at += kLargestRequestBytes)
+  for (uint64_t at = file->entity->bytes.size(); at < end && !failed() && !file->entity->lacks_a_write; at += kLargestRequestBytes)
     put(*file, at, random_bytes(kLargestRequestBytes));
 }
 
@@ -196,7 +242,8 @@ void RandomClient::truncate() {
     entity->perhaps_changed(start_ns_);
   }
   entity->bytes.resize(*change.size_bytes);
-  if (*change.size_bytes == 0) entity->write_failed = false;
+  note_content(*entity);
+  if (*change.size_bytes == 0) note_emptied(*entity);
   compare_stat(*entity, *done);
 }
 
@@ -222,6 +269,7 @@ void RandomClient::allocate() {
   }
   content.resize(new_size);
   if (zeroes && offset < new_size) std::fill_n(content.begin() + static_cast<ptrdiff_t>(offset), std::min(length, new_size - offset), '\0');
+  note_content(*file->entity);
   file->entity->changed(start_ns_);
 }
 
@@ -238,12 +286,13 @@ void RandomClient::adopt_partly_zeroed(const OpenFile& file, uint64_t offset, ui
     if (seen[at] != entity.bytes[at] && (seen[at] != 0 || at < offset || at - offset >= length))
       return differ(fmt::format("byte {} changed in a call that was refused", at));
   entity.bytes = seen;
+  note_content(entity);
   entity.perhaps_changed(start_ns_);
   if (length > 0) {
     // Whether this counts as a write that failed is told by the next flush; from then on it is known.
     auto flushed = wait<void>([&](auto done) { store_->flush(file.handle, std::move(done)); });
-    if (!flushed && flushed.error().code == Code::kNoSpace) entity.write_failed = true;
-    adopt_emptied(entity);
+    if (!flushed && flushed.error().code == Code::kNoSpace) note_failed_write(entity);
+    adopt_undone(file, /*released=*/false);
   }
 }
 

@@ -44,10 +44,10 @@ void RandomClient::publish() {
     release(open_.back());
     open_.pop_back();
   }
-  const Code expected = entity->write_failed ? Code::kNoSpace : Reference::kGood;
   auto renamed = wait<void>([&](auto done) {
     store_->rename(directory->id, temporary, directory->id, name, RenameMode::kReplace, caller(), std::move(done));
   });
+  const Code expected = expected_of(*entity, entity->write_failed, code_of(renamed));
   if (same_code(code_of(renamed), expected) && expected == Reference::kGood)
     Reference::rename(directory, temporary, directory, name, RenameMode::kReplace, start_ns_);
 }
@@ -93,9 +93,9 @@ void RandomClient::link() {
   if (!entity) return;
   const std::string name = random_name();
   note(fmt::format("link {} as {} in {}", entity->id.value, name, directory->id.value));
-  const Code expected = entity->write_failed ? Code::kNoSpace : Reference::check_new(directory, name);
   auto linked =
       wait<Stat>([&](auto done) { store_->link(entity->id, directory->id, name, caller(), std::move(done)); });
+  const Code expected = expected_of(*entity, entity->write_failed, code_of(linked), Reference::check_new(directory, name));
   if (!same_code(code_of(linked), expected) || expected != Reference::kGood) return;
   Reference::link(entity, directory, name, start_ns_);
   compare_stat(*entity, *linked);
@@ -140,7 +140,7 @@ void RandomClient::rename() {
   // What failed to be written cannot be published; which of two reasons to refuse is told first does not matter.
   if (source && source->write_failed && seen == Code::kNoSpace) return;
   if (source && source->write_failed && expected == Reference::kGood && Reference::find(to, new_name) != source)
-    expected = Code::kNoSpace;
+    expected = expected_of(*source, true, seen);
   if (same_code(seen, expected) && expected == Reference::kGood)
     Reference::rename(from, name, to, new_name, mode, start_ns_);
 }

@@ -19,6 +19,10 @@ void RandomClient::drain() {
   const bool sync = one_in(2);
   auto done = wait<void>([&](auto reply) { store_->drain(sync, std::move(reply)); });
   same_code(code_of(done), Reference::kGood);
+  for (const EntityPtr& entity : reference_.reachable()) {
+    const bool written = std::any_of(open_.begin(), open_.end(), [&](const OpenFile& file) { return file.entity == entity && file.request.write; });
+    if (!written && !entity->write_failed && !entity->bytes.empty()) entity->may_be_emptied = false;
+  }
 }
 
 void RandomClient::drop_caches() {
@@ -62,8 +66,7 @@ void RandomClient::before_unmount() {
     change.size_bytes = 0;
     auto done = wait<Stat>([&](auto reply) { store_->set_attributes(entity->id, nullptr, change, caller(), std::move(reply)); });
     if (!same_code(code_of(done), Reference::kGood)) return;
-    entity->bytes.clear();
-    entity->write_failed = false;
+    note_emptied(*entity);
     entity->perhaps_changed(start_ns_);
   }
 }

@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "store/base/result.h"
@@ -45,7 +46,11 @@ struct Entity {
   Entity* parent = nullptr;                // of a directory
   StampRange atime, mtime, ctime, btime;
   bool atime_is_of_open = false;  // kept in RAM only, so it may go back at any time
-  bool write_failed = false;  // a write met a full volume: publishing fails until the content is replaced
+  // A write met a full volume: publishing fails until the content is replaced, closing until that was undone.
+  bool write_failed = false, lacks_a_write = false;
+  bool perhaps_mended = false;      // something was written since
+  bool may_be_emptied = true;       // no body of it is known to be journaled since it was made or emptied
+  std::unordered_set<size_t> past;  // hashes of what its content was, where writes may fail
 
   bool is_directory() const { return S_ISDIR(mode); }
   bool is_regular() const { return S_ISREG(mode); }
