@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -52,6 +53,8 @@ class Prefetcher {
   Plan plan(int64_t now_ns, uint64_t free_bytes);
   std::optional<int64_t> deadline();  // for plan() to be called though nothing happens
   std::vector<SuccessorsRecord> changed_rows(size_t most);
+  std::vector<SuccessorsRecord> changed_rows_of(std::span<const ObjectId> ids);
+  void not_kept(std::span<const SuccessorsRecord> rows);  // of those: they are changed as before
   PrefetchTotals totals();
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 

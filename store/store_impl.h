@@ -398,6 +398,8 @@ class StoreImpl final : public Store {
     std::deque<ObjectPtr> changed;
     std::deque<DirtyName> pending;
     std::deque<SuccessorsRecord> successors;
+    std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
+    std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
     std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
     std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
     // One batch, and what has to be settled when it is in the journal.
@@ -417,6 +419,7 @@ class StoreImpl final : public Store {
   };
   Status sync_data(Commit& commit);
   Status mark_synced();
+  void take_rows(Commit& commit);
   void take_waiting(Commit& commit);
   void take_nameless(Commit& commit);
   bool build_batch(Commit& commit);
@@ -424,6 +427,7 @@ class StoreImpl final : public Store {
   void add_bodies(Commit& commit);
   void add_attributes(Commit& commit);
   void add_names(Commit& commit);
+  void add_rows(Commit& commit);
   // What a batch says of a dirty name.
   enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kNone };
   NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
