@@ -102,9 +102,9 @@ std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) 
   return chains_.lay_out(items);
 }
 
-void Prefetcher::loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns) {
+void Prefetcher::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
   std::unique_lock lock(mutex_);
-  chains_.on_loaded(id, bytes, latency_ns, now_ns);
+  for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, body.latency_ns, now_ns);
   kick_if_wanted(lock);
 }
 

@@ -45,7 +45,12 @@ class Prefetcher {
   // The order in which to lay out what is sealed together; learned as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 
-  void loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns);
+  struct Loaded {
+    ObjectId id;
+    uint64_t bytes = 0;
+    int64_t latency_ns = 0;
+  };
+  void loaded(std::span<const Loaded> bodies, int64_t now_ns);
   void skipped(ObjectId id, SkipReason reason);
   void left_ram(ObjectId id);
   void deleted(ObjectId id);

@@ -292,6 +292,7 @@ class StoreImpl final : public Store {
   struct HeldLoads;
   struct AheadWaiter;
   struct AheadBytes;
+  struct Arrivals;
   struct Lacking;
   struct BegunAhead {  // a body of which the first units are being read ahead, or were
     std::shared_ptr<AheadWaiter> waiter;

@@ -368,6 +368,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
         for (auto& job : together) submit_loads({std::move(job)});
         return;
       }
+      Arrivals arrivals(*this);  // of all these bodies
       uint64_t before = 0;
       for (auto& job : together) {
         const uint64_t padded = job->padded_bytes();

@@ -32,6 +32,20 @@ struct StoreImpl::AheadBytes {
   uint64_t bytes_ = 0;
 };
 
+// Bodies that are read ahead and came with one read of the volume: the prefetcher, whose lock clients want, is told of them
+// together. On the stack of who takes in the read.
+struct StoreImpl::Arrivals {
+  explicit Arrivals(StoreImpl& of);
+  ~Arrivals();
+  Arrivals(const Arrivals&) = delete;
+  Arrivals& operator=(const Arrivals&) = delete;
+  StoreImpl& store;
+  Arrivals* outer;     // on the same stack, of the same store
+  void* shadowed;      // on the same stack
+  std::vector<Prefetcher::Loaded> bodies;
+  std::vector<ObjectPtr> objects;
+};
+
 // One read of the volume for consecutive units of a body.
 struct StoreImpl::LoadJob {
   ObjectPtr object;

@@ -315,16 +315,34 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
 std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(const ReadAheadQueue::Item& item) {
   auto waiter = std::make_shared<AheadWaiter>();
   waiter->done = [this, id = item.load.id, since_ns = item.since_ns, ahead = waiter.get()](Status status) {
-    const ObjectPtr object = std::move(ahead->object);
     if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
-    const int64_t now = clock_.monotonic_ns();
-    prefetcher_->loaded(id, ahead->bytes, now - since_ns, now);
+    Arrivals alone(*this);
+    Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;
+    all.bodies.push_back({id, ahead->bytes, clock_.monotonic_ns() - since_ns});
+    all.objects.push_back(std::move(ahead->object));
+  };
+  return waiter;
+}
+
+namespace {
+constinit thread_local void* innermost_arrivals = nullptr;
+}  // namespace
+
+StoreImpl::Arrivals::Arrivals(StoreImpl& of) : store(of), outer(static_cast<Arrivals*>(innermost_arrivals)) {
+  if (outer != nullptr && &outer->store != &store) outer = nullptr;
+  shadowed = std::exchange(innermost_arrivals, this);
+}
+
+StoreImpl::Arrivals::~Arrivals() {
+  innermost_arrivals = shadowed;
+  if (bodies.empty()) return;
+  store.prefetcher_->loaded(bodies, store.clock_.monotonic_ns());
+  for (const ObjectPtr& object : objects) {
     std::unique_lock lock(object->mutex);
     const bool left = std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
     lock.unlock();
-    if (left) prefetcher_->left_ram(id);  // before it counted as loaded
-  };
-  return waiter;
+    if (left) store.prefetcher_->left_ram(object->id);  // before it counted as loaded
+  }
 }
 
 void StoreImpl::prefetch_loop() {
