@@ -5,6 +5,8 @@
 namespace kvcachefs {
 
 namespace {
+constexpr size_t kRowsAtOnce = 512;  // clients wait for the lock meanwhile
+
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
   options.planner.ahead_max_bytes = ahead_bytes;
@@ -100,9 +102,9 @@ std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) 
   return chains_.lay_out(items);
 }
 
-void Prefetcher::loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns) {
+void Prefetcher::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
   std::unique_lock lock(mutex_);
-  chains_.on_loaded(id, bytes, latency_ns, now_ns);
+  for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, body.latency_ns, now_ns);
   kick_if_wanted(lock);
 }
 
@@ -137,11 +139,29 @@ std::optional<int64_t> Prefetcher::deadline() {
   return chains_.deadline();
 }
 
+std::vector<SuccessorsRecord> Prefetcher::changed_rows_of(std::span<const ObjectId> ids) {
+  std::vector<SuccessorsRecord> records;
+  for (; !ids.empty(); ids = ids.subspan(std::min(kRowsAtOnce, ids.size()))) {
+    std::unique_lock lock(mutex_);
+    const auto rows = chains_.drain_dirty_of(ids.first(std::min(kRowsAtOnce, ids.size())));
+    lock.unlock();
+    for (const auto& [id, row] : rows) records.push_back(to_record(id, row));
+  }
+  return records;
+}
+
+void Prefetcher::not_kept(std::span<const SuccessorsRecord> rows) {
+  for (; !rows.empty(); rows = rows.subspan(std::min(kRowsAtOnce, rows.size()))) {
+    std::lock_guard lock(mutex_);
+    for (const SuccessorsRecord& row : rows.first(std::min(kRowsAtOnce, rows.size())))
+      chains_.keep_dirty(row.id, from_record(row));
+  }
+}
+
 std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
-  constexpr size_t kAtOnce = 512;  // clients wait for the lock meanwhile
   std::vector<SuccessorsRecord> records;
   while (records.size() < most) {
-    const size_t wanted = std::min(kAtOnce, most - records.size());
+    const size_t wanted = std::min(kRowsAtOnce, most - records.size());
     std::unique_lock lock(mutex_);
     const auto rows = chains_.drain_dirty(wanted);
     lock.unlock();

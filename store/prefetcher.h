@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -44,7 +45,12 @@ class Prefetcher {
   // The order in which to lay out what is sealed together; learned as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 
-  void loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now_ns);
+  struct Loaded {
+    ObjectId id;
+    uint64_t bytes = 0;
+    int64_t latency_ns = 0;
+  };
+  void loaded(std::span<const Loaded> bodies, int64_t now_ns);
   void skipped(ObjectId id, SkipReason reason);
   void left_ram(ObjectId id);
   void deleted(ObjectId id);
@@ -52,6 +58,8 @@ class Prefetcher {
   Plan plan(int64_t now_ns, uint64_t free_bytes);
   std::optional<int64_t> deadline();  // for plan() to be called though nothing happens
   std::vector<SuccessorsRecord> changed_rows(size_t most);
+  std::vector<SuccessorsRecord> changed_rows_of(std::span<const ObjectId> ids);
+  void not_kept(std::span<const SuccessorsRecord> rows);  // of those: they are changed as before
   PrefetchTotals totals();
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 

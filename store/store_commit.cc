@@ -52,6 +52,7 @@ bool StoreImpl::commit_step() {
   if (commit.requests.empty()) return false;
   const size_t count = commit.requests.size();
   Status status = sync_data(commit);
+  take_rows(commit);
   while (status && build_batch(commit)) status = journal_batch(commit);
   if (status) {
     if (commit.sync) status = journal_->sync();
@@ -67,6 +68,7 @@ bool StoreImpl::commit_step() {
     set_trouble(status);
     kick_bulk();  // to try again
   }
+  prefetcher_->not_kept(commit.early_rows);
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
@@ -155,16 +157,35 @@ bool StoreImpl::build_batch(Commit& commit) {
   add_bodies(commit);
   add_attributes(commit);
   add_names(commit);
-  for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
-    const uint64_t bytes = bytes_of(commit.successors.front());
-    commit.add(std::move(commit.successors.front()), bytes);
-  }
+  add_rows(commit);
   for (; !commit.nameless.empty() && !commit.full(); commit.nameless.pop_front()) {
     const ObjectId id = commit.nameless.front();
     commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, kNamelessBytes);
     commit.dropped.push_back(id);
   }
   return !commit.batch.records.empty() || !commit.names.empty();
+}
+
+// What is known of the bodies in this commit goes with them: nobody else may tell it before the end.
+void StoreImpl::take_rows(Commit& commit) {
+  std::vector<ObjectId> ids;
+  for (const CommitRequest& request : commit.requests)
+    for (const SealedBody& sealed : request.bodies) ids.push_back(sealed.snapshot.object->id);
+  commit.body_rows = prefetcher_->changed_rows_of(ids);
+}
+
+// names_mutex_ held. The row of an object that the journal does not know would be lost.
+void StoreImpl::add_rows(Commit& commit) {
+  for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
+    SuccessorsRecord& row = commit.successors.front();
+    const ObjectPtr object = live(row.id);
+    if (object && !object->durable && !commit.put.contains(row.id)) {
+      if (object->nlink > 0) commit.early_rows.push_back(std::move(row));
+      continue;
+    }
+    const uint64_t bytes = bytes_of(row);
+    commit.add(std::move(row), bytes);
+  }
 }
 
 void StoreImpl::take_waiting(Commit& commit) {
@@ -184,6 +205,11 @@ void StoreImpl::take_waiting(Commit& commit) {
     }
     request.successors.clear();
   }
+  for (SuccessorsRecord& row : commit.body_rows) {  // after those of requests, which were drained before
+    bytes += bytes_of(row);
+    commit.successors.push_back(std::move(row));
+  }
+  commit.body_rows.clear();
   {
     std::vector<ObjectPtr> changed;
     {
@@ -404,6 +430,10 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
   for (DirtyName& name : commit.pending) names_->put_back_pending(std::move(name));
   unlinked_.insert(unlinked_.end(), commit.nameless.begin(), commit.nameless.end());
   unlinked_.insert(unlinked_.end(), commit.dropped.begin(), commit.dropped.end());
+  for (Record& record : commit.batch.records)
+    if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
+  commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
+                           std::make_move_iterator(commit.successors.end()));
   std::lock_guard dirty_lock(dirty_mutex_);
   for (auto& [object, version] : commit.attributes) dirty_attributes_.push_back(object);
   for (ObjectPtr& object : commit.changed) dirty_attributes_.push_back(std::move(object));

@@ -46,6 +46,7 @@
 #include "store/object.h"
 #include "store/pack_sweep.h"
 #include "store/prefetcher.h"
+#include "store/read_ahead_queue.h"
 #include "store/size_guess.h"
 #include "store/space.h"
 #include "store/store.h"
@@ -227,10 +228,11 @@ class StoreImpl final : public Store {
 
   // --- memory (store_load.cc) ---
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
-  Reservation reserve_memory(uint64_t bytes);
+  // `spare_expected`: what readers of chains are expected to read stays.
+  Reservation reserve_memory(uint64_t bytes, bool spare_expected = false);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
-  bool recover_memory(uint64_t bytes);
-  uint64_t evict_clean(uint64_t bytes);
+  bool recover_memory(uint64_t bytes, bool spare_expected = false);
+  uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void note_used(ObjectId id);               // if it may be evicted: last from now on
   bool is_wanted_soon(const ObjectPtr& object);
@@ -249,8 +251,6 @@ class StoreImpl final : public Store {
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);
-  struct HeldLoads;
-  void load_ahead(const PlannedLoad& load, HeldLoads& held);
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
@@ -278,12 +278,13 @@ class StoreImpl final : public Store {
   void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
   void expect_size(Object& object, uint64_t size_bytes);
   static bool lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file);
-  bool get_file_memory(FileRequest& file);  // no lock held; false: no memory now
+  bool get_file_memory(FileRequest& file, bool spare_expected = false);  // no lock held; false: no memory now
   void drop_unused_file(const ObjectPtr& object);
   static MemoryFilePtr whole_in_file(const Object& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
   bool move_into_files();
   static bool comes_into_file(Object& object);
+  void hurry_into_file(const ObjectPtr& object);
   bool may_move(const Object& object) const;
   bool move_into_file(const ObjectPtr& object);
 
@@ -292,10 +293,30 @@ class StoreImpl final : public Store {
   void hold_read_ahead() override;
   void resume_read_ahead() override;
   bool prefetch_step();
+  struct HeldLoads;
+  struct AheadWaiter;
+  struct AheadBytes;
+  struct Arrivals;
+  struct Lacking;
+  struct BegunAhead {  // a body of which the first units are being read ahead, or were
+    std::shared_ptr<AheadWaiter> waiter;
+    size_t next_unit = 0;
+  };
+  enum class BodyAhead : uint8_t { kDone, kPart, kNoMemory };
+  bool submit_queued(HeldLoads& held);
+  void load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lacks_memory);
+  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
+  static Lacking lacking(Object& object, size_t first, uint64_t room_bytes);
+  std::shared_ptr<AheadWaiter> make_ahead_waiter(const ReadAheadQueue::Item& item);
+  uint64_t ahead_limit_bytes() const;
+  uint64_t free_for_ahead();
+  void cancel_ahead(ObjectId id);
+  void end_ahead(ObjectId id, SkipReason reason);
+  void promote_ahead(ObjectId id);
+  void ahead_arrived(uint64_t bytes);
   bool leave_to_kernel(ObjectId id, uint64_t size_bytes);
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
-  uint64_t prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs);
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
 
@@ -388,6 +409,8 @@ class StoreImpl final : public Store {
     std::deque<ObjectPtr> changed;
     std::deque<DirtyName> pending;
     std::deque<SuccessorsRecord> successors;
+    std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
+    std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
     std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
     std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
     // One batch, and what has to be settled when it is in the journal.
@@ -407,6 +430,7 @@ class StoreImpl final : public Store {
   };
   Status sync_data(Commit& commit);
   Status mark_synced();
+  void take_rows(Commit& commit);
   void take_waiting(Commit& commit);
   void take_nameless(Commit& commit);
   bool build_batch(Commit& commit);
@@ -414,6 +438,7 @@ class StoreImpl final : public Store {
   void add_bodies(Commit& commit);
   void add_attributes(Commit& commit);
   void add_names(Commit& commit);
+  void add_rows(Commit& commit);
   // What a batch says of a dirty name.
   enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kNone };
   NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
@@ -597,7 +622,11 @@ class StoreImpl final : public Store {
   std::mutex prefetch_mutex_;  // leaf
   std::condition_variable prefetch_ready_;
   bool prefetch_kicked_ = false;
-  std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of bodies being read ahead
+  ReadAheadQueue ahead_queue_;                      // prefetch_mutex_
+  std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of memory for what is being read ahead
+  // Only prefetch_step() touches these.
+  std::unordered_map<ObjectId, BegunAhead> begun_ahead_;  // of those in ahead_queue_
+  bool ahead_lacks_memory_ = false;                       // ... for the next of ahead_queue_
 
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;

@@ -22,17 +22,17 @@ uint64_t unit_length(uint64_t size_bytes, size_t index) {
 
 // --- memory ---
 
-Reservation StoreImpl::reserve_memory(uint64_t bytes) {
+Reservation StoreImpl::reserve_memory(uint64_t bytes, bool spare_expected) {
   while (true) {
     Reservation memory = pool_->try_reserve(bytes);
     if (memory.bytes() >= bytes) return memory;
-    if (!recover_memory(bytes)) return {};
+    if (!recover_memory(bytes, spare_expected)) return {};
   }
 }
 
-bool StoreImpl::recover_memory(uint64_t bytes) {
+bool StoreImpl::recover_memory(uint64_t bytes, bool spare_expected) {
   if (files_->settle() > 0) return true;
-  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB)) > 0;
+  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), spare_expected) > 0;
   return files_->settle() > 0 || evicted;
 }
 
@@ -64,10 +64,12 @@ bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
   return prefetcher_->about_to_be_used(object->id);
 }
 
-uint64_t StoreImpl::evict_clean(uint64_t bytes) {
+uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
   uint64_t freed = 0;
   int spared = 0;
   const Object* first_spared = nullptr;
+  int kept = 0;
+  const Object* first_kept = nullptr;
   std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
   constexpr int kMaxSpared = 256;  // then what is wanted soon goes, too: a demand read must not fail
   while (freed < bytes) {
@@ -89,6 +91,12 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes) {
     if (spared < kMaxSpared && bytes != UINT64_MAX && is_wanted_soon(object)) {
       if (spared++ == 0) first_spared = object.get();
       note_clean(object);
+      continue;
+    }
+    if (spare_expected && prefetcher_->about_to_be_used(object->id)) {
+      note_clean(object);
+      if (object.get() == first_kept || ++kept >= kMaxSpared) break;
+      if (first_kept == nullptr) first_kept = object.get();
       continue;
     }
     std::vector<BlockPtr> dropped;  // given back after the lock
@@ -280,8 +288,8 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
 
 bool StoreImpl::get_load_memory(LoadMemory& memory) {
   memory.blocks = Reservation();  // or its bytes would count twice
-  if (memory.file.wanted) return get_file_memory(memory.file);
-  memory.blocks = reserve_memory(memory.needed);
+  if (memory.file.wanted) return get_file_memory(memory.file, memory.spare_expected);
+  memory.blocks = reserve_memory(memory.needed, memory.spare_expected);
   return memory.blocks.bytes() > 0;
 }
 
@@ -305,6 +313,7 @@ bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted
 }
 
 void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+  promote_ahead(object->id);
   resume_read_ahead();  // the answer comes later: nothing is gained by holding it
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = std::move(done);
@@ -372,6 +381,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
         for (auto& job : together) submit_loads({std::move(job)});
         return;
       }
+      Arrivals arrivals(*this);  // of all these bodies
       uint64_t before = 0;
       for (auto& job : together) {
         const uint64_t padded = job->padded_bytes();
@@ -438,6 +448,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     // On a network volume a descriptor can die while the file lives: whoever reads next opens it anew.
     if (!job->spilled && job->place.kind != PlaceKind::kInline) extents_->close_cached(job->place.extent);
   }
+  job->ahead.release();
   std::vector<std::move_only_function<void(Status)>> waiters;
   bool superseded = false;
   {

@@ -2,10 +2,49 @@
 #pragma once
 
 #include <algorithm>
+#include <utility>
 
 #include "store/store_impl.h"
 
 namespace kvcachefs {
+
+// Counts among what is being read ahead, until it is released.
+struct StoreImpl::AheadBytes {
+  AheadBytes() = default;
+  AheadBytes(StoreImpl& store, uint64_t bytes) : store_(&store), bytes_(bytes) {
+    store.ahead_in_flight_bytes_.fetch_add(bytes, std::memory_order_relaxed);
+  }
+  AheadBytes(AheadBytes&& other) noexcept : store_(std::exchange(other.store_, nullptr)), bytes_(other.bytes_) {}
+  AheadBytes& operator=(AheadBytes&& other) noexcept {
+    release();
+    store_ = std::exchange(other.store_, nullptr);
+    bytes_ = other.bytes_;
+    return *this;
+  }
+  ~AheadBytes() { release(); }
+  void release() {
+    if (StoreImpl* store = std::exchange(store_, nullptr)) store->ahead_arrived(bytes_);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  StoreImpl* store_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
+// Bodies that are read ahead and came with one read of the volume: the prefetcher, whose lock clients want, is told of them
+// together. On the stack of who takes in the read.
+struct StoreImpl::Arrivals {
+  explicit Arrivals(StoreImpl& of);
+  ~Arrivals();
+  Arrivals(const Arrivals&) = delete;
+  Arrivals& operator=(const Arrivals&) = delete;
+  StoreImpl& store;
+  Arrivals* outer;     // on the same stack, of the same store
+  void* shadowed;      // on the same stack
+  std::vector<Prefetcher::Loaded> bodies;
+  std::vector<ObjectPtr> objects;
+};
 
 // One read of the volume for consecutive units of a body.
 struct StoreImpl::LoadJob {
@@ -19,6 +58,7 @@ struct StoreImpl::LoadJob {
   std::vector<uint32_t> lengths;    // bytes of each on the volume
   std::vector<BlockPtr> blocks;
   FilePtr file;
+  AheadBytes ahead;  // of a read ahead
 
   bool is_superseded(size_t i) const;  // the i-th of its units; object->mutex held
   uint64_t offset() const { return place.offset + first * kUnitBytes; }
@@ -27,12 +67,18 @@ struct StoreImpl::LoadJob {
     for (uint32_t length : lengths) bytes += align_up(length, kBlockBytes);
     return bytes;
   }
+  uint64_t memory_bytes() const {
+    uint64_t bytes = 0;
+    for (const BlockPtr& block : blocks) bytes += block->capacity_bytes();
+    return bytes;
+  }
 };
 
 // What make_jobs() lacks, and what it was given.
 struct StoreImpl::LoadMemory {
   Reservation blocks;
   uint64_t needed = 0;  // for blocks of the pool
+  bool spare_expected = false;  // what is expected to be read is not given up for it
   FileRequest file;
 };
 

@@ -101,13 +101,13 @@ bool StoreImpl::lacks_file_memory(Object& object, size_t first, size_t last, Fil
   return file.wanted = true;
 }
 
-bool StoreImpl::get_file_memory(FileRequest& file) {
+bool StoreImpl::get_file_memory(FileRequest& file, bool spare_expected) {
   const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
   MemoryFiles::Got got = MemoryFiles::Got::kNo;
   if (grows || file.bytes <= files_->most_bytes()) {  // else the limit was lowered
     do {
       got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
-    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes)));
+    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes), spare_expected));
   }
   if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
   if (got == MemoryFiles::Got::kNoMemory) {
@@ -184,10 +184,27 @@ bool StoreImpl::comes_into_file(Object& object) {
   return true;
 }
 
+// A body that is queued to be read ahead, and will lie in a file, is read now.
+void StoreImpl::hurry_into_file(const ObjectPtr& object) {
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    if (!ahead_queue_.contains(object->id)) return;
+  }
+  if (passable_file(object->id)) return;  // the kernel reads it
+  size_t units = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    if (!takes_memory_file(object->size_bytes) || object->write_handles > 0) return;
+    units = div_ceil(object->size_bytes, kUnitBytes);
+  }
+  load_units(object, 0, units, units, [](const Status&) {});
+}
+
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
   auto waiter = std::make_shared<LoadWaiter>();
   bool waits = false;
   if (loads_into_files()) {
+    hurry_into_file(handle->object);
     Object& object = *handle->object;
     std::lock_guard lock(object.mutex);
     waits = comes_into_file(object);

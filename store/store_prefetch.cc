@@ -22,6 +22,12 @@ constexpr uint64_t kFirstBytes = 256 * kKiB;
 constexpr uint64_t kOneReadBytes = kMiB;
 constexpr uint64_t kMixedBytes = 4 * kMiB;
 constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead within the body only
+// Given to the volume at a time. It has 8 MiB of such reads under way (on a network half its queue: 32 of 1 MiB); as much again
+// lies ready, for while answers are given and more is prepared. The rest is queued here, where it can be put in another order
+// or left out.
+constexpr uint64_t kLocalUnderWayBytes = 16 * kMiB;
+constexpr uint64_t kNetworkUnderWayBytes = 64 * kMiB;
+constexpr int64_t kMemoryPauseNs = 20'000'000;  // before memory that was refused is asked for again
 
 // What this thread holds back between hold_read_ahead() and resume_read_ahead().
 struct HeldKick {
@@ -53,30 +59,67 @@ void StoreImpl::resume_read_ahead() {
 struct StoreImpl::HeldLoads {
   std::vector<std::shared_ptr<LoadJob>> jobs;
   uint64_t bytes = 0;
-  uint32_t run = 0;     // of the first
-  bool mixed = false;   // there are others'
-  bool urgent = false;  // a reader is right behind the first
+  uint32_t run = 0;      // of the first
+  bool mixed = false;    // there are others'
+  bool awaited = false;  // somebody waits for them
+  bool urgent = false;   // a reader is right behind the first
 
-  void note(const PlannedLoad& load) {
-    if (jobs.empty()) *this = {.jobs = {}, .run = load.run, .urgent = load.priority == 0};
-    mixed |= load.run != run;
+  void note(const ReadAheadQueue::Item& item) {
+    if (jobs.empty())
+      *this = {.jobs = {}, .run = item.load.run, .awaited = item.awaited, .urgent = item.awaited || item.load.priority == 0};
+    mixed |= item.load.run != run;
   }
   uint64_t enough() const { return mixed ? kMixedBytes : urgent ? kFirstBytes : kOneReadBytes; }
 };
 
-void StoreImpl::load_ahead(const PlannedLoad& load, HeldLoads& held) {
-  held.note(load);
+// Of a body that is being read ahead: ends the planned load with what came of it, once all is there.
+struct StoreImpl::AheadWaiter : LoadWaiter {
+  ObjectPtr object;    // that the last of its reads goes into
+  uint64_t bytes = 0;  // of them all. Both are set before the last read is counted
+};
+
+void StoreImpl::load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lacks_memory) {
+  if (held.awaited != item.awaited) submit_loads(std::exchange(held, {}).jobs);
+  held.note(item);
   const size_t before = held.jobs.size();
-  const uint64_t bytes = prefetch_body(load.id, held.jobs);
+  uint64_t bytes = 0;
+  const BodyAhead outcome = prefetch_body(item, held.jobs, bytes);
   held.bytes += bytes;
   if (held.bytes > held.enough() && before > 0) {  // cut where the read would be cut: what does not fit begins the next
     std::vector<std::shared_ptr<LoadJob>> next(std::make_move_iterator(held.jobs.begin() + static_cast<ptrdiff_t>(before)),
                                                std::make_move_iterator(held.jobs.end()));
     held.jobs.resize(before);
     submit_loads(std::move(held.jobs));
-    held = {.jobs = std::move(next), .bytes = bytes, .run = load.run};
+    held = {.jobs = std::move(next), .bytes = bytes, .run = item.load.run, .awaited = item.awaited};
   }
   if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
+  lacks_memory = outcome == BodyAhead::kNoMemory;
+  if (outcome == BodyAhead::kDone) return;
+  if (lacks_memory) item.since_ns = clock_.monotonic_ns();  // it says nothing of the volume
+  std::lock_guard lock(prefetch_mutex_);
+  ahead_queue_.put_back(std::move(item));
+}
+
+// What is queued, as far as there is room. True if anything of it was begun, or ended.
+bool StoreImpl::submit_queued(HeldLoads& held) {
+  bool any = false;
+  for (ahead_lacks_memory_ = false; !ahead_lacks_memory_;) {
+    std::optional<ReadAheadQueue::Item> item;
+    {
+      std::lock_guard lock(prefetch_mutex_);
+      item = ahead_queue_.next(ahead_in_flight_bytes_.load(std::memory_order_relaxed), ahead_limit_bytes());
+    }
+    if (!item) break;
+    load_ahead(std::move(*item), held, ahead_lacks_memory_);
+    any |= !ahead_lacks_memory_;
+  }
+  return any;
+}
+
+// Below what the volume has under way at a time it would be idle now and then; above, what somebody waits for waits longer.
+uint64_t StoreImpl::ahead_limit_bytes() const {
+  const uint64_t most = volume_->features().network ? kNetworkUnderWayBytes : kLocalUnderWayBytes;
+  return std::min(most, pool_->limit_bytes() / 2);
 }
 
 bool StoreImpl::prefetch_step() {
@@ -85,24 +128,75 @@ bool StoreImpl::prefetch_step() {
     prefetch_kicked_ = false;
   }
   HeldLoads loads_held;
+  bool any = submit_queued(loads_held);  // what somebody waits for, before anything is planned
   // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
-  bool any = false;
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
-    const uint64_t limit = pool_->limit_bytes(), used = pool_->used_bytes();
-    // Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped, nor what is being
-    // read ahead, for readers that may have gone as well.
-    const uint64_t dirty = std::min(space_.reserved_bytes(), used);
-    const uint64_t held = dirty + files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
-    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), limit - std::min(limit, held));
-    for (ObjectId id : plan.cancels) prefetcher_->skipped(id, SkipReason::kCancelled);
-    for (const PlannedLoad& load : plan.loads) load_ahead(load, loads_held);
+    const int64_t now = clock_.monotonic_ns();
+    const Plan plan = prefetcher_->plan(now, free_for_ahead());
+    for (ObjectId id : plan.cancels) cancel_ahead(id);
+    {
+      std::lock_guard lock(prefetch_mutex_);
+      for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load, now);
+    }
     any |= !plan.loads.empty() || !plan.cancels.empty();
+    if (!ahead_lacks_memory_) any |= submit_queued(loads_held);
     if (plan.loads.empty()) break;
     planned += plan.loads.size();
     if (loads_held.jobs.empty()) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
   }
   submit_loads(std::move(loads_held.jobs));
   return any;
+}
+
+// Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped, nor what is being read
+// ahead or queued for it, for readers that may have gone as well.
+uint64_t StoreImpl::free_for_ahead() {
+  uint64_t held = std::min(space_.reserved_bytes(), pool_->used_bytes());
+  held += files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    held += ahead_queue_.bytes();
+  }
+  return pool_->limit_bytes() - std::min(pool_->limit_bytes(), held);
+}
+
+// What is under way of it arrives, and counts then.
+void StoreImpl::cancel_ahead(ObjectId id) {
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    if (!ahead_queue_.remove(id)) return;
+  }
+  end_ahead(id, SkipReason::kCancelled);
+}
+
+// No more of it is read ahead.
+void StoreImpl::end_ahead(ObjectId id, SkipReason reason) {
+  auto begun = begun_ahead_.extract(id);
+  if (begun.empty()) return prefetcher_->skipped(id, reason);
+  begun.mapped().waiter->finish_one({});
+}
+
+// Somebody reads a body that may be queued. His own read does not wait for the queue; what follows is his next.
+void StoreImpl::promote_ahead(ObjectId id) {
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    if (!ahead_queue_.promote(id)) return;
+    prefetch_kicked_ = true;
+  }
+  prefetch_ready_.notify_one();
+}
+
+// Some of what was under way is there, or failed. More is begun when a quarter is: not for each read by itself.
+void StoreImpl::ahead_arrived(uint64_t bytes) {
+  const uint64_t before = ahead_in_flight_bytes_.fetch_sub(bytes, std::memory_order_relaxed);
+  const uint64_t limit = ahead_limit_bytes(), refill = limit - limit / 4;
+  if (before <= refill || before - bytes > refill) return;
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    if (ahead_queue_.empty()) return;
+    prefetch_kicked_ = true;
+  }
+  prefetch_ready_.notify_one();
 }
 
 // True for a body that will be passed through, which the kernel reads: bytes of it in RAM here would be read twice. It is
@@ -140,68 +234,123 @@ void StoreImpl::kernel_ahead_loop() {
   }
 }
 
-// Adds the reads one body takes and returns their bytes; answers the plan itself when it takes none.
-uint64_t StoreImpl::prefetch_body(ObjectId id, std::vector<std::shared_ptr<LoadJob>>& jobs) {
+// What of a body, from unit `first` on, is to be read ahead now.
+struct StoreImpl::Lacking {
+  uint64_t size_bytes = 0;
+  size_t units = 0;            // of the body; 0: it cannot be read ahead
+  size_t last = 0;             // up to here now
+  uint64_t now_bytes = 0;      // of memory, for [first, last)
+  uint64_t all_bytes = 0;      // of memory, for all of the body
+};
+
+StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t room_bytes) {
+  Lacking lacks;
+  std::lock_guard lock(object.mutex);
+  lacks.size_bytes = object.size_bytes;
+  const bool readable = object.is_regular() && !object.raw && !object.base.quarantined && object.base.place.kind != PlaceKind::kRaw;
+  if (readable && object.size_bytes <= kMaxBodyBytes) lacks.units = div_ceil(object.size_bytes, kUnitBytes);
+  lacks.last = lacks.units;
+  for (size_t index = first; index < lacks.units; ++index) {
+    if (!object.needs_load(index) || object.loading.contains(index)) continue;
+    const uint64_t bytes = MemoryPool::block_bytes(std::min(kUnitBytes, object.size_bytes - index * kUnitBytes));
+    lacks.all_bytes += bytes;
+    if (lacks.last == lacks.units && lacks.now_bytes > 0 && lacks.now_bytes + bytes > room_bytes) lacks.last = index;
+    if (lacks.last == lacks.units) lacks.now_bytes += bytes;
+  }
+  return lacks;
+}
+
+// Adds the reads that a body takes, as far as there is room for them now; ends the planned load itself when it takes none.
+StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, std::vector<std::shared_ptr<LoadJob>>& jobs,
+                                              uint64_t& bytes) {
+  const ObjectId id = item.load.id;
   auto got = get(id);
   if (!got) {
-    prefetcher_->skipped(id, got.error().code == Code::kNotFound ? SkipReason::kGone : SkipReason::kFailed);
-    return 0;
+    end_ahead(id, got.error().code == Code::kNotFound ? SkipReason::kGone : SkipReason::kFailed);
+    return BodyAhead::kDone;
   }
   const ObjectPtr object = *got;
-  size_t units = 0;
-  uint64_t missing = 0, size = 0;
-  {
-    std::lock_guard lock(object->mutex);
-    size = object->size_bytes;
-    units = div_ceil(size, kUnitBytes);
-    const bool readable = object->is_regular() && !object->raw && !object->base.quarantined && object->base.place.kind != PlaceKind::kRaw;
-    if (!readable || size > kMaxBodyBytes) units = 0;
-    for (size_t index = 0; index < units; ++index)
-      if (object->needs_load(index) && !object->loading.contains(index))
-        missing += MemoryPool::block_bytes(std::min(kUnitBytes, size - index * kUnitBytes));
-  }
-  if (missing > 0 && leave_to_kernel(id, size)) {
-    prefetcher_->skipped(id, SkipReason::kResident);
+  const auto begun = begun_ahead_.find(id);
+  const bool is_begun = begun != begun_ahead_.end();
+  const size_t first = is_begun ? begun->second.next_unit : 0;
+  const uint64_t limit = ahead_limit_bytes(), under_way = ahead_in_flight_bytes_.load(std::memory_order_relaxed);
+  const Lacking lacks = lacking(*object, first, std::max(kOneReadBytes, limit - std::min(limit, under_way)));
+  std::optional<SkipReason> end;
+  if (lacks.all_bytes == 0)
+    end = lacks.units == 0 ? SkipReason::kFailed : SkipReason::kResident;
+  else if (!is_begun && leave_to_kernel(id, lacks.size_bytes))
+    end = SkipReason::kResident;
+  else if (lacks.all_bytes > pool_->limit_bytes() / 2)  // it would push itself out
+    end = SkipReason::kNoRoom;
+  if (end) {
+    end_ahead(id, *end);
     forget_when_idle(object);
-    return 0;
+    return BodyAhead::kDone;
   }
-  if (missing == 0) {
-    prefetcher_->skipped(id, units == 0 ? SkipReason::kFailed : SkipReason::kResident);
-    forget_when_idle(object);
-    return 0;
-  }
-  // The planner goes by estimates, and takes what it cancels for not there: here is what is really being read.
-  if (ahead_in_flight_bytes_.load(std::memory_order_relaxed) + missing > pool_->limit_bytes() / 2) {
-    prefetcher_->skipped(id, SkipReason::kNoRoom);
-    forget_when_idle(object);
-    return 0;
-  }
-  const int64_t started_ns = clock_.monotonic_ns();
-  ahead_in_flight_bytes_.fetch_add(missing, std::memory_order_relaxed);
-  auto waiter = std::make_shared<LoadWaiter>();
-  waiter->done = [this, id, size, missing, started_ns](Status status) {
-    ahead_in_flight_bytes_.fetch_sub(missing, std::memory_order_relaxed);
-    if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
-    const int64_t now = clock_.monotonic_ns();
-    prefetcher_->loaded(id, size, now - started_ns, now);
-  };
+  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(item);
   LoadMemory memory;
-  while (!make_jobs(object, 0, units, units, memory, waiter, /*urgent=*/false, jobs)) {
+  memory.spare_expected = !item.awaited;
+  const size_t before = jobs.size();
+  while (!make_jobs(object, first, lacks.last, lacks.last, memory, waiter, item.awaited, jobs)) {
     if (get_load_memory(memory)) continue;
-    ahead_in_flight_bytes_.fetch_sub(missing, std::memory_order_relaxed);
     drop_unused_file(object);
-    prefetcher_->skipped(id, SkipReason::kNoRoom);
     forget_when_idle(object);
-    return 0;
+    return BodyAhead::kNoMemory;
   }
+  waiter->object = object;
+  for (size_t i = before; i < jobs.size(); ++i) {
+    jobs[i]->ahead = AheadBytes(*this, jobs[i]->memory_bytes());
+    bytes += jobs[i]->ahead.bytes();
+    for (uint32_t length : jobs[i]->lengths) waiter->bytes += length;
+  }
+  if (lacks.last < lacks.units) {
+    begun_ahead_.insert_or_assign(id, BegunAhead{std::move(waiter), lacks.last});
+    return BodyAhead::kPart;
+  }
+  begun_ahead_.erase(id);
   waiter->finish_one({});
-  return missing;
+  return BodyAhead::kDone;
+}
+
+std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(const ReadAheadQueue::Item& item) {
+  auto waiter = std::make_shared<AheadWaiter>();
+  waiter->done = [this, id = item.load.id, since_ns = item.since_ns, ahead = waiter.get()](Status status) {
+    if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
+    Arrivals alone(*this);
+    Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;
+    all.bodies.push_back({id, ahead->bytes, clock_.monotonic_ns() - since_ns});
+    all.objects.push_back(std::move(ahead->object));
+  };
+  return waiter;
+}
+
+namespace {
+constinit thread_local void* innermost_arrivals = nullptr;
+}  // namespace
+
+StoreImpl::Arrivals::Arrivals(StoreImpl& of) : store(of), outer(static_cast<Arrivals*>(innermost_arrivals)) {
+  if (outer != nullptr && &outer->store != &store) outer = nullptr;
+  shadowed = std::exchange(innermost_arrivals, this);
+}
+
+StoreImpl::Arrivals::~Arrivals() {
+  innermost_arrivals = shadowed;
+  if (bodies.empty()) return;
+  store.prefetcher_->loaded(bodies, store.clock_.monotonic_ns());
+  for (const ObjectPtr& object : objects) {
+    std::unique_lock lock(object->mutex);
+    const bool left = std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+    lock.unlock();
+    if (left) store.prefetcher_->left_ram(object->id);  // before it counted as loaded
+  }
 }
 
 void StoreImpl::prefetch_loop() {
   while (true) {
     // None while nobody reads: an idle mount is not woken.
-    const std::optional<int64_t> deadline = prefetcher_->deadline();
+    std::optional<int64_t> deadline = prefetcher_->deadline();
+    if (ahead_lacks_memory_)  // nobody tells of bodies that became clean
+      deadline = std::min(deadline.value_or(INT64_MAX), clock_.monotonic_ns() + kMemoryPauseNs);
     {
       std::unique_lock lock(prefetch_mutex_);
       const auto wanted = [&] { return stopping_ || prefetch_kicked_; };

@@ -49,10 +49,9 @@ void PrefetchAccounting::read(ObjectId id) {
 void PrefetchAccounting::removed(ObjectId id) {
   auto found = entries_.find(id);
   if (found == entries_.end()) return;
+  // Its load is queued or under way, and ends by itself.
+  if (found->second.state == PrefetchState::kPlanned || found->second.state == PrefetchState::kAwaited) return;
   if (found->second.state == PrefetchState::kLoaded) totals_.wasted_bytes += found->second.bytes;
-  if (found->second.state == PrefetchState::kPlanned || found->second.state == PrefetchState::kAwaited) {
-    ++totals_.skipped_objects;  // gone before its load was issued
-  }
   entries_.erase(found);
 }
 

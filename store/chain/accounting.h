@@ -39,7 +39,7 @@ class PrefetchAccounting {
   // False if it was not planned (a demand load, or cancelled and forgotten).
   bool loaded(ObjectId id, uint64_t bytes);
   void read(ObjectId id);       // a reader got bytes of it from RAM
-  void removed(ObjectId id);    // it left RAM, or is gone altogether
+  void removed(ObjectId id);    // it left RAM, or is gone altogether; nothing while its load has not ended
   void cancelled(ObjectId id);  // it will not be loaded: nobody wants it any more
   void skipped(ObjectId id);    // it will not be loaded: already in RAM, gone, no room, or failed
 

@@ -65,6 +65,10 @@ class Chains {
   void set_total_max_bytes(uint64_t bytes) { planner_.set_total_max_bytes(bytes); }
 
   std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty(size_t max) { return successors_.drain_dirty(max); }
+  std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty_of(std::span<const ObjectId> ids) {
+    return successors_.drain_dirty_of(ids);
+  }
+  void keep_dirty(ObjectId id, const SuccessorRow& row) { successors_.keep_dirty(id, row); }
   size_t dirty_count() const { return successors_.dirty_count(); }
   std::optional<SuccessorRow> row(ObjectId id) { return successors_.row(id); }
   const PrefetchTotals& totals() const { return accounting_.totals(); }

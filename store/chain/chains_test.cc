@@ -787,6 +787,14 @@ TEST(Accounting, StatesAndTotals) {
   EXPECT_EQ(accounting.totals().used_bytes, 10u);
   EXPECT_EQ(accounting.totals().wasted_bytes, 0u);
   EXPECT_EQ(accounting.size(), 0u);
+  EXPECT_TRUE(accounting.planned(ObjectId{3}));
+  accounting.removed(ObjectId{3});  // an earlier copy: the load is still to come
+  EXPECT_EQ(accounting.state(ObjectId{3}), PrefetchState::kPlanned);
+  EXPECT_TRUE(accounting.loaded(ObjectId{3}, 5));
+  accounting.removed(ObjectId{3});
+  EXPECT_EQ(accounting.totals().read_bytes, 15u);
+  EXPECT_EQ(accounting.totals().wasted_bytes, 5u);
+  EXPECT_EQ(accounting.size(), 0u);
 }
 
 TEST(VolumeEstimator, FindsBandwidthAndUnloadedLatency) {
@@ -842,7 +850,8 @@ TEST(Chains, AnyEventsInAnyOrder) {
         case 5:
           mount.chains.on_deleted(Mount::id(n, rank));
           mount.in_ram.erase(Mount::id(n, rank));
-          std::erase(mount.loading, Mount::id(n, rank));
+          if (std::erase(mount.loading, Mount::id(n, rank)) > 0)
+            mount.chains.on_skipped(Mount::id(n, rank), SkipReason::kGone);
           break;
         case 6: mount.persist(); break;
         case 7: mount.free_bytes = random() % (64 * kChunk); break;

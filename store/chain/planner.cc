@@ -654,8 +654,9 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
     if (bytes > free_bytes) return false;
     free_bytes -= bytes;
     accounting_.planned(id);
-    const uint32_t guess = run.has_reader() ? 0 : kGuessPriority;
-    out.loads.push_back({id, static_cast<uint32_t>(run.unplanned_distance()) + guess, run.reason, ref_of(run).slot});
+    const bool guess = !run.has_reader();
+    const auto priority = static_cast<uint32_t>(run.unplanned_distance()) + (guess ? kGuessPriority : 0);
+    out.loads.push_back({id, priority, run.reason, ref_of(run).slot, bytes, guess});
   }
   room_bytes -= bytes;
   run.take_unplanned();

@@ -5,7 +5,8 @@
 //
 // Contract with the store, for every planned load: exactly one of on_loaded and on_skipped follows (also after it was
 // cancelled, if it was issued already; a load that was cancelled in time is reported by on_skipped(kCancelled)).
-// on_removed is called for everything that leaves RAM, however it came there. on_read is called for every object whose
+// on_removed is called for everything that leaves RAM, however it came there; once more after on_loaded if nothing of what
+// was loaded is there any more. on_read is called for every object whose
 // bytes are taken, also where the kernel takes them unseen (passthrough: call it at open).
 //
 // Not thread-safe; calls the successor table and its loader.
@@ -42,6 +43,8 @@ struct PlannedLoad {
   uint32_t priority = 0;  // lower is more urgent: objects between reader and this one, guesses behind certainties
   LoadReason reason = LoadReason::kSuccessor;
   uint32_t run = 0;  // loads of one run are neighbours of one chain
+  uint64_t bytes = 0;  // about
+  bool guess = false;  // nobody reads the run yet
 };
 struct Plan {
   std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order

@@ -133,7 +133,11 @@ void SuccessorTable::mark_dirty(uint64_t id, Row& row) {
   if (row.flags & kDirty) return;
   row.flags |= kDirty;
   dirty_order_.push_back(id);
-  // Nobody drains: forget the oldest change rather than grow. (Ids of rows lost above stay queued until here.)
+  trim_dirty();
+}
+
+// Nobody drains: forget the oldest change rather than grow. (Ids of rows that were lost stay queued until here.)
+void SuccessorTable::trim_dirty() {
   while (dirty_order_.size() > set_count_ * kWays + kMaxSpilled) {
     const uint64_t oldest = dirty_order_.front();
     dirty_order_.pop_front();
@@ -329,21 +333,38 @@ std::optional<SuccessorRow> SuccessorTable::row(ObjectId id) {
   return out;
 }
 
+void SuccessorTable::drain_one(uint64_t id, std::vector<std::pair<ObjectId, SuccessorRow>>& out) {
+  if (Row* row = find(id); row != nullptr) {
+    if (!(row->flags & kDirty)) return;
+    row->flags = static_cast<uint8_t>(row->flags & ~kDirty);
+    out.emplace_back(ObjectId{id}, unpack(*row));
+  } else if (auto waiting = spilled_.find(id); waiting != spilled_.end()) {
+    out.emplace_back(ObjectId{id}, std::move(waiting->second));
+    spilled_.erase(waiting);
+  }
+}
+
 std::vector<std::pair<ObjectId, SuccessorRow>> SuccessorTable::drain_dirty(size_t max) {
   std::vector<std::pair<ObjectId, SuccessorRow>> out;
   while (out.size() < max && !dirty_order_.empty()) {
     const uint64_t id = dirty_order_.front();
     dirty_order_.pop_front();
-    if (Row* row = find(id); row != nullptr) {
-      if (!(row->flags & kDirty)) continue;
-      row->flags = static_cast<uint8_t>(row->flags & ~kDirty);
-      out.emplace_back(ObjectId{id}, unpack(*row));
-    } else if (auto waiting = spilled_.find(id); waiting != spilled_.end()) {
-      out.emplace_back(ObjectId{id}, std::move(waiting->second));
-      spilled_.erase(waiting);
-    }
+    drain_one(id, out);
   }
   return out;
+}
+
+std::vector<std::pair<ObjectId, SuccessorRow>> SuccessorTable::drain_dirty_of(std::span<const ObjectId> ids) {
+  std::vector<std::pair<ObjectId, SuccessorRow>> out;
+  for (const ObjectId id : ids) drain_one(id.value, out);
+  return out;
+}
+
+void SuccessorTable::keep_dirty(ObjectId id, const SuccessorRow& drained) {
+  if (Row* row = find(id.value)) return mark_dirty(id.value, *row);
+  if (spilled_.size() >= kMaxSpilled || !spilled_.try_emplace(id.value, drained).second) return;
+  dirty_order_.push_back(id.value);
+  trim_dirty();
 }
 
 }  // namespace kvcachefs

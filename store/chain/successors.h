@@ -11,6 +11,7 @@
 #include <deque>
 #include <functional>
 #include <optional>
+#include <span>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -71,6 +72,10 @@ class SuccessorTable {
 
   // Changed rows, oldest change first; at most `max`. They count as persisted from here on.
   std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty(size_t max);
+  // The same for the changed ones among the rows of these objects.
+  std::vector<std::pair<ObjectId, SuccessorRow>> drain_dirty_of(std::span<const ObjectId> ids);
+  // A row that was drained could not be persisted: it is changed again.
+  void keep_dirty(ObjectId id, const SuccessorRow& row);
   size_t dirty_count() const { return dirty_order_.size(); }
 
   size_t memory_bytes() const { return set_count_ * sizeof(Set); }
@@ -104,6 +109,8 @@ class SuccessorTable {
   size_t victim(Set& set);
   void spill(Set& set, size_t way);
   void mark_dirty(uint64_t id, Row& row);
+  void drain_one(uint64_t id, std::vector<std::pair<ObjectId, SuccessorRow>>& out);
+  void trim_dirty();
   void note_successor(uint64_t before, uint64_t after);
   bool note_predecessor(uint64_t before, uint64_t after);
   bool still_leads_to(uint64_t before, uint64_t after);
@@ -116,7 +123,7 @@ class SuccessorTable {
   size_t set_count_ = 0;
   size_t hand_ = 0;
   Loader loader_;
-  std::deque<uint64_t> dirty_order_;                    // ids flagged kDirty in RAM or waiting in spilled_, each once
+  std::deque<uint64_t> dirty_order_;  // all ids flagged kDirty in RAM or waiting in spilled_; others were drained already
   std::unordered_map<uint64_t, SuccessorRow> spilled_;  // changed rows that had to leave the table
   uint64_t lost_rows_ = 0;
 };

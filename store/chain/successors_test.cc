@@ -198,5 +198,34 @@ TEST(SuccessorTable, ReadingTheSameChainAgainIsNotWrittenEachTime) {
   EXPECT_LE(written, 20u * 9);
 }
 
+TEST(SuccessorTable, RowsOfChosenObjectsAreDrainedAndTakenBack) {
+  SuccessorTable table(kMegabyte, nullptr);
+  for (uint64_t i = 1; i < 5; ++i) table.learn(id(i), id(i + 1));
+  const std::vector<ObjectId> chosen{id(2), id(4), id(99)};
+  const auto drained = table.drain_dirty_of(chosen);
+  ASSERT_EQ(drained.size(), 2u);
+  EXPECT_EQ(drained[0].first, id(2));
+  EXPECT_EQ(drained[1].first, id(4));
+  EXPECT_TRUE(table.drain_dirty_of(chosen).empty());
+  table.keep_dirty(drained[0].first, drained[0].second);
+  std::map<uint64_t, SuccessorRow> rows;
+  for (auto& [object, row] : table.drain_dirty(100)) EXPECT_TRUE(rows.emplace(object.value, row).second) << object.value;
+  EXPECT_EQ(rows.size(), 4u);  // 1, 2, 3, 5
+  EXPECT_EQ(rows.at(2), drained[0].second);
+  EXPECT_FALSE(rows.contains(4));
+}
+
+// It left the table in between.
+TEST(SuccessorTable, ARowThatIsTakenBackIsTheOneThatWasDrained) {
+  SuccessorTable table(1, nullptr);  // 8 rows
+  table.learn(id(1), id(2));
+  const std::vector<ObjectId> chosen{id(1)};
+  const auto drained = table.drain_dirty_of(chosen);
+  ASSERT_EQ(drained.size(), 1u);
+  for (uint64_t i = 10; i < 40; ++i) table.learn(id(i), id(i + 1));
+  table.keep_dirty(id(1), drained[0].second);
+  EXPECT_EQ(table.row(id(1)), drained[0].second);
+}
+
 }  // namespace
 }  // namespace kvcachefs

@@ -361,6 +361,37 @@ TEST_F(PrefetchFaults, AStoreThatIsClosedWhileReadersWaitAnswersAllOfThem) {
   for (uint64_t chunk = 0; chunk < kChunks; ++chunk) expect_whole(*read(chunk), chunk);
 }
 
+// Replies that the kernel has not taken yet hold almost all memory.
+TEST_F(PrefetchFaults, WhatFindsNoMemoryIsReadAheadWhenThereIsSome) {
+  constexpr uint64_t kChunks = 24, kKept = 14;
+  make(kChunks, kMiB);
+  ASSERT_TRUE(store().set_option("memory", "16M"));
+  ASSERT_TRUE(store().set_option("prefetch", "off"));
+  std::vector<Result<ReadReply>> kept;
+  for (uint64_t chunk = 0; chunk < kKept; ++chunk) {
+    Handle* const handle = open(kChunks - 1 - chunk);
+    kept.push_back(await<ReadReply>([&](auto done) { store().read(handle, 0, kMiB, std::move(done)); }));
+    ASSERT_TRUE(kept.back());
+    store().release(handle);
+  }
+  ASSERT_TRUE(store().set_option("prefetch", "on"));
+  const auto probe = [&] {
+    for (uint64_t chunk = 0; chunk < 8; ++chunk)
+      EXPECT_TRUE(store().lookup(kRootId, name(chunk), {.uid = 0, .gid = 0, .thread_id = 8}));
+  };
+  probe();
+  while (store().status().memory_used_bytes < 16 * kMiB) std::this_thread::sleep_for(1ms);  // it fills what is left
+  std::this_thread::sleep_for(30ms);  // and is refused more
+  EXPECT_EQ(store().status().prefetch_wasted_bytes, 0u) << "one body pushed out another";
+  kept.clear();
+  constexpr int kMostPauses = 20'000;
+  for (int pause = 1; store().status().prefetch_read_bytes < 8 * kMiB && pause < kMostPauses; ++pause) {
+    std::this_thread::sleep_for(1ms);
+    if (pause % 2000 == 0) probe();  // or it is given up on a machine that is this slow
+  }
+  EXPECT_EQ(store().status().prefetch_read_bytes, 8 * kMiB) << "a hole was left";
+}
+
 TEST_F(PrefetchFaults, ReadingAheadBeginsWhenTheAnswerIsOut) {
   make(8, 300'000);
   store().hold_read_ahead();

@@ -1,0 +1,159 @@
+// What follows what is known after a daemon was killed, too: rows go into the journal with the bodies they are of, and never
+// before. One thread, a clock that moves on order.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/base/clock.h"
+#include "store/base/units.h"
+#include "store/store.h"
+#include "store/volume/fault_volume.h"
+#include "tests/model/await.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr uint64_t kChunks = 6;
+constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
+
+class ChainRows : public ::testing::Test {
+ protected:
+  ChainRows() {
+    const char* base = std::getenv("TMPDIR");
+    index_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-rows-XXXXXX";
+    if (mkdtemp(index_.data()) == nullptr) std::abort();
+    mount();
+  }
+  ~ChainRows() override {
+    EXPECT_TRUE(store_->close());
+    store_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(index_, ignored);
+  }
+  void mount() {
+    StoreOptions options;
+    options.background = false;
+    options.node = "test";
+    options.index_directory = index_ + "/index";
+    options.memory_bytes = 64 * kMiB;
+    auto volume = make_fault_volume(volume_, [this](const VolumeCall& call) -> Fault {
+      const bool fails = journal_fails_ && call.kind == VolumeCall::Kind::kWrite && call.path.find("journal") != std::string::npos;
+      return {.sys_errno = fails ? EIO : 0};
+    });
+    auto store = open_store(std::move(volume), options, clock_, "test");
+    if (!store) std::abort();
+    store_ = std::move(*store);
+  }
+  // As kill -9 and a start anew.
+  void die_and_mount() {
+    auto next = volume_->crash_process();
+    store_.reset();
+    volume_ = std::move(next);
+    mount();
+  }
+  template <class T, class Call>
+  Result<T> wait(Call call) {
+    return await<T>(*store_, call, [] {});
+  }
+  void pump() {
+    for (int step = 0; step < 20; ++step) store_->pump();  // never quiet while a name waits for its body
+  }
+  // The keeper drains the rows that changed.
+  void sync_point() {
+    EXPECT_TRUE(store_->make_directory(kRootId, fmt::format("d{}", ++directories_), 0755, kCaller));
+    pump();
+    clock_.advance_ns(6'000'000'000);
+    const uint64_t before = store_->status().index_commits;
+    pump();
+    EXPECT_GT(store_->status().index_commits, before);
+  }
+  static std::string name(uint64_t chunk) { return fmt::format("p@{:06x}.kv", chunk); }
+  // Asked for before they are written, and one more: this tells the order.
+  void announce() {
+    for (uint64_t chunk = 0; chunk <= kChunks; ++chunk) EXPECT_FALSE(store_->lookup(kRootId, name(chunk), kCaller));
+  }
+  // Written and renamed to its name, and open still.
+  Handle* publish(uint64_t chunk) {
+    const std::string temporary = fmt::format("temporary{}", chunk), content(100'000, static_cast<char>('a' + chunk));
+    auto made = store_->create(kRootId, temporary, 0644, {.read = false, .write = true}, kCaller);
+    EXPECT_TRUE(made);
+    EXPECT_TRUE(wait<size_t>([&](auto done) {
+      store_->write(made->second, 0, std::as_bytes(std::span(content)), std::move(done));
+    }));
+    EXPECT_TRUE(wait<void>([&](auto done) {
+      store_->rename(kRootId, temporary, kRootId, name(chunk), RenameMode::kReplace, kCaller, std::move(done));
+    }));
+    ids_.push_back(made->first.id);
+    return made->second;
+  }
+  void close(Handle* handle) {
+    EXPECT_TRUE(wait<void>([&](auto done) { store_->flush(handle, std::move(done)); }));
+    store_->release(handle);
+  }
+  void drain() {
+    EXPECT_TRUE(wait<void>([&](auto done) { store_->drain(false, std::move(done)); }));
+  }
+  void expect_chain() {
+    for (uint64_t chunk = 0; chunk + 1 < kChunks; ++chunk) {  // without a lookup: that would tell it
+      const auto facts = store_->describe(ids_[chunk]);
+      ASSERT_TRUE(facts);
+      EXPECT_TRUE(std::ranges::any_of(*facts, [&](const auto& fact) {
+        return fact.first == "successors" && fact.second.starts_with(fmt::format("{}:", ids_[chunk + 1].value));
+      })) << name(chunk);
+    }
+  }
+
+  std::string index_;
+  std::vector<ObjectId> ids_;  // of the chunks
+  int directories_ = 0;
+  bool journal_fails_ = false;
+  ManualClock clock_{1'700'000'000'000'000'000};
+  std::shared_ptr<SimVolume> volume_ = make_sim_volume();
+  std::unique_ptr<Store> store_;
+};
+
+TEST_F(ChainRows, AreJournaledWithTheBodies) {
+  announce();
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) close(publish(chunk));
+  drain();
+  die_and_mount();
+  expect_chain();
+}
+
+TEST_F(ChainRows, DrainedBeforeTheBodyIsJournaledAreNotLost) {
+  announce();
+  std::vector<Handle*> open;
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) {
+    open.push_back(publish(chunk));
+    sync_point();
+  }
+  for (Handle* handle : open) close(handle);
+  drain();
+  die_and_mount();
+  expect_chain();
+}
+
+// The journal takes nothing for a while.
+TEST_F(ChainRows, OfACommitThatFailedAreNotLost) {
+  announce();
+  for (uint64_t chunk = 0; chunk < kChunks; ++chunk) close(publish(chunk));
+  journal_fails_ = true;
+  for (int step = 0; step < 3; ++step) store_->pump();
+  EXPECT_GT(store_->status().errors_journal, 0u);
+  journal_fails_ = false;
+  drain();
+  die_and_mount();
+  expect_chain();
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
