@@ -471,6 +471,7 @@ class StoreImpl final : public Store {
   Status make_root();
   Status drop_nameless();
   void forget_reclaimed();
+  void find_unpunched();
   void find_quarantined();
   void measure_overhead();
   void start_threads();

@@ -16,6 +16,7 @@
 #include "store/base/checksum.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
+#include "store/extent/pack_gaps.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
 #include "store/store_seal.h"
@@ -487,10 +488,35 @@ void StoreImpl::forget_reclaimed() {
     dead.erase(bytes);
   }
   std::erase_if(freed_, [&](const FreedPlace& freed) { return gone.contains(freed.place.extent); });
+  if (!volume_->features().punch_hole) find_unpunched();
   std::lock_guard lock(keeper_mutex_);
   freed_bytes_ = dead_bytes;
-  space_.set_dead(freed_bytes_);
+  space_.set_dead(freed_bytes_ + unpunched_bytes_);
   keeper_kicked_ = freed_bytes_ > 0;
+}
+
+// A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as
+// dead, but for those that are to be looked at again. One stat per pack.
+void StoreImpl::find_unpunched() {
+  std::unordered_map<ExtentId, uint64_t> in_hand;
+  for (const FreedPlace& freed : freed_) in_hand[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  std::vector<ExtentId> packs;
+  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+    if (usage.kind == PlaceKind::kPacked) packs.push_back(id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+  for (ExtentId id : packs) {
+    auto usage = index_->find_extent(id);  // the scan sees what is committed only
+    if (!usage || !*usage) continue;
+    auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kPacked));
+    if (!info) continue;
+    uint64_t bytes = pack_surplus_bytes(info->allocated_bytes, (*usage)->live_bytes, (*usage)->bodies);
+    if (auto dead = in_hand.find(id); dead != in_hand.end()) bytes -= std::min(bytes, dead->second);
+    if (bytes == 0) continue;
+    unpunched_[id] = bytes;
+    unpunched_bytes_ += bytes;
+  }
 }
 
 void StoreImpl::find_quarantined() {
