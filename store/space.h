@@ -61,6 +61,10 @@ class Space {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
   }
+  void add_overhead(uint64_t bytes) {  // since it was measured
+    std::lock_guard lock(mutex_);
+    overhead_bytes_ += bytes;
+  }
   void set_backing(const SpaceInfo& backing) {
     std::lock_guard lock(mutex_);
     backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);

@@ -441,6 +441,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait();
   void refresh_space();
+  bool checkpoint_for_room();
   void set_state(std::string state, std::string reason);
 
   void apply_live_options();
@@ -611,6 +612,7 @@ class StoreImpl final : public Store {
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
+  uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
   int64_t last_index_point_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some

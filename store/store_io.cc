@@ -155,7 +155,8 @@ void StoreImpl::content_changed(const ObjectPtr& object) {
 }
 
 bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
-  const uint64_t wanted = align_up(size_bytes, kBlockBytes);
+  const bool may_be_inline = size_bytes < inline_below_bytes_.load(std::memory_order_relaxed);  // in journal and index
+  const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
   if (wanted <= object.reserved_bytes) return true;
   if (!space_.try_reserve(wanted - object.reserved_bytes)) return false;
   object.reserved_bytes = wanted;

@@ -17,6 +17,7 @@ constexpr uint64_t kIndexRows = 50'000;                // ... or when this many 
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 constexpr uint64_t kCheckpointBytes = 64 * kMiB;       // of journal
 constexpr uint64_t kManyJournalFiles = 32;
+constexpr uint64_t kRoomCheckpointBytes = 8 * kMiB;    // of journal: where there is no room, they are worth a checkpoint
 }  // namespace
 
 void StoreImpl::set_state(std::string state, std::string reason) {
@@ -28,6 +29,7 @@ void StoreImpl::set_state(std::string state, std::string reason) {
 }
 
 void StoreImpl::refresh_space() {
+  measure_overhead();
   if (auto backing = volume_->space()) space_.set_backing(*backing);
   if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
   uint64_t raw_bytes = 0;
@@ -67,7 +69,12 @@ bool StoreImpl::keeper_step(bool force) {
   const bool let_go = dead && hopes != hopes_at_index_point_;
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
-  if (!due) return made_room || !work.empty() || swept;
+  if (!due) {
+    // Others may fill the file system meanwhile: what is accepted is held to what is free now.
+    if (space_.reserved_bytes() > 0)
+      if (auto backing = volume_->space()) space_.set_backing(*backing);
+    return made_room || !work.empty() || swept;
+  }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
   Status status = index_point();
@@ -165,6 +172,7 @@ Status StoreImpl::remove_before_checkpoint() {
   KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
   checkpoint_to_clear_.reset();
   journal_files_ = 1;
+  older_journals_bytes_ = 0;
   journal_bytes_.store(0);
   return {};
 }
@@ -200,6 +208,19 @@ void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompl
   go_on(go_on);
 }
 
+// Journals of which most is gone (small bodies lie in them) are room, too. True if they were replaced by a checkpoint.
+bool StoreImpl::checkpoint_for_room() {
+  constexpr uint64_t kObjectBytes = 512;  // about, with its name
+  const IndexTotals totals = index_->totals();
+  const uint64_t checkpoint = totals.inline_bodies * inline_below_bytes_.load(std::memory_order_relaxed) +
+                              (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+  const uint64_t journals = older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  if (journals < kRoomCheckpointBytes || checkpoint > journals / 2) return false;
+  Status status = write_checkpoint();
+  if (!status) log::error("checkpoint: {}", status.error().message);
+  return status.has_value();
+}
+
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
 // and those who wait try again. True if anybody waited.
 bool StoreImpl::make_room() {
@@ -216,12 +237,13 @@ bool StoreImpl::make_room() {
     log::error("upkeep: {}", status.error().message);
     set_trouble(status);
   }
+  const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   std::vector<std::move_only_function<void()>> retries;
   {
     std::lock_guard lock(keeper_mutex_);
-    if (counters_.reclaimed_bytes == reclaimed_before) room_in_vain_at_ = hopes;
+    if (counters_.reclaimed_bytes == reclaimed_before && !journals_went) room_in_vain_at_ = hopes;
     while (!waiting_for_room_.empty() && waiting_for_room_.front().first <= round) {
       retries.push_back(std::move(waiting_for_room_.front().second));
       waiting_for_room_.pop_front();

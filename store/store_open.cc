@@ -121,7 +121,6 @@ Status StoreImpl::start(std::string_view holder) {
   forget_reclaimed();
   find_quarantined();
   space_.set_live(index_->totals().live_bytes);
-  measure_overhead();
   refresh_space();
   state_since_ns_ = clock_.realtime_ns();
   last_index_point_ns_ = clock_.monotonic_ns();
@@ -218,7 +217,11 @@ Status StoreImpl::open_index() {
   KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
   pack_sweep_over_ = !problems.empty();  // a record that is lost may have named what looks dead
-  if (checkpoint) checkpoint_bytes_ = checkpoint->records * 64;
+  if (checkpoint) {
+    auto file = volume_->info(checkpoint_path(identity_.node, checkpoint->epoch, checkpoint->seq));
+    checkpoint_bytes_ = file ? file->size_bytes : checkpoint->records * 64;
+  }
+  for (const JournalFileInfo& file : journals) older_journals_bytes_ += file.size_bytes;
   journal_files_ = journals.size() + 1;
 
   if (found == Index::Found::kOpened && !index_fits(journals, checkpoint)) {
@@ -529,10 +532,9 @@ void StoreImpl::find_quarantined() {
   quarantined_count_ = quarantined_.size();
 }
 
+// Journals, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
 void StoreImpl::measure_overhead() {
-  uint64_t bytes = checkpoint_bytes_;
-  if (auto journals = list_journals(*volume_, identity_))
-    for (const JournalFileInfo& file : *journals) bytes += file.size_bytes;
+  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
   struct stat data {};
   if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
     bytes += static_cast<uint64_t>(data.st_blocks) * 512;

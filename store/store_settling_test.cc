@@ -1,6 +1,7 @@
 // What is journaled before an answer, and what counts as space until it was given back: one thread (pump), small cases.
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -374,6 +375,45 @@ TEST_F(SmallVolume, AFullVolumeIsNotSyncedForEveryRefusedWrite) {
   for (int i = 0; i < 20; ++i) EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
   EXPECT_LE(store_->status().syncs, syncs + 1);
   store_.close(handle);
+}
+
+uint64_t bytes_of_everything(const std::string& root) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    struct stat info {};
+    if (::stat(entry.path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+// They lie in the journal and in the index, which both count.
+TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
+  StoreOptions options;
+  options.capacity_bytes = 64 * kMiB;
+  options.keep_free_bytes = 1;
+  options.inline_below_bytes = 64 * kKiB;
+  TestStore store(options);
+  constexpr int kMost = 2000;
+  constexpr uint64_t kSlackBytes = 4 * kMiB;
+  int files = 0;
+  const auto fill = [&] {
+    for (files = 0; files < kMost && store.write_file(std::to_string(files), store.payload(files, 60'000)); ++files)
+      if (files % 50 == 0) ASSERT_TRUE(drain(store));
+    ASSERT_TRUE(store.unlink(std::to_string(files)));
+    ASSERT_TRUE(drain(store));
+    EXPECT_LE(bytes_of_everything(store.root()), options.capacity_bytes + kSlackBytes);
+    EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
+  };
+  fill();
+  EXPECT_GT(files, 400);
+  EXPECT_LT(files, 600);
+  EXPECT_EQ(store.read_file("0"), store.payload(0, 60'000));
+  for (int i = 0; i < files; ++i) ASSERT_TRUE(store.unlink(std::to_string(i)));
+  fill();
+  EXPECT_GT(files, 400) << "what was removed is room again";
+  store.remount();
+  EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
+  EXPECT_GT(store->status().physical_bytes, 48 * kMiB);
 }
 
 TEST(StoreSettling, WhatWasSpilledAndEmptiedLeavesNothingOnTheVolume) {
