@@ -124,7 +124,7 @@ void StoreImpl::release(Handle* handle_pointer) {
     std::lock_guard lock(object->mutex);
     if (handle->unflushed) {
       --object->unflushed_handles;
-      space_.hope();  // what it replaced can go once it is sealed
+      if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
     if (handle->request.write && --object->write_handles == 0) empty_what_did_not_fit(object, /*last_writer=*/true);
     last = --object->handles == 0;
@@ -615,7 +615,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
     if (handle->unflushed) {
       handle->unflushed = false;
       --object->unflushed_handles;
-      space_.hope();
+      if (object->holds_room()) space_.hope();
       note_size(object->size_key, handle->thread_id, object->size_bytes);
     }
     if (handle->request.write) {

@@ -377,6 +377,34 @@ TEST_F(SmallVolume, AFullVolumeIsNotSyncedForEveryRefusedWrite) {
   store_.close(handle);
 }
 
+TEST_F(SmallVolume, NorForEveryRefusedFileThatIsRemovedAgain) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 15 << 20)));
+  store_.drain();
+  const uint64_t syncs = store_->status().syncs;
+  for (int i = 0; i < 20; ++i) {
+    Handle* handle = store_.create("t");
+    EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
+    store_.close(handle);
+    EXPECT_TRUE(store_.unlink("t"));
+  }
+  EXPECT_LE(store_->status().syncs, syncs + 2);
+}
+
+// While it is written nothing of "a" can go.
+TEST_F(SmallVolume, WhatARenamedFileReplacesIsRoomOnceItIsFinished) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 10 << 20)));
+  store_.drain();
+  Handle* handle = store_.create("t");
+  store_.pwrite(handle, 0, "new");
+  ASSERT_TRUE(store_.rename("t", "a"));
+  Handle* other = store_.create("b");
+  EXPECT_EQ(store_.try_pwrite(other, 0, std::string(8 << 20, 'x')), Code::kNoSpace);
+  store_.close(other);
+  EXPECT_TRUE(store_.unlink("b"));
+  store_.close(handle);
+  EXPECT_TRUE(store_.write_file("c", store_.payload(3, 8 << 20)));
+}
+
 uint64_t bytes_of_everything(const std::string& root) {
   uint64_t bytes = 0;
   for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
