@@ -35,7 +35,8 @@ class ThreadedStore {
   // What is between the store and its volume (faults, delays), made anew by each mount.
   using Wrap = std::function<std::shared_ptr<Volume>(std::shared_ptr<Volume>)>;
 
-  explicit ThreadedStore(const StoreOptions& options, Wrap wrap = {}) : options_(options), wrap_(std::move(wrap)) {
+  explicit ThreadedStore(const StoreOptions& options, Wrap wrap = {}, Clock& clock = system_clock())
+      : options_(options), wrap_(std::move(wrap)), clock_(clock) {
     const char* base = std::getenv("TMPDIR");
     root_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-threads-XXXXXX";
     if (mkdtemp(root_.data()) == nullptr) std::abort();
@@ -54,7 +55,7 @@ class ThreadedStore {
   void mount() {
     auto volume = open_posix_volume(root_, {});
     ASSERT_TRUE(volume) << volume.error().message;
-    auto store = open_store(wrap_ ? wrap_(*volume) : *volume, options_, system_clock(), "threads test");
+    auto store = open_store(wrap_ ? wrap_(*volume) : *volume, options_, clock_, "threads test");
     ASSERT_TRUE(store) << store.error().message;
     store_ = std::move(*store);
     if (passes_through_) {
@@ -100,6 +101,7 @@ class ThreadedStore {
   bool passes_through_ = false;
   StoreOptions options_;
   Wrap wrap_;
+  Clock& clock_;
   std::unique_ptr<Store> store_;
 };
 
