@@ -429,7 +429,11 @@ class StoreImpl final : public Store {
   Status write_checkpoint();
   Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
-  bool reclaim_range(const Place& place, uint64_t end, bool in_use);
+  struct OpenPack {  // the one that is being punched
+    ExtentId extent;
+    FilePtr file;
+  };
+  bool reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack);
   bool still_needed(const FreedPlace& freed);
   static bool is_read_still(Object& object);
   bool dead_is_left();
@@ -615,6 +619,7 @@ class StoreImpl final : public Store {
   uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
   int64_t last_index_point_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
+  bool reclaim_cut_short_ = false;  // by the time it takes: the next step goes on
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;

@@ -14,6 +14,7 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
+constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 constexpr uint64_t kCheckpointBytes = 64 * kMiB;       // of journal
 constexpr uint64_t kManyJournalFiles = 32;
@@ -44,7 +45,7 @@ void StoreImpl::refresh_space() {
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
-  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_, dead = false, dead_worth_it = false;
+  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_, dead = false, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
@@ -103,6 +104,7 @@ Status StoreImpl::sync_point() {
 }
 
 Status StoreImpl::index_point() {
+  reclaim_cut_short_ = false;
   std::vector<FreedPlace> dead;  // their records are synced by the sync point below
   {
     std::lock_guard lock(keeper_mutex_);
@@ -234,10 +236,14 @@ bool StoreImpl::make_room() {
   const uint64_t hopes = space_.hopes(), reclaimed_before = counters_.reclaimed_bytes;
   end_lingering(/*all=*/true);
   drain_and_wait();
-  if (Status status = index_point(); !status) {
+  uint64_t reclaimed = 0;
+  do {
+    reclaimed = counters_.reclaimed_bytes;
+    Status status = index_point();
+    if (status) continue;
     log::error("upkeep: {}", status.error().message);
     set_trouble(status);
-  }
+  } while (reclaim_cut_short_ && counters_.reclaimed_bytes != reclaimed && !stopping_);
   const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
@@ -294,13 +300,22 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
     std::lock_guard lock(keeper_mutex_);
     unpunched_before = unpunched_bytes_;
   }
+  OpenPack pack;
+  bool any = false;
+  const int64_t started_ns = clock_.monotonic_ns();
   for (size_t i = 0; i < dead.size();) {
+    if (!nobody_reads_ && any && clock_.monotonic_ns() - started_ns >= kReclaimNs) {
+      kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.end());
+      reclaim_cut_short_ = true;
+      break;
+    }
     const FreedPlace& first = dead[i];
     if (first.object.valid() && still_needed(first)) {  // unlinked, but somebody reads it
       kept.push_back(first);
       ++i;
       continue;
     }
+    any = true;
     uint64_t end = first.place.offset + align_up(first.place.length, kBlockBytes);
     size_t next = i + 1;
     for (; next < dead.size() && dead[next].place.extent == first.place.extent && dead[next].place.offset == end &&
@@ -308,7 +323,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
          ++next) {
       end = dead[next].place.offset + align_up(dead[next].place.length, kBlockBytes);
     }
-    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent)))
+    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent), pack))
       kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.begin() + static_cast<long>(next));
     i = next;
   }
@@ -350,7 +365,7 @@ bool StoreImpl::is_read_still(Object& object) {
 }
 
 // True when the range is gone for good (or was never there).
-bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
+bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack) {
   if (place.kind == PlaceKind::kNone || place.kind == PlaceKind::kInline) return true;
   Status status;
   bool whole = place.kind != PlaceKind::kPacked;
@@ -394,8 +409,15 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
       unpunched_bytes_ += end - place.offset;
       return true;
     }
-    auto file = extents_->open_for_punch(place.extent);
-    status = file ? (*file)->punch(place.offset, end - place.offset) : Status(std::unexpected(std::move(file).error()));
+    if (pack.extent != place.extent) {
+      pack = {};
+      auto file = extents_->open_for_punch(place.extent);
+      if (file)
+        pack = {place.extent, std::move(*file)};
+      else
+        status = std::unexpected(std::move(file).error());
+    }
+    if (status) status = pack.file->punch(place.offset, end - place.offset);
     if (status) kill_point("range-punched");
     if (status) counters_.punched_ranges.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};

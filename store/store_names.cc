@@ -672,7 +672,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   } else if (target) {
     source->replaced = target->id;
     {
-      std::lock_guard lock(source->mutex);
+      std::lock_guard source_lock(source->mutex);
       source->replaces = true;
     }
     change_links(target, -1);

@@ -283,6 +283,46 @@ TEST_F(Leftovers, AVolumeThatCannotPunchKnowsItsDeadBytesAfterAMount) {
   put("more", std::string(4 * kMiB, 'm'));
 }
 
+// --- what takes long ---
+
+TEST_F(Leftovers, WhatIsWrittenIsSyncedWhileMuchIsGivenBack) {
+  constexpr int kChunks = 400;
+  constexpr int64_t kPunchNs = 100'000'000;
+  int64_t last_sync_ns = 0, longest_ns = 0;
+  Rig rig(small_options(Durability::kNone));
+  rig.set_hook([&](const VolumeCall& call) {
+    if (call.kind == VolumeCall::Kind::kPunch) rig.clock().advance_ns(kPunchNs);
+    if (call.kind == VolumeCall::Kind::kSync && call.path.find("/journal/") != std::string::npos) {
+      const int64_t now = rig.clock().monotonic_ns();
+      if (last_sync_ns > 0) longest_ns = std::max(longest_ns, now - last_sync_ns);
+      last_sync_ns = now;
+    }
+    return Fault{};
+  });
+  ASSERT_TRUE(rig.mount());
+  const auto store = [&](const std::string& name) {
+    auto handle = rig.create(name);
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig.write(*handle, 0, std::string(5'000, 'x')));
+    ASSERT_TRUE(rig.flush(*handle));
+  };
+  for (int i = 0; i < kChunks; ++i) store(name(i));
+  ASSERT_TRUE(rig.drain());
+  rig.pass_time(kUpkeepNs);
+  for (int i = 0; i < kChunks; i += 2) ASSERT_TRUE(rig.unlink(name(i)));
+  ASSERT_TRUE(rig.drain());
+  last_sync_ns = longest_ns = 0;
+  for (int i = 0; i < 20; ++i) {
+    store(fmt::format("between{}", i));
+    rig.pass_time(kUpkeepNs / 4);
+  }
+  rig.settle();
+  EXPECT_LT(longest_ns, 7'500'000'000);
+  const StoreStatus status = rig.store().status();
+  EXPECT_GE(status.punched_ranges, 200u);
+  EXPECT_EQ(status.reclaimable_bytes, 0u);
+}
+
 // --- extents ---
 
 TEST_F(Leftovers, OnlyEpochsThatWereNotLookedThroughAreListed) {
