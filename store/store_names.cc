@@ -327,6 +327,8 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
   if (space_.free_bytes() == 0) {
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    int rounds = 0;
+    wait_for_room(rounds, [] {});  // for the next try
     return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", entry_text(parent, name),
                                             format_size(space_.limit_bytes())));
   }
