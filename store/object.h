@@ -84,6 +84,7 @@ class Object {
   std::optional<FailedWrite> write_error;
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
+  bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
   int64_t last_write_ns = 0;      // monotonic
   FilePtr raw;                    // set for raw bodies
@@ -120,6 +121,8 @@ class Object {
   bool is_regular() const { return type_bits == 0100000; }
   bool is_directory() const { return type_bits == 0040000; }
   // With `mutex` held:
+  // Something on the volume may come back by what becomes of this one; not what was only set aside for it.
+  bool holds_room() const { return base.place.kind != PlaceKind::kNone || replaces; }
   bool content_dirty() const { return content_version != sealed_version; }
   bool in_ram() const {
     const size_t count = div_ceil(size_bytes, kUnitBytes);

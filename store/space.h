@@ -43,8 +43,8 @@ class Space {
     return room();
   }
 
-  // Something was removed, replaced or let go of: its space may come back. Told apart by number, so that what was waited
-  // for in vain is not waited for again.
+  // Something that is on the volume was removed, replaced or let go of: its space may come back. Told apart by number, so that
+  // what was waited for in vain is not waited for again. What was only reserved comes back without a wait, and is no hope.
   void hope() { hopes_.fetch_add(1); }
   uint64_t hopes() const { return hopes_; }
 
@@ -60,6 +60,10 @@ class Space {
   void set_overhead(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
+  }
+  void add_overhead(uint64_t bytes) {  // since it was measured
+    std::lock_guard lock(mutex_);
+    overhead_bytes_ += bytes;
   }
   void set_backing(const SpaceInfo& backing) {
     std::lock_guard lock(mutex_);
@@ -78,12 +82,8 @@ class Space {
   // An object lost its last name: its bytes on the volume count as live until that is journaled, those of a body that is not
   // there yet as reserved until nobody writes it any more.
   void add_leaving(ObjectId object, uint64_t bytes) {
-    {
-      std::lock_guard lock(mutex_);
-      if (!leaving_.emplace(object, bytes).second) return;
-      leaving_bytes_ += bytes;
-    }
-    hope();
+    std::lock_guard lock(mutex_);
+    if (leaving_.emplace(object, bytes).second) leaving_bytes_ += bytes;
   }
   void remove_leaving(ObjectId object) {
     std::lock_guard lock(mutex_);

@@ -547,13 +547,15 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
 }
 
 void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> freed) {
-  uint64_t consumed_bytes = 0;
+  uint64_t consumed_bytes = 0, inline_bytes = 0;
   for (SealedBody& sealed : commit.sealed) {
     Object& object = *sealed.snapshot.object;
+    inline_bytes += sealed.body.inline_bytes.size();
     std::lock_guard lock(object.mutex);
     const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }
+  space_.add_overhead(commit.batch_bytes + inline_bytes);  // of the journal, and of the index, until they are measured again
   std::vector<ObjectId> gave_up;
   std::lock_guard keeper(keeper_mutex_);
   for (const FreedPlace& place : freed) {
@@ -562,7 +564,7 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
     gave_up.push_back(place.object);
   }
   space_.journaled(index_->totals().live_bytes, freed_bytes_ + unpunched_bytes_, consumed_bytes, gave_up);
-  if (!freed.empty()) space_.hope();
+  if (!freed.empty() || inline_bytes > 0) space_.hope();  // the index may have had the pages
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {

@@ -463,7 +463,11 @@ class StoreImpl final : public Store {
   Status write_checkpoint();
   Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
-  bool reclaim_range(const Place& place, uint64_t end, bool in_use);
+  struct OpenPack {  // the one that is being punched
+    ExtentId extent;
+    FilePtr file;
+  };
+  bool reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack);
   bool still_needed(const FreedPlace& freed);
   static bool is_read_still(Object& object);
   bool dead_is_left();
@@ -475,6 +479,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait();
   void refresh_space();
+  bool checkpoint_for_room();
   void set_state(std::string state, std::string reason);
 
   void apply_live_options();
@@ -505,6 +510,7 @@ class StoreImpl final : public Store {
   Status make_root();
   Status drop_nameless();
   void forget_reclaimed();
+  void find_unpunched();
   void find_quarantined();
   void measure_overhead();
   void start_threads();
@@ -648,8 +654,10 @@ class StoreImpl final : public Store {
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
+  uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
   int64_t last_index_point_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
+  bool reclaim_cut_short_ = false;  // by the time it takes: the next step goes on
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;

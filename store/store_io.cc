@@ -124,7 +124,7 @@ void StoreImpl::release(Handle* handle_pointer) {
     std::lock_guard lock(object->mutex);
     if (handle->unflushed) {
       --object->unflushed_handles;
-      space_.hope();  // what it replaced can go once it is sealed
+      if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
     if (handle->request.write && --object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
     last = --object->handles == 0;
@@ -155,7 +155,8 @@ void StoreImpl::content_changed(const ObjectPtr& object) {
 }
 
 bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
-  const uint64_t wanted = align_up(size_bytes, kBlockBytes);
+  const bool may_be_inline = size_bytes < inline_below_bytes_.load(std::memory_order_relaxed);  // in journal and index
+  const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
   if (wanted <= object.reserved_bytes) return true;
   if (!space_.try_reserve(wanted - object.reserved_bytes)) return false;
   object.reserved_bytes = wanted;
@@ -648,7 +649,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
     if (handle->unflushed) {
       handle->unflushed = false;
       --object->unflushed_handles;
-      space_.hope();
+      if (object->holds_room()) space_.hope();
       note_size(object->size_key, handle->thread_id, object->size_bytes);
       if (object->content_dirty()) kick_bulk();
     }

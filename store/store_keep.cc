@@ -14,9 +14,11 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
+constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 constexpr uint64_t kCheckpointBytes = 64 * kMiB;       // of journal
 constexpr uint64_t kManyJournalFiles = 32;
+constexpr uint64_t kRoomCheckpointBytes = 8 * kMiB;    // of journal: where there is no room, they are worth a checkpoint
 }  // namespace
 
 void StoreImpl::set_state(std::string state, std::string reason) {
@@ -28,6 +30,7 @@ void StoreImpl::set_state(std::string state, std::string reason) {
 }
 
 void StoreImpl::refresh_space() {
+  measure_overhead();
   if (auto backing = volume_->space()) space_.set_backing(*backing);
   if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
   uint64_t raw_bytes = 0;
@@ -42,7 +45,7 @@ void StoreImpl::refresh_space() {
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
-  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_, dead = false, dead_worth_it = false;
+  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_, dead = false, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
@@ -67,7 +70,12 @@ bool StoreImpl::keeper_step(bool force) {
   const bool let_go = dead && hopes != hopes_at_index_point_;
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
-  if (!due) return made_room || !work.empty() || swept;
+  if (!due) {
+    // Others may fill the file system meanwhile: what is accepted is held to what is free now.
+    if (space_.reserved_bytes() > 0)
+      if (auto backing = volume_->space()) space_.set_backing(*backing);
+    return made_room || !work.empty() || swept;
+  }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
   Status status = index_point();
@@ -81,6 +89,7 @@ bool StoreImpl::keeper_step(bool force) {
 
 Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
+  extents_->sync_ahead();  // here, where nobody waits: the committer has answers to give, and does what is left
   CommitRequest request;
   request.sync = request.sync_all = true;
   request.successors = prefetcher_->changed_rows(kMostRows);
@@ -95,6 +104,7 @@ Status StoreImpl::sync_point() {
 }
 
 Status StoreImpl::index_point() {
+  reclaim_cut_short_ = false;
   std::vector<FreedPlace> dead;  // their records are synced by the sync point below
   {
     std::lock_guard lock(keeper_mutex_);
@@ -165,6 +175,7 @@ Status StoreImpl::remove_before_checkpoint() {
   KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
   checkpoint_to_clear_.reset();
   journal_files_ = 1;
+  older_journals_bytes_ = 0;
   journal_bytes_.store(0);
   return {};
 }
@@ -200,6 +211,19 @@ void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompl
   go_on(go_on);
 }
 
+// Journals of which most is gone (small bodies lie in them) are room, too. True if they were replaced by a checkpoint.
+bool StoreImpl::checkpoint_for_room() {
+  constexpr uint64_t kObjectBytes = 512;  // about, with its name
+  const IndexTotals totals = index_->totals();
+  const uint64_t checkpoint = totals.inline_bodies * inline_below_bytes_.load(std::memory_order_relaxed) +
+                              (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+  const uint64_t journals = older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  if (journals < kRoomCheckpointBytes || checkpoint > journals / 2) return false;
+  Status status = write_checkpoint();
+  if (!status) log::error("checkpoint: {}", status.error().message);
+  return status.has_value();
+}
+
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
 // and those who wait try again. True if anybody waited.
 bool StoreImpl::make_room() {
@@ -212,16 +236,21 @@ bool StoreImpl::make_room() {
   const uint64_t hopes = space_.hopes(), reclaimed_before = counters_.reclaimed_bytes;
   end_lingering(/*all=*/true);
   drain_and_wait();
-  if (Status status = index_point(); !status) {
+  uint64_t reclaimed = 0;
+  do {
+    reclaimed = counters_.reclaimed_bytes;
+    Status status = index_point();
+    if (status) continue;
     log::error("upkeep: {}", status.error().message);
     set_trouble(status);
-  }
+  } while (reclaim_cut_short_ && counters_.reclaimed_bytes != reclaimed && !stopping_);
+  const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   std::vector<std::move_only_function<void()>> retries;
   {
     std::lock_guard lock(keeper_mutex_);
-    if (counters_.reclaimed_bytes == reclaimed_before) room_in_vain_at_ = hopes;
+    if (counters_.reclaimed_bytes == reclaimed_before && !journals_went) room_in_vain_at_ = hopes;
     while (!waiting_for_room_.empty() && waiting_for_room_.front().first <= round) {
       retries.push_back(std::move(waiting_for_room_.front().second));
       waiting_for_room_.pop_front();
@@ -271,13 +300,22 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
     std::lock_guard lock(keeper_mutex_);
     unpunched_before = unpunched_bytes_;
   }
+  OpenPack pack;
+  bool any = false;
+  const int64_t started_ns = clock_.monotonic_ns();
   for (size_t i = 0; i < dead.size();) {
+    if (!nobody_reads_ && any && clock_.monotonic_ns() - started_ns >= kReclaimNs) {
+      kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.end());
+      reclaim_cut_short_ = true;
+      break;
+    }
     const FreedPlace& first = dead[i];
     if (first.object.valid() && still_needed(first)) {  // unlinked, but somebody reads it
       kept.push_back(first);
       ++i;
       continue;
     }
+    any = true;
     uint64_t end = first.place.offset + align_up(first.place.length, kBlockBytes);
     size_t next = i + 1;
     for (; next < dead.size() && dead[next].place.extent == first.place.extent && dead[next].place.offset == end &&
@@ -285,7 +323,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
          ++next) {
       end = dead[next].place.offset + align_up(dead[next].place.length, kBlockBytes);
     }
-    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent)))
+    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent), pack))
       kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.begin() + static_cast<long>(next));
     i = next;
   }
@@ -327,7 +365,7 @@ bool StoreImpl::is_read_still(Object& object) {
 }
 
 // True when the range is gone for good (or was never there).
-bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
+bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack) {
   if (place.kind == PlaceKind::kNone || place.kind == PlaceKind::kInline) return true;
   Status status;
   bool whole = place.kind != PlaceKind::kPacked;
@@ -371,8 +409,15 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use) {
       unpunched_bytes_ += end - place.offset;
       return true;
     }
-    auto file = extents_->open_for_punch(place.extent);
-    status = file ? (*file)->punch(place.offset, end - place.offset) : Status(std::unexpected(std::move(file).error()));
+    if (pack.extent != place.extent) {
+      pack = {};
+      auto file = extents_->open_for_punch(place.extent);
+      if (file)
+        pack = {place.extent, std::move(*file)};
+      else
+        status = std::unexpected(std::move(file).error());
+    }
+    if (status) status = pack.file->punch(place.offset, end - place.offset);
     if (status) kill_point("range-punched");
     if (status) counters_.punched_ranges.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};

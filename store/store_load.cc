@@ -132,11 +132,11 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
 
 // An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number.
 void StoreImpl::trim_clean_objects() {
-  constexpr size_t kMaxCleanObjects = 100'000;
+  const size_t most_objects = std::max<size_t>(100'000, pool_->limit_bytes() / (32 * kKiB));
   while (true) {
     {
       std::lock_guard lock(lru_mutex_);
-      if (lru_.size() <= kMaxCleanObjects) return;
+      if (lru_.size() <= most_objects) return;
     }
     if (evict_clean(4 * kMiB) == 0) return;
   }

@@ -120,7 +120,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
         space_.remove_leaving(object->id);
         leaving_.erase(object->id);
       }
-      space_.hope();  // its bytes on the volume were kept for whoever had it open
+      if (object->holds_room()) space_.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();
       if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
     }
@@ -302,6 +302,7 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;
   leaving_.insert(object->id);
   space_.add_leaving(object->id, bytes);
+  if (kind != PlaceKind::kNone) space_.hope();
 }
 
 Status StoreImpl::check_new_name(ObjectId parent, std::string_view name) const {
@@ -326,6 +327,8 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
   if (space_.free_bytes() == 0) {
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    int rounds = 0;
+    wait_for_room(rounds, [] {});  // for the next try
     return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", entry_text(parent, name),
                                             format_size(space_.limit_bytes())));
   }
@@ -670,6 +673,10 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     forget_if_idle(target);
   } else if (target) {
     source->replaced = target->id;
+    {
+      std::lock_guard source_lock(source->mutex);
+      source->replaces = true;
+    }
     change_links(target, -1);
     if (target->nlink == 0 && !linger(target)) forget_if_idle(target);
   }

@@ -16,6 +16,7 @@
 #include "store/base/checksum.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
+#include "store/extent/pack_gaps.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
 #include "store/store_seal.h"
@@ -116,7 +117,6 @@ Status StoreImpl::start(std::string_view holder) {
   forget_reclaimed();
   find_quarantined();
   space_.set_live(index_->totals().live_bytes);
-  measure_overhead();
   refresh_space();
   state_since_ns_ = clock_.realtime_ns();
   last_index_point_ns_ = clock_.monotonic_ns();
@@ -213,7 +213,11 @@ Status StoreImpl::open_index() {
   KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
   pack_sweep_over_ = !problems.empty();  // a record that is lost may have named what looks dead
-  if (checkpoint) checkpoint_bytes_ = checkpoint->records * 64;
+  if (checkpoint) {
+    auto file = volume_->info(checkpoint_path(identity_.node, checkpoint->epoch, checkpoint->seq));
+    checkpoint_bytes_ = file ? file->size_bytes : checkpoint->records * 64;
+  }
+  for (const JournalFileInfo& file : journals) older_journals_bytes_ += file.size_bytes;
   journal_files_ = journals.size() + 1;
 
   if (found == Index::Found::kOpened && !index_fits(journals, checkpoint)) {
@@ -483,10 +487,35 @@ void StoreImpl::forget_reclaimed() {
     dead.erase(bytes);
   }
   std::erase_if(freed_, [&](const FreedPlace& freed) { return gone.contains(freed.place.extent); });
+  if (!volume_->features().punch_hole) find_unpunched();
   std::lock_guard lock(keeper_mutex_);
   freed_bytes_ = dead_bytes;
-  space_.set_dead(freed_bytes_);
+  space_.set_dead(freed_bytes_ + unpunched_bytes_);
   keeper_kicked_ = freed_bytes_ > 0;
+}
+
+// A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as
+// dead, but for those that are to be looked at again. One stat per pack.
+void StoreImpl::find_unpunched() {
+  std::unordered_map<ExtentId, uint64_t> in_hand;
+  for (const FreedPlace& freed : freed_) in_hand[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  std::vector<ExtentId> packs;
+  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+    if (usage.kind == PlaceKind::kPacked) packs.push_back(id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+  for (ExtentId id : packs) {
+    auto usage = index_->find_extent(id);  // the scan sees what is committed only
+    if (!usage || !*usage) continue;
+    auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kPacked));
+    if (!info) continue;
+    uint64_t bytes = pack_surplus_bytes(info->allocated_bytes, (*usage)->live_bytes, (*usage)->bodies);
+    if (auto dead = in_hand.find(id); dead != in_hand.end()) bytes -= std::min(bytes, dead->second);
+    if (bytes == 0) continue;
+    unpunched_[id] = bytes;
+    unpunched_bytes_ += bytes;
+  }
 }
 
 void StoreImpl::find_quarantined() {
@@ -499,10 +528,9 @@ void StoreImpl::find_quarantined() {
   quarantined_count_ = quarantined_.size();
 }
 
+// Journals, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
 void StoreImpl::measure_overhead() {
-  uint64_t bytes = checkpoint_bytes_;
-  if (auto journals = list_journals(*volume_, identity_))
-    for (const JournalFileInfo& file : *journals) bytes += file.size_bytes;
+  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
   struct stat data {};
   if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
     bytes += static_cast<uint64_t>(data.st_blocks) * 512;

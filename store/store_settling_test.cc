@@ -1,6 +1,7 @@
 // What is journaled before an answer, and what counts as space until it was given back: one thread (pump), small cases.
 #include <sys/stat.h>
 
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <span>
@@ -625,6 +626,81 @@ TEST(StoreSettling, APunchOfAnyLengthReturns) {
   store.unlink(kRootId, "a", {}, [&](Status status) { good += status ? 1 : 0; });
   EXPECT_EQ(good, 4);
   EXPECT_TRUE(store.close());
+
+TEST_F(SmallVolume, NorForEveryRefusedFileThatIsRemovedAgain) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 15 << 20)));
+  store_.drain();
+  const uint64_t syncs = store_->status().syncs;
+  for (int i = 0; i < 20; ++i) {
+    Handle* handle = store_.create("t");
+    EXPECT_EQ(store_.try_pwrite(handle, 0, std::string(2 << 20, 'x')), Code::kNoSpace);
+    store_.close(handle);
+    EXPECT_TRUE(store_.unlink("t"));
+  }
+  EXPECT_LE(store_->status().syncs, syncs + 2);
+}
+
+// While it is written nothing of "a" can go.
+TEST_F(SmallVolume, WhatARenamedFileReplacesIsRoomOnceItIsFinished) {
+  ASSERT_TRUE(store_.write_file("a", store_.payload(1, 10 << 20)));
+  store_.drain();
+  Handle* handle = store_.create("t");
+  store_.pwrite(handle, 0, "new");
+  ASSERT_TRUE(store_.rename("t", "a"));
+  Handle* other = store_.create("b");
+  EXPECT_EQ(store_.try_pwrite(other, 0, std::string(8 << 20, 'x')), Code::kNoSpace);
+  store_.close(other);
+  EXPECT_TRUE(store_.unlink("b"));
+  store_.close(handle);
+  EXPECT_TRUE(store_.write_file("c", store_.payload(3, 8 << 20)));
+}
+
+uint64_t bytes_of_everything(const std::string& root) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    struct stat info {};
+    if (::stat(entry.path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+// They lie in the journal and in the index, which both count.
+TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
+  StoreOptions options;
+  options.capacity_bytes = 64 * kMiB;
+  options.keep_free_bytes = 1;
+  options.inline_below_bytes = 64 * kKiB;
+  TestStore store(options);
+  constexpr int kMost = 2000;
+  constexpr uint64_t kSlackBytes = 4 * kMiB;
+  int files = 0;
+  const auto space_is_left = [&] {  // a create that finds none has upkeep look for some
+    for (int tries = 0; tries < 5 && store->space().blocks_free == 0; ++tries) {
+      EXPECT_FALSE(store->create(kRootId, "x", 0644, {.write = true}, {}));
+      for (int i = 0; i < 20; ++i) store->pump();
+    }
+    return store->space().blocks_free > 0;
+  };
+  const auto fill = [&] {
+    for (files = 0; files < kMost && space_is_left() && store.write_file(std::to_string(files), store.payload(files, 60'000)); ++files)
+      if (files % 50 == 0) {
+        ASSERT_TRUE(drain(store));
+      }
+    store.unlink(std::to_string(files));  // if it was made
+    ASSERT_TRUE(drain(store));
+    EXPECT_LE(bytes_of_everything(store.root()), options.capacity_bytes + kSlackBytes);
+    EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
+  };
+  fill();
+  EXPECT_GT(files, 400);
+  EXPECT_LT(files, 600);
+  EXPECT_EQ(store.read_file("0"), store.payload(0, 60'000));
+  for (int i = 0; i < files; ++i) ASSERT_TRUE(store.unlink(std::to_string(i)));
+  fill();
+  EXPECT_GT(files, 200) << "what was removed from the journal is room again";
+  store.remount();
+  EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
+  EXPECT_GT(store->status().physical_bytes, files * uint64_t{60'000});
 }
 
 TEST(StoreSettling, WhatWasSpilledAndEmptiedLeavesNothingOnTheVolume) {

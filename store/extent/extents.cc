@@ -1,5 +1,8 @@
 #include "store/extent/extents.h"
 
+#include <algorithm>
+#include <utility>
+
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
@@ -20,6 +23,8 @@ const char* suffix(PlaceKind kind) {
     default: return "none";
   }
 }
+
+Status fail_again(std::optional<Error>& untold) { return std::unexpected(*std::exchange(untold, std::nullopt)); }
 
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 }  // namespace
@@ -151,12 +156,15 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
 
 void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
   std::lock_guard lock(mutex_);
-  unsynced_.insert_or_assign(id, Unsynced{std::move(file), kind});
+  Unsynced& noted = unsynced_[id];
+  noted.file = std::move(file);
+  noted.kind = kind;
 }
 
 Status Extents::sync_all() {
   std::vector<std::pair<ExtentId, Unsynced>> files;
   std::vector<std::string> directories;
+  std::vector<ExtentId> ahead;
   {
     std::lock_guard lock(mutex_);
     unsynced_directories_.merge(removed_from_);
@@ -165,8 +173,50 @@ Status Extents::sync_all() {
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_.clear();
     unsynced_directories_.clear();
+    if (syncing_ahead_.valid()) ahead.push_back(syncing_ahead_);
   }
-  return sync_files(std::move(files), std::move(directories));
+  Status status = sync_files(std::move(files), std::move(directories));
+  Status waited = wait_for_syncs(ahead);
+  return status ? waited : status;
+}
+
+void Extents::sync_ahead() {
+  std::vector<ExtentId> ids;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, unsynced] : unsynced_) ids.push_back(id);
+  }
+  for (ExtentId id : ids) {
+    Unsynced unsynced;
+    {
+      std::lock_guard lock(mutex_);
+      auto found = unsynced_.find(id);
+      if (found == unsynced_.end() || found->second.failed) continue;
+      unsynced = std::move(found->second);
+      unsynced_.erase(found);
+      syncing_ahead_ = id;
+    }
+    Unsynced again = unsynced;
+    Status status = sync_file(id, std::move(unsynced));
+    {
+      std::lock_guard lock(mutex_);
+      if (!status) unsynced_.try_emplace(id, std::move(again)).first->second.failed = std::move(status).error();
+      syncing_ahead_ = {};
+    }
+    synced_ahead_.notify_all();
+  }
+}
+
+// Those of `ids` that sync_ahead() has in hand, and what it found.
+Status Extents::wait_for_syncs(const std::vector<ExtentId>& ids) {
+  std::unique_lock lock(mutex_);
+  synced_ahead_.wait(lock, [&] {
+    return !syncing_ahead_.valid() || std::find(ids.begin(), ids.end(), syncing_ahead_) == ids.end();
+  });
+  for (ExtentId id : ids)
+    if (auto found = unsynced_.find(id); found != unsynced_.end() && found->second.failed)
+      return fail_again(found->second.failed);
+  return {};
 }
 
 Status Extents::sync(const std::vector<ExtentId>& ids) {
@@ -183,7 +233,9 @@ Status Extents::sync(const std::vector<ExtentId>& ids) {
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_directories_.clear();
   }
-  return sync_files(std::move(files), std::move(directories));
+  Status status = sync_files(std::move(files), std::move(directories));
+  Status waited = wait_for_syncs(ids);
+  return status ? waited : status;
 }
 
 Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
@@ -194,7 +246,7 @@ Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
 }
 
 Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
-  Status status = unsynced.file->sync_data();
+  Status status = unsynced.failed ? fail_again(unsynced.failed) : unsynced.file->sync_data();
   if (status) return {};
   if (unsynced.kind != PlaceKind::kRaw) {
     std::lock_guard lock(mutex_);

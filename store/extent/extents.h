@@ -3,10 +3,12 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -57,6 +59,9 @@ class Extents {
   // Syncs all such files and the directories of new ones; what fails stays noted. Blocks. A failed sync of a raw file is no
   // reason to keep everybody else's records back: told_of_raw() is for who asks for that one.
   Status sync_all();
+  // Syncs what is noted now, one file after another and without the directories, so that a sync_all() to come finds little: who
+  // needs one of them meanwhile takes it, or waits for that one only. An error is told to the next sync of the file.
+  void sync_ahead();
   // Syncs the given ones only (and their directories), if they are noted. Of raw ones see above.
   Status sync(const std::vector<ExtentId>& ids);
   // The error of a raw file among them of which a sync ever failed: told for good, until the file is removed. Its bytes went
@@ -71,9 +76,11 @@ class Extents {
   struct Unsynced {
     FilePtr file;
     PlaceKind kind;
+    std::optional<Error> failed = {};  // a sync that nobody was told of
   };
   Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
   Status sync_file(ExtentId id, Unsynced unsynced);
+  Status wait_for_syncs(const std::vector<ExtentId>& ids);
 
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;
@@ -88,6 +95,8 @@ class Extents {
   std::unordered_map<ExtentId, Cached> open_;
   std::list<ExtentId> ages_;  // most recent first
   std::unordered_map<ExtentId, Unsynced> unsynced_;
+  ExtentId syncing_ahead_;  // by sync_ahead() just now
+  std::condition_variable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_raw_;  // a sync of it failed
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist

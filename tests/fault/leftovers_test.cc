@@ -235,6 +235,95 @@ TEST_F(Leftovers, AVolumeThatCannotPunchIsLeftAlone) {
   expect_every_but(3);
 }
 
+// Dead bytes that cannot be given back count against the capacity, also in the next life.
+TEST_F(Leftovers, AVolumeThatCannotPunchKnowsItsDeadBytesAfterAMount) {
+  constexpr int kChunks = 150;
+  constexpr size_t kChunkBytes = 100'000;
+  StoreOptions options = small_options(Durability::kNone);
+  options.capacity_bytes = 16 * kMiB;
+  options.keep_free_bytes = 1;
+  options.extent_bytes = kMiB;
+  start(make_sim_volume({.punch_hole = false}), options);
+  for (int i = 0; i < kChunks; ++i) put(fmt::format("c{}", i), std::string(kChunkBytes, static_cast<char>(i)));
+  ASSERT_TRUE(rig_->drain());
+  rig_->pass_time(kUpkeepNs);
+  for (int i = 0; i < kChunks; ++i) {
+    if (i % 10 == 0) continue;
+    ASSERT_TRUE(rig_->unlink(fmt::format("c{}", i)));
+  }
+  ASSERT_TRUE(rig_->drain());
+  rig_->pass_time(kUpkeepNs);
+  const auto too_much_is_refused = [&] {
+    auto handle = rig_->create("more");
+    ASSERT_TRUE(handle);
+    const Status written = rig_->write(*handle, 0, std::string(4 * kMiB, 'm'));
+    EXPECT_FALSE(written);
+    handle->reset();
+    ASSERT_TRUE(rig_->unlink("more"));
+    ASSERT_TRUE(rig_->drain());
+    EXPECT_LE(allocated_bytes(), options.capacity_bytes);
+  };
+  too_much_is_refused();
+  const StoreStatus before = rig_->store().status();
+  EXPECT_GT(before.reclaimable_bytes, 10 * kMiB);
+  ASSERT_TRUE(rig_->unmount());
+  for (const bool clean : {true, false}) {
+    mount();
+    const StoreStatus after = rig_->store().status();
+    EXPECT_NEAR(static_cast<double>(after.reclaimable_bytes), static_cast<double>(before.reclaimable_bytes), 512. * kKiB) << clean;
+    EXPECT_NEAR(static_cast<double>(after.physical_bytes), static_cast<double>(before.physical_bytes), 1024. * kKiB) << clean;
+    too_much_is_refused();
+    rig_->die();
+  }
+  mount();
+  for (int i = 0; i < kChunks; i += 10) ASSERT_TRUE(rig_->unlink(fmt::format("c{}", i)));  // now all of each pack is dead
+  ASSERT_TRUE(rig_->drain());
+  rig_->pass_time(kUpkeepNs);
+  rig_->pass_time(kUpkeepNs);
+  EXPECT_LT(rig_->store().status().reclaimable_bytes, 2 * kMiB);
+  put("more", std::string(4 * kMiB, 'm'));
+}
+
+// --- what takes long ---
+
+TEST_F(Leftovers, WhatIsWrittenIsSyncedWhileMuchIsGivenBack) {
+  constexpr int kChunks = 400;
+  constexpr int64_t kPunchNs = 100'000'000;
+  int64_t last_sync_ns = 0, longest_ns = 0;
+  Rig rig(small_options(Durability::kNone));
+  rig.set_hook([&](const VolumeCall& call) {
+    if (call.kind == VolumeCall::Kind::kPunch) rig.clock().advance_ns(kPunchNs);
+    if (call.kind == VolumeCall::Kind::kSync && call.path.find("/journal/") != std::string::npos) {
+      const int64_t now = rig.clock().monotonic_ns();
+      if (last_sync_ns > 0) longest_ns = std::max(longest_ns, now - last_sync_ns);
+      last_sync_ns = now;
+    }
+    return Fault{};
+  });
+  ASSERT_TRUE(rig.mount());
+  const auto store = [&](const std::string& name) {
+    auto handle = rig.create(name);
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig.write(*handle, 0, std::string(5'000, 'x')));
+    ASSERT_TRUE(rig.flush(*handle));
+  };
+  for (int i = 0; i < kChunks; ++i) store(name(i));
+  ASSERT_TRUE(rig.drain());
+  rig.pass_time(kUpkeepNs);
+  for (int i = 0; i < kChunks; i += 2) ASSERT_TRUE(rig.unlink(name(i)));
+  ASSERT_TRUE(rig.drain());
+  last_sync_ns = longest_ns = 0;
+  for (int i = 0; i < 20; ++i) {
+    store(fmt::format("between{}", i));
+    rig.pass_time(kUpkeepNs / 4);
+  }
+  rig.settle();
+  EXPECT_LT(longest_ns, 7'500'000'000);
+  const StoreStatus status = rig.store().status();
+  EXPECT_GE(status.punched_ranges, 200u);
+  EXPECT_EQ(status.reclaimable_bytes, 0u);
+}
+
 // --- extents ---
 
 TEST_F(Leftovers, OnlyEpochsThatWereNotLookedThroughAreListed) {

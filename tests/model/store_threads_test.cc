@@ -4,7 +4,9 @@
 
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstdlib>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/volume/fault_volume.h"
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
@@ -260,6 +263,68 @@ TEST_P(UnfinishedFilesBeyondMemory, DoNotDeadlock) {
   store.close();
   store.mount();
   check_all(store, kNames + kThreads);
+}
+
+// Holds the first sync of a solo extent until it is let go.
+class HeldSync {
+ public:
+  Fault operator()(const VolumeCall& call) {
+    if (call.kind != VolumeCall::Kind::kSync || !call.path.ends_with(".solo")) return {};
+    std::unique_lock lock(mutex_);
+    if (std::exchange(held_, true)) return {};
+    changed_.notify_all();
+    changed_.wait(lock, [&] { return let_go_; });
+    return {};
+  }
+  void wait_until_held() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return held_; });
+  }
+  void let_go() {
+    const std::lock_guard lock(mutex_);
+    let_go_ = true;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool held_ = false, let_go_ = false;
+};
+
+// A hang is the failure. Who asks for the very file that is being synced has to wait for it.
+TEST(StoreThreads, ACloseIsAnsweredWhileUpkeepSyncsWhatOthersWrote) {
+  StoreOptions options;
+  options.memory_bytes = 32 * kMiB;
+  options.durability = Durability::kClose;
+  HeldSync sync;
+  ManualClock clock(1'700'000'000'000'000'000);
+  ThreadedStore store(
+      options,
+      [&](std::shared_ptr<Volume> inner) {
+        return make_fault_volume(std::move(inner), [&](const VolumeCall& call) { return sync(call); });
+      },
+      clock);
+  Client client(*store.operator->(), 1);
+  const auto put = [&](const std::string& name) {
+    auto made = store->create(kRootId, name, 0644, {.read = true, .write = true}, client.caller());
+    ASSERT_TRUE(made) << made.error().message;
+    EXPECT_EQ(client.write_all(made->second, std::string(5 * kMiB, 'x')), Code::kNoData);
+    EXPECT_EQ(client.close(made->second), Code::kNoData);
+  };
+  put("a");
+  clock.advance_ns(10'000'000'000);
+  sync.wait_until_held();
+  put("b");
+  Handle* handle = client.open(kRootId, "a", {.read = true, .write = true});
+  ASSERT_NE(handle, nullptr);
+  std::promise<Status> promise;
+  auto answer = promise.get_future();
+  store->fsync(handle, [&](Status status) { promise.set_value(std::move(status)); });
+  EXPECT_NE(answer.wait_for(std::chrono::milliseconds(50)), std::future_status::ready);
+  sync.let_go();
+  EXPECT_TRUE(answer.get());
+  store->release(handle);
 }
 
 // Who finds no room waits until what was removed is given back; the volume never has more than its capacity.
