@@ -219,7 +219,7 @@ class StoreImpl final : public Store {
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes);
   Error no_space(const Object& object, uint64_t bytes) const;
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  static void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
+  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
