@@ -5,7 +5,6 @@
 #include <sys/xattr.h>
 
 #include <cerrno>
-#include <cstring>
 #include <fstream>
 #include <string>
 
@@ -18,14 +17,14 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
+constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
 
 void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
   if (driver.control->answers_attributes(request, node)) return;
   auto stat = driver.store->stat(object_of(request, node));
-  if (!stat && stat.error().code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));  // as for open
-  if (!stat) return reply_error(request, stat.error());
+  if (!stat) return reply_object_error(request, stat.error());
   reply_attributes(request, *stat);
 }
 
@@ -51,7 +50,7 @@ void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, in
   driver.store->set_attributes(object_of(request, node), file != nullptr ? handle_of(file) : nullptr, change, caller_of(request),
                                [&driver, request, node, by_path](Result<Stat> stat) {
                                  if (by_path) driver.passthrough.release(ObjectId{node}, false);
-                                 if (!stat) return reply_error(request, stat.error());
+                                 if (!stat) return reply_object_error(request, stat.error());
                                  reply_attributes(request, *stat);
                                });
 }
@@ -76,14 +75,14 @@ void reply_value(fuse_req_t request, std::string_view value, size_t size) {
 
 void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t size) {
   Driver& driver = driver_of(request);
-  // Asked before every first write. ENODATA, never ENOSYS: that would switch off every xattr of the mount.
-  if (std::strcmp(name, "security.capability") == 0 || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
   const std::string_view wanted(name);
+  // ENODATA, never ENOSYS: that would switch off every xattr of the mount.
+  if (wanted == kCapability || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
   // Not kept here; said so, `ls -l` stops asking for them name by name.
   if (wanted.starts_with("system.posix_acl_") || wanted == "security.selinux") return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
     auto value = driver.store->get_xattr(object_of(request, node), wanted);
-    if (!value) return reply_error(request, value.error());
+    if (!value) return reply_object_error(request, value.error());
     return reply_value(request, *value, size);
   }
   const std::string_view fact = wanted.substr(kOwnPrefix.size());
@@ -92,7 +91,7 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
     return void(fuse_reply_err(request, ENODATA));
   }
   auto facts = driver.store->describe(object_of(request, node));
-  if (!facts) return reply_error(request, facts.error());
+  if (!facts) return reply_object_error(request, facts.error());
   for (const auto& [key, value] : *facts)
     if (key == fact) return reply_value(request, value, size);
   fuse_reply_err(request, ENODATA);
@@ -107,13 +106,13 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }
-  if (wanted.starts_with("system.posix_acl_")) return void(fuse_reply_err(request, EOPNOTSUPP));
+  if (wanted.starts_with("system.posix_acl_") || wanted == kCapability) return void(fuse_reply_err(request, EOPNOTSUPP));
   const auto mode = flags & XATTR_CREATE    ? Store::XattrMode::kCreate
                     : flags & XATTR_REPLACE ? Store::XattrMode::kReplace
                                             : Store::XattrMode::kAny;
   Status status = driver.store->set_xattr(object_of(request, node), wanted, {value, size}, mode);
   if (!status && status.error().code == Code::kTooBig) return void(fuse_reply_err(request, E2BIG));
-  reply_status(request, status);
+  reply_object_status(request, status);
 }
 
 // The facts are listed to who asks for attributes as such, and to nobody else: `cp -a` would copy them to other file systems,
@@ -129,9 +128,10 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return reply_value(request, {}, size);
   auto listed = driver.store->list_xattrs(object_of(request, node));
-  if (!listed) return reply_error(request, listed.error());
+  if (!listed) return reply_object_error(request, listed.error());
   std::string names;
-  for (const std::string& name : *listed) names.append(name).push_back('\0');
+  for (const std::string& name : *listed)
+    if (name != kCapability) names.append(name).push_back('\0');
   if (node != FUSE_ROOT_ID && asks_for_facts(request))
     if (auto facts = driver.store->describe(object_of(request, node)))
       for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
@@ -142,7 +142,7 @@ void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
-  reply_status(request, driver.store->remove_xattr(object_of(request, node), name));
+  reply_object_status(request, driver.store->remove_xattr(object_of(request, node), name));
 }
 
 }  // namespace

@@ -22,6 +22,12 @@ constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics"
 fuse_ino_t node_of(uint64_t number) { return ObjectId::make(ControlFiles::kOrdinal, 0, number).value; }
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
 
+// Of the mount as a whole: root's, and of who mounted it. Who may write the root directory is another matter.
+bool may_change_mount(fuse_req_t request) {
+  const uid_t user = fuse_req_ctx(request)->uid;
+  return user == 0 || user == geteuid();
+}
+
 }  // namespace
 
 ControlFiles::ControlFiles(Driver& driver) : driver_(driver), started_s_(std::time(nullptr)) {}
@@ -141,11 +147,13 @@ std::optional<std::string> ControlFiles::root_attribute(std::string_view name) {
 
 void ControlFiles::set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value) {
   if (name == "flush") return driver_.store->drain(true, replying(request));
+  const bool is_option = name.starts_with("option.");
+  if ((is_option || name == "drop_caches") && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
   if (name == "drop_caches") {
     driver_.store->drop_caches();
     return void(fuse_reply_err(request, 0));
   }
-  if (!name.starts_with("option.")) return void(fuse_reply_err(request, EOPNOTSUPP));
+  if (!is_option) return void(fuse_reply_err(request, EOPNOTSUPP));
   name.remove_prefix(std::strlen("option."));
   Status status = name == "log_level" ? driver_.set_option(name, value) : driver_.store->set_option(name, value);
   if (!status) log::warn("setfattr user.kvcachefs.option.{}: {}", name, status.error().message);

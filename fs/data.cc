@@ -32,12 +32,6 @@ void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const
   }
 }
 
-// Gone since the kernel looked the name up: a rename put another in its place. It looks again, and learns the truth.
-void refuse_open(fuse_req_t request, const Error& error) {
-  if (error.code == Code::kNotFound) return void(fuse_reply_err(request, ESTALE));
-  reply_error(request, error);
-}
-
 void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/true, *driver.store);
@@ -46,15 +40,16 @@ void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fi
     return void(fuse_reply_err(request, ESTALE));
   }
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+  if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle);
   if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
   driver.passthrough.release(ObjectId{node}, false);
-  refuse_open(request, handle.error());
+  reply_object_error(request, handle.error());
 }
 
 void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-  if (!handle) return refuse_open(request, handle.error());
+  if (!handle) return reply_object_error(request, handle.error());
   auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
     const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/false, *driver.store);
     answer_open(request, node, file, decision, handle, direct);
@@ -100,6 +95,7 @@ void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_f
 void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
+  if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());

@@ -6,6 +6,7 @@
 #include <fuse_lowlevel.h>
 
 #include <atomic>
+#include <cerrno>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -70,6 +71,15 @@ struct Driver {
 inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
 Caller caller_of(fuse_req_t request);
 inline void reply_error(fuse_req_t request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
+// What the kernel was told of is gone, be it the object or the directory: it looks the name up again, and learns what it
+// means now. Nearly all system calls repeat that way by themselves, once.
+inline void reply_object_error(fuse_req_t request, const Error& error) {
+  fuse_reply_err(request, error.code == Code::kNotFound ? ESTALE : errno_of(error));
+}
+inline void reply_object_status(fuse_req_t request, const Status& status) {
+  if (!status) return reply_object_error(request, status.error());
+  fuse_reply_err(request, 0);
+}
 // For completions without a value.
 inline void reply_status(fuse_req_t request, const Status& status) {
   fuse_reply_err(request, status ? 0 : errno_of(status.error()));
@@ -106,6 +116,15 @@ void add_name_operations(fuse_lowlevel_ops& operations);
 void add_attribute_operations(fuse_lowlevel_ops& operations);
 void add_data_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
+
+// Whether who opens with O_TRUNC, or writes, may not keep set-id bits. A libfuse that does not tell has no field for it.
+template <class File>
+constexpr bool kTellsOfPrivileges = requires(const File& file) { file.kill_suidgid; };
+template <class File>
+bool drops_privileges(const File& file) {
+  if constexpr (kTellsOfPrivileges<File>) return file.kill_suidgid;
+  return false;
+}
 
 // data.cc: what an open answers (also create's).
 void set_open_flags(Driver& driver, fuse_file_info& file);

@@ -12,14 +12,14 @@ namespace kvcachefs {
 namespace {
 
 void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
-  if (!stat) return reply_error(request, stat.error());
+  if (!stat) return reply_object_error(request, stat.error());
   const fuse_entry_param entry = to_entry(driver_of(request), *stat);
   fuse_reply_entry(request, &entry);
 }
 
 // Answers once the name is as durable as the option promises.
 void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
-  if (!stat) return reply_error(request, stat.error());
+  if (!stat) return reply_object_error(request, stat.error());
   const ObjectId id = stat->id;
   driver_of(request).store->keep_new(id, [request, stat = std::move(stat)](Status kept) {
     if (!kept) return reply_error(request, kept.error());
@@ -62,7 +62,7 @@ void make_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, con
 
 void read_link(fuse_req_t request, fuse_ino_t node) {
   auto target = driver_of(request).store->read_symlink(object_of(request, node));
-  if (!target) return reply_error(request, target.error());
+  if (!target) return reply_object_error(request, target.error());
   fuse_reply_readlink(request, target->c_str());
 }
 
@@ -75,19 +75,21 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   if (!made && made.error().code == Code::kExists && !(file->flags & O_EXCL)) {
     // Somebody else made it after the kernel saw it absent.
     auto found = driver.store->lookup(directory, name, caller_of(request));
-    if (!found) return reply_error(request, found.error());
+    if (!found) return reply_object_error(request, found.error());
     OpenRequest existing = how;
     existing.truncate = file->flags & O_TRUNC;
     auto opened = driver.store->open(found->id, existing, caller_of(request));
     if (!opened && opened.error().code == Code::kStale) {
       found = driver.store->lookup(directory, name, caller_of(request));
-      if (!found) return reply_error(request, found.error());
+      if (!found) return reply_object_error(request, found.error());
       opened = driver.store->open(found->id, existing, caller_of(request));
     }
-    if (!opened) return reply_error(request, opened.error());
-    made = std::pair{*found, *opened};
+    if (!opened) return reply_object_error(request, opened.error());
+    if (existing.truncate && drops_privileges(*file)) driver.store->drop_privileges(*opened);
+    auto now = driver.store->stat(found->id);  // emptied, perhaps
+    made = std::pair{now ? *now : *found, *opened};
   }
-  if (!made) return reply_error(request, made.error());
+  if (!made) return reply_object_error(request, made.error());
   file->fh = reinterpret_cast<uint64_t>(made->second);
   set_open_flags(driver, *file);
   fuse_entry_param entry = to_entry(driver, made->first);
@@ -128,7 +130,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
   else if (flags != 0) return void(fuse_reply_err(request, EINVAL));
   driver.store->rename(object_of(request, parent), name, object_of(request, new_parent), new_name, mode, caller_of(request),
-                       replying(request));
+                       [request](Status status) { reply_object_status(request, status); });
 }
 
 }  // namespace

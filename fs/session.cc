@@ -81,9 +81,12 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   capabilities.want(FUSE_CAP_READDIRPLUS);
   capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
   capabilities.want(FUSE_CAP_CACHE_SYMLINKS);
+  // Set-id bits are dropped here where it is told when; else the kernel does it, which asks for security.capability before
+  // every write.
+  capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
 #ifdef FUSE_CAP_HANDLE_KILLPRIV_V2
-  // Else security.capability is asked for before every write.
-  if (capabilities.want(FUSE_CAP_HANDLE_KILLPRIV_V2)) capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
+  if (kTellsOfPrivileges<fuse_file_info>) capabilities.want(FUSE_CAP_HANDLE_KILLPRIV_V2);
+  else capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV_V2);
 #endif
 #ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
   // Without it an open with FOPEN_DIRECT_IO cannot be mmapped shared: then buffered opens go through the page cache.

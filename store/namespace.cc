@@ -90,12 +90,6 @@ Result<std::vector<NameEntry>> Namespace::list(ObjectId parent, uint64_t after, 
   return merged;
 }
 
-Result<bool> Namespace::is_empty(ObjectId directory) const {
-  if (!directories_.contains(directory)) return index_.is_empty(directory);
-  KVC_ASSIGN(auto some, list(directory, 0, 64));
-  return some.empty();
-}
-
 std::vector<DirtyName> Namespace::take_pending() {
   std::vector<DirtyName> taken = std::move(pending_);
   pending_.clear();

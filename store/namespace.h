@@ -84,7 +84,6 @@ class Namespace {
   bool mentions(ObjectId id) const { return mentions_.contains(id) || directories_.contains(id); }
   // Merged listing: names with cookie > after, ascending; cookies are never split.
   Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const;
-  Result<bool> is_empty(ObjectId directory) const;
 
   // Names changed since the last call; states stay dirty until settle().
   std::vector<DirtyName> take_pending();

@@ -159,6 +159,8 @@ class Store {
   // Size changes may wait for memory or a read; everything else completes inside the call. `handle` may be null.
   virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                               Completion<Stat> done) = 0;
+  // Who may not keep set-user-id and set-group-id bits is about to write here, or has opened this with `truncate`.
+  virtual void drop_privileges(Handle* handle) = 0;
   // Any namespace prefix the driver lets through. kNoAttribute if absent.
   virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
   enum class XattrMode : uint8_t { kAny, kCreate, kReplace };

@@ -12,6 +12,9 @@ namespace kvcachefs {
 namespace {
 constexpr size_t kMaxXattrBytes = 64 * kKiB;        // of one value, as the kernel's own limit
 constexpr size_t kMaxXattrTotalBytes = 256 * kKiB;  // of an object
+
+// The bits of `mode` that a write by an ordinary user, and a change of owner, take away.
+uint32_t privileges(uint32_t mode) { return mode & static_cast<uint32_t>(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0)); }
 }  // namespace
 
 void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
@@ -72,7 +75,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
       if (change.uid) attributes.uid = *change.uid;
       if (change.gid) attributes.gid = *change.gid;
       if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && changed.is_regular()))
-        attributes.mode &= ~static_cast<uint32_t>(S_ISUID | ((attributes.mode & S_IXGRP) ? S_ISGID : 0));
+        attributes.mode &= ~privileges(attributes.mode);
       if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
       if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
       attributes.ctime_ns = change.ctime_ns.value_or(now);
@@ -84,6 +87,19 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   };
   if (change.size_bytes) return resize(object, *change.size_bytes, std::move(rest));
   rest({});
+}
+
+void StoreImpl::drop_privileges(Handle* handle) {
+  const ObjectPtr& object = handle->object;
+  {
+    std::lock_guard lock(object->mutex);
+    const uint32_t dropped = privileges(object->attributes.mode);
+    if (dropped == 0) return;
+    object->attributes.mode &= ~dropped;
+    object->attributes.ctime_ns = clock_.realtime_ns();
+    mark_attributes_dirty(object);
+  }
+  kick_bulk();
 }
 
 Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {

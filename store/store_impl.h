@@ -94,6 +94,7 @@ inline constexpr int64_t kRelookupNs = 1'000'000'000;
 inline constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 inline constexpr size_t kMaxLingering = 256;
 inline constexpr size_t kMaxKeptForRename = 20'000;
+inline constexpr size_t kMaxRemovedDirectories = 1'000;
 
 class StoreImpl final : public Store {
  public:
@@ -121,6 +122,7 @@ class StoreImpl final : public Store {
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                       Completion<Stat> done) override;
+  void drop_privileges(Handle* handle) override;
   Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
   Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
   Status remove_xattr(ObjectId id, std::string_view name) override;
@@ -172,7 +174,11 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
   Status check_new_name(ObjectId parent, std::string_view name) const;
+  Result<ObjectPtr> directory_for_entry(ObjectId id);
+  bool is_quarantined(ObjectId id) const;
   void take_from_quarantined(ObjectId id);
+  Status clear_directory(ObjectId directory);
+  void drop_directory(const ObjectPtr& directory);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
@@ -373,6 +379,7 @@ class StoreImpl final : public Store {
   struct ToldStale {
     bool write = false, truncate = false;  // what it was opened for
     int64_t at_ns = 0;                     // monotonic: the repetition follows at once or never
+    uint64_t absent = 0;                   // what it then looked up in vain; it may be there when the kernel asks again
   };
   static uint32_t process_of(uint32_t thread_id);
   static uint32_t writer_process(Object& object);
@@ -387,9 +394,11 @@ class StoreImpl final : public Store {
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
+  const ToldStale* note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found);
   void tell_stale(uint32_t thread_id, const OpenRequest& request);
   bool looked_again(uint32_t thread_id);
   void sweep_versions(bool all = false);
+  bool is_abandoned(ObjectId id, int64_t for_ns) const;
   bool linger(const ObjectPtr& replaced);
   bool keep_for_rename(const ObjectPtr& object);
   void end_oldest_lingering();
@@ -581,6 +590,8 @@ class StoreImpl final : public Store {
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_set<ObjectId> leaving_;  // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
+  std::unordered_map<ObjectId, Stat> removed_directories_;  // the last ones, as they were left: a client may be in one
+  std::deque<ObjectId> removed_order_;        // oldest first
   std::vector<ObjectId> unlinked_;            // perhaps journaled without a name that is journaled: see take_nameless()
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};

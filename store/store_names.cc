@@ -175,6 +175,7 @@ Result<Stat> StoreImpl::stat_locked(ObjectId id) const {
     std::lock_guard lock(object->mutex);
     return stat_of(*object);
   }
+  if (auto removed = removed_directories_.find(id); removed != removed_directories_.end()) return removed->second;
   KVC_ASSIGN(auto record, index_->find_object_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return stat_of(*record);
@@ -214,9 +215,12 @@ Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, Objec
 // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
 Result<std::optional<Namespace::Found>> StoreImpl::find_name(ObjectId parent, std::string_view name) const {
   KVC_ASSIGN(auto found, names_->find(parent, name));
-  if (found && quarantined_count_.load(std::memory_order_relaxed) > 0 && quarantined_.contains(found->child))
-    return std::nullopt;
+  if (found && is_quarantined(found->child)) return std::nullopt;
   return found;
+}
+
+bool StoreImpl::is_quarantined(ObjectId id) const {  // names_mutex_ held
+  return quarantined_count_.load(std::memory_order_relaxed) > 0 && quarantined_.contains(id);
 }
 
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
@@ -244,6 +248,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   }
   std::unique_lock lock(names_mutex_);
   KVC_ASSIGN(auto found, find_name(parent, name));
+  const ToldStale* told = note_lookup(caller.thread_id, parent, name, found.has_value());
   if (!found) {
     counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
     return fail(Code::kNotFound, entry_text(parent, name));
@@ -252,7 +257,6 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   const bool several = state != nullptr && !state->older_versions.empty();
   ObjectId chosen = several ? choose_version_to_read(*state, caller.thread_id) : found->child;
   bool brief = several;
-  const ToldStale* told = told_to_look_again(caller.thread_id);
   if (told != nullptr && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
     KVC_ASSIGN(ObjectPtr own, version_to_write(parent, name, chosen, caller));
@@ -305,6 +309,14 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   if (kind != PlaceKind::kNone) space_.hope();
 }
 
+// names_mutex_ held exclusively. The kernel may still know a directory that was removed: nothing gets a name there.
+Result<ObjectPtr> StoreImpl::directory_for_entry(ObjectId id) {
+  KVC_ASSIGN(ObjectPtr directory, get_locked(id));
+  if (!directory->is_directory()) return fail(Code::kNotDirectory, fmt::format("object {} is not a directory", id.value));
+  if (directory->nlink == 0) return fail(Code::kNotFound, fmt::format("directory {} was removed", id.value));
+  return directory;
+}
+
 Status StoreImpl::check_new_name(ObjectId parent, std::string_view name) const {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
@@ -334,10 +346,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   }
   std::unique_lock lock(names_mutex_);
   KVC_TRY(check_new_name(parent, name));
-  KVC_ASSIGN(ObjectPtr directory, get_locked(parent));
-  if (!directory->is_directory())
-    return fail(Code::kNotDirectory, fmt::format("object {} is not a directory", parent.value));
-  if (directory->nlink == 0) return fail(Code::kNotFound, fmt::format("directory {} was removed", parent.value));
+  KVC_ASSIGN(ObjectPtr directory, directory_for_entry(parent));
   KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
   take_from_quarantined(state->child);
   const bool is_directory = object->is_directory();
@@ -499,6 +508,47 @@ void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& cal
   make_durable(nullptr, durable_sync(), std::move(done));
 }
 
+// names_mutex_ held exclusively. kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with
+// it: before it, as the journal has to have it.
+Status StoreImpl::clear_directory(ObjectId directory) {
+  constexpr size_t kPageNames = 64;
+  std::vector<NameEntry> left;
+  for (uint64_t after = 0;;) {
+    KVC_ASSIGN(auto page, names_->list(directory, after, kPageNames));
+    if (page.empty()) break;
+    for (NameEntry& entry : page) {
+      if (!is_quarantined(entry.child)) return fail(Code::kNotEmpty, fmt::format("directory {}: '{}'", directory.value, entry.name));
+      after = entry.cookie;
+      left.push_back(std::move(entry));
+    }
+  }
+  for (const NameEntry& entry : left) {
+    KVC_ASSIGN(Namespace::Edit state, names_->edit(directory, entry.name));
+    std::vector<ObjectId> versions = std::exchange(state->older_versions, {});
+    versions.push_back(std::exchange(state->child, {}));
+    state->erase_durable = true;
+    for (ObjectId id : versions) take_from_quarantined(id);
+  }
+  return {};
+}
+
+// names_mutex_ held exclusively. It lost its name. The batch under way may bring it into the index just now.
+void StoreImpl::drop_directory(const ObjectPtr& directory) {
+  directory->nlink = 0;
+  {
+    std::lock_guard lock(directory->mutex);
+    removed_directories_.emplace(directory->id, stat_of(*directory));
+  }
+  removed_order_.push_back(directory->id);
+  if (removed_order_.size() > kMaxRemovedDirectories) {
+    removed_directories_.erase(removed_order_.front());
+    removed_order_.pop_front();
+  }
+  unlinked_.push_back(directory->id);
+  forget_if_idle(directory);
+  leaving_.insert(directory->id);
+}
+
 void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   auto remove = [&]() -> Status {
@@ -506,19 +556,15 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
     KVC_ASSIGN(auto found, names_->find(parent, name));
     if (!found) return fail(Code::kNotFound, entry_text(parent, name));
     if (found->type_bits != S_IFDIR) return fail(Code::kNotDirectory, entry_text(parent, name));
-    KVC_ASSIGN(bool empty, names_->is_empty(found->child));
-    if (!empty) return fail(Code::kNotEmpty, entry_text(parent, name));
+    KVC_TRY(clear_directory(found->child));
     KVC_ASSIGN(ObjectPtr object, get_locked(found->child));
     KVC_ASSIGN(ObjectPtr directory, get_locked(parent));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     state->child = {};
     state->erase_durable = true;
-    object->nlink = 0;
-    unlinked_.push_back(object->id);
-    if (object->durable) leaving_.insert(object->id);
+    drop_directory(object);
     change_links(directory, -1);
     touch_directory(parent);
-    forget_if_idle(object);
     return {};
   };
   if (Status status = remove(); !status) return done(std::move(status));
@@ -542,6 +588,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
       if (object->write_error) return std::unexpected(*object->write_error);
     }
     KVC_TRY(check_new_name(parent, name));
+    KVC_TRY(directory_for_entry(parent));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     take_from_quarantined(state->child);
     state->child = id;
@@ -577,8 +624,9 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   KVC_ASSIGN(auto from, names_->find(parent, name));
   if (!from) return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(auto to, names_->find(new_parent, new_name));
-  if (mode == RenameMode::kNoReplace && to) return fail(Code::kExists, entry_text(new_parent, new_name));
-  if (mode == RenameMode::kExchange && !to) return fail(Code::kNotFound, entry_text(new_parent, new_name));
+  const bool to_is_seen = to && !is_quarantined(to->child);
+  if (mode == RenameMode::kNoReplace && to_is_seen) return fail(Code::kExists, entry_text(new_parent, new_name));
+  if (mode == RenameMode::kExchange && !to_is_seen) return fail(Code::kNotFound, entry_text(new_parent, new_name));
 
   ObjectId source_id = from->child;
   bool others_keep_name = false;
@@ -596,6 +644,8 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   if (to && to->child == source_id && mode != RenameMode::kExchange) return {};  // two names of one object: nothing
   KVC_ASSIGN(ObjectPtr source, get_locked(source_id));
   looked_at->push_back(source);
+  KVC_ASSIGN(ObjectPtr into, directory_for_entry(new_parent));
+  looked_at->push_back(std::move(into));
   ObjectPtr target;
   if (to) {
     KVC_ASSIGN(target, get_locked(to->child));
@@ -611,18 +661,16 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
       content_changed(source);
     }
   }
-  if (target && mode == RenameMode::kReplace) {
+  if (to_is_seen && mode == RenameMode::kReplace) {
     if (source_is_directory && !target->is_directory())
       return fail(Code::kNotDirectory, entry_text(new_parent, new_name));
     if (!source_is_directory && target->is_directory())
       return fail(Code::kIsDirectory, entry_text(new_parent, new_name));
-    if (source_is_directory) {
-      KVC_ASSIGN(bool empty, names_->is_empty(target->id));
-      if (!empty) return fail(Code::kNotEmpty, entry_text(new_parent, new_name));
-    }
+    if (source_is_directory) KVC_TRY(clear_directory(target->id));
   }
 
   KVC_ASSIGN(Namespace::Edit old_state, names_->edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(new_parent, new_name));  // nothing fails from here on
   if (mode == RenameMode::kExchange) {
     old_state->child = target->id;
     old_state->type_bits = target->type_bits;
@@ -643,7 +691,6 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     old_state->child = {};
     old_state->erase_durable = true;
   }
-  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(new_parent, new_name));
   std::vector<ObjectId> dropped_versions;
   if (mode != RenameMode::kExchange) dropped_versions = std::move(new_state->older_versions);
   new_state->older_versions.clear();
@@ -666,11 +713,8 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     new_parent_links -= target_is_directory ? 1 : 0;
     change_links(target, 0);
   } else if (target_is_directory) {
-    target->nlink = 0;
-    unlinked_.push_back(target->id);
-    if (target->durable) leaving_.insert(target->id);
     new_parent_links -= 1;
-    forget_if_idle(target);
+    drop_directory(target);
   } else if (target) {
     source->replaced = target->id;
     {
@@ -747,7 +791,7 @@ Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t 
     std::vector<DirectoryItem> items;
     items.reserve(entries.size());
     for (auto& entry : entries)
-      if (!quarantined_.contains(entry.child))
+      if (!is_quarantined(entry.child))
         items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
     if (!items.empty() || entries.empty()) return items;  // nothing would mean: this is the end
     after = entries.back().cookie;

@@ -153,7 +153,16 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   return fresh;
 }
 
-// Older versions that nobody renamed. `all`: at the end of the mount, also what was written a moment ago; but not beside a
+// Its maker was told of it and did not open it in all that time: it will not.
+bool StoreImpl::is_abandoned(ObjectId id, int64_t for_ns) const {
+  ObjectPtr object = live(id);
+  if (!object) return false;
+  std::lock_guard lock(object->mutex);
+  return object->awaiting_open && object->handles == 0 && clock_.monotonic_ns() - object->last_write_ns >= for_ns;
+}
+
+// Older versions that nobody renamed; not the newest that reads whole, which the name means until a newer one is finished;
+// and a newest that was never opened. `all`: at the end of the mount, also what was written a moment ago; but not beside a
 // newer one that is not finished, for then the name means one of them.
 void StoreImpl::sweep_versions(bool all) {
   std::unique_lock lock(names_mutex_);
@@ -161,8 +170,14 @@ void StoreImpl::sweep_versions(bool all) {
   bool some_left = false;
   const int64_t now = clock_.monotonic_ns();
   names_->for_each_with_versions([&](const DirtyName& name, NameState& state) {
-    const bool now_or_never = all && version_to_keep(state) == state.child;
+    while (!state.older_versions.empty() && is_abandoned(state.child, all ? 0 : kAboutToRenameNs)) {
+      dropped.emplace_back(name, std::exchange(state.child, state.older_versions.back()));
+      state.older_versions.pop_back();
+    }
+    const ObjectId kept = version_to_keep(state);
+    const bool now_or_never = all && kept == state.child;
     std::erase_if(state.older_versions, [&](ObjectId id) {
+      if (id == kept) return false;
       ObjectPtr object = live(id);
       if (!object) return true;
       std::lock_guard object_lock(object->mutex);
@@ -199,14 +214,29 @@ void StoreImpl::tell_stale(uint32_t thread_id, const OpenRequest& request) {
   constexpr size_t kMostThreads = 4096;
   if (thread_id == 0) return;
   if (told_stale_.size() > kMostThreads) told_stale_.clear();  // threads that were killed before their second try
-  told_stale_[thread_id] = {request.write || request.truncate, request.truncate, clock_.monotonic_ns()};
+  told_stale_[thread_id] = {request.write || request.truncate, request.truncate, clock_.monotonic_ns(), 0};
   told_stale_count_ = told_stale_.size();
+}
+
+// names_mutex_ held exclusively. Not null if the lookup repeats one. Where the name is gone no open follows, and what the
+// thread looks up or opens next is another file; but the kernel may look up that name twice, and find it the second time.
+const StoreImpl::ToldStale* StoreImpl::note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found) {
+  if (told_to_look_again(thread_id) == nullptr) return nullptr;
+  ToldStale& told = told_stale_.at(thread_id);
+  const uint64_t key = (name_cookie(name) ^ (parent.value * 0x9E3779B97F4A7C15)) | 1;
+  if (told.absent != 0 && told.absent != key) {
+    looked_again(thread_id);
+    return nullptr;
+  }
+  told.absent = found ? 0 : key;
+  return &told;
 }
 
 // names_mutex_ held exclusively. True if the thread repeats an open.
 bool StoreImpl::looked_again(uint32_t thread_id) {
   if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
-  const bool repeats = told_to_look_again(thread_id) != nullptr;
+  const ToldStale* told = told_to_look_again(thread_id);
+  const bool repeats = told != nullptr && told->absent == 0;
   told_stale_.erase(thread_id);
   told_stale_count_ = told_stale_.size();
   return repeats;

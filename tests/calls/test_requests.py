@@ -2,7 +2,9 @@
 
 import errno
 import fcntl
+import mmap
 import os
+import struct
 
 import pytest
 
@@ -10,7 +12,7 @@ import kvc_mount
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
 from kvc_native import Mapping, aligned
-from kvc_process import ChildFailed, Gate, in_process, in_processes
+from kvc_process import Child, ChildFailed, Gate, in_process, in_processes
 from sequences import read_once
 
 SIZE = 4 * MIB
@@ -383,6 +385,55 @@ def test_o_rdwr_readers_do_not_change_anything(root):
         after.st_ino,
         after.st_blocks,
     )
+
+
+# A hole, larger than what can be opened for a while after it was replaced. Holes are sealed as holes.
+REPLACED_BYTES = 80 * MIB
+CALLS_BY_NAME = {
+    "utime": lambda path: os.utime(path),
+    "chmod": lambda path: os.chmod(path, 0o640),
+    "truncate": lambda path: os.truncate(path, REPLACED_BYTES),
+    "setxattr": lambda path: os.setxattr(path, "user.a", b"b"),
+    "listxattr": lambda path: os.listxattr(path),
+}
+
+
+@pytest.mark.needs_daemon
+@pytest.mark.parametrize("call", CALLS_BY_NAME.values(), ids=CALLS_BY_NAME)
+def test_attributes_of_a_name_that_is_being_replaced(call, root):
+    """The call finds the file, waits for the rename over it to end, and must go to the new one: the name is never absent."""
+    path = root.join("chunk")
+    shared = mmap.mmap(-1, mmap.PAGESIZE)
+    made, stop, ended = range(3)  # in it, 8 bytes each
+
+    def get(field):
+        return struct.unpack_from("=Q", shared, 8 * field)[0]
+
+    def put(field, value):
+        struct.pack_into("=Q", shared, 8 * field, value)
+
+    def replace():
+        with open(path + ".tmp", "wb") as file:
+            file.truncate(REPLACED_BYTES)
+        os.rename(path + ".tmp", path)
+
+    def caller():
+        try:
+            while not get(stop):
+                call(path)
+                put(made, get(made) + 1)
+        finally:
+            put(ended, 1)
+
+    replace()
+    child = Child(caller)
+    for _ in range(100):
+        replace()
+        before = get(made)
+        # No call meets two renames: the kernel looks a name up again once.
+        kvc_mount.wait_until(lambda: get(made) >= before + 2 or get(ended), 60, "the calls go on")
+    put(stop, 1)
+    child.result()
 
 
 @pytest.mark.needs_root

@@ -2,6 +2,9 @@
 // does not answer for a while, a sync that fails once, bytes that rot under a body that is written to.
 #include <cerrno>
 #include <functional>
+#include <optional>
+
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -288,6 +291,94 @@ TEST_F(Promises, ANameInQuarantineThatIsWrittenAnewHasTheNewBytes) {
   EXPECT_TRUE(closed) << closed.error().message;
   mount();
   expect("f", content('b', kBytes));
+}
+
+// Removed, though the answer was an error: the kernel goes on knowing it for a while.
+TEST_F(Promises, NothingIsMovedIntoADirectoryWhoseRemovalWasNotJournaled) {
+  start(Durability::kClose);
+  ASSERT_TRUE(rig_->make_directory("d"));
+  put("f", content('a', kPackedBytes));
+  ASSERT_TRUE(rig_->drain());
+  Store& store = rig_->store();
+  const ObjectId directory = store.lookup(kRootId, "d", {})->id, file = store.lookup(kRootId, "f", {})->id;
+  std::optional<Status> removed, renamed;
+  std::optional<Result<Stat>> linked;
+  int failures = 0;
+  fault_ = [&](const VolumeCall& call) {
+    const bool hit = call.kind == VolumeCall::Kind::kWrite && ends_with(call, ".log") && failures == 0;
+    failures += hit ? 1 : 0;
+    return Fault{.sys_errno = hit ? EIO : 0};
+  };
+  store.remove_directory(kRootId, "d", [&](Status status) { removed = std::move(status); });
+  rig_->settle();
+  ASSERT_TRUE(removed);
+  ASSERT_FALSE(*removed);
+  ASSERT_EQ(failures, 1);
+  store.rename(kRootId, "f", directory, "final", RenameMode::kReplace, {}, [&](Status status) { renamed = std::move(status); });
+  store.link(file, directory, "other", {}, [&](Result<Stat> stat) { linked = std::move(stat); });
+  rig_->settle();
+  ASSERT_TRUE(renamed && linked);
+  ASSERT_FALSE(*renamed);
+  EXPECT_EQ(renamed->error().code, Code::kNotFound);
+  ASSERT_FALSE(*linked);
+  EXPECT_EQ(linked->error().code, Code::kNotFound);
+  EXPECT_TRUE(rig_->drain());
+  ASSERT_TRUE(rig_->unmount());
+  mount();
+  EXPECT_EQ(rig_->tree()->size(), 1u);
+  EXPECT_FALSE(rig_->store().lookup(kRootId, "d", {}));
+  expect("f", content('a', kPackedBytes));
+}
+
+// Killed between its two steps: the name goes on meaning what was finished.
+TEST_F(Promises, AVersionThatIsNeverOpenedReplacesNothing) {
+  start();
+  const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, killed{.thread_id = 1};
+  const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
+  Store& store = rig_->store();
+  auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
+  ASSERT_TRUE(made);
+  Rig::HandlePtr handle(made->second, Rig::Release{rig_.get()});
+  ASSERT_TRUE(rig_->write(handle, 0, content('a', kPackedBytes)));
+  ASSERT_TRUE(rig_->flush(handle));
+  handle.reset();
+  rig_->clock().advance_ns(3'000'000'000);
+  auto opened = store.open(made->first.id, rewrite, killed);
+  ASSERT_FALSE(opened);
+  ASSERT_EQ(opened.error().code, Code::kStale);
+  ASSERT_NE(store.lookup(kRootId, "f", killed)->id, made->first.id);
+  for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
+  EXPECT_EQ(store.lookup(kRootId, "f", {})->id, made->first.id);
+  expect("f", content('a', kPackedBytes));
+  ASSERT_TRUE(rig_->unmount());
+  mount();
+  expect("f", content('a', kPackedBytes));
+}
+
+// A writer that takes its time: until it is done the name means what was finished before.
+TEST_F(Promises, AnUnfinishedVersionOutlivesNoFinishedOne) {
+  start();
+  const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, slow{.thread_id = 2};
+  const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
+  Store& store = rig_->store();
+  auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
+  ASSERT_TRUE(made);
+  Rig::HandlePtr first(made->second, Rig::Release{rig_.get()});
+  ASSERT_TRUE(rig_->write(first, 0, content('a', kPackedBytes)));
+  ASSERT_TRUE(rig_->flush(first));
+  first.reset();
+  ASSERT_FALSE(store.open(made->first.id, rewrite, slow));
+  auto opened = store.open(store.lookup(kRootId, "f", slow)->id, rewrite, slow);
+  ASSERT_TRUE(opened);
+  Rig::HandlePtr second(*opened, Rig::Release{rig_.get()});
+  ASSERT_TRUE(rig_->write(second, 0, content('b', 10)));
+  for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
+  expect("f", content('a', kPackedBytes));
+  ASSERT_TRUE(rig_->write(second, 10, content('b', 10)));
+  ASSERT_TRUE(rig_->flush(second));
+  second.reset();
+  for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
+  expect("f", content('b', 20));
 }
 
 TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {

@@ -3,9 +3,11 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -471,6 +473,73 @@ def test_allow_other_obeys_modes_of_two_users(new_mount):
     assert (found.st_uid, found.st_gid, stat.S_IMODE(found.st_mode)) == (alice, alice, 0o600)
     os.unlink(join("his"))
     in_process(by_bob)
+
+
+@contextlib.contextmanager
+def journals_that_take_nothing(mount):
+    """No byte can be written to any journal."""
+    get_flags, set_flags, immutable = 0x80086601, 0x40086602, 0x10  # FS_IOC_GETFLAGS, FS_IOC_SETFLAGS, FS_IMMUTABLE_FL
+    descriptors = []
+    for directory, _, names in os.walk(mount.volume):
+        descriptors += [os.open(os.path.join(directory, name), os.O_RDONLY) for name in names if name.endswith(".log")]
+
+    def change(bits_of):
+        for fd in descriptors:
+            flags = struct.unpack("=i", fcntl.ioctl(fd, get_flags, bytes(4)))[0]
+            fcntl.ioctl(fd, set_flags, struct.pack("=i", bits_of(flags)))
+
+    try:
+        try:
+            change(lambda flags: flags | immutable)
+        except OSError as error:
+            pytest.skip(f"files cannot be made immutable here: {error}")
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            change(lambda flags: flags & ~immutable)
+        for fd in descriptors:
+            os.close(fd)
+
+
+@pytest.mark.needs_root
+def test_a_directory_whose_removal_was_not_journaled_takes_no_file_along(new_mount):
+    """The kernel, told of an error, goes on knowing the directory: what is moved into it then would be lost."""
+    mount = new_mount({"durability": "close"})
+    directory = os.path.join(mount.path, "d")
+    os.mkdir(directory)
+    put(mount, "chunk")
+    mount.drain()
+    with journals_that_take_nothing(mount), pytest.raises(OSError):
+        os.rmdir(directory)
+    with pytest.raises(FileNotFoundError):
+        os.rename(os.path.join(mount.path, "chunk"), os.path.join(directory, "chunk"))
+    assert not os.path.exists(directory), "the kernel was made to look again"
+    check(mount, "chunk")
+    os.mkdir(directory)
+    os.rename(os.path.join(mount.path, "chunk"), os.path.join(directory, "chunk"))
+    mount.remount()
+    with open(os.path.join(directory, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+
+
+@pytest.mark.needs_root
+def test_options_are_changed_by_root_and_the_mounting_user_alone(new_mount):
+    mount = new_mount({"allow_other": None})
+    os.chmod(mount.path, 0o777)
+    option = "user.kvcachefs.option.prefetch"
+
+    def other():
+        become(12345)
+        for name, value in ((option, b"off"), ("user.kvcachefs.option.log_level", b"debug"), ("user.kvcachefs.drop_caches", b"1")):
+            with pytest.raises(PermissionError):
+                os.setxattr(mount.path, name, value)
+        assert os.getxattr(mount.path, option) == b"on"
+        os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
+
+    in_process(other)
+    os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+    os.setxattr(mount.path, option, b"off")
+    assert os.getxattr(mount.path, option) == b"off"
 
 
 @pytest.mark.needs_root

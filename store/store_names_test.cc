@@ -1,0 +1,193 @@
+// Names and their versions: what goes with a directory, who is told to look again, what is swept.
+#include <unistd.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "store/store.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+constexpr Caller kFirst{.thread_id = 1}, kSecond{.thread_id = 2};
+constexpr OpenRequest kRewrite{.read = false, .write = true, .truncate = true};
+
+Result<void> await(TestStore& store, std::optional<Status>& answer) {
+  for (int i = 0; i < 1000 && !answer; ++i) store->pump();
+  return answer ? *answer : fail(Code::kCanceled, "a request was never answered");
+}
+
+Status remove_directory(TestStore& store, const std::string& name) {
+  std::optional<Status> answer;
+  store->remove_directory(kRootId, name, [&](Status status) { answer = std::move(status); });
+  return await(store, answer);
+}
+
+Status rename(TestStore& store, const std::string& from, const std::string& to, RenameMode mode) {
+  std::optional<Status> answer;
+  store->rename(kRootId, from, kRootId, to, mode, kFirst, [&](Status status) { answer = std::move(status); });
+  return await(store, answer);
+}
+
+Code code_of(const Status& status) { return status ? Code::kNoData : status.error().code; }
+
+// A file that reads as absent, its bytes being wrong.
+void put_in_quarantine(TestStore& store, const std::string& path) {
+  const std::string body = store.payload(7, 100'000);
+  ASSERT_TRUE(store.write_file(path, body));
+  store.drain();
+  store->drop_caches();
+  store.flip_in_extents(body.substr(5000, 64));
+  ASSERT_EQ(store.try_read_file(path), Code::kCorrupt);
+  store.settle();
+  ASSERT_FALSE(store.exists(path));
+}
+
+TEST(StoreNames, ADirectoryWithNothingButNamesInQuarantineIsRemoved) {
+  TestStore store;
+  store.mkdir("d");
+  put_in_quarantine(store, "d/f");
+  ASSERT_TRUE(store.write_file("d/seen", "x"));
+  EXPECT_EQ(code_of(remove_directory(store, "d")), Code::kNotEmpty);
+  ASSERT_TRUE(store.unlink("d/seen"));
+  EXPECT_EQ(code_of(remove_directory(store, "d")), Code::kNoData);
+  store.drain();
+  EXPECT_EQ(store->status().objects_total, 0u);
+  store.remount();
+  EXPECT_FALSE(store.exists("d"));
+  store.mkdir("d");
+  EXPECT_FALSE(store.exists("d/f"));
+}
+
+TEST(StoreNames, ADirectoryWithNothingButNamesInQuarantineIsReplaced) {
+  TestStore store;
+  store.mkdir("d");
+  put_in_quarantine(store, "d/f");
+  store.mkdir("e");
+  ASSERT_TRUE(store.write_file("e/g", "x"));
+  EXPECT_TRUE(store.rename("e", "d"));
+  store.remount();
+  EXPECT_FALSE(store.exists("e"));
+  EXPECT_EQ(store.read_file("d/g"), "x");
+}
+
+TEST(StoreNames, ADirectoryThatWasRemovedIsSeenSoByThoseWhoHaveItOpen) {
+  TestStore store;
+  store.mkdir("d");
+  store.mkdir("e");
+  store.mkdir("e2");
+  store.drain();
+  const ObjectId removed = store->lookup(kRootId, "d", kFirst)->id, replaced = store->lookup(kRootId, "e", kFirst)->id;
+  const auto links = [&](ObjectId id) {
+    auto stat = store->stat(id);
+    return stat ? static_cast<int>(stat->nlink) : -1;
+  };
+  EXPECT_EQ(links(removed), 2);
+  ASSERT_TRUE(remove_directory(store, "d"));
+  ASSERT_TRUE(store.rename("e2", "e"));
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(links(removed), 0);
+    EXPECT_EQ(links(replaced), 0);
+    EXPECT_EQ(store->make_directory(removed, "x", 0755, kFirst).error().code, Code::kNotFound);
+    store.drain();  // and as soon as no record names them
+  }
+}
+
+TEST(StoreNames, ANameInQuarantineIsAbsentForARename) {
+  TestStore store;
+  put_in_quarantine(store, "f");
+  ASSERT_TRUE(store.write_file("g", "x"));
+  EXPECT_EQ(code_of(rename(store, "g", "f", RenameMode::kExchange)), Code::kNotFound);
+  EXPECT_EQ(code_of(rename(store, "g", "f", RenameMode::kNoReplace)), Code::kNoData);
+  EXPECT_EQ(code_of(rename(store, "f", "f2", RenameMode::kReplace)), Code::kNoData);
+  store.remount();
+  EXPECT_EQ(store.read_file("f2"), "x");
+}
+
+TEST(StoreNames, ADirectoryTakesTheNameOfAFileInQuarantine) {
+  TestStore store;
+  put_in_quarantine(store, "f");
+  store.mkdir("d");
+  EXPECT_TRUE(store.rename("d", "f"));
+  store.remount();
+  ASSERT_TRUE(store.write_file("f/g", "x"));
+  EXPECT_EQ(store.read_file("f/g"), "x");
+}
+
+// The kernel looks again and finds nothing: what the thread opens next is another file.
+TEST(StoreNames, WhoFindsNothingWhenLookingAgainIsToldOfTheNextFile) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("c", "body"));
+  const ObjectId gone = store->lookup(kRootId, "c", kFirst)->id;
+  ASSERT_TRUE(store.unlink("c"));
+  auto opened = store->open(gone, {}, kFirst);
+  ASSERT_FALSE(opened);
+  ASSERT_EQ(opened.error().code, Code::kStale);
+  ASSERT_FALSE(store->lookup(kRootId, "c", kFirst));
+
+  Handle* writer = store.create("t", kSecond.thread_id);
+  store.pwrite(writer, 0, "the bytes of the second");
+  auto found = store->lookup(kRootId, "t", kFirst);
+  ASSERT_TRUE(found);
+  opened = store->open(found->id, kRewrite, kFirst);
+  ASSERT_FALSE(opened) << "the second is still writing it";
+  EXPECT_EQ(opened.error().code, Code::kStale);
+  found = store->lookup(kRootId, "t", kFirst);
+  ASSERT_TRUE(found);
+  opened = store->open(found->id, kRewrite, kFirst);
+  ASSERT_TRUE(opened);
+  store.pwrite(*opened, 0, "of the first");
+  EXPECT_TRUE(store.close(*opened));
+  EXPECT_TRUE(store.close(writer));
+  EXPECT_TRUE(store.rename("t", "final", kSecond.thread_id));
+  EXPECT_EQ(store.read_file("final"), "the bytes of the second");
+  EXPECT_TRUE(store.unlink("t"));
+}
+
+// The kernel asks twice for one open: to revalidate what it knew, and for what is there now.
+TEST(StoreNames, ANameThatComesBackWhileSomebodyLooksAgainIsTheRepetition) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("t", "body", kSecond.thread_id));
+  const ObjectId gone = store->lookup(kRootId, "t", kFirst)->id;
+  ASSERT_TRUE(store.unlink("t"));
+  ASSERT_EQ(store->open(gone, kRewrite, kFirst).error().code, Code::kStale);
+  ASSERT_FALSE(store->lookup(kRootId, "t", kFirst));
+  Handle* writer = store.create("t", kSecond.thread_id);
+  store.pwrite(writer, 0, "of the second");
+  auto found = store->lookup(kRootId, "t", kFirst);
+  ASSERT_TRUE(found);
+  EXPECT_NE(found->id, store->object_of(writer));
+  auto opened = store->open(found->id, kRewrite, kFirst);
+  ASSERT_TRUE(opened) << "it was told once";
+  EXPECT_TRUE(store.close(*opened));
+  EXPECT_TRUE(store.close(writer));
+}
+
+TEST(StoreNames, WhoWritesWithoutThePrivilegeTakesItFromTheFile) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("f", "x"));
+  const auto mode_after = [&](uint32_t mode) {
+    std::optional<Result<Stat>> changed;
+    SetAttributes change;
+    change.mode = mode;
+    Handle* handle = store.open("f", {.write = true});
+    store->set_attributes(store->object_of(handle), handle, change, kFirst, [&](Result<Stat> stat) { changed = std::move(stat); });
+    EXPECT_TRUE(changed && *changed);
+    store->drop_privileges(handle);
+    store->release(handle);
+    store.remount();
+    return store->lookup(kRootId, "f", kFirst)->mode & 07777;
+  };
+  EXPECT_EQ(mode_after(06755), 0755u);
+  EXPECT_EQ(mode_after(02744), 02744u) << "a mandatory lock of old, no privilege";
+  EXPECT_EQ(mode_after(0644), 0644u);
+}
+
+}  // namespace
+}  // namespace kvcachefs
