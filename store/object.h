@@ -82,6 +82,7 @@ class Object {
   // A write failed: rename and link fail until what is missing was written or the body emptied; fsync and close until then,
   // or until it was undone.
   std::optional<FailedWrite> write_error;
+  bool written_anew = true;       // it was empty since those who have it open for writing began: no journaled version is whole
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed

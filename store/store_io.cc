@@ -86,6 +86,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       }
       object->raw.reset();
       object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+      object->written_anew = true;
       object->write_error.reset();
       content_changed(object);
     } else if (request.truncate) {  // of an empty file: a change all the same
@@ -93,7 +94,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     }
     ++object->handles;
     ++object->opens;
-    if (request.write) ++object->write_handles;
+    if (request.write && object->write_handles++ == 0) object->written_anew = object->size_bytes == 0;
     if (request.truncate) {
       handle->unflushed = true;
       if (!std::exchange(object->awaiting_open, false)) ++object->unflushed_handles;
@@ -605,14 +606,14 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
 // --- durability of one object ---
 
 // object->mutex held. A body that did not fit is not left short or mixed under its name, for clients that write in place look
-// at neither length nor content. What was never journaled, or was truncated to nothing to be written anew, is emptied.
-// Otherwise the last writer's end brings the journaled version back, whole: without what was accepted since, a truncation
+// at neither length nor content. What was never journaled, or was made or truncated to nothing by those who write it, is
+// emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled version back, whole: without what was accepted since, a truncation
 // included, for that was a part of the change that failed. At a flush others may still write: then nothing goes back.
 void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
   if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
   if (object->raw || object->sealing) return;
   // An object whose record went to another version of its name has no place of its own any more.
-  const bool goes_back = object->base_valid_bytes > 0 && !object->base.quarantined && object->durable;
+  const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
   if (!last_writer && object->base_valid_bytes > 0) return;
   object->write_error->undone = last_writer;
   if (goes_back ? !object->content_dirty() : object->size_bytes == 0)
@@ -769,6 +770,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
   }
   if (size_bytes == 0) {
+    object->written_anew = true;
     object->write_error.reset();
     object->memory_file.reset();  // else it would be held with nothing in it
   }

@@ -487,6 +487,18 @@ TEST_F(RefusedChange, OnlyTheLastWriterTakesItBack) {
   expect_left(body_);
 }
 
+TEST_F(RefusedChange, APartOfWhatIsWrittenAnewIsNotAVersion) {
+  Handle* handle = store_.create("f");
+  store_.pwrite(handle, 0, "a part");
+  ASSERT_TRUE(await<void>(store_, [&](auto done) { store_->fsync(handle, std::move(done)); }));
+  EXPECT_EQ(store_.try_pwrite(handle, 6, std::string(10 * kMiB, 'x')), Code::kNoSpace);
+  EXPECT_FALSE(store_.close(handle));
+  EXPECT_EQ(store_.read_file("f"), "");
+  store_.drain();
+  store_.remount();
+  EXPECT_EQ(store_.read_file("f"), "");
+}
+
 TEST_F(RefusedChange, WhatWasTruncatedToBeWrittenAnewIsEmptied) {
   Handle* handle = store_.open("a", {.write = true, .truncate = true});
   store_.pwrite(handle, 0, "new");
