@@ -638,6 +638,7 @@ TEST(StoreSettling, APunchOfAnyLengthReturns) {
   store.unlink(kRootId, "a", {}, [&](Status status) { good += status ? 1 : 0; });
   EXPECT_EQ(good, 4);
   EXPECT_TRUE(store.close());
+}
 
 TEST_F(SmallVolume, NorForEveryRefusedFileThatIsRemovedAgain) {
   ASSERT_TRUE(store_.write_file("a", store_.payload(1, 15 << 20)));
