@@ -607,8 +607,9 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
 
 // object->mutex held. A body that did not fit is not left short or mixed under its name, for clients that write in place look
 // at neither length nor content. What was never journaled, or was made or truncated to nothing by those who write it, is
-// emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled version back, whole: without what was accepted since, a truncation
-// included, for that was a part of the change that failed. At a flush others may still write: then nothing goes back.
+// emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled version back, whole:
+// without what was accepted since, a truncation included, for that was a part of the change that failed. At a flush others
+// may still write: then nothing goes back.
 void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
   if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
   if (object->raw || object->sealing) return;
