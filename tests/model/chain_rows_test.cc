@@ -1,11 +1,8 @@
 // What follows what is known after a daemon was killed, too: rows go into the journal with the bodies they are of, and never
 // before. One thread, a clock that moves on order.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
@@ -17,6 +14,7 @@
 #include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
 #include "tests/model/await.h"
 
 namespace kvcachefs::testing {
@@ -28,22 +26,18 @@ constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
 class ChainRows : public ::testing::Test {
  protected:
   ChainRows() {
-    const char* base = std::getenv("TMPDIR");
-    index_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-rows-XXXXXX";
-    if (mkdtemp(index_.data()) == nullptr) std::abort();
+    if (directory_.path().empty()) std::abort();
     mount();
   }
   ~ChainRows() override {
     EXPECT_TRUE(store_->close());
     store_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(index_, ignored);
   }
   void mount() {
     StoreOptions options;
     options.background = false;
     options.node = "test";
-    options.index_directory = index_ + "/index";
+    options.index_directory = directory_.path() + "/index";
     options.memory_bytes = 64 * kMiB;
     auto volume = make_fault_volume(volume_, [this](const VolumeCall& call) -> Fault {
       const bool fails = journal_fails_ && call.kind == VolumeCall::Kind::kWrite && call.path.find("journal") != std::string::npos;
@@ -112,7 +106,7 @@ class ChainRows : public ::testing::Test {
     }
   }
 
-  std::string index_;
+  test::TestDirectory directory_;  // for the index
   std::vector<ObjectId> ids_;  // of the chunks
   int directories_ = 0;
   bool journal_fails_ = false;

@@ -1,9 +1,5 @@
 // What is queued to be read ahead: who wants it reads it at once, and what nobody wants any more costs nothing. One thread, a
 // clock that stands still, reads that are held until they are let go: the same every time.
-#include <unistd.h>
-
-#include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -16,6 +12,7 @@
 #include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
 #include "tests/model/await.h"
 #include "tests/model/holding_volume.h"
 
@@ -34,24 +31,18 @@ struct PendingRead {
 
 class PrefetchQueue : public ::testing::Test {
  protected:
-  PrefetchQueue() {
-    const char* base = std::getenv("TMPDIR");
-    index_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-queue-XXXXXX";
-    if (mkdtemp(index_.data()) == nullptr) std::abort();
-  }
   ~PrefetchQueue() override {
     if (store_) close();
-    std::error_code ignored;
-    std::filesystem::remove_all(index_, ignored);
   }
 
   // Each chain of so many bodies, none of them in RAM, and nothing known of readers.
   void make(uint64_t chunks, uint64_t chunk_bytes, uint64_t memory_bytes) {
     chunks_ = chunks;
     chunk_bytes_ = chunk_bytes;
+    ASSERT_FALSE(directory_.path().empty());
     options_.background = false;
     options_.node = "test";
-    options_.index_directory = index_ + "/index";
+    options_.index_directory = directory_.path() + "/index";
     options_.memory_bytes = memory_bytes;
     options_.pack_below_bytes = 8 * kMiB;
     mount();
@@ -159,7 +150,7 @@ class PrefetchQueue : public ::testing::Test {
     EXPECT_EQ(status.memory_used_bytes, 0u);
   }
 
-  std::string index_;
+  test::TestDirectory directory_;  // for the index
   uint64_t chunks_ = 0, chunk_bytes_ = 0;
   ManualClock clock_{1'700'000'000'000'000'000};
   StoreOptions options_;
