@@ -85,6 +85,7 @@ class Object {
   bool written_anew = true;       // it was empty since those who have it open for writing began: no journaled version is whole
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
+  bool goes_when_loaded = false;  // removed while reads of it were under way: it leaves with the last of them
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
   int64_t last_write_ns = 0;      // monotonic

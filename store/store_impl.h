@@ -325,6 +325,7 @@ class StoreImpl final : public Store {
   void kernel_ahead_loop();
   void prefetch_loop();
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
+  void forget_later(const ObjectPtr& object);
 
   // --- sealing (store_seal.cc) ---
   struct UrgentItem {

@@ -119,7 +119,6 @@ void StoreImpl::release(Handle* handle_pointer) {
   std::unique_ptr<Handle> handle(handle_pointer);
   ObjectPtr object = handle->object;
   if (handle->request.read) prefetcher_->closed(handle.get(), object->id, clock_.monotonic_ns());
-  counters_.open_handles.fetch_sub(1, std::memory_order_relaxed);
   bool last = false;
   {
     std::lock_guard lock(object->mutex);
@@ -131,9 +130,11 @@ void StoreImpl::release(Handle* handle_pointer) {
     last = --object->handles == 0;
     if (object->content_dirty()) kick_bulk();
   }
-  if (!last) return;
-  std::unique_lock lock(names_mutex_);
-  forget_if_idle(object);
+  if (last) {
+    std::unique_lock lock(names_mutex_);
+    forget_if_idle(object);
+  }
+  counters_.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
 }
 
 // --- changes of content ---

@@ -450,7 +450,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
   }
   job->ahead.release();
   std::vector<std::move_only_function<void(Status)>> waiters;
-  bool superseded = false;
+  bool superseded = false, goes = false;
   {
     std::lock_guard lock(job->object->mutex);
     Object& object = *job->object;
@@ -467,13 +467,23 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
       else if (status && object.needs_load(index))
         place_loaded(*job, i);
     }
+    goes = object.loading.empty() && std::exchange(object.goes_when_loaded, false);
   }
   if (!status && !superseded) {
     counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
     log::error("object {}: {}", job->object->id.value, status.error().message);
   }
   note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
+  if (goes) forget_later(job->object);
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
+}
+
+// For a thread of the volume, which must not wait for the namespace.
+void StoreImpl::forget_later(const ObjectPtr& object) {
+  std::lock_guard lock(keeper_mutex_);
+  keeper_work_.push_back([this, object] { forget_when_idle(object); });
+  keeper_kicked_ = true;
+  keeper_ready_.notify_one();
 }
 
 // object->mutex held.
@@ -532,6 +542,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   }
   // Superseded: those who wait look at the new base. Bad: they get the error.
   std::vector<std::move_only_function<void(Status)>> waiters;
+  bool goes = false;
   {
     std::lock_guard lock(job->object->mutex);
     for (size_t i = 0; i < job->blocks.size(); ++i) {
@@ -540,8 +551,10 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
       for (auto& waiting : loading->second) waiters.push_back(std::move(waiting));
       job->object->loading.erase(loading);
     }
+    goes = job->object->loading.empty() && std::exchange(job->object->goes_when_loaded, false);
   }
   note_clean(job->object);
+  if (goes) forget_later(job->object);
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
 }
 

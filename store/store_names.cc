@@ -96,8 +96,12 @@ void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_byte
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || !object->loading.empty()) return;
+    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering) return;
     const bool gone = object->nlink == 0;
+    if (!object->loading.empty()) {
+      object->goes_when_loaded = gone;
+      return;
+    }
     if (!gone) {
       if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
         return;

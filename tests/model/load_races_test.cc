@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <cstdlib>
-#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
@@ -15,6 +14,7 @@
 #include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
 #include "tests/model/await.h"
 #include "tests/model/holding_volume.h"
 
@@ -27,13 +27,11 @@ constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
 class LoadRaces : public ::testing::Test {
  protected:
   LoadRaces() {
-    const char* base = std::getenv("TMPDIR");
-    index_ = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-load-XXXXXX";
-    if (mkdtemp(index_.data()) == nullptr) std::abort();
+    if (directory_.path().empty()) std::abort();
     StoreOptions options;
     options.background = false;
     options.node = "test";
-    options.index_directory = index_ + "/index";
+    options.index_directory = directory_.path() + "/index";
     options.memory_bytes = 64 * kMiB;
     options.prefetch = false;  // what is read is what a reader asks for, and the rest of the body
     auto store = open_store(volume_, options, clock_, "test");
@@ -44,8 +42,6 @@ class LoadRaces : public ::testing::Test {
     volume_->let_go();
     EXPECT_TRUE(store_->close());
     store_.reset();
-    std::error_code ignored;
-    std::filesystem::remove_all(index_, ignored);
   }
 
   template <class T, class Call>
@@ -102,7 +98,7 @@ class LoadRaces : public ::testing::Test {
     EXPECT_TRUE(text_of(*reply) == content) << "bytes of another body, '" << text_of(*reply)[kBodyBytes - 1] << "'";
   }
 
-  std::string index_;
+  test::TestDirectory directory_;  // for the index
   ManualClock clock_{1'700'000'000'000'000'000};
   std::shared_ptr<HoldingVolume> volume_ = std::make_shared<HoldingVolume>(make_sim_volume());
   std::unique_ptr<Store> store_;
@@ -230,6 +226,26 @@ TEST_F(LoadRaces, APlaceThatWasTakenOverIsKeptForWhoStillReadsTheFormerObject) {
   EXPECT_EQ(store_->status().errors_checksum, 0u);
   store_->release(reader);
   pass_time();
+  EXPECT_GE(store_->status().reclaimed_bytes, kBodyBytes);
+}
+
+// Nobody would look at it again before memory is short.
+TEST_F(LoadRaces, ABodyThatIsRemovedWhileItIsLoadedLeavesRamAndVolume) {
+  put("f", old_);
+  leave_ram();
+  Handle* reader = open("f", {});
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  read_begins(reader);
+  volume_->wait_until_held([](const auto& held) { return !held.empty(); });
+  EXPECT_TRUE(wait<void>([&](auto done) { store_->unlink(kRootId, "f", kCaller, std::move(done)); }));
+  store_->release(reader);
+  leave_ram();  // journaled: that was the last look at it
+  volume_->let_go();
+  for (int i = 0; i < 100 && !first_unit_; ++i) store_->pump();
+  ASSERT_TRUE(first_unit_);
+  EXPECT_TRUE(*first_unit_);
+  pass_time();
+  EXPECT_EQ(store_->status().memory_used_bytes, 0u);
   EXPECT_GE(store_->status().reclaimed_bytes, kBodyBytes);
 }
 
