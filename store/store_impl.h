@@ -288,7 +288,9 @@ class StoreImpl final : public Store {
   void drop_unused_file(const ObjectPtr& object);
   static MemoryFilePtr whole_in_file(const Object& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
+  void move_soon(const ObjectPtr& object);
   bool move_into_files();
+  void mover_loop();
   static bool comes_into_file(Object& object);
   void hurry_into_file(const ObjectPtr& object);
   bool may_move(const Object& object) const;
@@ -635,7 +637,10 @@ class StoreImpl final : public Store {
   std::mutex warmer_mutex_;  // leaf
   std::condition_variable warmer_ready_;
   bool warmer_kicked_ = true;
-  std::deque<ObjectPtr> to_move_;  // warmer_mutex_: bodies that clients map, and that lie in blocks
+
+  std::mutex mover_mutex_;  // leaf
+  std::condition_variable mover_ready_;
+  std::deque<ObjectPtr> to_move_;  // mover_mutex_: bodies that clients map or are about to read, and that lie in blocks
 
   std::mutex prefetch_mutex_;  // leaf
   std::condition_variable prefetch_ready_;

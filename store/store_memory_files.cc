@@ -24,21 +24,26 @@ bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
 
 // Another mapping of it would be faster by passthrough: it is moved, if it is in blocks.
 void StoreImpl::note_mapped_read(Handle* handle) {
-  constexpr size_t kMostToMove = 64;  // the rest is asked for again by the next who maps it
   mapped_read_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
-  const ObjectPtr& object = handle->object;
-  // Who maps all the time does not have room made all the time, in vain.
+  move_soon(handle->object);
+}
+
+// A body that is about to be read from RAM is moved before its reader is there: past the daemon it is read twice as fast, and
+// the copy takes less of a processor than answering its reads does.
+void StoreImpl::move_soon(const ObjectPtr& object) {
+  constexpr size_t kMostToMove = 64;  // the rest is asked for again by the next who reads it
+  if (!uses_memory_files() || verify_ == Verify::kAlways) return;
+  // Who reads all the time does not have room made all the time, in vain.
   constexpr int64_t kRefusedNs = 1'000'000'000;
   const int64_t refused_ns = move_refused_ns_.load(std::memory_order_relaxed);
   if (refused_ns != INT64_MIN && clock_.monotonic_ns() - refused_ns < kRefusedNs) return;
   std::lock_guard object_lock(object->mutex);
   if (object->to_be_moved || !may_move(*object)) return;
-  std::lock_guard lock(warmer_mutex_);
+  std::lock_guard lock(mover_mutex_);
   if (to_move_.size() >= kMostToMove) return;
   object->to_be_moved = true;
   to_move_.push_back(object);
-  warmer_kicked_ = true;
-  warmer_ready_.notify_one();
+  mover_ready_.notify_one();
 }
 
 // What is read() once is faster from blocks of the pool: their pages are there, those of a file that was passed through can
@@ -233,7 +238,7 @@ bool StoreImpl::may_move(const Object& object) const {
 bool StoreImpl::move_into_files() {
   ObjectPtr object;
   {
-    std::lock_guard lock(warmer_mutex_);
+    std::lock_guard lock(mover_mutex_);
     if (to_move_.empty()) return false;
     object = std::move(to_move_.front());
     to_move_.pop_front();
@@ -268,7 +273,9 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
   for (size_t index = 0; index < blocks.size(); ++index) {
     BlockPtr block = MemoryFile::make_block(file, index);
     if (!block) return false;
-    const size_t bytes = std::min(blocks[index]->capacity_bytes(), block->capacity_bytes());
+    // Not what lies beyond the body: it is zeros, and where the blocks are those of a file, that may be cut meanwhile.
+    const uint64_t in_unit = align_up(std::min(kUnitBytes, size - index * kUnitBytes), kBlockBytes);
+    const size_t bytes = std::min<size_t>(in_unit, std::min(blocks[index]->capacity_bytes(), block->capacity_bytes()));
     std::memcpy(block->data(), blocks[index]->data(), bytes);
     std::memset(block->data() + bytes, 0, block->capacity_bytes() - bytes);
     moved.push_back(std::move(block));

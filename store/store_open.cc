@@ -567,6 +567,7 @@ void StoreImpl::start_threads() {
   threads_.emplace_back([this] { prefetch_loop(); });
   files_->expect_warmer();
   threads_.emplace_back([this] { warmer_loop(); });
+  threads_.emplace_back([this] { mover_loop(); });
   for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { kernel_ahead_loop(); });
 }
 
@@ -617,7 +618,7 @@ void StoreImpl::kick_warmer() {
 }
 
 // Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
-// to back it first. Moves bodies that are mapped into such files.
+// to back it first.
 void StoreImpl::warmer_loop() {
   // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
   setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
@@ -630,8 +631,19 @@ void StoreImpl::warmer_loop() {
       if (stopping_) return;
     }
     const uint64_t half = warm_bytes() / 2;
-    while (!stopping_ && (files_->prepare_ahead(half, half) || move_into_files() || pool_->prepare_ahead(warm_bytes()))) {
+    while (!stopping_ && (files_->prepare_ahead(half, half) || pool_->prepare_ahead(warm_bytes()))) {
     }
+  }
+}
+
+void StoreImpl::mover_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(mover_mutex_);
+      mover_ready_.wait(lock, [&] { return stopping_ || !to_move_.empty(); });
+      if (stopping_) return;
+    }
+    move_into_files();
   }
 }
 
@@ -658,7 +670,8 @@ void StoreImpl::stop_threads() {
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
                               std::pair{&keeper_mutex_, &keeper_ready_},
                               std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
-                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&kernel_ahead_mutex_, &kernel_ahead_ready_}}) {
+                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&mover_mutex_, &mover_ready_},
+                              std::pair{&kernel_ahead_mutex_, &kernel_ahead_ready_}}) {
     std::lock_guard lock(*mutex);
     ready->notify_all();
   }

@@ -138,6 +138,8 @@ bool StoreImpl::prefetch_step() {
       std::lock_guard lock(prefetch_mutex_);
       for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load, now);
     }
+    for (ObjectId id : plan.again)
+      if (ObjectPtr object = find_live(id)) move_soon(object);
     any |= !plan.loads.empty() || !plan.cancels.empty();
     if (!ahead_lacks_memory_) any |= submit_queued(loads_held);
     if (plan.loads.empty()) break;
@@ -284,6 +286,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
     end = SkipReason::kNoRoom;
   if (end) {
     end_ahead(id, *end);
+    if (lacks.all_bytes == 0) move_soon(object);
     forget_when_idle(object);
     return BodyAhead::kDone;
   }

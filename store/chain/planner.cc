@@ -657,6 +657,8 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
     const bool guess = !run.has_reader();
     const auto priority = static_cast<uint32_t>(run.unplanned_distance()) + (guess ? kGuessPriority : 0);
     out.loads.push_back({id, priority, run.reason, ref_of(run).slot, bytes, guess});
+  } else if (accounting_.state(id) == PrefetchState::kUsed) {
+    out.again.push_back(id);
   }
   room_bytes -= bytes;
   run.take_unplanned();

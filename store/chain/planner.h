@@ -49,6 +49,7 @@ struct PlannedLoad {
 struct Plan {
   std::vector<PlannedLoad> loads;  // most urgent first; neighbours of a chain in chain order
   std::vector<ObjectId> cancels;   // planned earlier, not loaded yet, no longer wanted
+  std::vector<ObjectId> again;     // loaded and read before, in RAM, and expected to be read once more
 };
 
 enum class SkipReason : uint8_t {

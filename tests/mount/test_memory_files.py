@@ -163,6 +163,32 @@ def test_a_mapping_outlives_close_eviction_and_reclaim(mount, least, how):
     wait_until(lambda: mount.status()["memory"]["file_passed_bytes"] == 0, 30, "the memory of what was mapped comes back")
 
 
+def test_what_is_read_again_is_moved_into_files_ahead_of_its_reader(mount, least):
+    names = [f"again{index:02}" for index in range(16)]
+    for name in names:
+        put(os.path.join(mount.path, name), payload(name, SIZE // 2))
+    mount.drain()
+    os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+
+    def restore():
+        for name in names:
+            assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE // 2), name)
+
+    in_process(restore)
+    assert mount.status()["memory"]["files_moved"] == 0  # it may have been the only time
+
+    def moved():
+        in_process(restore)
+        return mount.status()["memory"]["files_moved"] > 0
+
+    if least == "0":
+        assert not moved()
+    else:
+        wait_until(moved, 30, "bodies in RAM are moved ahead of their reader")
+        in_process(restore)
+        assert mount.status()["reads"]["memory_file_opens"] > 0
+
+
 def test_mapped_files_hold_half_of_the_memory_at_most(new_mount):
     mount = make(new_mount)
     names = [f"held{index}" for index in range(14)]
