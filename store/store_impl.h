@@ -326,6 +326,7 @@ class StoreImpl final : public Store {
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_loop();
+  bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
   void forget_later(const ObjectPtr& object);
 
@@ -469,6 +470,7 @@ class StoreImpl final : public Store {
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
+  void keep_to_memory();
   bool keeper_step(bool force);
   Status sync_point();           // data, then journal, then a SyncedRecord
   Status index_point();          // sync_point, index commit, checkpoint if due
@@ -504,6 +506,10 @@ class StoreImpl final : public Store {
   bool sweep_packs();
 
   // --- start (store_open.cc) ---
+  Status settle_identity();
+  Result<std::unique_ptr<VolumeLock>> lock_first_mount();
+  Status check_may_be_volume();
+  Status take_node();
   Status open_volume_file();
   Status choose_node();
   Status fill_in_options();
@@ -521,6 +527,7 @@ class StoreImpl final : public Store {
   Status start_epoch();
   Status make_root();
   Status drop_nameless();
+  Status drop_nameless(std::span<const ObjectId> nameless);
   void forget_reclaimed();
   void find_unpunched();
   void find_quarantined();
@@ -654,6 +661,7 @@ class StoreImpl final : public Store {
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;
   bool keeper_kicked_ = false;               // keeper_mutex_: at once
+  bool reclaim_wanted_ = false;              // keeper_mutex_: and what is dead is given back, which syncs everything
   std::deque<std::move_only_function<void()>> keeper_work_;
   std::vector<FreedPlace> freed_;  // keeper_mutex_: to be reclaimed once their records are synced
   uint64_t freed_bytes_ = 0;       // keeper_mutex_
@@ -687,6 +695,7 @@ class StoreImpl final : public Store {
   bool sweep_due_ = false;         // left_behind_ is from the life before
   bool leftovers_changed_ = false;  // by a sweep: the index is told at once, for it may hear of nothing else for long
   bool packs_unswept_ = false;     // packs may hold blocks that no record names ...
+  bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead
   bool pack_sweep_over_ = false;   // ... and this life does not look for them any more
   std::unique_ptr<PackSweep> pack_sweep_;
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well

@@ -130,10 +130,7 @@ void StoreImpl::release(Handle* handle_pointer) {
     last = --object->handles == 0;
     if (object->content_dirty()) kick_bulk();
   }
-  if (last) {
-    std::unique_lock lock(names_mutex_);
-    forget_if_idle(object);
-  }
+  if (last && !stays_in_ram(*object)) forget_when_idle(object);
   counters_.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
 }
 

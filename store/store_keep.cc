@@ -42,6 +42,14 @@ void StoreImpl::refresh_space() {
   if (status) space_.set_raw(raw_bytes);
 }
 
+// After the limit was lowered: nobody else gives memory back while none is asked for.
+void StoreImpl::keep_to_memory() {
+  const uint64_t limit = pool_->limit_bytes();
+  if (const uint64_t used = pool_->used_bytes(); used > limit) evict_clean(used - limit);
+  while (pool_->mapped_bytes() > limit && pool_->drop_free_arena()) {
+  }
+}
+
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;
@@ -49,7 +57,7 @@ bool StoreImpl::keeper_step(bool force) {
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
-    due |= keeper_kicked_ && freed_bytes_ > 0;
+    due |= std::exchange(reclaim_wanted_, false) && freed_bytes_ > 0;
     keeper_kicked_ = false;
     dead_worth_it = freed_bytes_ > kReclaimBytes;
     dead = freed_bytes_ > 0;
@@ -58,6 +66,7 @@ bool StoreImpl::keeper_step(bool force) {
   if (has_versions_) sweep_versions();
   end_lingering();
   files_->settle();
+  keep_to_memory();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
@@ -189,7 +198,7 @@ bool StoreImpl::wait_for_room(int& rounds, std::move_only_function<void()> retry
   room_round_wanted_ = room_round_ + 1;  // one that begins now
   waiting_for_room_.emplace_back(room_round_wanted_, std::move(retry));
   waiting_for_room_count_.fetch_add(1);
-  keeper_kicked_ = true;
+  keeper_kicked_ = reclaim_wanted_ = true;
   keeper_ready_.notify_one();
   return true;
 }

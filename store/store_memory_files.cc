@@ -206,10 +206,11 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
 }
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
+  if (!loads_into_files()) return then();
+  hurry_into_file(handle->object);
   auto waiter = std::make_shared<LoadWaiter>();
   bool waits = false;
-  if (loads_into_files()) {
-    hurry_into_file(handle->object);
+  {
     Object& object = *handle->object;
     std::lock_guard lock(object.mutex);
     waits = comes_into_file(object);

@@ -92,6 +92,14 @@ void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_byte
   keeper_ready_.notify_one();
 }
 
+// forget_if_idle() would leave it: looked at first by who closes a chunk after reading it, for he keeps nobody out.
+bool StoreImpl::stays_in_ram(Object& object) const {
+  std::shared_lock names(names_mutex_);
+  std::lock_guard lock(object.mutex);
+  return object.nlink > 0 && object.published &&
+         std::any_of(object.units.begin(), object.units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+}
+
 // names_mutex_ held exclusively. Of an object that was forgotten before, the one in the table now is another's business.
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {

@@ -25,6 +25,7 @@ namespace kvcachefs {
 
 namespace {
 
+constexpr const char* kFirstMountLock = ".kvcachefs-first-mount";
 constexpr size_t kMaxOpenExtents = 512;
 constexpr uint64_t kJournalFileBytes = 64 * kMiB;
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
@@ -77,13 +78,7 @@ Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreO
 
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
-  KVC_TRY(open_volume_file());
-  KVC_TRY(choose_node());
-  KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
-  if (!read_only_) {  // also when they were there: a first start may have been cut short before this
-    KVC_TRY(volume_->sync_directory(""));
-    KVC_TRY(volume_->sync_directory("nodes"));
-  }
+  KVC_TRY(settle_identity());
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -129,6 +124,53 @@ Status StoreImpl::start(std::string_view holder) {
 
 // --- volume and node ---
 
+// Whose first mounts come at once make one volume between them, with one node: the others find it made.
+Result<std::unique_ptr<VolumeLock>> StoreImpl::lock_first_mount() {
+  constexpr int kMostTries = 1000;
+  for (int i = 0;; ++i) {
+    auto lock = volume_->lock(kFirstMountLock);
+    if (lock || lock.error().code != Code::kBusy || i == kMostTries) return lock;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+}
+
+Status StoreImpl::settle_identity() {
+  std::unique_ptr<VolumeLock> first;
+  if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
+    KVC_TRY(check_may_be_volume());
+    KVC_ASSIGN(first, lock_first_mount());
+  }
+  Status settled = take_node();
+  // Not needed any more: whoever waits for it finds a volume with a node.
+  if (first)
+    if (Status status = volume_->remove_file(kFirstMountLock); !status && status.error().code != Code::kNotFound)
+      log::warn("{}", status.error().message);
+  return settled;
+}
+
+Status StoreImpl::take_node() {
+  KVC_TRY(open_volume_file());
+  KVC_TRY(choose_node());
+  KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
+  if (read_only_) return {};
+  KVC_TRY(volume_->sync_directory(""));  // also when they were there: a first start may have been cut short before this
+  return volume_->sync_directory("nodes");
+}
+
+// Nothing is left in a directory that is another's.
+Status StoreImpl::check_may_be_volume() {
+  KVC_ASSIGN(auto entries, volume_->list(""));
+  const auto is_header = [](const DirectoryEntry& entry) { return entry.name == kVolumeFileName; };
+  if (std::any_of(entries.begin(), entries.end(), is_header)) return {};
+  for (const DirectoryEntry& entry : entries)
+    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
+        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
+      return fail(Code::kExists,
+                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
+                              volume_->root(), entry.name));
+  return {};
+}
+
 Status StoreImpl::open_volume_file() {
   auto content = read_file(*volume_, kVolumeFileName, kVolumeFileBytes);
   if (content) {
@@ -138,13 +180,7 @@ Status StoreImpl::open_volume_file() {
     return {};
   }
   if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
-  KVC_ASSIGN(auto entries, volume_->list(""));
-  for (const DirectoryEntry& entry : entries)
-    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
-        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
-      return fail(Code::kExists,
-                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
-                              volume_->root(), entry.name));
+  KVC_TRY(check_may_be_volume());  // nodes without a header: what it was is lost
   VolumeHeader header;
   if (getrandom(header.uuid.data(), header.uuid.size(), 0) != static_cast<ssize_t>(header.uuid.size()))
     return fail(Code::kIo, "no random bytes for the id of a new volume");
@@ -212,7 +248,7 @@ Status StoreImpl::open_index() {
   std::vector<std::string> problems;
   KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
-  pack_sweep_over_ = !problems.empty();  // a record that is lost may have named what looks dead
+  records_lost_ = !problems.empty();
   if (checkpoint) {
     auto file = volume_->info(checkpoint_path(identity_.node, checkpoint->epoch, checkpoint->seq));
     checkpoint_bytes_ = file ? file->size_bytes : checkpoint->records * 64;
@@ -286,7 +322,8 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
   packs_unswept_ |= unclean_start_ || index_rebuilt_;
-  pack_sweep_over_ |= result->damaged_files > 0;
+  records_lost_ |= result->damaged_files > 0;
+  pack_sweep_over_ = records_lost_;
   // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
   // nor who asks for a sync, nor who gives back what it replaced, looks at the files of an earlier epoch again.
   if (unclean_start_ || index_rebuilt_) KVC_TRY(volume_->sync_everything());
@@ -446,6 +483,14 @@ Status StoreImpl::drop_nameless() {
   KVC_ASSIGN(auto nameless, index_->scan_nameless());
   std::erase(nameless, kRootId);
   if (nameless.empty()) return {};
+  constexpr size_t kMostAtOnce = 10'000;  // of a journaled batch, which has a largest size
+  for (size_t from = 0; from < nameless.size(); from += kMostAtOnce)
+    KVC_TRY(drop_nameless(std::span(nameless).subspan(from, std::min(kMostAtOnce, nameless.size() - from))));
+  counters_.swept_files.fetch_add(nameless.size());
+  return {};
+}
+
+Status StoreImpl::drop_nameless(std::span<const ObjectId> nameless) {
   Batch batch;
   batch.stamp = stamps_.next();
   for (ObjectId id : nameless) {
@@ -460,7 +505,6 @@ Status StoreImpl::drop_nameless() {
     freed_bytes_ += align_up(place.place.length, kBlockBytes);
     freed_.push_back(std::move(place));
   }
-  counters_.swept_files.fetch_add(nameless.size());
   return {};
 }
 
@@ -491,7 +535,7 @@ void StoreImpl::forget_reclaimed() {
   std::lock_guard lock(keeper_mutex_);
   freed_bytes_ = dead_bytes;
   space_.set_dead(freed_bytes_ + unpunched_bytes_);
-  keeper_kicked_ = freed_bytes_ > 0;
+  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0;
 }
 
 // A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as

@@ -113,7 +113,9 @@ bool StoreImpl::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless)
 // before it. Else of what the index remembers. `dead` is what this index point gives back.
 void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  const bool all = list && list_nameless(nameless);
+  if (list && records_lost_)
+    log::warn("extents that no record names are kept, for records are lost: kvcachefs fsck tells of them, when not mounted");
+  const bool all = list && !records_lost_ && list_nameless(nameless);
   for (const Leftovers::Extent& extent : left_behind_)
     if (auto usage = index_->find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
   if (!nameless.empty()) {

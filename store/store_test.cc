@@ -4,11 +4,14 @@
 #include <cstring>
 #include <filesystem>
 #include <optional>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
 #include "store/store.h"
 #include "store/testing/test_store.h"
+#include "store/volume/test_directory.h"
 
 namespace kvcachefs {
 namespace {
@@ -317,6 +320,68 @@ TEST(Store, ADirectoryOfSomethingElseIsRefused) {
   EXPECT_NE(opened.error().message.find("stuff"), std::string::npos);
   std::filesystem::remove_all(other);
 }
+
+TEST(Store, OfManyMountsOnlyThoseThatLeftChunksLeaveADirectory) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("kept", store.payload(1, 100'000)));
+  store.drain();
+  for (int i = 0; i < 12; ++i) {
+    ASSERT_TRUE(store.write_file("gone", store.payload(2, 100'000)));
+    store.drain();
+    ASSERT_TRUE(store.unlink("gone"));
+    store.drain();
+    store.crash();  // what was added since is judged and checkpointed
+    store.settle();
+  }
+  size_t epochs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(store.root() + "/nodes/test"))
+    epochs += entry.is_directory() && std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]));
+  EXPECT_LE(epochs, 4u);
+  EXPECT_EQ(store.read_file("kept"), store.payload(1, 100'000));
+  store.remount();
+  EXPECT_EQ(store.read_file("kept"), store.payload(1, 100'000));
+}
+
+class FirstMounts : public ::testing::TestWithParam<bool> {};
+
+// Two hosts, two scripts, a unit and a line of fstab: they share a volume that neither has seen before.
+TEST_P(FirstMounts, AtOnceMakeOneVolumeWithOneNode) {
+  const bool same_node = GetParam();
+  for (int round = 0; round < 20; ++round) {
+    const test::TestDirectory directory;
+    auto try_open = [&](int mount) {
+      StoreOptions options;
+      options.node = same_node ? "test" : "host" + std::to_string(mount);
+      options.background = false;
+      options.memory_bytes = 16 * kMiB;
+      auto volume = open_posix_volume(directory.path(), {});
+      return volume ? open_store(*volume, options, system_clock(), "test") : std::unexpected(volume.error());
+    };
+    std::vector<Result<std::unique_ptr<Store>>> opened(3);
+    {
+      std::vector<std::jthread> mounts;
+      for (size_t i = 0; i < opened.size(); ++i) mounts.emplace_back([&, i] { opened[i] = try_open(static_cast<int>(i)); });
+    }
+    int mounted = -1;
+    for (size_t i = 0; i < opened.size(); ++i) {
+      if (!opened[i]) {
+        EXPECT_EQ(opened[i].error().code, same_node ? Code::kBusy : Code::kPermission) << opened[i].error().message;
+        continue;
+      }
+      EXPECT_EQ(mounted, -1) << "a second one";
+      mounted = static_cast<int>(i);
+      EXPECT_TRUE((*opened[i])->close());
+      opened[i]->reset();
+    }
+    ASSERT_GE(mounted, 0);
+    auto again = try_open(mounted);
+    ASSERT_TRUE(again) << again.error().message;
+    EXPECT_TRUE((*again)->close());
+    EXPECT_FALSE(std::filesystem::exists(directory.path() + "/.kvcachefs-first-mount"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Store, FirstMounts, ::testing::Bool());
 
 }  // namespace
 }  // namespace kvcachefs

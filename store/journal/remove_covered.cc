@@ -48,6 +48,19 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
   return entries->empty() ? volume.remove_directory(directory) : Status{};
 }
 
+// Else a start, and each checkpoint, would look through one more with every mount there ever was.
+Status remove_epoch_if_empty(Volume& volume, const std::string& directory) {
+  const std::string extents = directory + "/extents";
+  auto entries = volume.list(extents);
+  if (!entries && entries.error().code != Code::kNotFound) return std::unexpected(std::move(entries).error());
+  if (entries) {
+    for (const DirectoryEntry& entry : *entries)
+      if (entry.is_directory) KVC_TRY(remove_if_empty(volume, extents + "/" + entry.name));
+    KVC_TRY(remove_if_empty(volume, extents));
+  }
+  return remove_if_empty(volume, directory);
+}
+
 }  // namespace
 
 Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosition covered,
@@ -75,6 +88,7 @@ Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosit
     if (epoch < covered.epoch && epoch < identity.epoch) {
       KVC_TRY(remove_if_empty(volume, journals));
       KVC_TRY(remove_if_empty(volume, checkpoints));
+      KVC_TRY(remove_epoch_if_empty(volume, epoch_directory(identity.node, epoch)));
     }
   }
   kill_point("journals-removed");

@@ -12,6 +12,7 @@ import kvc_env
 import kvc_native
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
+from kvc_mount import wait_until
 from kvc_native import Native, aligned, require_whole
 from kvc_process import in_processes
 
@@ -83,6 +84,22 @@ def test_64_libaio_writers_at_twice_the_memory(direct, new_mount):
     check_peak(mount, MEMORY)
     mount.remount()
     in_processes([(check, mount, 16, 8 * MIB, process) for process in range(2)])
+
+
+def test_a_limit_that_is_lowered_is_kept_though_nobody_asks_for_memory(new_mount):
+    mount = new_mount({"memory": "256M", "memory_file_min": "0"})
+    for index in range(96):
+        with open(os.path.join(mount.path, f"chunk{index}"), "wb", buffering=0) as file:
+            file.write(payload(f"chunk{index}", MIB))
+    mount.drain()
+    assert mount.status()["memory"]["used_bytes"] > 90 * MIB
+    resident = resident_bytes(mount.pid, "VmRSS")
+    os.setxattr(mount.path, "user.kvcachefs.option.memory", b"16M")
+    wait_until(lambda: mount.status()["memory"]["used_bytes"] <= 16 * MIB, 30, "what is over the limit is given back")
+    if not kvc_env.has_sanitizer():
+        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") < resident - 32 * MIB, 30, "and the system has it")
+    with open(os.path.join(mount.path, "chunk0"), "rb", buffering=0) as file:
+        assert_bytes(file.read(2 * MIB), payload("chunk0", MIB), "chunk0")
 
 
 def test_one_body_larger_than_the_memory(new_mount):
