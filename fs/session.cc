@@ -293,35 +293,38 @@ bool mount_answers(const std::string& mountpoint) {
 }
 
 // SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order. Not before it was announced: who announces
-// it asks the mount, and waits for the answer.
+// it asks the mount, and waits for the answer. Afterwards what is staged is written out, which may take minutes: a second
+// SIGTERM or SIGHUP must not lose it. Ctrl-C pressed again still ends the daemon.
 class StopOnSignals {
  public:
   explicit StopOnSignals(RequestLoop& loop) {
     loop_to_stop = &loop;
-    set([](int) {
-      wanted = true;
-      if (announced) loop_to_stop.load()->stop();
-    });
+    for (int number : {SIGTERM, SIGINT, SIGHUP})
+      set(number, [](int) {
+        wanted = true;
+        if (announced) loop_to_stop.load()->stop();
+      });
     std::signal(SIGPIPE, SIG_IGN);
   }
   static void mount_is_announced() {
     announced = true;
     if (wanted) loop_to_stop.load()->stop();
   }
-  ~StopOnSignals() { set(SIG_DFL); }
+  ~StopOnSignals() {
+    for (int number : {SIGTERM, SIGHUP}) set(number, SIG_IGN);
+    set(SIGINT, SIG_DFL);
+  }
 
  private:
   static inline std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the handler
   static inline std::atomic<bool> wanted{false}, announced{false};
 
-  static void set(void (*handler)(int)) {
-    for (int number : {SIGTERM, SIGINT, SIGHUP}) {
-      struct sigaction action {};
-      if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) continue;  // nohup(1)
-      action.sa_handler = handler;
-      action.sa_flags = SA_RESTART;
-      sigaction(number, &action, nullptr);
-    }
+  static void set(int number, void (*handler)(int)) {
+    struct sigaction action {};
+    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;  // nohup(1)
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(number, &action, nullptr);
   }
 };
 
