@@ -58,15 +58,16 @@ bool is_mounted(const std::string& path) {
 
 }  // namespace
 
-void lazily_unmount(const std::string& path) {
-  if (umount2(path.c_str(), MNT_DETACH) == 0) return;
+bool lazily_unmount(const std::string& path) {
+  if (umount2(path.c_str(), MNT_DETACH) == 0) return true;
   const pid_t child = fork();
   if (child == 0) {
     execlp("fusermount3", "fusermount3", "-u", "-z", path.c_str(), static_cast<char*>(nullptr));
     _exit(127);
   }
-  int status = 0;
+  int status = -1;
   if (child > 0) waitpid(child, &status, 0);
+  return status == 0;
 }
 
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {

@@ -11,8 +11,8 @@ namespace kvcachefs {
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
 // Absolute path of the volume; the directory itself is made (0700) if only it is missing.
 Result<std::string> prepare_volume(const std::string& path);
-// Takes the mount away from the tree; who has files open in it keeps them until the daemon ends.
-void lazily_unmount(const std::string& path);
+// Takes the mount away from the tree; who has files open in it keeps them until the daemon ends. False if that failed.
+bool lazily_unmount(const std::string& path);
 // Refuses a mountpoint inside the volume, or the volume inside the mountpoint.
 Status check_apart(const std::string& volume, const std::string& mountpoint);
 

@@ -279,6 +279,14 @@ bool unmounted_by_others(fuse_session* session) {
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
 }
 
+// Instead of fuse_session_unmount() where the mount is gone already: that would unmount whatever somebody has mounted at its
+// place since. Who still has files open is told ENOTCONN; the descriptor's number stays taken until the session is destroyed.
+void end_connection(fuse_session* session) {
+  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+  if (null < 0 || dup3(null, fuse_session_fd(session), O_CLOEXEC) < 0) log::warn("/dev/null: {}", std::strerror(errno));
+  if (null >= 0) close(null);
+}
+
 // Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open
 // when that process is killed, and then nobody would ever answer, here or to anybody else.
 bool mount_answers(const std::string& mountpoint) {
@@ -400,12 +408,15 @@ int run_mount(const MountRequest& request) {
   stop_on_signals.reset();
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
-  if (!unmounted_by_others(driver.session)) lazily_unmount(driver.mountpoint);
+  const bool detached = !unmounted_by_others(driver.session) && lazily_unmount(driver.mountpoint);
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.
   if (driver.fuse_io_uring) fuse_session_loop(driver.session);
-  fuse_session_unmount(driver.session);
+  if (detached)
+    end_connection(driver.session);
+  else
+    fuse_session_unmount(driver.session);
   Status status = close_store();
   fuse_session_destroy(driver.session);
   driver.control.reset();

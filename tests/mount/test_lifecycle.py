@@ -250,6 +250,29 @@ def test_a_second_sigterm_does_not_cut_the_drain_short(new_mount):
         check(mount, f"chunk{index}")
 
 
+@pytest.mark.needs_root
+def test_what_is_mounted_there_during_the_drain_stays(new_mount):
+    mount = new_mount({"flush_interval_ms": 60_000})
+    for index in range(100):
+        put(mount, f"chunk{index}")
+    fd = os.open(os.path.join(mount.path, "chunk0"), os.O_RDONLY)  # the connection outlives the unmount
+    mount.process.send_signal(signal.SIGTERM)
+    wait_until(lambda: mount_entry(mount.path) is None, 60, "the daemon has unmounted")
+    subprocess.run(["mount", "-t", "tmpfs", "other", mount.path], check=True)
+    try:
+        mount._wait_for_end(60)
+        assert mount_entry(mount.path)[0] == "tmpfs"
+        with pytest.raises(OSError) as caught:
+            os.fstatvfs(fd)
+        assert caught.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
+    finally:
+        os.close(fd)
+        subprocess.run(["umount", mount.path], check=True)
+    mount.start()
+    for index in range(100):
+        check(mount, f"chunk{index}")
+
+
 def test_sigint_of_a_foreground_daemon_is_a_clean_unmount(new_mount):
     mount = new_mount({"flush_interval_ms": 60_000})
     put(mount, "chunk")
