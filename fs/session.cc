@@ -232,6 +232,16 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
   }
 }
 
+// A value in a list of options for libfuse: there a comma begins the next option.
+std::string escaped(std::string_view value) {
+  std::string text;
+  for (char c : value) {
+    if (c == ',' || c == '\\') text += '\\';
+    text += c;
+  }
+  return text;
+}
+
 fuse_session* new_session(Driver& driver) {
   static fuse_lowlevel_ops operations = [] {
     fuse_lowlevel_ops filled{};
@@ -242,7 +252,7 @@ fuse_session* new_session(Driver& driver) {
     add_directory_operations(filled);
     return filled;
   }();
-  std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", driver.volume_path);
+  std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", escaped(driver.volume_path));
   if (driver.options.allow_other) list += ",allow_other";
   for (const std::string& flag : driver.options.kernel) list += "," + flag;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
@@ -380,7 +390,11 @@ int run_mount(const MountRequest& request) {
     return status;
   };
   driver.session = new_session(driver);
-  if (driver.session == nullptr || fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0) {
+  if (driver.session == nullptr) {
+    static_cast<void>(close_store());
+    return readiness.failed({Code::kIo, 0, "libfuse did not take the options of the mount; it says more on stderr with -f"});
+  }
+  if (fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0) {
     static_cast<void>(close_store());
     return readiness.failed({Code::kPermission, 0,
                              fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "

@@ -319,6 +319,22 @@ def test_volume_without_o_direct_or_hole_punching_works(fstype, new_mount, other
     mount.stop()
 
 
+@pytest.mark.parametrize("name", ["a,b", "a,noexec", "a\\,b", "a\\054b", "a b#c"])
+def test_the_name_of_a_volume_is_no_option(name, new_mount):
+    mount = new_mount(start=False)
+    mount.volume = os.path.join(mount.base, name)
+    mount.start()
+    entry = mount_entry(mount.path)
+    assert entry[3] == mount.volume
+    assert "noexec" not in entry[1].split(",")
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    mount.remount()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", MIB), "chunk")
+    mount.stop()
+
+
 # --- mountpoints ---
 
 

@@ -4,6 +4,7 @@ import ctypes
 import errno
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -78,6 +79,11 @@ def wait_until(condition, seconds, what):
         time.sleep(0.01)
 
 
+def mountinfo_text(field):
+    """A field of /proc/self/mountinfo as it was before the kernel wrote blanks, '#' and backslashes as octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
 def mount_entry(path):
     """(fstype, mount options, super options, source) of the topmost mount at path, or None. Never touches path itself."""
     found = None
@@ -85,9 +91,9 @@ def mount_entry(path):
         for line in lines:
             left, right = line.rstrip("\n").split(" - ", 1)
             fields = left.split(" ")
-            if fields[4] == path:
+            if mountinfo_text(fields[4]) == path:
                 fstype, source, super_options = right.split(" ", 2)
-                found = (fstype, fields[5], super_options, source)
+                found = (fstype, fields[5], super_options, mountinfo_text(source))
     return found
 
 
