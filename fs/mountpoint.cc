@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "store/base/log.h"
+#include "store/base/mountinfo.h"
 
 namespace kvcachefs {
 
@@ -44,19 +45,22 @@ Result<std::string> absolute(const std::string& path) {
   return result == "/" ? "/" + last : result + "/" + last;
 }
 
-bool is_mounted(const std::string& path) {
+}  // namespace
+
+bool is_mounted(const std::string& path, std::string_view type) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string line;
   while (std::getline(mounts, line)) {
     std::istringstream fields(line);
-    std::string id, parent, device, root, where;
+    std::string id, parent, device, root, where, word;
     fields >> id >> parent >> device >> root >> where;
-    if (where == path) return true;
+    if (unescape_mountinfo(where) != path) continue;
+    while (fields >> word && word != "-") {
+    }
+    if (fields >> word && (type.empty() || word == type)) return true;
   }
   return false;
 }
-
-}  // namespace
 
 bool lazily_unmount(const std::string& path) {
   if (umount2(path.c_str(), MNT_DETACH) == 0) return true;

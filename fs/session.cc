@@ -209,6 +209,14 @@ std::string holder_text(const std::string& mountpoint, const char* state) {
                      system_clock().realtime_ns() / 1'000'000'000, state);
 }
 
+// Of the text above, in a message.
+std::optional<std::string> held_mountpoint(const std::string& message) {
+  constexpr std::string_view kBefore = " mountpoint=", kAfter = " since=";
+  const size_t start = message.find(kBefore), end = message.rfind(kAfter);
+  if (start == std::string::npos || end == std::string::npos || end < start + kBefore.size()) return std::nullopt;
+  return message.substr(start + kBefore.size(), end - start - kBefore.size());
+}
+
 // A predecessor that was just unmounted may still be writing out what it holds: it keeps the lock until then.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
                                                     const std::string& mountpoint) {
@@ -218,15 +226,8 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
     auto store = open_store(volume, options.store, system_clock(), holder_text(mountpoint, "mounted"));
     if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
     const std::string& message = store.error().message;
-    const size_t at = message.find("mountpoint=");
-    if (at == std::string::npos) return store;
-    const std::string held = message.substr(at + 11, message.find(' ', at) - at - 11);
-    // Still mounted: it will not end by itself.
-    std::ifstream mounts("/proc/self/mountinfo");
-    std::string line;
-    bool mounted = false;
-    while (std::getline(mounts, line)) mounted |= line.find(" " + held + " ") != std::string::npos && line.find("kvcachefs") != std::string::npos;
-    if (mounted) return store;
+    const auto held = held_mountpoint(message);
+    if (!held || is_mounted(*held, "fuse.kvcachefs")) return store;  // still mounted: it will not end by itself
     if (second == 0) log::info("waiting for the previous daemon to finish: {}", message);
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }

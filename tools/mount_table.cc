@@ -10,24 +10,11 @@
 
 #include <fmt/format.h>
 
+#include "store/base/mountinfo.h"
+
 namespace kvcachefs {
 
 namespace {
-
-// mountinfo writes blanks and backslashes as three octal digits.
-std::string unescape(const std::string& text) {
-  auto octal = [](char c) { return c >= '0' && c <= '7'; };
-  std::string result;
-  for (size_t at = 0; at < text.size(); ++at) {
-    if (text[at] == '\\' && at + 3 < text.size() && octal(text[at + 1]) && octal(text[at + 2]) && octal(text[at + 3])) {
-      result += static_cast<char>((text[at + 1] - '0') * 64 + (text[at + 2] - '0') * 8 + (text[at + 3] - '0'));
-      at += 3;
-    } else {
-      result += text[at];
-    }
-  }
-  return result;
-}
 
 bool lies_in(const std::string& path, const std::string& directory) {
   return directory == "/" || path == directory || path.starts_with(directory + "/");
@@ -54,7 +41,7 @@ std::vector<MountEntry> mount_table() {
     while (fields >> word && word != "-") {
     }
     std::string type, source;
-    if (fields >> type >> source) entries.push_back({unescape(mountpoint), type, unescape(source)});
+    if (fields >> type >> source) entries.push_back({unescape_mountinfo(mountpoint), type, unescape_mountinfo(source)});
   }
   return entries;
 }

@@ -11,11 +11,18 @@
 #include "store/base/checksum.h"
 #include "store/base/clock.h"
 #include "store/base/kill_point.h"
+#include "store/base/mountinfo.h"
 #include "store/base/types.h"
 #include "store/base/units.h"
 
 namespace kvcachefs {
 namespace {
+
+TEST(Mountinfo, OctalDigitsAreWhatTheyStandFor) {
+  EXPECT_EQ(unescape_mountinfo("/mnt/a\\040b\\134c\\043"), "/mnt/a b\\c#");
+  EXPECT_EQ(unescape_mountinfo("\\303\\274"), "\303\274");
+  for (const char* text : {"", "\\", "\\04", "a\\", "\\048", "\\x40"}) EXPECT_EQ(unescape_mountinfo(text), text);
+}
 
 TEST(Units, ParsesWhatUsersWrite) {
   EXPECT_EQ(parse_size("4096").value(), 4096u);

@@ -17,6 +17,7 @@
 #include <utility>
 
 #include "store/base/log.h"
+#include "store/base/mountinfo.h"
 #include "store/base/units.h"
 #include "store/volume/unique_fd.h"
 
@@ -37,19 +38,6 @@ AlignedBlock make_block(std::byte fill) {
   return block;
 }
 
-std::string unescape_octal(const std::string& text) {  // mountinfo writes a space as \040
-  std::string plain;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '\\' && i + 3 < text.size()) {
-      plain.push_back(static_cast<char>(std::strtol(text.substr(i + 1, 3).c_str(), nullptr, 8)));
-      i += 3;
-    } else {
-      plain.push_back(text[i]);
-    }
-  }
-  return plain;
-}
-
 // The type of the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
 std::string type_from_mountinfo(uint64_t mount_id) {
   std::ifstream mounts("/proc/self/mountinfo");
@@ -60,7 +48,7 @@ std::string type_from_mountinfo(uint64_t mount_id) {
     std::istringstream rest(line.substr(separator + 3));
     std::string type;
     rest >> type;
-    return unescape_octal(type);
+    return unescape_mountinfo(type);
   }
   return {};
 }

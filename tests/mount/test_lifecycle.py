@@ -163,6 +163,26 @@ def test_mountpoint_in_use_is_refused(new_mount, temp_dir):
     check(first, "chunk")
 
 
+def test_a_mountpoint_with_blanks_is_told_from_a_free_one(new_mount, temp_dir):
+    first = new_mount(start=False)
+    first.path = os.path.join(first.base, "a b#c")
+    os.mkdir(first.path)
+    first.start()
+    put(first, "chunk")
+    other = Mount(temp_dir)
+    for options in ([], ["-o", "nonempty"]):
+        result = run_command("mount", other.volume, first.path, *options)
+        assert result.returncode != 0 and "already" in result.stderr, result.stderr
+        assert mount_entry(first.path)[3] == first.volume
+    # The volume is held by a mount that will not end by itself: refused, and not waited for.
+    result = run_command("mount", "-f", first.volume, other.path)
+    assert result.returncode != 0 and first.path in result.stderr, result.stderr
+    assert "waiting" not in result.stderr, result.stderr
+    check(first, "chunk")
+    first.remount()
+    check(first, "chunk")
+
+
 def test_dead_mountpoint_is_recovered_by_mount(new_mount):
     mount = new_mount()
     put(mount, "chunk")

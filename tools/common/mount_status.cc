@@ -10,6 +10,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "store/base/mountinfo.h"
+
 namespace kvcachefs {
 namespace {
 
@@ -37,7 +39,7 @@ std::string mount_source(const std::string& root) {
   while (std::getline(table, line)) {
     std::istringstream fields(line);
     std::string device, point;
-    if (fields >> device >> point && point == root) source = device;  // the last one is on top
+    if (fields >> device >> point && unescape_mountinfo(point) == root) source = unescape_mountinfo(device);  // the last is on top
   }
   return source.starts_with('/') ? source : std::string();
 }
