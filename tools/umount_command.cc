@@ -24,6 +24,7 @@
 #include <nlohmann/json.hpp>
 
 #include "store/base/clock.h"
+#include "store/base/units.h"
 #include "tools/commands.h"
 #include "tools/mount_table.h"
 
@@ -77,16 +78,24 @@ uint64_t staged_bytes(const nlohmann::json& status) {
   return status.is_object() && status.contains(field) && status[field].is_number() ? status[field].get<uint64_t>() : 0;
 }
 
-// Blocks until everything staged lies on the volume. Who may not ask for it need not: the daemon drains at its end.
-void drain(const Arguments& arguments, const std::string& mountpoint) {
+// Blocks until everything staged lies on the volume. False: who may not ask for that, or asks a daemon that does not know of
+// it, need not; the daemon drains at its end.
+Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
   Progress progress([&] {
     if (!arguments.quiet)
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
-  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0 && errno != EPERM && errno != EACCES && errno != EROFS)
-    fmt::print(stderr, "kvcachefs umount: {}: flushing failed ({}); the daemon tries again at its end, see its log\n",
-               mountpoint, std::strerror(errno));
+  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
+  const int problem = errno;
+  for (int harmless : {EPERM, EACCES, EROFS, ENOTSUP})
+    if (problem == harmless) return false;
+  // The daemon would fail in the same way at its end, and nobody would hear of it.
+  return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} MiB stay staged, and it stays mounted. "
+                                     "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "
+                                     "written is lost",
+                                     mountpoint, std::strerror(problem),
+                                     (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB, mountpoint));
 }
 
 // The daemon by a descriptor that names this process whatever becomes of its number; -1 when it cannot be seen from
@@ -164,7 +173,12 @@ Status unmount_whole(const Arguments& arguments) {
   const nlohmann::json status = status_of(mountpoint);
   const uint64_t staged = staged_bytes(status);
   const int daemon = daemon_descriptor(status);
-  if (status.is_object()) drain(arguments, mountpoint);
+  Result<bool> drained = false;
+  if (status.is_object() && !arguments.lazy) drained = drain(arguments, mountpoint);
+  if (!drained) {
+    if (daemon >= 0) close(daemon);
+    return std::unexpected(std::move(drained).error());
+  }
   const int64_t drained_ns = system_clock().monotonic_ns();
   if (Status result = unmount(mountpoint, arguments.lazy); !result) {
     if (daemon >= 0) close(daemon);
@@ -173,16 +187,16 @@ Status unmount_whole(const Arguments& arguments) {
   std::string ending = "its daemon had died or runs elsewhere: not waited for";
   if (daemon >= 0 && arguments.lazy) {
     close(daemon);
-    ending = "its daemon ends with the last open file";
+    ending = "its daemon writes out what is staged when the last open file is closed, and ends";
   } else if (daemon >= 0) {
     wait_for_end(arguments, mountpoint, daemon);
-    ending = "its daemon has closed the volume";
+    ending = *drained ? "its daemon has closed the volume" : "its daemon has ended";
   }
   auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e9; };
+  const std::string written = *drained ? fmt::format(", written out in {:.2f} s", seconds(started_ns, drained_ns)) : "";
   if (!arguments.quiet)
-    fmt::print("unmounted {} in {:.2f} s ({} MiB staged, written out in {:.2f} s); {}\n", mountpoint,
-               seconds(started_ns, system_clock().monotonic_ns()), staged >> 20, seconds(started_ns, drained_ns),
-               ending);
+    fmt::print("unmounted {} in {:.2f} s ({} MiB staged{}); {}\n", mountpoint,
+               seconds(started_ns, system_clock().monotonic_ns()), staged >> 20, written, ending);
   return {};
 }
 
@@ -199,7 +213,7 @@ Subcommand add_umount_command(CLI::App& parent) {
   auto arguments = std::make_shared<Arguments>();
   CLI::App* app = parent.add_subcommand("umount", "Write out what is staged, unmount, wait for the daemon's end");
   app->add_option("MOUNTPOINT", arguments->mountpoint, "Where it is mounted")->required();
-  app->add_flag("-l,--lazy", arguments->lazy, "Detach now, although files are open; end when the last is closed");
+  app->add_flag("-l,--lazy", arguments->lazy, "Detach now, although files are open or the volume takes nothing; end when the last is closed");
   app->add_flag("-q,--quiet", arguments->quiet, "Say nothing but errors");
   return {app, [arguments] { return run(*arguments); }};
 }

@@ -291,6 +291,63 @@ def test_full_volume(new_mount, other_filesystem):
         assert_bytes(file.read(), payload("chunk", MIB), "chunk")
 
 
+def fill(directory):
+    """Until the file system is full; returns the file that does it."""
+    path = os.path.join(directory, "somebody")
+    with open(path, "wb", buffering=0) as file, contextlib.suppress(OSError):
+        while True:
+            file.write(bytes(MIB))
+    return path
+
+
+@pytest.fixture
+def mount_that_cannot_drain(new_mount, other_filesystem):
+    backing = other_filesystem("tmpfs", "size=96M")
+    mount = new_mount({"keep_free": "0", "flush_interval_ms": 60_000}, start=False)
+    mount.volume = os.path.join(backing, "volume")
+    mount.start()
+    for index in range(4):
+        with open(os.path.join(mount.path, f"chunk{index}"), "wb") as file:
+            file.write(payload(f"chunk{index}", 2 * MIB))
+    mount.filler = fill(backing)
+    return mount
+
+
+def check_staged(mount):
+    for index in range(4):
+        with open(os.path.join(mount.path, f"chunk{index}"), "rb") as file:
+            assert_bytes(file.read(), payload(f"chunk{index}", 2 * MIB), f"chunk{index}")
+    mount.stop()
+
+
+@pytest.mark.needs_root
+def test_umount_leaves_mounted_what_the_volume_does_not_take(mount_that_cannot_drain):
+    mount = mount_that_cannot_drain
+    result = run_command("umount", mount.path)
+    assert result.returncode == 1 and "unmounted" not in result.stdout, result.stdout
+    for word in (mount.path, "MiB", os.strerror(errno.ENOSPC), "--lazy"):
+        assert word in result.stderr, result.stderr
+    assert mount.alive()
+    os.unlink(mount.filler)
+    mount.remount()
+    check_staged(mount)
+
+
+@pytest.mark.needs_root
+def test_lazy_umount_does_not_write_out_first(mount_that_cannot_drain):
+    mount = mount_that_cannot_drain
+    fd = os.open(os.path.join(mount.path, "chunk0"), os.O_RDONLY)
+    result = run_command("umount", "--lazy", mount.path)
+    assert result.returncode == 0 and not result.stderr, result.stderr
+    assert mount_entry(mount.path) is None
+    os.unlink(mount.filler)
+    assert "could not be written" not in mount.log_text(), "it was tried before"
+    os.close(fd)
+    mount._wait_for_end(60)
+    mount.start()
+    check_staged(mount)
+
+
 @pytest.mark.needs_root
 @pytest.mark.parametrize(
     "fstype",
