@@ -47,7 +47,10 @@ Status set_flag(MountOptions& options, std::string_view name) {
                 "directory under the mountpoint and fill that disk; use the systemd unit, which mounts again");
   } else if (std::find(std::begin(kKernelFlags), std::end(kKernelFlags), name) != std::end(kKernelFlags)) {
     if (name == "ro") options.store.read_only = true;
-    if (name == "rw") options.store.read_only = false;
+    if (name == "rw") {
+      options.store.read_only = false;
+      std::erase(options.kernel, "ro");
+    }
     if (std::find(std::begin(kForMountCommand), std::end(kForMountCommand), name) == std::end(kForMountCommand))
       options.kernel.emplace_back(name);
   } else {

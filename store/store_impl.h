@@ -513,7 +513,7 @@ class StoreImpl final : public Store {
   Status open_volume_file();
   Status choose_node();
   Status fill_in_options();
-  static void resolve_percents(StoreOptions& options, const SpaceInfo& backing);
+  void resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const;  // at the start, and of what changes live
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
   Status load_checkpoint(const CheckpointInfo& checkpoint);

@@ -211,11 +211,7 @@ Status StoreImpl::choose_node() {
 
 Status StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  resolve_percents(options_, backing);
-  if (options_.memory_bytes == 0) options_.memory_bytes = std::min(machine_memory_bytes() / 4, 32 * kGiB);
-  if (options_.pack_below_bytes == 0)
-    options_.pack_below_bytes = volume_->features().network || !options_.passthrough ? 32 * kMiB : 4 * kMiB;
-  options_.pack_below_bytes = std::min(options_.pack_below_bytes, options_.extent_bytes - kBlockBytes);
+  resolve_defaults(options_, backing);
   if (options_.index_directory.empty()) {
     options_.index_directory =
         volume_->features().network
@@ -226,9 +222,13 @@ Status StoreImpl::fill_in_options() {
   return check_store_options(options_);
 }
 
-void StoreImpl::resolve_percents(StoreOptions& options, const SpaceInfo& backing) {
+void StoreImpl::resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const {
   if (options.capacity_bytes == 0) options.capacity_bytes = backing.total_bytes / 100 * options.capacity_percent;
   if (options.keep_free_bytes == 0) options.keep_free_bytes = backing.total_bytes / 100 * options.keep_free_percent;
+  if (options.memory_bytes == 0) options.memory_bytes = std::min(machine_memory_bytes() / 4, 32 * kGiB);
+  if (options.pack_below_bytes == 0)
+    options.pack_below_bytes = volume_->features().network || !options.passthrough ? 32 * kMiB : 4 * kMiB;
+  options.pack_below_bytes = std::min(options.pack_below_bytes, options.extent_bytes - kBlockBytes);
 }
 
 // --- index and recovery ---

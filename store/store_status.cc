@@ -120,10 +120,13 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   std::unique_lock lock(options_mutex_);
   StoreOptions changed = options_;
   KVC_TRY(set_store_option(changed, name, value));
-  resolve_percents(changed, backing);
+  resolve_defaults(changed, backing);
   KVC_TRY(check_store_options(changed));
+  const bool sooner = changed.flush_interval_ms < options_.flush_interval_ms;
   options_ = changed;
   apply_live_options();
+  lock.unlock();
+  if (sooner) kick_bulk(true);  // it may have begun to wait for as long as it was
   return {};
 }
 

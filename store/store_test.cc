@@ -307,6 +307,18 @@ TEST(Store, ASecondDaemonIsRefusedAndTheFirstNamed) {
   EXPECT_NE(second.error().message.find("test store"), std::string::npos) << second.error().message;
 }
 
+TEST(Store, PackBelowMeansTheSameLiveAndAtTheStart) {
+  StoreOptions options;
+  options.extent_bytes = 16 * kMiB;
+  TestStore store(options);
+  const uint64_t by_default = store->options().pack_below_bytes;
+  EXPECT_EQ(by_default, 4 * kMiB);
+  ASSERT_TRUE(store->set_option("pack_below", "1G"));
+  EXPECT_EQ(store->options().pack_below_bytes, options.extent_bytes - kBlockBytes);
+  ASSERT_TRUE(store->set_option("pack_below", "0"));
+  EXPECT_EQ(store->options().pack_below_bytes, by_default);
+}
+
 TEST(Store, ADirectoryOfSomethingElseIsRefused) {
   TestStore store;
   const std::string other = store.root() + "-other";

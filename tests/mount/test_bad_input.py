@@ -10,7 +10,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import MountFailed, mount_entry, run_command
+from kvc_mount import MountFailed, mount_entry, run_command, wait_until
 
 # option, value, words one of which the message must have to tell what is allowed (None: a number or unit of the allowed range)
 BAD_OPTIONS = [
@@ -141,6 +141,27 @@ def test_live_option_by_setfattr(new_mount):
         with pytest.raises(OSError) as caught:
             os.setxattr(mount.path, f"user.kvcachefs.option.{name}", value)
         assert caught.value.errno in (errno.EINVAL, errno.ENODATA, errno.EOPNOTSUPP, errno.EPERM)
+
+
+def test_a_shorter_flush_interval_acts_at_once(new_mount):
+    mount = new_mount({"flush_interval_ms": 60_000, "durability": "none"})
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    assert mount.status()["capacity"]["staged_bytes"] > 0
+    os.setxattr(mount.path, "user.kvcachefs.option.flush_interval_ms", b"50")
+    wait_until(lambda: mount.status()["capacity"]["staged_bytes"] == 0, 20, "what is staged is on the volume")
+
+
+@pytest.mark.parametrize("options, writable", [("ro,rw", True), ("rw,ro", False), ("ro,rw,ro", False)])
+def test_the_last_of_ro_and_rw_counts(options, writable, new_mount):
+    mount = new_mount({options: None})
+    assert ("rw" in mount_entry(mount.path)[1].split(",")) == writable
+    try:
+        os.mkdir(os.path.join(mount.path, "d"))
+    except OSError as error:
+        assert error.errno == errno.EROFS and not writable
+    else:
+        assert writable
 
 
 # --- volumes ---
