@@ -124,7 +124,7 @@ constexpr OptionEntry kOptions[] = {
     {"pack_below", true, set_size<&StoreOptions::pack_below_bytes, 0, kGiB>, get_size<&StoreOptions::pack_below_bytes>,
      "bodies smaller than this share extents; default by the volume: 4M where passthrough serves solo bodies, else 32M"},
     {"memory_file_min", true, set_size<&StoreOptions::memory_file_min_bytes, 0, kGiB>, get_size<&StoreOptions::memory_file_min_bytes>,
-     "bodies in RAM from this size on lie in files there, read by passthrough; default 0 (none); to 1G"},
+     "bodies in RAM from this size on lie in files there, read by passthrough; default 4M; 0: none; to 1G"},
     {"inline_below", true, set_size<&StoreOptions::inline_below_bytes, 0, 64 * kKiB>, get_size<&StoreOptions::inline_below_bytes>,
      "bodies smaller than this live in the index; default 0 (none); to 64K"},
     {"extent_size", false, set_size<&StoreOptions::extent_bytes, kMiB, 4 * kGiB>, get_size<&StoreOptions::extent_bytes>,

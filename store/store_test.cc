@@ -319,6 +319,31 @@ TEST(Store, PackBelowMeansTheSameLiveAndAtTheStart) {
   EXPECT_EQ(store->options().pack_below_bytes, by_default);
 }
 
+// "default 4M; ..." or "auto (default), ...". Parts of a file system and what the machine decides are no values.
+std::string default_in(const std::string& help) {
+  constexpr std::string_view kBefore = "default ", kAfter = " (default)";
+  if (const size_t end = help.find(kAfter); end != std::string::npos) {
+    const size_t blank = help.rfind(' ', end - 1);
+    return help.substr(blank == std::string::npos ? 0 : blank + 1, end - (blank == std::string::npos ? 0 : blank + 1));
+  }
+  const size_t start = help.find(kBefore);
+  if (start == std::string::npos) return {};
+  const std::string word = help.substr(start + kBefore.size(), help.find_first_of(" ;", start + kBefore.size()) - start - kBefore.size());
+  return word[0] >= '0' && word[0] <= '9' && !word.ends_with('%') ? word : std::string();
+}
+
+TEST(Options, TheHelpTellsTheDefaults) {
+  int compared = 0;
+  const std::vector<OptionText> listed = store_options_text({});
+  for (const OptionText& option : listed) {
+    const std::string told = default_in(option.help);
+    if (told.empty()) continue;
+    EXPECT_EQ(told, option.value) << option.name << ": " << option.help;
+    ++compared;
+  }
+  EXPECT_GE(compared, 9);
+}
+
 TEST(Store, ADirectoryOfSomethingElseIsRefused) {
   TestStore store;
   const std::string other = store.root() + "-other";
