@@ -121,9 +121,13 @@ void raise_read_ahead(Driver& driver) {
   if (!setting) driver.add_lost_feature("read-ahead beyond 128 KiB (root); ");
 }
 
+// An engine without its cache goes on; a dead mount takes it down.
 void lower_oom_score() {
-  std::ofstream score("/proc/self/oom_score_adj");
-  score << -500 << std::endl;  // an engine without its cache goes on; a dead mount takes it down
+  constexpr int kWanted = -500;
+  constexpr const char* kPath = "/proc/self/oom_score_adj";
+  int score = 0;
+  if (std::ifstream(kPath) >> score && score <= kWanted) return;  // OOMScoreAdjust= of the unit
+  std::ofstream(kPath) << kWanted << std::endl;
 }
 
 void raise_descriptor_limit() {

@@ -699,6 +699,38 @@ def test_ordinary_user(temp_dir):
     in_process(run)
 
 
+@pytest.mark.needs_root
+@pytest.mark.parametrize("inherited, expected", [(0, -500), (-900, -900)])
+def test_the_oom_score_is_only_lowered(inherited, expected, temp_dir):
+    """Of the daemon in a mount namespace of its own, where a file stands for its score: not everywhere may root lower that."""
+    score, log_path, mountpoint = (os.path.join(temp_dir, name) for name in ("score", "log", "mnt"))
+    os.mkdir(mountpoint)
+    with open(score, "w", encoding="ascii") as file:
+        file.write(f"{inherited}\n")
+    script = 'mount --bind "$0" "/proc/$$/oom_score_adj" && exec "$@"'
+    command = mount_command(os.path.join(temp_dir, "volume"), mountpoint)
+    with open(log_path, "wb") as log:
+        process = subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script, score, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log
+        )
+    kvc_mount.watchdog().tell(op="mount", path=mountpoint, pid=process.pid)
+
+    def mounted():
+        with open(log_path, encoding="utf-8", errors="replace") as file:
+            return "mounted " in file.read()
+
+    try:
+        wait_until(lambda: process.poll() is not None or mounted(), 60, "the mount is there")
+        process.terminate()
+        assert process.wait(60 * kvc_env.SCALE) == 0
+    finally:
+        process.kill()
+        process.wait()
+        kvc_mount.watchdog().tell(op="unmount", path=mountpoint)
+    with open(score, encoding="ascii") as file:
+        assert int(file.read()) == expected
+
+
 def test_version_names_libraries_and_features():
     result = run_command("--version")
     assert result.returncode == 0
