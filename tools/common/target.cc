@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -21,8 +22,9 @@ Result<Target> Target::open(const std::string& directory, size_t index, const st
   struct stat info;
   if (::stat(directory.c_str(), &info) != 0) return fail_errno(errno, "--dir " + directory);
   if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, "--dir " + directory + ": not a directory");
-  const std::string work = fs::path(directory) / fmt::format("kvcachefs-{}-{}-{}", purpose, ::getpid(), index);
-  if (::mkdir(work.c_str(), 0755) != 0) {
+  // Not by the process alone: one that was killed left its directory behind, and in containers its number comes again.
+  std::string work = fs::path(directory) / fmt::format("kvcachefs-{}-{}-{}.XXXXXX", purpose, ::getpid(), index);
+  if (::mkdtemp(work.data()) == nullptr || ::chmod(work.c_str(), 0755) != 0) {
     return fail_errno(errno, fmt::format("--dir {}: cannot create {} there", directory, work));
   }
   return Target(directory, work, index);

@@ -24,6 +24,13 @@ TEST(Target, LeavesTheDirectoryAsItWas) {
   EXPECT_TRUE(directory.empty());
 }
 
+TEST(Target, WhatAKilledRunOfTheSameNumberLeftIsNoHindrance) {
+  const TestDirectory directory;
+  const auto left = Target::open(directory.path(), 0, "bench");
+  ASSERT_TRUE(left);
+  EXPECT_TRUE(Target::open(directory.path(), 0, "bench"));
+}
+
 TEST(Target, RefusesWhatIsNoDirectoryOrNamedTwice) {
   const TestDirectory directory;
   const std::string file = directory.path() + "/file";
