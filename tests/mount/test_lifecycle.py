@@ -201,7 +201,7 @@ def test_dead_mountpoint_is_recovered_by_mount(new_mount):
 
 
 def test_supervised_daemon_is_usable_again_after_kill_9(new_mount):
-    """What systemd does with Restart=always, by the same command line and without systemd."""
+    """What systemd does with Restart=on-failure, by the same command line and without systemd."""
     mount = new_mount(start=False, options={"durability": "close"})
     stopping = threading.Event()
     running = []
