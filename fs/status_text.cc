@@ -64,7 +64,8 @@ std::string status_json(Driver& driver) {
                    {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens},
                    {"memory_file_opens", s.memory_file_opens}, {"opens", s.opens}};
   json["prefetch"] = {{"read_bytes", s.prefetch_read_bytes}, {"used_bytes", s.prefetch_used_bytes},
-                      {"wasted_bytes", s.prefetch_wasted_bytes}, {"late_bytes", s.prefetch_late_bytes}};
+                      {"wasted_bytes", s.prefetch_wasted_bytes}, {"late_bytes", s.prefetch_late_bytes},
+                      {"kernel_bytes", s.prefetch_kernel_bytes}};
   json["writes"] = {{"requests", s.write_requests}, {"received_bytes", s.write_received_bytes},
                     {"volume_bytes", s.write_volume_bytes}, {"sealed_bodies", s.sealed_bodies},
                     {"deduplicated_bodies", s.deduplicated_bodies}, {"journal_bytes", s.journal_bytes},

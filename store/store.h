@@ -113,7 +113,8 @@ struct StoreStatus {
   uint64_t probe_hits = 0, probe_misses = 0;
   uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
   uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
-  uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0;
+  uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0,
+           prefetch_kernel_bytes = 0;
   uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
   uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
   uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;

@@ -1,5 +1,6 @@
 // Carries out what the prefetcher plans: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
 #include <sched.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
@@ -35,6 +36,15 @@ struct HeldKick {
   bool due = false;
 };
 constinit thread_local HeldKick held_kick;
+
+// What the kernel has read from storage for this thread: of what it is asked for, what its cache did not have.
+uint64_t thread_input_bytes() {
+  constexpr uint64_t kInputBlock = 512;
+  rusage usage{};
+  if (getrusage(RUSAGE_THREAD, &usage) != 0) return 0;
+  return static_cast<uint64_t>(usage.ru_inblock) * kInputBlock;
+}
+
 }  // namespace
 
 void StoreImpl::kick_prefetch() {
@@ -232,7 +242,9 @@ void StoreImpl::kernel_ahead_loop() {
       next = std::move(kernel_ahead_.front());
       kernel_ahead_.pop_front();
     }
+    const uint64_t before = thread_input_bytes();
     next.first->will_need(0, next.second);
+    counters_.kernel_ahead_bytes.fetch_add(thread_input_bytes() - before, std::memory_order_relaxed);
   }
 }
 

@@ -97,6 +97,7 @@ StoreStatus StoreImpl::status() {
   status.prefetch_used_bytes = prefetch.used_bytes;
   status.prefetch_wasted_bytes = prefetch.wasted_bytes;
   status.prefetch_late_bytes = prefetch.late_bytes;
+  status.prefetch_kernel_bytes = c.kernel_ahead_bytes;
   status.open_handles = c.open_handles;
   status.replayed_batches = c.replayed_batches;
   status.dropped_bodies = c.dropped_bodies;

@@ -106,6 +106,31 @@ def test_reads_do_not_pass_the_daemon(mount, passthrough, read):
         assert after["requests"] > before["requests"]
 
 
+def give_up_cached(mount):
+    for where, _, names in os.walk(os.path.join(mount.volume, "nodes")):
+        for name in names:
+            if name.endswith(".solo"):
+                fd = os.open(os.path.join(where, name), os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+                os.close(fd)
+
+
+def test_what_the_kernel_reads_ahead_is_counted(new_mount):
+    mount = new_mount({"pack_below": "8K"})
+    if mount.status()["features"]["passthrough"] is not True:
+        pytest.skip("this kernel or libfuse has no passthrough")
+    if mount.status()["volume"]["filesystem"] == "tmpfs":
+        pytest.skip("nothing is read from storage here")
+    names = [f"chunk{index}" for index in range(8)]
+    put_and_forget(mount, names)
+    give_up_cached(mount)
+    assert mount.status()["prefetch"]["kernel_bytes"] == 0
+    for name in names[:4]:
+        assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
+    wait_until(lambda: mount.status()["prefetch"]["kernel_bytes"] >= SIZE, 30, "the next ones are read ahead")
+    assert mount.status()["prefetch"]["kernel_bytes"] <= SIZE * len(names), "more than there is, or twice"
+
+
 def test_what_is_still_in_memory_is_read_from_there(mount):
     """Through the daemon: nothing told how large it would be, so it is in no memory file (test_memory_files.py)."""
     path = os.path.join(mount.path, "fresh")

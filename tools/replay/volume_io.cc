@@ -23,7 +23,8 @@ VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& proces
     const auto found = numbers.find(path);
     return found == numbers.end() ? 0 : found->second;
   };
-  return {number("reads.bytes_from_volume") + process.read_bytes, number("writes.volume_bytes")};
+  return {number("reads.bytes_from_volume") + number("prefetch.kernel_bytes") + process.read_bytes,
+          number("writes.volume_bytes")};
 }
 
 VolumeIo read_volume_io(const std::string& directory) {

@@ -18,7 +18,8 @@ struct VolumeIo {
 VolumeIo read_volume_io(const std::string& directory);
 
 // Of a mount with such a status. Reads that it passes through to a backing file are not in there: the kernel accounts
-// them to the process that reads. What is read ahead is among the bytes from the volume.
+// them to the process that reads; what it reads ahead of those has a field of its own. What else is read ahead is among the
+// bytes from the volume.
 VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& process);
 
 }  // namespace kvcachefs
