@@ -47,19 +47,20 @@ Result<std::string> absolute(const std::string& path) {
 
 }  // namespace
 
-bool is_mounted(const std::string& path, std::string_view type) {
+std::optional<MountedThere> mounted_on(const std::string& path) {
   std::ifstream mounts("/proc/self/mountinfo");
+  std::optional<MountedThere> found;
   std::string line;
   while (std::getline(mounts, line)) {
     std::istringstream fields(line);
-    std::string id, parent, device, root, where, word;
+    std::string id, parent, device, root, where, word, type, source;
     fields >> id >> parent >> device >> root >> where;
     if (unescape_mountinfo(where) != path) continue;
     while (fields >> word && word != "-") {
     }
-    if (fields >> word && (type.empty() || word == type)) return true;
+    if (fields >> type >> source) found = {type, unescape_mountinfo(source)};
   }
-  return false;
+  return found;
 }
 
 bool lazily_unmount(const std::string& path) {
@@ -90,7 +91,7 @@ Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
     where = resolved;
     free(resolved);
   }
-  if (is_mounted(where))
+  if (mounted_on(where))
     return fail(Code::kBusy, fmt::format("mountpoint {} has something mounted on it already; unmount that first", where));
   DIR* directory = opendir(where.c_str());
   if (directory == nullptr) return fail_errno(errno, fmt::format("mountpoint {}", where));

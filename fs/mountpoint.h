@@ -1,8 +1,8 @@
 // What a mountpoint has to be, and what is done about one that a dead daemon left.
 #pragma once
 
+#include <optional>
 #include <string>
-#include <string_view>
 
 #include "store/base/result.h"
 
@@ -12,8 +12,12 @@ namespace kvcachefs {
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
 // Absolute path of the volume; the directory itself is made (0700) if only it is missing.
 Result<std::string> prepare_volume(const std::string& path);
-// Whether something, or something of that type, is mounted there.
-bool is_mounted(const std::string& path, std::string_view type = {});
+// What is mounted there, the topmost of several.
+struct MountedThere {
+  std::string type;
+  std::string source;
+};
+std::optional<MountedThere> mounted_on(const std::string& path);
 // Takes the mount away from the tree; who has files open in it keeps them until the daemon ends. False if that failed.
 bool lazily_unmount(const std::string& path);
 // Refuses a mountpoint inside the volume, or the volume inside the mountpoint.

@@ -37,6 +37,7 @@ namespace kvcachefs {
 
 namespace {
 
+constexpr std::string_view kMountType = "fuse.kvcachefs";
 constexpr unsigned kReadAheadBytes = 4 << 20;       // of buffered and mmap readers; the kernel's 128 KiB is far too little
 constexpr unsigned kRequestBytes = 1 << 20;         // fs.fuse.max_pages_limit is 256 pages by default
 constexpr unsigned kMaxBackground = 1024;           // RELEASE is a background request: it must not queue behind writes
@@ -231,7 +232,8 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
     if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
     const std::string& message = store.error().message;
     const auto held = held_mountpoint(message);
-    if (!held || is_mounted(*held, "fuse.kvcachefs")) return store;  // still mounted: it will not end by itself
+    if (!held) return store;
+    if (auto there = mounted_on(*held); there && there->type == kMountType) return store;  // it will not end by itself
     if (second == 0) log::info("waiting for the previous daemon to finish: {}", message);
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
@@ -292,6 +294,14 @@ fuse_session* new_session(Driver& driver) {
 bool unmounted_by_others(fuse_session* session) {
   pollfd device{.fd = fuse_session_fd(session), .events = 0, .revents = 0};
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
+}
+
+// Whether the mount is gone from its place. What is there can also be another's: `umount --lazy` came before, or somebody
+// mounted on top. A volume has one mount at a time, so its name tells.
+bool detach(const Driver& driver) {
+  const auto there = mounted_on(driver.mountpoint);
+  const bool ours = there && there->type == kMountType && there->source == driver.volume_path;
+  return !ours || lazily_unmount(driver.mountpoint);
 }
 
 // Instead of fuse_session_unmount() where the mount is gone already: that would unmount whatever somebody has mounted at its
@@ -427,7 +437,7 @@ int run_mount(const MountRequest& request) {
   stop_on_signals.reset();
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
-  const bool detached = !unmounted_by_others(driver.session) && lazily_unmount(driver.mountpoint);
+  const bool detached = !unmounted_by_others(driver.session) && detach(driver);
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.

@@ -271,6 +271,25 @@ def test_a_second_sigterm_does_not_cut_the_drain_short(new_mount):
 
 
 @pytest.mark.needs_root
+def test_what_is_mounted_there_after_a_lazy_umount_stays(new_mount):
+    mount = new_mount()
+    put(mount, "chunk")
+    fd = os.open(os.path.join(mount.path, "chunk"), os.O_RDONLY)
+    result = run_command("umount", "--lazy", mount.path)
+    assert result.returncode == 0, result.stderr
+    subprocess.run(["mount", "-t", "tmpfs", "other", mount.path], check=True)
+    try:
+        mount.process.send_signal(signal.SIGTERM)
+        mount._wait_for_end(60)
+        assert mount_entry(mount.path)[0] == "tmpfs"
+    finally:
+        os.close(fd)
+        subprocess.run(["umount", mount.path], check=True)
+    mount.start()
+    check(mount, "chunk")
+
+
+@pytest.mark.needs_root
 def test_what_is_mounted_there_during_the_drain_stays(new_mount):
     mount = new_mount({"flush_interval_ms": 60_000})
     for index in range(100):
