@@ -304,12 +304,15 @@ bool detach(const Driver& driver) {
   return !ours || lazily_unmount(driver.mountpoint);
 }
 
-// Instead of fuse_session_unmount() where the mount is gone already: that would unmount whatever somebody has mounted at its
-// place since. Who still has files open is told ENOTCONN; the descriptor's number stays taken until the session is destroyed.
+// Where the mount is gone already: who still has files open is told ENOTCONN. In place of the device comes a pipe that nobody
+// reads: its POLLERR keeps fuse_session_unmount() from unmounting by path what somebody mounted there since, and the number
+// stays taken until then.
 void end_connection(fuse_session* session) {
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  if (null < 0 || dup3(null, fuse_session_fd(session), O_CLOEXEC) < 0) log::warn("/dev/null: {}", std::strerror(errno));
-  if (null >= 0) close(null);
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return log::warn("a pipe: {}", std::strerror(errno));
+  close(ends[0]);
+  if (dup3(ends[1], fuse_session_fd(session), O_CLOEXEC) < 0) log::warn("closing the device: {}", std::strerror(errno));
+  close(ends[1]);
 }
 
 // Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open
@@ -447,6 +450,7 @@ int run_mount(const MountRequest& request) {
   else
     fuse_session_unmount(driver.session);
   Status status = close_store();
+  if (detached) fuse_session_unmount(driver.session);
   fuse_session_destroy(driver.session);
   driver.control.reset();
   store->reset();
