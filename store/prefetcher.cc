@@ -41,13 +41,20 @@ NameStem Prefetcher::stem_of(ObjectId parent, std::string_view name) {
   return file_stem(directory_stems_.find(parent).value_or(kRootStem), name);
 }
 
+void Prefetcher::remember_directory(ObjectId parent, std::string_view name, ObjectId id) {
+  directory_stems_.remember(id, directory_stem(directory_stems_.find(parent).value_or(kRootStem), name));
+}
+
+void Prefetcher::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
+  std::lock_guard lock(mutex_);
+  chains_.on_made(thread_id, stem_of(parent, name), chain_key(parent, name));
+  remember_directory(parent, name, id);
+}
+
 void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
                         uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
-  if (directory) {
-    directory_stems_.remember(id, directory_stem(directory_stems_.find(parent).value_or(kRootStem), name));
-    return;
-  }
+  if (directory) return remember_directory(parent, name, id);
   const NameStem stem = stem_of(parent, name);
   if (id.valid()) file_stems_.remember(id, stem);
   chains_.on_probe(thread_id, stem, chain_key(parent, name), id, size_bytes, now_ns);

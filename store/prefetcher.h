@@ -31,6 +31,8 @@ class Prefetcher {
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory, uint64_t size_bytes,
               int64_t now_ns);
+  // `name` is one of directory `id` from now on: made, or renamed to. Clients need not look it up to use it.
+  void directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id);
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
@@ -64,7 +66,9 @@ class Prefetcher {
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 
  private:
-  NameStem stem_of(ObjectId parent, std::string_view name);  // mutex_ held
+  // mutex_ held
+  NameStem stem_of(ObjectId parent, std::string_view name);
+  void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
   void kick_if_wanted(std::unique_lock<std::mutex>& lock);
 
   std::function<void()> kick_;

@@ -384,6 +384,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
 
 Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object((mode & 07777) | S_IFDIR, 0, caller)));
+  prefetcher_->directory_named(caller.thread_id, parent, name, object->id);
   kick_bulk();
   return stat(object->id);
 }
@@ -714,7 +715,10 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);
-  prefetcher_->published(caller.thread_id, new_parent, new_name, source_id, source->origin);
+  if (source_is_directory)
+    prefetcher_->directory_named(caller.thread_id, new_parent, new_name, source_id);
+  else
+    prefetcher_->published(caller.thread_id, new_parent, new_name, source_id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
   const bool target_is_directory = target && target->is_directory();

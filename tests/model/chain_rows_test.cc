@@ -96,6 +96,41 @@ class ChainRows : public ::testing::Test {
   void drain() {
     EXPECT_TRUE(wait<void>([&](auto done) { store_->drain(false, std::move(done)); }));
   }
+  ObjectId make_directory(ObjectId parent, const std::string& name) {
+    const auto made = store_->make_directory(parent, name, 0755, kCaller);
+    EXPECT_TRUE(made);
+    return made ? made->id : ObjectId{};
+  }
+  // Made and written under its name.
+  void write(ObjectId directory, const std::string& name, uint32_t thread_id) {
+    const Caller caller{.uid = 0, .gid = 0, .thread_id = thread_id};
+    const std::string content(100'000, static_cast<char>('a' + ids_.size() % 26));
+    auto made = store_->create(directory, name, 0644, {.read = false, .write = true}, caller);
+    ASSERT_TRUE(made);
+    EXPECT_TRUE(wait<size_t>([&](auto done) {
+      store_->write(made->second, 0, std::as_bytes(std::span(content)), std::move(done));
+    }));
+    ids_.push_back(made->first.id);
+    close(made->second);
+  }
+  std::string fact(ObjectId id, const std::string& key) {
+    const auto facts = store_->describe(id);
+    EXPECT_TRUE(facts);
+    if (facts)
+      for (const auto& [name, value] : *facts)
+        if (name == key) return value;
+    return {};
+  }
+  // Two ranks at once, each in its directory.
+  void write_in_turns(const ObjectId (&ranks)[2]) {
+    for (uint32_t chunk = 0; chunk < kChunks; ++chunk)
+      for (uint32_t rank = 0; rank < 2; ++rank) write(ranks[rank], fmt::format("{:032x}.bin", 0x1234567890 + chunk), 1 + rank);
+    drain();
+  }
+  void expect_two_chains() {
+    for (size_t i = 0; i + 2 < ids_.size(); ++i)
+      EXPECT_EQ(fact(ids_[i], "successors"), fmt::format("{}:1", ids_[i + 2].value)) << i;
+  }
   void expect_chain() {
     for (uint64_t chunk = 0; chunk + 1 < kChunks; ++chunk) {  // without a lookup: that would tell it
       const auto facts = store_->describe(ids_[chunk]);
@@ -147,6 +182,26 @@ TEST_F(ChainRows, OfACommitThatFailedAreNotLost) {
   drain();
   die_and_mount();
   expect_chain();
+}
+
+TEST_F(ChainRows, RanksInDirectoriesOfTheirOwnAreTwoChains) {
+  ObjectId ranks[2];
+  for (uint32_t rank = 0; rank < 2; ++rank)
+    ranks[rank] = make_directory(make_directory(kRootId, fmt::format("m_r{}", rank)), "aa");
+  write_in_turns(ranks);
+  expect_two_chains();
+}
+
+TEST_F(ChainRows, RanksInDirectoriesThatWereRenamedAreTwoChains) {
+  ObjectId ranks[2];
+  for (uint32_t rank = 0; rank < 2; ++rank) {
+    ranks[rank] = make_directory(kRootId, "temporary");
+    EXPECT_TRUE(wait<void>([&](auto done) {
+      store_->rename(kRootId, "temporary", kRootId, fmt::format("m_r{}", rank), RenameMode::kReplace, kCaller, std::move(done));
+    }));
+  }
+  write_in_turns(ranks);
+  expect_two_chains();
 }
 
 }  // namespace
