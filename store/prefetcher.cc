@@ -6,6 +6,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kRowsAtOnce = 512;  // clients wait for the lock meanwhile
+constexpr size_t kMostAnnouncedDirectories = 16384;
 
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
   ChainsOptions options;
@@ -47,8 +48,21 @@ void Prefetcher::remember_directory(ObjectId parent, std::string_view name, Obje
 
 void Prefetcher::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
   std::lock_guard lock(mutex_);
-  chains_.on_made(thread_id, stem_of(parent, name), chain_key(parent, name));
+  const ChainKey key = chain_key(parent, name);
+  chains_.on_made(thread_id, stem_of(parent, name), key);
   remember_directory(parent, name, id);
+  pass_on_announcement(parent, key, id);
+}
+
+// The place that was announced for a directory is that of the first file in it; or in the first directory in it.
+void Prefetcher::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id) {
+  if (!chains_.announced(key)) {
+    const auto of_parent = announced_directories_.extract(parent);
+    if (of_parent.empty()) return;
+    key = of_parent.mapped();
+  }
+  if (announced_directories_.size() >= kMostAnnouncedDirectories) announced_directories_.clear();
+  announced_directories_.insert_or_assign(id, key);
 }
 
 void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
@@ -101,6 +115,9 @@ void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
+  if (!chains_.announced(origin.key)) {
+    if (const auto of_parent = announced_directories_.extract(parent); !of_parent.empty()) origin.key = of_parent.mapped();
+  }
   chains_.on_publish(origin.key, stem, id);
 }
 
@@ -129,6 +146,7 @@ void Prefetcher::deleted(ObjectId id) {
   std::lock_guard lock(mutex_);
   chains_.on_deleted(id);
   file_stems_.erase(id);
+  announced_directories_.erase(id);
 }
 
 bool Prefetcher::about_to_be_used(ObjectId id) {

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <span>
 #include <string_view>
+#include <unordered_map>
 #include <vector>
 
 #include "store/base/records.h"
@@ -69,6 +70,7 @@ class Prefetcher {
   // mutex_ held
   NameStem stem_of(ObjectId parent, std::string_view name);
   void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
+  void pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id);
   void kick_if_wanted(std::unique_lock<std::mutex>& lock);
 
   std::function<void()> kick_;
@@ -76,6 +78,9 @@ class Prefetcher {
   Chains chains_;
   StemMemory directory_stems_;
   StemMemory file_stems_;  // of what was probed, created or opened lately
+  // Directories whose names were announced, until something is published in them: a client that asks for a path learns of the
+  // first directory that is absent, and never asks for the name of the file.
+  std::unordered_map<ObjectId, ChainKey> announced_directories_;
   uint64_t arrivals_ = 0;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <initializer_list>
 #include <memory>
 #include <string>
 #include <vector>
@@ -127,6 +128,27 @@ class ChainRows : public ::testing::Test {
       for (uint32_t rank = 0; rank < 2; ++rank) write(ranks[rank], fmt::format("{:032x}.bin", 0x1234567890 + chunk), 1 + rank);
     drain();
   }
+  // As a client makes a path: each name is looked up before it is made.
+  ObjectId make_path(ObjectId at, std::initializer_list<std::string> names) {
+    for (const std::string& name : names) {
+      EXPECT_FALSE(store_->lookup(at, name, kCaller));
+      at = make_directory(at, name);
+    }
+    return at;
+  }
+  void write_and_rename(ObjectId directory, const std::string& name) {
+    write(directory, name + ".temporary", kCaller.thread_id);
+    EXPECT_FALSE(store_->lookup(directory, name, kCaller));
+    EXPECT_TRUE(wait<void>([&](auto done) {
+      store_->rename(directory, name + ".temporary", directory, name, RenameMode::kReplace, kCaller, std::move(done));
+    }));
+  }
+  uint64_t offset(ObjectId id) {
+    const std::string place = fact(id, "place");
+    const size_t colon = place.rfind(':');
+    EXPECT_NE(colon, std::string::npos) << place;
+    return colon == std::string::npos ? 0 : std::stoull(place.substr(colon + 1));
+  }
   void expect_two_chains() {
     for (size_t i = 0; i + 2 < ids_.size(); ++i)
       EXPECT_EQ(fact(ids_[i], "successors"), fmt::format("{}:1", ids_[i + 2].value)) << i;
@@ -202,6 +224,39 @@ TEST_F(ChainRows, RanksInDirectoriesThatWereRenamedAreTwoChains) {
   }
   write_in_turns(ranks);
   expect_two_chains();
+}
+
+// Who asks for a path whose directories are not there learns of the first of them only.
+TEST_F(ChainRows, ChunksInDirectoriesOfTheirOwnAreOneChainAsTheDirectoriesWereProbed) {
+  constexpr uint64_t kDirectories = 40;
+  const ObjectId model = make_directory(kRootId, "model_r0");
+  const auto head = [](uint64_t chunk) { return fmt::format("{:03x}", (chunk * 2'741) % 4'096); };
+  for (uint64_t chunk = 0; chunk < kDirectories; ++chunk)
+    EXPECT_FALSE(store_->lookup(model, head(chunk), {.uid = 0, .gid = 0, .thread_id = 7}));
+  std::vector<ObjectId> by_chunk(kDirectories);
+  for (uint64_t i = 0; i < kDirectories; ++i) {
+    const uint64_t chunk = (i * 17 + 5) % kDirectories;
+    const ObjectId leaf = make_path(model, {head(chunk), "de_g0"});
+    write_and_rename(leaf, fmt::format("{:032x}.bin", 0x1234567890 + chunk * 7'919));
+    by_chunk[chunk] = ids_.back();
+  }
+  drain();
+  for (uint64_t chunk = 0; chunk + 1 < kDirectories; ++chunk) {
+    EXPECT_EQ(fact(by_chunk[chunk], "successors"), fmt::format("{}:1", by_chunk[chunk + 1].value)) << chunk;
+    EXPECT_LT(offset(by_chunk[chunk]), offset(by_chunk[chunk + 1])) << chunk;
+  }
+}
+
+TEST_F(ChainRows, AFileWhoseOwnNameWasProbedLeavesThePlaceOfItsDirectoryAlone) {
+  const Caller prober{.uid = 0, .gid = 0, .thread_id = 7};
+  for (const char* name : {"0a1b2c3d", "1a1b2c3d"}) EXPECT_FALSE(store_->lookup(kRootId, name, prober));
+  const ObjectId first = make_directory(kRootId, "0a1b2c3d"), second = make_directory(kRootId, "1a1b2c3d");
+  EXPECT_FALSE(store_->lookup(second, "00000000000000000000000000000001.bin", prober));
+  write_and_rename(first, "00000000000000000000000000000000.bin");
+  write_and_rename(second, "00000000000000000000000000000001.bin");
+  write_and_rename(second, "00000000000000000000000000000002.bin");
+  drain();
+  EXPECT_EQ(fact(ids_[0], "successors"), fmt::format("{}:1", ids_[2].value));
 }
 
 }  // namespace
