@@ -71,7 +71,9 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
   int kept = 0;
   const Object* first_kept = nullptr;
   std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
-  constexpr int kMaxSpared = 256;  // then what is wanted soon goes, too: a demand read must not fail
+  // Then what is wanted soon goes, too: a demand read must not fail, nor wait for long. What was passed over is behind all
+  // others for the next caller.
+  constexpr int kMaxSpared = 4096;
   while (freed < bytes) {
     ObjectPtr object;
     {

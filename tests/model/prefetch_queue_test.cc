@@ -301,6 +301,21 @@ TEST_F(PrefetchQueue, AnOpenByWhoMapsWaitsForABodyThatIsQueued) {
   store_->release(reader);
 }
 
+// Also where more of it lies at the end of the queue of what goes than is looked at for a single body.
+TEST_F(PrefetchQueue, WhatIsExpectedStaysInRamWhileAnythingElseCanGo) {
+  make(400, 64 * kKiB, 64 * kMiB);
+  const auto read_all = [&](const char* chain) {
+    for (uint64_t chunk = 0; chunk < chunks_; ++chunk) ASSERT_TRUE(read(chain, chunk)) << chain << chunk;
+  };
+  read_all("alpha");
+  pass_time(3'000'000'000);  // its reader is gone
+  probe("alpha");
+  read_all("beta");
+  read_all("delta");  // does not fit beside the others
+  read_all("alpha");
+  EXPECT_EQ(store_->status().read_bytes_from_volume, 1200 * 64 * kKiB) << "what was expected had left RAM";
+}
+
 TEST_F(PrefetchQueue, AStoreThatIsClosedWithAFullQueueCloses) {
   make(8, kMiB, 256 * kMiB);
   probe_all();
