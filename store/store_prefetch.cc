@@ -100,7 +100,10 @@ void StoreImpl::load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lac
                                                std::make_move_iterator(held.jobs.end()));
     held.jobs.resize(before);
     submit_loads(std::move(held.jobs));
-    held = {.jobs = std::move(next), .bytes = bytes, .run = item.load.run, .awaited = item.awaited};
+    held = {};
+    held.note(item);
+    held.jobs = std::move(next);
+    held.bytes = bytes;
   }
   if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
   lacks_memory = outcome == BodyAhead::kNoMemory;
