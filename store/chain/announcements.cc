@@ -31,7 +31,10 @@ bool Announcements::note(ChainKey previous, ObjectId previous_id, ChainKey key, 
   if (!key.valid() || previous == key) return false;
   auto found = names_.find(key);
   const bool known = found != names_.end() && !found->second.id.valid();
-  if (known && now - found->second.noted_at <= lifetime_ns_) return false;
+  if (known && now - found->second.noted_at <= lifetime_ns_) {
+    found->second.noted_at = now;
+    return false;
+  }
   Name& name = renewed(key, now);
   name.id = id;
   name.previous = previous;

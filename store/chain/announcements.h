@@ -17,11 +17,11 @@ namespace kvcachefs {
 // Bounded (the oldest names are forgotten), not thread-safe.
 class Announcements {
  public:
-  explicit Announcements(size_t max_names = 131072, int64_t lifetime_ns = 60'000'000'000);
+  explicit Announcements(size_t max_names = 131072, int64_t lifetime_ns = 3'600'000'000'000);
 
   // `key` was probed right after `previous` (invalid: it began a burst). An object that exists is given by its id.
-  // The first announcement of a name that does not exist yet holds for its lifetime: the same names are asked for
-  // again, in any order, when they are written.
+  // The first announcement of a name that does not exist yet holds until nobody asked for it for its lifetime: the same
+  // names are asked for again, in any order, when they are written, which may be minutes later.
   // False: it was announced before.
   bool note(ChainKey previous, ObjectId previous_id, ChainKey key, ObjectId id, int64_t now);
   // It was no announcement after all.
@@ -40,7 +40,7 @@ class Announcements {
     ChainKey previous;
     ChainKey next;
     ObjectId id;
-    int64_t noted_at = 0;
+    int64_t noted_at = 0;  // last
     uint64_t slot = 0;  // its number in the queue; another slot of the name is left over
   };
   struct Slot {

@@ -220,6 +220,26 @@ TEST(Chains, AListThatWasAnnouncedStaysSoWhenItsWritesLookItUpAgain) {
   for (uint64_t n = 1; n < 20; ++n) EXPECT_TRUE(mount.read(1, n)) << n;
 }
 
+TEST(Chains, AListThatIsWrittenLongAfterItWasAnnouncedKeepsItsOrder) {
+  Mount mount;
+  for (uint64_t n = 1; n <= 40; ++n) mount.probe(5, n, false);
+  mount.now += 61'000 * kMillisecond;
+  std::vector<uint64_t> written = Mount::range(1, 41);
+  std::shuffle(written.begin(), written.end(), std::mt19937_64(11));
+  for (uint64_t n : written) {
+    mount.probe(5, n, false);
+    mount.chains.on_made(5, Mount::stem(n), Mount::key(n));
+    mount.write(5, {n});
+  }
+  for (uint64_t n = 1; n <= 40; ++n) {
+    const auto row = mount.chains.row(Mount::id(n));
+    ASSERT_TRUE(row) << n;
+    EXPECT_EQ(row->successors.size(), n < 40 ? 1u : 0u) << n;
+    for (const SuccessorRow::Link& link : row->successors) EXPECT_EQ(link.id, Mount::id(n + 1)) << n;
+    EXPECT_EQ(row->predecessor, n == 1 ? ObjectId{} : Mount::id(n - 1)) << n;
+  }
+}
+
 constexpr uint64_t kSmall = 64 << 10;
 void read_small_chunks(Mount& mount) {
   mount.chunk_bytes = kSmall;

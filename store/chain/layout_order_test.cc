@@ -89,6 +89,8 @@ TEST(Announcements, TheFirstAnnouncementHoldsForItsLifetime) {
   announce(names, {1, 2, 3});
   names.note(key(3), ObjectId{}, key(2), ObjectId{}, 500);  // asked again by the writers, in no order
   EXPECT_EQ(names.previous(key(2)), key(1));
+  names.note(key(3), ObjectId{}, key(2), ObjectId{}, 1400);  // that counts from when it was asked for last
+  EXPECT_EQ(names.previous(key(2)), key(1));
   names.note(key(3), ObjectId{}, key(2), ObjectId{}, 5000);
   EXPECT_EQ(names.previous(key(2)), key(3));
 }
