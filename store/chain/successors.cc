@@ -283,8 +283,7 @@ void SuccessorTable::siblings(ObjectId id, size_t max, std::vector<ObjectId>& ou
 }
 
 void SuccessorTable::drop_successor(uint64_t before, uint64_t after) {
-  Row* row = find(before);
-  if (row == nullptr) return;
+  Row* row = &fetch(before);
   size_t kept = 0;
   for (size_t i = 0; i < kMaxSuccessors; ++i) {
     if (row->successors[i] == after) continue;

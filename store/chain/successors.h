@@ -66,7 +66,7 @@ class SuccessorTable {
   void link_siblings(ObjectId a, ObjectId b);
   void siblings(ObjectId id, size_t max, std::vector<ObjectId>& out);
 
-  // The object is gone for good: its row and the links of its neighbours in RAM go too.
+  // The object is gone for good: its row, the link to it, and the way back of what follows it in RAM go too.
   void erase(ObjectId id);
   std::optional<SuccessorRow> row(ObjectId id);
 

@@ -153,6 +153,27 @@ TEST(SuccessorTable, RowsSurviveInTheStoreAndComeBack) {
   EXPECT_EQ(others, std::vector<ObjectId>{id(8)});
 }
 
+TEST(SuccessorTable, WhatIsErasedAfterARestartFollowsNothingAnyMore) {
+  std::map<uint64_t, SuccessorsRecord> disk;
+  const auto loader = [&](ObjectId object) -> std::optional<SuccessorRow> {
+    auto found = disk.find(object.value);
+    return found == disk.end() ? std::nullopt : std::optional(from_record(found->second));
+  };
+  {
+    SuccessorTable table(kMegabyte, loader);
+    table.learn(id(1), id(2));
+    table.learn(id(2), id(3));
+    for (auto& [object, row] : table.drain_dirty(SIZE_MAX)) disk[object.value] = to_record(object, row);
+  }
+  SuccessorTable table(kMegabyte, loader);
+  table.erase(id(2));
+  std::vector<ObjectId> after;
+  table.successors(id(1), after);
+  EXPECT_TRUE(after.empty());
+  const auto changed = table.drain_dirty(SIZE_MAX);
+  EXPECT_TRUE(std::any_of(changed.begin(), changed.end(), [](const auto& each) { return each.first == id(1); }));
+}
+
 TEST(SuccessorTable, RecordKeepsMostLikelyFirstAndTheSiblingLast) {
   SuccessorRow row{{{id(5), 9}, {id(6), 1}}, id(3), id(4)};
   const SuccessorsRecord record = to_record(id(1), row);
