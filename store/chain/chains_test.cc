@@ -733,6 +733,23 @@ TEST(Chains, WhatIsExpectedIsNotForgottenForWhatOthersOpen) {
   EXPECT_EQ(expected, 32u);
 }
 
+TEST(Chains, WhereAllOfAChainIsPlannedNothingIsAskedForAgain) {
+  Mount mount;
+  read_small_chunks(mount);
+  mount.write_chain(0, 100);
+  uint64_t n = 0;
+  for (; n < 50; ++n) mount.read(1, n);  // more than half of the window is empty, and much is ahead still
+  ASSERT_EQ(mount.planned_ids().size(), 99u);
+  for (const uint64_t end = n + 10; n < end; ++n) {
+    mount.chains.on_open(1, Mount::stem(n), ++mount.handles, Mount::id(n), kSmall, mount.now += kMillisecond);
+    EXPECT_FALSE(mount.chains.wants_plan()) << n;
+  }
+  mount.write(50, {99, 100, 101});  // it goes on
+  mount.now -= 3'000 * kMillisecond;  // without the pause after it
+  mount.read(1, n);
+  EXPECT_TRUE(mount.planned_ids().contains(Mount::id(100).value));
+}
+
 TEST(Chains, LateBytesAreCounted) {
   Mount mount;
   mount.instant = false;

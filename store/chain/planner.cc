@@ -433,6 +433,7 @@ void PrefetchPlanner::restart(ReadRun& run, ObjectId id, int64_t now) {
   judge(run);
   drop_expected(run);
   run.tail = id;
+  run.end_seen = ReadRun::kNoEnd;
   run.ends_here = false;
   run.last_activity = std::max(run.last_activity, now);
 }
@@ -589,7 +590,8 @@ bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
   const size_t unplanned = run.ahead_count() - run.unplanned_distance();
   if (run.arrivals == 0 && run.reason == LoadReason::kProbe) return unplanned > 0;
   return 2 * run.outstanding_bytes() <= window &&
-         (unplanned > 0 || (!run.ends_here && run.ahead_count() >= kMinExpected));
+         (unplanned > 0 ||
+          (!run.ends_here && run.end_seen != successors_.changes() && run.ahead_count() >= kMinExpected));
 }
 
 // A list that is being probed grows, and nobody waits for it yet: it is read in whole requests to the volume.
@@ -619,13 +621,15 @@ void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
 bool PrefetchPlanner::extend(ReadRun& run) {
   if (run.ends_here || !run.tail.valid()) return false;
   const ObjectId next = successors_.next(run.tail);
-  if (!next.valid() || run.expects(next)) return false;
-  if (const Note* n = find_note(next)) {
-    if (n->read_by == ref_of(run)) return false;  // a ring
-    // The part of another thread of the same request: that run reads it ahead by itself.
-    if (!run.second_reader && live(n->read_by) != nullptr) return false;
+  const Note* n = next.valid() ? find_note(next) : nullptr;
+  const bool ring = n != nullptr && n->read_by == ref_of(run);
+  // The part of another thread of the same request: that run reads it ahead by itself.
+  if (n != nullptr && !ring && !run.second_reader && live(n->read_by) != nullptr && !run.expects(next)) return false;
+  if (!next.valid() || run.expects(next) || ring || !worth_reading(run, next)) {
+    run.end_seen = successors_.changes();
+    return false;
   }
-  return worth_reading(run, next) && expect(run, next);
+  return expect(run, next);
 }
 
 // The last object of a chain is often the partly filled end of a prompt, which no other prompt contains.

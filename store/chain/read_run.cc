@@ -9,6 +9,7 @@ bool ReadRun::append(ObjectId id, uint64_t bytes_estimate) {
   items_.push_back(Item{id, bytes_estimate, false});
   ahead_bytes_ += bytes_estimate;
   tail = id;
+  end_seen = kNoEnd;
   return true;
 }
 

@@ -49,6 +49,8 @@ class ReadRun {
   uint64_t stem = 0;
   LoadReason reason = LoadReason::kSuccessor;
   ObjectId tail;               // the last object known to belong to it: where the chain is followed from
+  static constexpr uint64_t kNoEnd = UINT64_MAX;
+  uint64_t end_seen = kNoEnd;  // nothing followed the tail when the successor table had changed so often
   bool ends_here = false;      // the list was given in full: do not follow the chain past it
   bool listed = false;     // the probes that gave the list have come to its end
   bool refilling = false;  // the last plan was full before the window was: the next one goes on

@@ -11,6 +11,8 @@ constexpr uint8_t kCountMax = 250;
 // Conflicts remembered when a predecessor is replaced: the new one must be seen again before it is followed. Heads of
 // prompts, which follow another prompt's tail at random, never get there.
 constexpr uint8_t kContested = 2;
+// A link seen so often is followed even if the follower is better known after something else.
+constexpr uint8_t kFollowedAnyway = 3;
 
 // How often a link was seen, when that is worth a write to the index: its first few times, then every doubling.
 bool worth_persisting(uint8_t count) { return (count & (count - 1)) == 0; }
@@ -178,6 +180,7 @@ void SuccessorTable::note_successor(uint64_t before, uint64_t after) {
   }
   row.successors[0] = after;
   row.counts[0] = static_cast<uint8_t>(std::min<int>(count + 1, kCountMax));
+  if (moved || row.successors[1] != 0 || row.counts[0] == kFollowedAnyway) ++changes_;
   if (moved || (row.counts[0] < kCountMax && worth_persisting(row.counts[0]))) mark_dirty(before, row);
 }
 
@@ -197,10 +200,11 @@ bool SuccessorTable::note_predecessor(uint64_t before, uint64_t after) {
       row.agree /= 2;
       row.conflict /= 2;
     }
-    ++row.agree;
+    if (++row.agree == row.conflict) ++changes_;
     return true;
   }
   if (known == 0 || stale) {
+    ++changes_;
     row.predecessor = before;
     row.agree = 1;
     row.conflict = 0;
@@ -209,6 +213,7 @@ bool SuccessorTable::note_predecessor(uint64_t before, uint64_t after) {
   }
   if (row.conflict < kCountMax) ++row.conflict;
   if (row.conflict <= row.agree) return false;
+  ++changes_;
   row.predecessor = before;
   row.agree = 1;
   row.conflict = kContested;
@@ -240,8 +245,7 @@ ObjectId SuccessorTable::next(ObjectId id) {
   if (!likely) return {};
   const Row& follower = fetch(candidate);
   const bool founded = follower.predecessor == id.value && follower.agree >= follower.conflict;
-  // A link seen again and again is followed even if the follower is better known after something else.
-  if (!founded && row.counts[top] < 3) return {};
+  if (!founded && row.counts[top] < kFollowedAnyway) return {};
   return ObjectId{candidate};
 }
 
@@ -291,6 +295,7 @@ void SuccessorTable::drop_successor(uint64_t before, uint64_t after) {
     row->counts[kept++] = row->counts[i];
   }
   if (kept == kMaxSuccessors) return;
+  ++changes_;  // of several, another one may be likely now
   for (; kept < kMaxSuccessors; ++kept) {
     row->successors[kept] = 0;
     row->counts[kept] = 0;

@@ -78,6 +78,9 @@ class SuccessorTable {
   void keep_dirty(ObjectId id, const SuccessorRow& row);
   size_t dirty_count() const { return dirty_order_.size(); }
 
+  // Rises whenever something may follow an object after which next() gave nothing.
+  uint64_t changes() const { return changes_; }
+
   size_t memory_bytes() const { return set_count_ * sizeof(Set); }
   uint64_t lost_rows() const { return lost_rows_; }  // changed, evicted and not drained in time
 
@@ -126,6 +129,7 @@ class SuccessorTable {
   std::deque<uint64_t> dirty_order_;  // all ids flagged kDirty in RAM or waiting in spilled_; others were drained already
   std::unordered_map<uint64_t, SuccessorRow> spilled_;  // changed rows that had to leave the table
   uint64_t lost_rows_ = 0;
+  uint64_t changes_ = 0;
 };
 
 }  // namespace kvcachefs
