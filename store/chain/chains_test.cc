@@ -564,6 +564,46 @@ TEST(Chains, AReaderThatStopsStopsThePrefetch) {
   EXPECT_EQ(mount.chains.totals().cancelled_objects, under_way);
 }
 
+TEST(Chains, AReaderBehindAVolumeThatStallsHasNotStopped) {
+  Mount mount;
+  mount.write_chain(0, 500);
+  for (uint64_t n = 0; n < 20; ++n) mount.read(7, n);
+  mount.instant = false;
+  uint64_t n = 20;
+  for (; mount.in_ram.contains(Mount::id(n)); ++n) mount.read(7, n);
+  ASSERT_GT(mount.loading.size(), 1u);
+  mount.chains.on_open(7, Mount::stem(n), ++mount.handles, Mount::id(n), kChunk, mount.now += kMillisecond);
+  for (int i = 0; i < 4; ++i) {
+    mount.wait(2'000 * kMillisecond);
+    EXPECT_EQ(mount.cancelled, 0u);
+    ASSERT_TRUE(mount.chains.deadline().has_value());
+    EXPECT_GT(*mount.chains.deadline(), mount.now) << "a store would call plan() again and again";
+  }
+  mount.finish_loads();
+  mount.wait(400 * kMillisecond);  // he copies what came
+  EXPECT_EQ(mount.cancelled, 0u);
+  for (const uint64_t end = n + 8; n < end; ++n) EXPECT_TRUE(mount.in_ram.contains(Mount::id(n))) << n;
+  EXPECT_TRUE(mount.read(7, n - 7));
+  EXPECT_EQ(mount.chains.live_runs(), 1u);
+  mount.finish_loads();
+  mount.wait(30'000 * kMillisecond);  // now he has
+  EXPECT_EQ(mount.chains.live_runs(), 0u);
+}
+
+TEST(Chains, AReaderBehindAVolumeThatGivesNothingAtAllIsGivenUp) {
+  Mount mount;
+  mount.write_chain(0, 500);
+  for (uint64_t n = 0; n < 20; ++n) mount.read(7, n);
+  mount.instant = false;
+  uint64_t n = 20;
+  for (; mount.in_ram.contains(Mount::id(n)); ++n) mount.read(7, n);
+  const size_t under_way = mount.loading.size();
+  ASSERT_GT(under_way, 1u);
+  for (int i = 0; i < 31; ++i) mount.wait(1'000 * kMillisecond);
+  EXPECT_EQ(mount.cancelled, under_way);
+  EXPECT_EQ(mount.chains.live_runs(), 0u);
+}
+
 TEST(Chains, AReaderThatLeavesTheChainCancelsItsRest) {
   Mount mount;
   mount.instant = false;

@@ -230,7 +230,25 @@ int64_t PrefetchPlanner::expiry(const ReadRun& run) const {
   return run.last_activity + std::clamp(8 * run.interval_ns, kStoppedMinNs, kStoppedMaxNs);
 }
 
-bool PrefetchPlanner::expired(const ReadRun& run, int64_t now) const { return now > expiry(run); }
+bool PrefetchPlanner::expired(const ReadRun& run, int64_t now) const {
+  if (now <= expiry(run)) return false;
+  return now > run.last_activity + kStoppedMaxNs || !waits_for_volume(run);
+}
+
+// Loads of its own are under way, and no load of anybody has ended since its reader came last: he may be waiting, too.
+bool PrefetchPlanner::waits_for_volume(const ReadRun& run) const {
+  if (run.streams == 0 || run.orphaned_at >= 0 || load_ended_at_ > run.last_activity) return false;
+  return run.any_unread_planned([&](ObjectId id) { return accounting_.state(id) == PrefetchState::kPlanned; });
+}
+
+// Readers that waited for a volume that gave nothing for a while are given their time from now on.
+void PrefetchPlanner::note_load_end(int64_t now) {
+  for (uint32_t slot : live_slots_) {
+    ReadRun& run = runs_[slot];
+    if (now > expiry(run) && !expired(run, now)) run.last_activity = now;
+  }
+  load_ended_at_ = std::max(load_ended_at_, now);
+}
 
 void PrefetchPlanner::due_at(int64_t when) { next_due_ = std::min(next_due_, when); }
 
@@ -486,8 +504,12 @@ void PrefetchPlanner::on_close(StreamId stream, ObjectId id, int64_t now) { on_r
 
 void PrefetchPlanner::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now) {
   volume_.on_load(bytes, latency_ns, now);
+  note_load_end(now);
+  const bool awaited = accounting_.state(id) == PrefetchState::kAwaited;
   if (!accounting_.loaded(id, bytes)) return;
   const Note* n = find_note(id);
+  if (ReadRun* reader = n == nullptr || !awaited ? nullptr : live(n->read_by))
+    reader->last_activity = std::max(reader->last_activity, now);
   ReadRun* run = n == nullptr ? nullptr : live(n->expected_by);
   if (run == nullptr) return;
   run->set_bytes(id, bookable(bytes));
@@ -700,7 +722,7 @@ Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
       finish(run);
       continue;
     }
-    due_at(expiry(run) + 1);
+    due_at(now > expiry(run) ? now + kStoppedMinNs : expiry(run) + 1);  // later, where the volume is waited for
     if (needs_loads(run, now))
       hungry.push_back(&run);
     else

@@ -146,6 +146,8 @@ class PrefetchPlanner {
   void move_stream(StreamState& stream, ReadRun& run, int64_t now);
   void leave_run(StreamState& stream, int64_t now);
   bool expired(const ReadRun& run, int64_t now) const;
+  bool waits_for_volume(const ReadRun& run) const;
+  void note_load_end(int64_t now);
   int64_t expiry(const ReadRun& run) const;
 
   bool note_probe_order(StreamState& stream, bool continues, ChainKey key, ObjectId id, int64_t now);
@@ -201,6 +203,7 @@ class PrefetchPlanner {
   uint64_t turn_ = 0;  // of the runs that want loads
   int widened_ = 0;  // times the windows of all runs were doubled
   int64_t widened_at_ = 0;
+  int64_t load_ended_at_ = INT64_MIN;  // the last one of any run, or on demand
   std::vector<ObjectId> cancels_;
   std::vector<ObjectId> scratch_;
   std::unordered_map<uint64_t, uint64_t> stem_chunk_bytes_;  // mean size, by stem

@@ -38,6 +38,12 @@ class ReadRun {
   void drop_all(std::vector<ObjectId>& dropped);
 
   size_t unread_planned() const;  // planned and never arrived at
+  template <class Test>
+  bool any_unread_planned(Test test) const {
+    for (size_t i = 0; i < planned_; ++i)
+      if (!items_[i].read && test(items_[i].id)) return true;
+    return false;
+  }
   size_t size() const { return items_.size(); }
   size_t ahead_count() const { return items_.size() - passed_; }
   uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, and ahead of the furthest reader
