@@ -1,11 +1,13 @@
 #include "store/prefetcher.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcachefs {
 
 namespace {
 constexpr size_t kRowsAtOnce = 512;  // clients wait for the lock meanwhile
+constexpr size_t kLinksAtOnce = 256;
 constexpr size_t kMostAnnouncedDirectories = 16384;
 
 ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
@@ -122,8 +124,17 @@ void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view
 }
 
 std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) {
-  std::lock_guard lock(mutex_);
-  return chains_.lay_out(items);
+  std::unique_lock lock(mutex_);
+  LayoutOrder laid = chains_.order_of(items);
+  lock.unlock();
+  for (std::span<const std::pair<ObjectId, ObjectId>> links = laid.write_links; !links.empty();) {
+    const size_t count = std::min(kLinksAtOnce, links.size());
+    lock.lock();
+    chains_.learn(links.first(count));
+    lock.unlock();
+    links = links.subspan(count);
+  }
+  return std::move(laid.order);
 }
 
 void Prefetcher::loaded(std::span<const Loaded> bodies, int64_t now_ns) {

@@ -238,23 +238,19 @@ bool StoreImpl::is_quarantined(ObjectId id) const {  // names_mutex_ held
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
-  bool versions = false;
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
+    const bool versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
+      if (stat) stat->brief = is_one_of_several(child);
+      lock.unlock();  // others wait for the prefetcher's lock, too
       prefetcher_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
-      if (!found) {
-        counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
-        return stat;
-      }
-      counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
-      if (stat) stat->brief = is_one_of_several(child);
+      (found ? counters_.probe_hits : counters_.probe_misses).fetch_add(1, std::memory_order_relaxed);
       return stat;
     }
   }

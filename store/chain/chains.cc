@@ -55,9 +55,13 @@ void Chains::on_publish(ChainKey key, NameStem name, ObjectId id) {
 }
 
 std::vector<ObjectId> Chains::lay_out(std::span<const LayoutItem> items) {
-  LayoutOrder laid = layout_order(items, announcements_, write_tails_);
-  for (const auto& [before, after] : laid.write_links) successors_.learn(before, after);
+  LayoutOrder laid = order_of(items);
+  learn(laid.write_links);
   return std::move(laid.order);
+}
+
+void Chains::learn(std::span<const std::pair<ObjectId, ObjectId>> write_links) {
+  for (const auto& [before, after] : write_links) successors_.learn(before, after);
 }
 
 void Chains::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now) {

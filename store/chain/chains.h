@@ -49,8 +49,10 @@ class Chains {
   void on_publish(ChainKey key, NameStem name, ObjectId id);
   // Others asked for the name before: it has a place, which on_publish() tells of.
   bool announced(ChainKey key) const { return announcements_.announced(key); }
-  // The order of one flush, learned as write order.
+  // The order of one flush, learned as write order. Or in two steps: learn() may look up rows, and takes its time.
   std::vector<ObjectId> lay_out(std::span<const LayoutItem> items);
+  LayoutOrder order_of(std::span<const LayoutItem> items) { return layout_order(items, announcements_, write_tails_); }
+  void learn(std::span<const std::pair<ObjectId, ObjectId>> write_links);
 
   // See PrefetchPlanner for these.
   void on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns, int64_t now);
