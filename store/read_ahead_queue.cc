@@ -39,10 +39,10 @@ ReadAheadQueue::Item ReadAheadQueue::take(Items& from, Items::iterator at) {
   return item;
 }
 
-void ReadAheadQueue::push(const PlannedLoad& load, int64_t now_ns) {
+void ReadAheadQueue::push(const PlannedLoad& load) {
   if (contains(load.id)) return;
   Items& items = run_of(load).items;
-  items.push_back({load, now_ns, false});
+  items.push_back({load, false});
   where_.emplace(load.id, std::prev(items.end()));
   bytes_ += load.bytes;
 }

@@ -24,12 +24,11 @@ class ReadAheadQueue {
 
   struct Item {
     PlannedLoad load;
-    int64_t since_ns = 0;  // when it was planned
     bool awaited = false;  // somebody reads it, or what is right before it
   };
 
   // Of an object that is queued already nothing more is taken.
-  void push(const PlannedLoad& load, int64_t now_ns);
+  void push(const PlannedLoad& load);
   // What next() gave could not be begun, or only a part of it was: it is the next one again.
   void put_back(Item item);
   // Somebody reads the body: it and the next of its chain, one read in all, go before everything else, whatever is under way;

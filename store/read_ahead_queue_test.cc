@@ -17,7 +17,7 @@ PlannedLoad load(uint64_t id, uint32_t run, bool guess = false, uint64_t bytes =
 }
 
 void push(ReadAheadQueue& queue, uint64_t first, uint64_t last, uint32_t run, bool guess = false) {
-  for (uint64_t id = first; id < last; ++id) queue.push(load(id, run, guess), 0);
+  for (uint64_t id = first; id < last; ++id) queue.push(load(id, run, guess));
 }
 
 // The ids of the next so many.
@@ -55,9 +55,9 @@ TEST(ReadAheadQueue, ChainsTakeTurnsOfOneReadEach) {
 
 TEST(ReadAheadQueue, ABodyLargerThanAReadIsATurnByItself) {
   ReadAheadQueue queue;
-  queue.push(load(10, 1, false, 9 * kMiB), 0);
-  queue.push(load(11, 1, false, 9 * kMiB), 0);
-  queue.push(load(20, 2, false, 9 * kMiB), 0);
+  queue.push(load(10, 1, false, 9 * kMiB));
+  queue.push(load(11, 1, false, 9 * kMiB));
+  queue.push(load(20, 2, false, 9 * kMiB));
   EXPECT_EQ(take(queue, 3), (Ids{10, 20, 11}));
 }
 
@@ -74,7 +74,7 @@ TEST(ReadAheadQueue, AGuessThatGotAReaderIsNoneAnyMore) {
   ReadAheadQueue queue;
   push(queue, 10, 12, 1, true);
   push(queue, 20, 22, 2, true);
-  queue.push(load(22, 2), 0);
+  queue.push(load(22, 2));
   EXPECT_EQ(take(queue, 5), (Ids{20, 21, 22, 10, 11}));
 }
 
@@ -108,8 +108,8 @@ TEST(ReadAheadQueue, WhatSomebodyWaitsForNeedsNoRoomAndBringsItsNeighbours) {
 
 TEST(ReadAheadQueue, ALargeBodyIsPromotedAlone) {
   ReadAheadQueue queue;
-  queue.push(load(1, 1, false, 9 * kMiB), 0);
-  queue.push(load(2, 1, false, kChunk), 0);
+  queue.push(load(1, 1, false, 9 * kMiB));
+  queue.push(load(2, 1, false, kChunk));
   EXPECT_TRUE(queue.promote(ObjectId{1}));
   EXPECT_TRUE(queue.next(kLimit, kLimit));
   EXPECT_FALSE(queue.next(kLimit, kLimit));
@@ -159,7 +159,7 @@ TEST(ReadAheadQueue, AnyCallsInAnyOrder) {
       switch (random() % 6) {
         case 0: case 1:
           queued[next_id] = load(next_id, static_cast<uint32_t>(random() % 8), random() % 3 == 0, random() % (2 * kMiB));
-          queue.push(queued[next_id++], 0);
+          queue.push(queued[next_id++]);
           break;
         case 2: ASSERT_EQ(queue.promote(ObjectId{id}), queued.contains(id)); break;
         case 3: ASSERT_EQ(queue.remove(ObjectId{id}), queued.erase(id) > 0); break;

@@ -315,7 +315,7 @@ class StoreImpl final : public Store {
   void load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lacks_memory);
   BodyAhead prefetch_body(const ReadAheadQueue::Item& item, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
   static Lacking lacking(Object& object, size_t first, uint64_t room_bytes);
-  std::shared_ptr<AheadWaiter> make_ahead_waiter(const ReadAheadQueue::Item& item);
+  std::shared_ptr<AheadWaiter> make_ahead_waiter(ObjectId id);
   uint64_t ahead_limit_bytes() const;
   uint64_t free_for_ahead();
   void cancel_ahead(ObjectId id);

@@ -108,7 +108,6 @@ void StoreImpl::load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lac
   if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
   lacks_memory = outcome == BodyAhead::kNoMemory;
   if (outcome == BodyAhead::kDone) return;
-  if (lacks_memory) item.since_ns = clock_.monotonic_ns();  // it says nothing of the volume
   std::lock_guard lock(prefetch_mutex_);
   ahead_queue_.put_back(std::move(item));
 }
@@ -144,12 +143,11 @@ bool StoreImpl::prefetch_step() {
   bool any = submit_queued(loads_held);  // what somebody waits for, before anything is planned
   // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
   for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
-    const int64_t now = clock_.monotonic_ns();
-    const Plan plan = prefetcher_->plan(now, free_for_ahead());
+    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), free_for_ahead());
     for (ObjectId id : plan.cancels) cancel_ahead(id);
     {
       std::lock_guard lock(prefetch_mutex_);
-      for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load, now);
+      for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load);
     }
     for (ObjectId id : plan.again)
       if (ObjectPtr object = find_live(id)) move_soon(object);
@@ -305,7 +303,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
     forget_when_idle(object);
     return BodyAhead::kDone;
   }
-  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(item);
+  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id);
   LoadMemory memory;
   memory.spare_expected = !item.awaited;
   const size_t before = jobs.size();
@@ -330,9 +328,11 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   return BodyAhead::kDone;
 }
 
-std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(const ReadAheadQueue::Item& item) {
+// From now on its reads count as under way: how long it was queued says nothing of the volume, and windows that counted it would
+// feed on themselves.
+std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(ObjectId id) {
   auto waiter = std::make_shared<AheadWaiter>();
-  waiter->done = [this, id = item.load.id, since_ns = item.since_ns, ahead = waiter.get()](Status status) {
+  waiter->done = [this, id, since_ns = clock_.monotonic_ns(), ahead = waiter.get()](Status status) {
     if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
     Arrivals alone(*this);
     Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;

@@ -316,6 +316,32 @@ TEST_F(PrefetchQueue, WhatIsExpectedStaysInRamWhileAnythingElseCanGo) {
   EXPECT_EQ(store_->status().read_bytes_from_volume, 1200 * 64 * kKiB) << "what was expected had left RAM";
 }
 
+// The volume is slow once, and fast again: what was queued meanwhile does not count as slow.
+TEST_F(PrefetchQueue, HowLongABodyWasQueuedDoesNotWidenTheWindows) {
+  make(200, 256 * kKiB, 256 * kMiB);
+  volume_->hold(is_background_read);
+  for (const char* chain : {"beta", "gamma", "delta"}) probe(chain);
+  pass_time(3'000'000);
+  ASSERT_GT(held_bytes(), kUnderWay - kMiB);  // no room for a whole read
+  clock_.advance_ns(1'000'000'000);
+  volume_->let_go();
+  volume_->hold(is_background_read);
+  pump();
+  ASSERT_GT(held_bytes(), 4 * kMiB) << "what was queued";
+  clock_.advance_ns(1'000'000);
+  volume_->let_go();
+  pump();
+  const uint64_t before = store_->status().prefetch_read_bytes;
+  uint64_t chunk = 0;
+  for (; chunk < 60; ++chunk) {
+    pass_time(4'000'000);
+    ASSERT_TRUE(read("alpha", chunk));
+  }
+  pump();
+  EXPECT_GE(store_->status().prefetch_read_bytes - before, chunk * chunk_bytes_ + 4 * kMiB);
+  EXPECT_LE(store_->status().prefetch_read_bytes - before, chunk * chunk_bytes_ + 20 * kMiB);
+}
+
 TEST_F(PrefetchQueue, AStoreThatIsClosedWithAFullQueueCloses) {
   make(8, kMiB, 256 * kMiB);
   probe_all();
