@@ -256,12 +256,14 @@ struct StoreImpl::Lacking {
   size_t last = 0;             // up to here now
   uint64_t now_bytes = 0;      // of memory, for [first, last)
   uint64_t all_bytes = 0;      // of memory, for all of the body
+  bool solo = false;           // it lies in a file of its own
 };
 
 StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t room_bytes) {
   Lacking lacks;
   std::lock_guard lock(object.mutex);
   lacks.size_bytes = object.size_bytes;
+  lacks.solo = object.base.place.kind == PlaceKind::kSolo;
   const bool readable = object.is_regular() && !object.raw && !object.base.quarantined && object.base.place.kind != PlaceKind::kRaw;
   if (readable && object.size_bytes <= kMaxBodyBytes) lacks.units = div_ceil(object.size_bytes, kUnitBytes);
   lacks.last = lacks.units;
@@ -293,7 +295,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   std::optional<SkipReason> end;
   if (lacks.all_bytes == 0)
     end = lacks.units == 0 ? SkipReason::kFailed : SkipReason::kResident;
-  else if (!is_begun && leave_to_kernel(id, lacks.size_bytes))
+  else if (!is_begun && lacks.solo && leave_to_kernel(id, lacks.size_bytes))
     end = SkipReason::kResident;
   else if (lacks.all_bytes > pool_->limit_bytes() / 2)  // it would push itself out
     end = SkipReason::kNoRoom;

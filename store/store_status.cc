@@ -128,6 +128,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   apply_live_options();
   lock.unlock();
   if (sooner) kick_bulk(true);  // it may have begun to wait for as long as it was
+  kick_prefetch();  // there may be room for more
   return {};
 }
 
