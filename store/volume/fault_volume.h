@@ -59,10 +59,14 @@ class SimVolume : public Volume {
   // 0 = never. Models the moment of a crash inside any call.
   virtual void stop_at(uint64_t number, int64_t torn_bytes) = 0;
   virtual bool stopped() const = 0;
+  // As a kernel that failed to write a file back and forgot that it was to: what was written to it and not synced reads as
+  // zeros (or what was there before), and no later sync brings it back. Sizes and holes stay as they are.
+  virtual Status lose_unsynced(const std::string& path) = 0;
   // Flips bits in place, truncates or removes: corruption below the store.
   virtual Status corrupt(const std::string& path, uint64_t offset, std::byte xor_with) = 0;
   virtual Status cut(const std::string& path, uint64_t size_bytes) = 0;
   virtual std::vector<std::string> all_files() const = 0;
+  virtual unsigned open_files(const std::string& path) const = 0;  // descriptors of it; 0 if it is not there
 };
 struct SimVolumeOptions {
   uint64_t capacity_bytes = uint64_t{1} << 40;

@@ -281,6 +281,18 @@ void SimState::sync(uint64_t id) {
   inode.pending.clear();
 }
 
+void SimState::lose_unsynced(uint64_t id) {
+  SimInode& inode = inodes_.at(id);
+  uint64_t size = inode.content.size();
+  std::erase_if(inode.pending, [](const SimChange& change) { return change.kind == SimChange::Kind::kWrite; });
+  used_bytes_ -= inode.content.allocated_bytes();
+  inode.content = inode.durable_content;
+  for (const SimChange& change : inode.pending) apply(inode.content, change);
+  inode.content.truncate(size);
+  inode.pending.push_back({.kind = SimChange::Kind::kTruncate, .offset = size, .length = 0, .data = nullptr});
+  used_bytes_ += inode.content.allocated_bytes();
+}
+
 void SimState::sync_everything() {
   for (auto& [id, inode] : inodes_) sync(id);
   for (const SimNameChange& change : pending_names_) make_durable(change);

@@ -87,6 +87,7 @@ class SimState {
   void punch(uint64_t id, uint64_t offset, uint64_t length);
   void sync(uint64_t id);
   void sync_everything();  // every file and every name
+  void lose_unsynced(uint64_t id);  // writes only
 
   // Corruption of the medium: also of what is still in the cache.
   void flip(uint64_t id, uint64_t offset, std::byte xor_with);

@@ -71,9 +71,11 @@ class SimVolumeImpl final : public SimVolume {
   uint64_t mutating_calls() const override;
   void stop_at(uint64_t number, int64_t torn_bytes) override;
   bool stopped() const override;
+  Status lose_unsynced(const std::string& path) override;
   Status corrupt(const std::string& path, uint64_t offset, std::byte xor_with) override;
   Status cut(const std::string& path, uint64_t size_bytes) override;
   std::vector<std::string> all_files() const override;
+  unsigned open_files(const std::string& path) const override;
 
  private:
   Status remove(const std::string& path, bool is_directory);
@@ -264,6 +266,14 @@ bool SimVolumeImpl::stopped() const {
   return core_->stopped;
 }
 
+Status SimVolumeImpl::lose_unsynced(const std::string& path) {
+  KVC_TRY(check_path(path));
+  const std::lock_guard lock(core_->mutex);
+  KVC_ASSIGN(const uint64_t inode, find_file(path, "lose unsynced"));
+  core_->state.lose_unsynced(inode);
+  return {};
+}
+
 Status SimVolumeImpl::corrupt(const std::string& path, uint64_t offset, std::byte xor_with) {
   KVC_TRY(check_path(path));
   const std::lock_guard lock(core_->mutex);
@@ -287,6 +297,12 @@ Status SimVolumeImpl::cut(const std::string& path, uint64_t size_bytes) {
 std::vector<std::string> SimVolumeImpl::all_files() const {
   const std::lock_guard lock(core_->mutex);
   return core_->state.all_files();
+}
+
+unsigned SimVolumeImpl::open_files(const std::string& path) const {
+  const std::lock_guard lock(core_->mutex);
+  const auto inode = find_file(path, "count");
+  return inode ? core_->state.inode(*inode).handles : 0;
 }
 
 }  // namespace
