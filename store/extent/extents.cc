@@ -131,19 +131,25 @@ void Extents::close_cached(ExtentId id) {
   open_.erase(found);
 }
 
-void Extents::forget(ExtentId id) {
+void Extents::let_go(ExtentId id) {
   close_cached(id);
-  FilePtr unsynced;
+  FilePtr unsynced;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
-  if (auto found = unsynced_.find(id); found != unsynced_.end()) {
-    unsynced = std::move(found->second.file);
-    unsynced_.erase(found);
-  }
+  auto found = unsynced_.find(id);
+  if (found == unsynced_.end()) return;
+  unsynced = std::move(found->second.file);
+  unsynced_.erase(found);
+}
+
+void Extents::forget(ExtentId id) {
+  let_go(id);
+  std::lock_guard lock(mutex_);
   lost_raw_.erase(id);
 }
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
   const std::string path = extent_path(identity_.node, id, kind);
+  let_go(id);  // NFS renames a file that is open, and removes it when it is closed
   KVC_TRY(volume_->remove_file(path));
   {
     std::lock_guard lock(mutex_);

@@ -73,6 +73,7 @@ class Extents {
 
  private:
   Status make_parents(const std::string& directory);
+  void let_go(ExtentId id);  // of the descriptors that are held of it
   struct Unsynced {
     FilePtr file;
     PlaceKind kind;

@@ -401,5 +401,27 @@ TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
   EXPECT_TRUE(closed) << closed.error().message;
 }
 
+TEST_F(Promises, NoDescriptorOfAnExtentIsOpenWhenItIsRemoved) {
+  start();
+  int removed = 0;
+  fault_ = [&](const VolumeCall& call) {
+    if (call.kind != VolumeCall::Kind::kRemoveFile || call.path.find("/extents/") == std::string::npos) return Fault{};
+    ++removed;
+    EXPECT_EQ(rig_->disk().open_files(call.path), 0u) << call.path;
+    return Fault{};
+  };
+  for (const size_t bytes : {kPackedBytes, kSoloBytes}) {
+    for (int round = 0; round < 2; ++round) {  // a pack is removed once another one is begun
+      for (int i = 0; i < (bytes == kPackedBytes ? 400 : 2); ++i) put(fmt::format("f{}", i), content('a', bytes));
+      ASSERT_TRUE(rig_->drain());
+      expect("f0", content('a', bytes));
+      for (int i = 0; i < (bytes == kPackedBytes ? 400 : 2); ++i) ASSERT_TRUE(rig_->unlink(fmt::format("f{}", i)));
+      rig_->pass_time(kUpkeepNs);
+      rig_->pass_time(kUpkeepNs);
+    }
+  }
+  EXPECT_GT(removed, 4);
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing
