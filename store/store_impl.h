@@ -260,7 +260,7 @@ class StoreImpl final : public Store {
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
-  // Second look through a fresh descriptor, then quarantine. Blocks; runs on the keeper.
+  // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void place_loaded(LoadJob& job, size_t i);
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);

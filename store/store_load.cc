@@ -379,7 +379,8 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
     } while (i < ready.size() && ready[i]->file == request.file && ready[i]->offset() == request.offset + bytes &&
              bytes + ready[i]->padded_bytes() <= kReadBytes);
     request.done = [this, together = std::move(together)](Result<size_t> result) mutable {
-      if (!result && together.size() > 1) {  // one bad place spoils the read of its neighbours: each by itself
+      // One bad place spoils the read of its neighbours: each by itself. A dead descriptor is no better for that.
+      if (!result && together.size() > 1 && result.error().code != Code::kStale) {
         for (auto& job : together) submit_loads({std::move(job)});
         return;
       }
@@ -434,21 +435,25 @@ Status check_units(const std::vector<uint64_t>& checksums, const std::vector<uin
 void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result) {
   const std::string path = job->file ? job->file->path() : std::string("inline body");
   Status status;
+  bool look_again = false;
   if (result) {
     counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
     status = check_units(job->checksums, job->lengths, job->blocks, job->first, *result, path);
-    if (!status && job->place.kind != PlaceKind::kInline) {
-      // Perhaps the cache lied: once more through a fresh descriptor, off this thread.
-      std::lock_guard lock(keeper_mutex_);
-      keeper_work_.push_back([this, job] { second_look(job); });
-      keeper_kicked_ = true;
-      keeper_ready_.notify_one();
-      return;
-    }
+    look_again = !status && job->place.kind != PlaceKind::kInline;  // perhaps the cache lied
   } else {
     status = std::unexpected(std::move(result).error());
     // On a network volume a descriptor can die while the file lives: whoever reads next opens it anew.
-    if (!job->spilled && job->place.kind != PlaceKind::kInline) extents_->close_cached(job->place.extent);
+    if (!job->spilled && job->place.kind != PlaceKind::kInline) {
+      extents_->close_cached(job->place.extent);
+      look_again = status.error().code == Code::kStale;
+    }
+  }
+  if (look_again) {  // through a fresh descriptor, off this thread
+    std::lock_guard lock(keeper_mutex_);
+    keeper_work_.push_back([this, job] { second_look(job); });
+    keeper_kicked_ = true;
+    keeper_ready_.notify_one();
+    return;
   }
   job->ahead.release();
   std::vector<std::move_only_function<void(Status)>> waiters;
@@ -541,6 +546,9 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   if (!superseded && status.error().code == Code::kCorrupt) {
     counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);
     if (!job->spilled) quarantine(job->object, job->base_version, status.error().message);
+  } else if (!superseded) {
+    counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+    log::error("object {}: {}", job->object->id.value, status.error().message);
   }
   // Superseded: those who wait look at the new base. Bad: they get the error.
   std::vector<std::move_only_function<void(Status)>> waiters;
@@ -604,13 +612,15 @@ Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
     }
     const uint64_t expected = spilled ? unit->spill_checksum : snapshot.base.checksums.at(index);
     const auto piece = whole->bytes().first(align_up(length, kBlockBytes));
-    KVC_ASSIGN(size_t got, file->read(piece, place.offset + index * kUnitBytes));
-    counters_.read_bytes_from_volume.fetch_add(got, std::memory_order_relaxed);
-    const auto is_right = [&] { return got >= length && checksum(whole->bytes().first(length)) == expected; };
-    if (!is_right() && !spilled) {  // perhaps the cache, or the descriptor, lied
+    auto got = file->read(piece, place.offset + index * kUnitBytes);
+    if (got) counters_.read_bytes_from_volume.fetch_add(*got, std::memory_order_relaxed);
+    const auto is_right = [&] { return got && *got >= length && checksum(whole->bytes().first(length)) == expected; };
+    if (!is_right() && !spilled) {  // perhaps the cache lied, or the descriptor is dead
+      if (!got) extents_->close_cached(place.extent);
       KVC_ASSIGN(const FilePtr fresh, extents_->open_fresh(place.extent, place.kind));
-      KVC_ASSIGN(got, fresh->read(piece, place.offset + index * kUnitBytes));
+      got = fresh->read(piece, place.offset + index * kUnitBytes);
     }
+    if (!got) return std::unexpected(std::move(got).error());
     if (!is_right())
       return fail(Code::kCorrupt, fmt::format("{}: unit {} of object {} does not match its checksum", file->path(), index,
                                               snapshot.object ? snapshot.object->id.value : 0));

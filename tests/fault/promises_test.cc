@@ -401,6 +401,37 @@ TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
   EXPECT_TRUE(closed) << closed.error().message;
 }
 
+// A network volume after a failover: what was open is dead, the files live.
+TEST_F(Promises, WhatIsReadThroughADescriptorThatDiedIsReadThroughAnother) {
+  constexpr size_t kTwoUnits = 400'000;
+  start();
+  put("f", content('a', kTwoUnits));
+  ASSERT_TRUE(rig_->drain());
+  rig_->store().drop_caches();
+  bool dead = false;
+  int refused = 0;
+  fault_ = [&](const VolumeCall& call) {
+    if (!ends_with(call, ".pack")) return Fault{};
+    if (call.kind == VolumeCall::Kind::kOpen) dead = false;
+    const bool hit = call.kind == VolumeCall::Kind::kRead && dead;
+    refused += hit ? 1 : 0;
+    return Fault{.sys_errno = hit ? ESTALE : 0};
+  };
+  expect("f", content('a', kTwoUnits));
+  dead = true;
+  expect("f", content('a', kTwoUnits));
+  EXPECT_GT(refused, 0);
+  rig_->store().drop_caches();
+  auto handle = open("f", true);
+  ASSERT_TRUE(rig_->write(handle, 0, "b"));  // loads the first unit only
+  dead = true;
+  refused = 0;
+  EXPECT_TRUE(rig_->fsync(handle));
+  EXPECT_GT(refused, 0);
+  handle.reset();
+  expect("f", "b" + content('a', kTwoUnits - 1));
+}
+
 TEST_F(Promises, NoDescriptorOfAnExtentIsOpenWhenItIsRemoved) {
   start();
   int removed = 0;
