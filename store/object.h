@@ -75,6 +75,7 @@ class Object {
   std::vector<Unit> units;        // may be shorter than the body: missing ones have no block
   uint64_t content_version = 0;   // rises with every change of bytes or size
   uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty
+  uint64_t moving_version = 0;    // content_version that is journaled already, and sealed once more
   uint64_t attributes_version = 0, attributes_durable = 0;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
@@ -126,14 +127,16 @@ class Object {
   // Something on the volume may come back by what becomes of this one; not what was only set aside for it.
   bool holds_room() const { return base.place.kind != PlaceKind::kNone || replaces; }
   bool content_dirty() const { return content_version != sealed_version; }
+  // Dirty only because its extent could not be synced (store_lost.cc).
+  bool is_moving() const { return content_dirty() && moving_version == content_version; }
   bool in_ram() const {
     const size_t count = div_ceil(size_bytes, kUnitBytes);
     return count > 0 && units.size() >= count &&
            std::all_of(units.begin(), units.begin() + static_cast<long>(count), [](const Unit& unit) { return unit.block != nullptr; });
   }
   bool finished() const { return unflushed_handles == 0; }
-  // The record of a raw body says where it is and how long, whoever is writing it.
-  bool can_be_recorded() const { return raw || finished(); }
+  // The record of a raw body says where it is and how long, whoever is writing it; one that only moves was recorded before.
+  bool can_be_recorded() const { return raw || finished() || is_moving(); }
   bool lacks_a_write() const { return write_error && !write_error->undone; }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
   bool sealable() const { return !lacks_a_write() || size_bytes == 0; }

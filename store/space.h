@@ -33,6 +33,11 @@ class Space {
     reserved_bytes_ += bytes;
     return true;
   }
+  // Also where they do not fit.
+  void reserve(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    reserved_bytes_ += bytes;
+  }
   void release(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= bytes;

@@ -28,6 +28,11 @@ uint64_t bytes_of(const Attributes& attributes) {
 }
 uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + body.inline_bytes.size(); }
 uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
+// Which goes with the object.
+bool lies_in_spill_file(const SealedBody& sealed) {
+  return sealed.snapshot.spill && sealed.body.place.extent == sealed.snapshot.spill_extent;
+}
+
 uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
 
 }  // namespace
@@ -54,10 +59,12 @@ bool StoreImpl::commit_step() {
   Status status = sync_data(commit);
   take_rows(commit);
   while (status && build_batch(commit)) status = journal_batch(commit);
+  Status marked;
   if (status) {
     if (commit.sync) status = journal_->sync();
     if (status && commit.sync) kill_point("journal-synced");
-    if (status && commit.sync_all) status = mark_synced();
+    if (status && commit.sync_all) marked = may_mark();
+    if (status && commit.sync_all && marked) status = mark_synced();
     if (status && commit.sync) counters_.syncs.fetch_add(1, std::memory_order_relaxed);
   } else {
     give_up(commit, status);
@@ -73,8 +80,11 @@ bool StoreImpl::commit_step() {
   committing_.fetch_sub(count);
   requeue_deferred();
   if (waiting_count_.load() > 0) tell_memory_came_back();  // what was journaled can be given up
-  for (CommitRequest& request : commit.requests)
-    if (request.done) request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
+  for (CommitRequest& request : commit.requests) {
+    if (!request.done) continue;
+    if (status && request.sync_all && !marked) request.done(marked);
+    else request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
+  }
   return true;
 }
 
@@ -117,9 +127,8 @@ Status StoreImpl::sync_data(Commit& commit) {
   if (commit.sync_all) {
     data_bytes_unsynced_.store(0, std::memory_order_relaxed);
     KVC_TRY(extents_->sync_all());
-  } else if (commit.sync) {
-    KVC_TRY(extents_->sync(extents));
   }
+  if (commit.sync && !(commit.sync_all && extents.empty())) KVC_TRY(extents_->sync(extents));
   if (commit.sync) kill_point("data-synced");
   return {};
 }
@@ -136,6 +145,7 @@ Status StoreImpl::mark_synced() {
   if (!freed) return std::unexpected(std::move(freed).error());
   index_->freeze();
   KVC_TRY(journal_->sync());  // the index must not reach past the end of what is on the medium
+  forget_unmarked();
   kill_point("mark-synced");
   return {};
 }
@@ -298,7 +308,7 @@ void StoreImpl::choose_shares(Commit& commit) {
 
 // names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.
 void StoreImpl::drop_body(SealedBody& sealed) {
-  const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !sealed.snapshot.spill;
+  const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !lies_in_spill_file(sealed);
   ObjectPtr object = std::move(sealed.snapshot.object);
   sealed.snapshot = {};
   {
@@ -420,7 +430,7 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
   if (!commit.taken) take_waiting(commit);
   auto abandon = [&](SealedBody& sealed) {
     // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
-    if (!sealed.shared_with.valid() && !sealed.snapshot.spill && !sealed.body.quarantined) give_back({}, sealed.body.place);
+    if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) give_back({}, sealed.body.place);
     abandon_seal(sealed.snapshot.object);
     forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
   };
@@ -499,6 +509,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       object->spill_extent = {};
     }
     settle_raw(*object, unjournaled);
+    note_unmarked(*object);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
       object->replaced_checked = false;

@@ -5,6 +5,7 @@
 //   store_seal.cc       RAM -> volume (lanes)                     store_versions.cc   several writers of one name
 //   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
 //   store_status.cc     space and counters                                            reclaim
+//   store_lost.cc       extents that could not be synced
 //   store_sweep.cc      what earlier lives left                   store_memory_files.cc  big bodies in RAM that can be
 //                                                                                     passed through
 //
@@ -230,6 +231,7 @@ class StoreImpl final : public Store {
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
   void content_changed(const ObjectPtr& object);  // object->mutex held
+  void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
   void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros
 
   // --- memory (store_load.cc) ---
@@ -263,7 +265,9 @@ class StoreImpl final : public Store {
   // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void place_loaded(LoadJob& job, size_t i);
   void second_look(std::shared_ptr<LoadJob> job);
-  void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why);
+  void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
+  void mark_quarantined(const ObjectPtr& object);  // names_mutex_ held exclusively, and the object's
+  SealedBody quarantine_record(const ObjectPtr& object);  // object->mutex held
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
   Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index);
 
@@ -351,6 +355,7 @@ class StoreImpl final : public Store {
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
   static bool is_journaled(const UrgentItem& item);
+  static Status own_error(const Object& object);
   bool bulk_step(bool force);
   bool urgent_step();
   void requeue_deferred();  // a seal ended: those who waited for it go on
@@ -407,6 +412,16 @@ class StoreImpl final : public Store {
   bool keep_for_rename(const ObjectPtr& object);
   void end_oldest_lingering();
   void end_lingering(bool all = false);
+
+  // --- bodies in extents that could not be synced (store_lost.cc) ---
+  void note_unmarked(const Object& object);
+  std::vector<ObjectId> unmarked_in(ExtentId extent);
+  void forget_unmarked();
+  Status may_mark();
+  bool lies_in_lost(const Object& object);  // object.mutex held
+  bool move_from_lost(const ObjectPtr& object);
+  bool move_all_from_lost();
+  bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
   // --- journal (store_commit.cc) ---
   void commit(CommitRequest request);
@@ -472,6 +487,7 @@ class StoreImpl final : public Store {
   // --- upkeep (store_keep.cc) ---
   void keep_to_memory();
   bool keeper_step(bool force);
+  void sync_ahead();
   Status sync_point();           // data, then journal, then a SyncedRecord
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
@@ -686,6 +702,8 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
+  std::mutex unmarked_mutex_;  // a leaf
+  std::unordered_map<ExtentId, std::vector<ObjectId>> unmarked_;  // bodies journaled since the last mark, by where they went
   std::mutex unverified_mutex_;  // a leaf
   std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
   int64_t verified_again_ns_ = 0;  // the keeper's

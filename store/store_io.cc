@@ -143,9 +143,13 @@ void StoreImpl::note_modified(const ObjectPtr& object) {
 }
 
 void StoreImpl::content_changed(const ObjectPtr& object) {
-  ++object->content_version;
   object->last_write_ns = clock_.monotonic_ns();
   object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
+  mark_content_dirty(object);
+}
+
+void StoreImpl::mark_content_dirty(const ObjectPtr& object) {
+  ++object->content_version;
   if (!std::exchange(object->in_dirty_queue, true)) {
     std::lock_guard lock(dirty_mutex_);
     dirty_.push_back(object);
@@ -615,7 +619,7 @@ void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer)
   const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
   if (!last_writer && object->base_valid_bytes > 0) return;
   object->write_error->undone = last_writer;
-  if (goes_back ? !object->content_dirty() : object->size_bytes == 0)
+  if (goes_back ? !object->content_dirty() || object->is_moving() : object->size_bytes == 0)
     return space_.release(std::exchange(object->reserved_bytes, 0));
   // Until all that it had is written anew, the name does not become another.
   object->write_error->from = 0;

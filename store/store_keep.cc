@@ -96,9 +96,21 @@ bool StoreImpl::keeper_step(bool force) {
   return true;
 }
 
+// Here, where nobody waits: the committer has answers to give, and does what is left.
+void StoreImpl::sync_ahead() {
+  const Status status = extents_->sync_ahead();
+  if (status) return;
+  counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+  set_trouble(status);
+}
+
 Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
-  extents_->sync_ahead();  // here, where nobody waits: the committer has answers to give, and does what is left
+  sync_ahead();
+  if (move_all_from_lost()) {
+    drain_and_wait();
+    sync_ahead();
+  }
   CommitRequest request;
   request.sync = request.sync_all = true;
   request.successors = prefetcher_->changed_rows(kMostRows);
@@ -276,7 +288,7 @@ void StoreImpl::drain_and_wait() {
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   drain(/*sync=*/false, [promise](Status status) { promise->set_value(std::move(status)); });
-  if (background_) {
+  if (committer_runs_.load()) {
     while (!stopping_ && answer.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     }
     return;

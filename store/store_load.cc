@@ -568,21 +568,33 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
 }
 
-void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
+void StoreImpl::mark_quarantined(const ObjectPtr& object) {
+  object->base.quarantined = true;
+  quarantined_.insert(object->id);
+  quarantined_count_.store(quarantined_.size());
+}
+
+// A seal that ends when the record is journaled.
+SealedBody StoreImpl::quarantine_record(const ObjectPtr& object) {
+  object->sealing = true;
+  SealedBody record;
+  record.snapshot.object = object;
+  record.snapshot.size_bytes = object->size_bytes;
+  record.snapshot.content_version = object->content_version;
+  record.body = object->base;
+  return record;
+}
+
+// `again`: it is, but the journal did not take that.
+void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again) {
   SealedBody record;
   {
     std::unique_lock names(names_mutex_);
     std::lock_guard lock(object->mutex);
-    if (object->base.quarantined || object->base.version != base_version) return;
-    object->base.quarantined = true;
-    quarantined_.insert(object->id);
-    quarantined_count_.store(quarantined_.size());
+    if (object->base.quarantined != again || object->base.version != base_version) return;
+    mark_quarantined(object);
     if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it
-    object->sealing = true;
-    record.snapshot.object = object;
-    record.snapshot.size_bytes = object->size_bytes;
-    record.snapshot.content_version = object->content_version;
-    record.body = object->base;
+    record = quarantine_record(object);
   }
   log::error("object {} is quarantined: {}. It reads as absent from now on; `kvcachefs fsck` tells more", object->id.value,
              why);

@@ -817,6 +817,12 @@ Status StoreImpl::close() {
   if (!drained_) drain(true, [this](Status status) { drained_ = std::move(status); });
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
+  if (drained_ && !*drained_ && !extents_->lost().empty()) {  // what could not be synced goes elsewhere first
+    static_cast<void>(move_all_from_lost());
+    drained_.reset();
+    drain(true, [this](Status status) { drained_ = std::move(status); });
+    for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
+  }
   constexpr int kRounds = 8;  // what is left to do once everything is journaled
   for (int round = 0; round < kRounds && pump(); ++round) {
   }

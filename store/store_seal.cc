@@ -246,7 +246,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     return {};
   }
   if (snapshot.size_bytes == 0) return {};
-  if (snapshot.spill) {
+  if (snapshot.spill && !extents_->is_lost(snapshot.spill_extent)) {
     body.place = {PlaceKind::kSolo, snapshot.spill_extent, 0, snapshot.size_bytes};
     plan.file = snapshot.spill;
     plan.extent = snapshot.spill_extent;
@@ -264,7 +264,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     plan.extent = made.id;
     return {};
   }
-  if (target.file && target.next_offset + room > extent_bytes_) close_target(target);
+  if (target.file && (target.next_offset + room > extent_bytes_ || extents_->is_lost(target.extent))) close_target(target);
   if (!target.file) {
     KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kPacked));
     target.extent = made.id;
@@ -361,6 +361,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
   const PlaceKind kind = old.place.kind;
   if (old.size_bytes != plan.snapshot.size_bytes || old.quarantined || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo))
     return false;
+  if (extents_->is_lost(old.place.extent)) return false;
   Snapshot stored;
   stored.size_bytes = old.size_bytes;
   stored.base = old;
@@ -446,7 +447,10 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     if (!plan.status) {
       counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
       log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
-      if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
+      const bool gone = plan.base_lost && quarantine_moving(plan.snapshot.object, plan.status.error().message);
+      if (gone) {
+        // Nobody wrote to it.
+      } else if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
         std::lock_guard lock(plan.snapshot.object->mutex);
         plan.snapshot.object->note_failed_write(plan.status.error());
       } else if (status) {
@@ -454,7 +458,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       }
       if (target.file && plan.file == target.file) close_target(target);  // its descriptor may be dead
       if (plan.file != plan.snapshot.spill || !plan.file) give_back({}, plan.body.place);
-      abandon_seal(plan.snapshot.object);
+      if (!gone) abandon_seal(plan.snapshot.object);
       forget_when_idle(plan.snapshot.object);
       continue;
     }
@@ -614,6 +618,13 @@ bool StoreImpl::is_journaled(const UrgentItem& item) {
   return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
 }
 
+// object.mutex held.
+Status StoreImpl::own_error(const Object& object) {
+  if (object.lacks_a_write()) return std::unexpected(*object.write_error);
+  if (!object.base.quarantined) return {};
+  return fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object.id.value));
+}
+
 bool StoreImpl::urgent_step() {
   std::deque<UrgentItem> items;
   {
@@ -628,12 +639,20 @@ bool StoreImpl::urgent_step() {
     if (item.object) {
       Snapshot snapshot;
       std::unique_lock lock(item.object->mutex);
+      if (item.sync && move_from_lost(item.object)) item.content_version = item.object->content_version;
       const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
       const bool busy = item.object->sealing;
       // Sealed before, perhaps by the other lane, and perhaps not synced.
-      if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
+      Status own;
+      if (item.sync && !dirty && !busy && lies_in_lost(*item.object))
+        own = item.object->nlink > 0 ? own_error(*item.object) : Status();
+      else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
         request.extents.push_back(item.object->base.place.extent);
       lock.unlock();
+      if (!own) {  // not in the commit, which would fail for everybody
+        item.done(std::move(own));
+        continue;
+      }
       const bool mine = std::any_of(snapshots.begin(), snapshots.end(),
                                     [&](const Snapshot& each) { return each.object == item.object; });
       if (dirty && !mine) {
@@ -660,9 +679,9 @@ bool StoreImpl::urgent_step() {
     for (UrgentItem& item : taken) {
       if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
         std::unique_lock lock(item.object->mutex);
-        Status own = item.object->lacks_a_write() ? Status(std::unexpected(*item.object->write_error)) : status;
+        Status own = own_error(*item.object);
         lock.unlock();
-        item.done(std::move(own));
+        item.done(own ? status : std::move(own));
         continue;
       }
       request.sync |= item.sync;

@@ -756,6 +756,55 @@ TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
   EXPECT_TRUE(store.read_file("holes") == expected);
 }
 
+// --- what could not be synced ---
+
+TEST(StoreSettling, ABodyThatCouldNotBeSyncedIsNotPassedThroughUntilItLiesElsewhere) {
+  TestStore beside;  // for its directory
+  std::filesystem::create_directory(beside.root() + "/other");
+  StoreOptions options;
+  options.background = false;
+  options.node = "test";
+  options.memory_bytes = 64 * kMiB;
+  options.pack_below_bytes = 64 * kKiB;
+  auto posix = open_posix_volume(beside.root() + "/other", {});
+  ASSERT_TRUE(posix) << posix.error().message;
+  bool fails = false;
+  auto volume = make_fault_volume(*posix, [&](const VolumeCall& call) {
+    return Fault{.sys_errno = fails && call.kind == VolumeCall::Kind::kSync && call.path.ends_with(".solo") ? 5 : 0};
+  });
+  ManualClock clock(1'700'000'000'000'000'000);
+  auto opened = open_store(volume, options, clock, "test");
+  ASSERT_TRUE(opened) << opened.error().message;
+  Store& store = **opened;
+  const auto drain_once = [&](bool sync) {
+    std::optional<Status> drained;
+    store.drain(sync, [&](Status status) { drained = std::move(status); });
+    for (int i = 0; i < 1000 && !drained; ++i) store.pump();
+    return drained.value_or(fail(Code::kCanceled, "never answered")).has_value();
+  };
+  EXPECT_TRUE(drain_once(true));
+  for (int i = 0; i < 20; ++i) store.pump();  // upkeep was due; from now on it is not
+  auto made = store.create(kRootId, "f", 0644, {.read = true, .write = true}, {.thread_id = 1});
+  ASSERT_TRUE(made) << made.error().message;
+  int good = 0;
+  const std::string body = TestStore::payload(1, 200'000);
+  store.write(made->second, 0, std::as_bytes(std::span(body)), [&](Result<size_t> result) { good += result ? 1 : 0; });
+  store.flush(made->second, [&](Status status) { good += status ? 1 : 0; });
+  store.release(made->second);
+  EXPECT_EQ(good, 2);
+  EXPECT_TRUE(drain_once(false));
+  fails = true;
+  EXPECT_FALSE(drain_once(true));
+  fails = false;
+  store.drop_caches();
+  EXPECT_LT(store.backing_file(made->first.id).descriptor, 0);
+  clock.advance_ns(6'000'000'000);
+  for (int i = 0; i < 20; ++i) store.pump();
+  store.drop_caches();
+  EXPECT_GE(store.backing_file(made->first.id).descriptor, 0);
+  EXPECT_TRUE(store.close());
+}
+
 // --- who waits for memory ---
 
 TEST(StoreSettling, AWriteThatWaitsForMemoryIsNotOvertakenBySmallerOnes) {

@@ -24,8 +24,6 @@ const char* suffix(PlaceKind kind) {
   }
 }
 
-Status fail_again(std::optional<Error>& untold) { return std::unexpected(*std::exchange(untold, std::nullopt)); }
-
 std::string parent_of(const std::string& path) { return path.substr(0, path.rfind('/')); }
 }  // namespace
 
@@ -144,6 +142,7 @@ void Extents::let_go(ExtentId id) {
 void Extents::forget(ExtentId id) {
   let_go(id);
   std::lock_guard lock(mutex_);
+  lost_.erase(id);
   lost_raw_.erase(id);
 }
 
@@ -162,6 +161,7 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
 
 void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
   std::lock_guard lock(mutex_);
+  if (lost_.contains(id)) return;
   Unsynced& noted = unsynced_[id];
   noted.file = std::move(file);
   noted.kind = kind;
@@ -186,42 +186,41 @@ Status Extents::sync_all() {
   return status ? waited : status;
 }
 
-void Extents::sync_ahead() {
+Status Extents::sync_ahead() {
   std::vector<ExtentId> ids;
   {
     std::lock_guard lock(mutex_);
     for (const auto& [id, unsynced] : unsynced_) ids.push_back(id);
   }
+  Status result;
   for (ExtentId id : ids) {
     Unsynced unsynced;
     {
       std::lock_guard lock(mutex_);
       auto found = unsynced_.find(id);
-      if (found == unsynced_.end() || found->second.failed) continue;
+      if (found == unsynced_.end()) continue;
       unsynced = std::move(found->second);
       unsynced_.erase(found);
       syncing_ahead_ = id;
     }
-    Unsynced again = unsynced;
-    Status status = sync_file(id, std::move(unsynced));
+    if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
     {
       std::lock_guard lock(mutex_);
-      if (!status) unsynced_.try_emplace(id, std::move(again)).first->second.failed = std::move(status).error();
       syncing_ahead_ = {};
     }
     synced_ahead_.notify_all();
   }
+  return result;
 }
 
-// Those of `ids` that sync_ahead() has in hand, and what it found.
+// Those of `ids` that sync_ahead() has in hand; then the error of one that is lost.
 Status Extents::wait_for_syncs(const std::vector<ExtentId>& ids) {
   std::unique_lock lock(mutex_);
   synced_ahead_.wait(lock, [&] {
     return !syncing_ahead_.valid() || std::find(ids.begin(), ids.end(), syncing_ahead_) == ids.end();
   });
   for (ExtentId id : ids)
-    if (auto found = unsynced_.find(id); found != unsynced_.end() && found->second.failed)
-      return fail_again(found->second.failed);
+    if (auto found = lost_.find(id); found != lost_.end()) return std::unexpected(found->second);
   return {};
 }
 
@@ -251,26 +250,40 @@ Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
   return {};
 }
 
-Status Extents::sync_file(ExtentId id, Unsynced unsynced) {
-  Status status = unsynced.failed ? fail_again(unsynced.failed) : unsynced.file->sync_data();
+bool Extents::is_lost(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  return lost_.contains(id);
+}
+
+std::vector<std::pair<ExtentId, Error>> Extents::lost() {
+  std::lock_guard lock(mutex_);
+  return {lost_.begin(), lost_.end()};
+}
+
+Status Extents::sync_file(ExtentId id, const Unsynced& unsynced) {
+  Status status = unsynced.file->sync_data();
   if (status) return {};
-  if (unsynced.kind != PlaceKind::kRaw) {
-    std::lock_guard lock(mutex_);
-    unsynced_.try_emplace(id, std::move(unsynced));  // unless it was noted meanwhile
-    return status;
-  }
   status.error().message += ": what was written to it since it was synced last may be lost";
   log::error("{}", status.error().message);
+  FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
-  lost_raw_.try_emplace(id, std::move(status).error());
-  return {};
+  if (unsynced.kind == PlaceKind::kRaw) {
+    lost_raw_.try_emplace(id, std::move(status).error());
+    return {};
+  }
+  lost_.try_emplace(id, status.error());
+  if (auto again = unsynced_.find(id); again != unsynced_.end()) {  // noted meanwhile
+    dropped = std::move(again->second.file);
+    unsynced_.erase(again);
+  }
+  return status;
 }
 
 // All of them, also after an error; the first one is returned.
 Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories) {
   Status result;
   for (auto& [id, unsynced] : files)
-    if (Status status = sync_file(id, std::move(unsynced)); !status && result) result = std::move(status);
+    if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
   for (auto& directory : directories) {
     Status status = volume_->sync_directory(directory);
     if (status) continue;

@@ -8,7 +8,6 @@
 #include <list>
 #include <memory>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -56,14 +55,20 @@ class Extents {
 
   // Remembers that a file of this epoch has data (and perhaps a name) that is not synced.
   void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file);
-  // Syncs all such files and the directories of new ones; what fails stays noted. Blocks. A failed sync of a raw file is no
-  // reason to keep everybody else's records back: told_of_raw() is for who asks for that one.
+  // Syncs all such files and the directories of new ones; the first error is returned. Blocks. A file that could not be synced
+  // is lost: it is not tried again, nor noted again. That of a raw file is no reason to keep everybody else's records back:
+  // told_of_raw() is for who asks for that one.
   Status sync_all();
   // Syncs what is noted now, one file after another and without the directories, so that a sync_all() to come finds little: who
-  // needs one of them meanwhile takes it, or waits for that one only. An error is told to the next sync of the file.
-  void sync_ahead();
-  // Syncs the given ones only (and their directories), if they are noted. Of raw ones see above.
+  // needs one of them meanwhile takes it, or waits for that one only.
+  Status sync_ahead();
+  // Syncs the given ones only (and their directories), if they are noted. The error of one that is lost is told every time. Of
+  // raw ones see above.
   Status sync(const std::vector<ExtentId>& ids);
+  // Packs and solo extents of which a sync failed, until they are removed: what was written to them since they were synced last
+  // may never come to the medium, though they read well, and though the next sync would succeed.
+  bool is_lost(ExtentId id);
+  std::vector<std::pair<ExtentId, Error>> lost();
   // The error of a raw file among them of which a sync ever failed: told for good, until the file is removed. Its bytes went
   // through the page cache; the kernel tells the error once, forgets the pages, and the next sync would succeed.
   Status told_of_raw(const std::vector<ExtentId>& ids);
@@ -77,10 +82,9 @@ class Extents {
   struct Unsynced {
     FilePtr file;
     PlaceKind kind;
-    std::optional<Error> failed = {};  // a sync that nobody was told of
   };
   Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
-  Status sync_file(ExtentId id, Unsynced unsynced);
+  Status sync_file(ExtentId id, const Unsynced& unsynced);
   Status wait_for_syncs(const std::vector<ExtentId>& ids);
 
   const std::shared_ptr<Volume> volume_;
@@ -98,7 +102,7 @@ class Extents {
   std::unordered_map<ExtentId, Unsynced> unsynced_;
   ExtentId syncing_ahead_;  // by sync_ahead() just now
   std::condition_variable synced_ahead_;
-  std::unordered_map<ExtentId, Error> lost_raw_;  // a sync of it failed
+  std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made

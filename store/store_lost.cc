@@ -1,0 +1,109 @@
+// Bodies in an extent of which a sync failed. The kernel tells such an error once and then takes the pages for written, so the
+// sync is never tried again: the bodies go elsewhere, and until they have no mark of the journal says that they are safe.
+#include <algorithm>
+
+#include "store/base/log.h"
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+// By the committer; object.mutex held.
+void StoreImpl::note_unmarked(const Object& object) {
+  const Place& place = object.base.place;
+  if ((place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) || object.base.quarantined) return;
+  std::lock_guard lock(unmarked_mutex_);
+  unmarked_[place.extent].push_back(object.id);
+}
+
+std::vector<ObjectId> StoreImpl::unmarked_in(ExtentId extent) {
+  std::lock_guard lock(unmarked_mutex_);
+  auto found = unmarked_.find(extent);
+  return found == unmarked_.end() ? std::vector<ObjectId>() : found->second;
+}
+
+void StoreImpl::forget_unmarked() {
+  std::lock_guard lock(unmarked_mutex_);
+  unmarked_.clear();
+}
+
+// By the committer, between its records and a mark. As far as the journal knows: what was moved or removed in RAM only is
+// found in the old place after a crash.
+Status StoreImpl::may_mark() {
+  Status status;
+  for (const auto& [extent, error] : extents_->lost()) {
+    std::vector<ObjectId> ids = unmarked_in(extent);
+    std::erase_if(ids, [&](ObjectId id) {
+      auto record = index_->find_object(id);
+      return record && (!*record || (*record)->body.place.extent != extent || (*record)->body.quarantined);
+    });
+    if (!ids.empty() && status) status = std::unexpected(error);
+    std::lock_guard lock(unmarked_mutex_);
+    if (ids.empty()) unmarked_.erase(extent);
+    else unmarked_[extent] = std::move(ids);
+  }
+  return status;
+}
+
+bool StoreImpl::lies_in_lost(const Object& object) {
+  const Place& place = object.base.place;
+  return (place.kind == PlaceKind::kPacked || place.kind == PlaceKind::kSolo) && extents_->is_lost(place.extent);
+}
+
+// object->mutex held. It is sealed once more, as it is. A writer whose write failed decides first what it is.
+bool StoreImpl::move_from_lost(const ObjectPtr& object) {
+  if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
+      !lies_in_lost(*object))
+    return false;
+  // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
+  if (!reserve_space(*object, object->size_bytes)) {
+    const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);
+    space_.reserve(wanted - object->reserved_bytes);
+    object->reserved_bytes = wanted;
+  }
+  for (Unit& unit : object->units) unit.dirty = unit.block != nullptr;  // perhaps the only copy: not evicted
+  mark_content_dirty(object);
+  object->moving_version = object->content_version;
+  return true;
+}
+
+// True if any is on its way. No lock held.
+bool StoreImpl::move_all_from_lost() {
+  bool any = false;
+  for (const auto& [extent, error] : extents_->lost()) {
+    for (ObjectId id : unmarked_in(extent)) {
+      std::shared_lock<std::shared_mutex> names;
+      auto object = get_kept(id, names);
+      if (!object) continue;  // removed
+      std::unique_lock lock((*object)->mutex);
+      if ((*object)->base.place.extent != extent) continue;
+      any |= move_from_lost(*object) || (*object)->is_moving();
+      const bool lacks_record = (*object)->base.quarantined && !(*object)->content_dirty() && !(*object)->sealing;
+      lock.unlock();
+      names.unlock();
+      if (lacks_record) quarantine(*object, (*object)->base.version, "its extent could not be synced", /*again=*/true);
+    }
+  }
+  return any;
+}
+
+// By a lane that has it in hand: what was to be moved cannot be read any more. False: it was written to meanwhile, and who did
+// so has to hear of it.
+bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& why) {
+  CommitRequest request;
+  {
+    std::unique_lock names(names_mutex_);
+    std::lock_guard lock(object->mutex);
+    if (!object->is_moving()) return false;
+    object->sealed_version = object->content_version;
+    for (Unit& unit : object->units) unit.dirty = false;
+    space_.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
+    mark_quarantined(object);
+    request.bodies.push_back(quarantine_record(object));
+  }
+  counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);
+  log::error("object {} is quarantined: {}. Its extent could not be synced", object->id.value, why);
+  commit(std::move(request));
+  return true;
+}
+
+}  // namespace kvcachefs
