@@ -286,7 +286,7 @@ Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std
     if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
   for (auto& directory : directories) {
     Status status = volume_->sync_directory(directory);
-    if (status) continue;
+    if (status || status.error().code == Code::kNotFound) continue;  // removed: nothing was left in it
     if (result) result = std::move(status);
     std::lock_guard lock(mutex_);
     unsynced_directories_.insert(std::move(directory));

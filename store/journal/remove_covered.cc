@@ -48,17 +48,20 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
   return entries->empty() ? volume.remove_directory(directory) : Status{};
 }
 
-// Else a start, and each checkpoint, would look through one more with every mount there ever was.
-Status remove_epoch_if_empty(Volume& volume, const std::string& directory) {
-  const std::string extents = directory + "/extents";
-  auto entries = volume.list(extents);
-  if (!entries && entries.error().code != Code::kNotFound) return std::unexpected(std::move(entries).error());
-  if (entries) {
-    for (const DirectoryEntry& entry : *entries)
-      if (entry.is_directory) KVC_TRY(remove_if_empty(volume, extents + "/" + entry.name));
-    KVC_TRY(remove_if_empty(volume, extents));
+// Of an epoch that is over and left nothing: else a start, and each checkpoint, would look through one more with every mount
+// there ever was. Nothing is listed for it: one that holds extents beyond the first directory of them stays.
+Status remove_empty_epoch(Volume& volume, const std::string& directory) {
+  std::string changed;
+  for (const char* below : {"/extents/0", "/extents", ""}) {
+    const std::string path = directory + below;
+    const Status removed = volume.remove_directory(path);
+    if (removed)
+      changed = path.substr(0, path.rfind('/'));
+    else if (removed.error().code != Code::kNotFound)
+      break;
   }
-  return remove_if_empty(volume, directory);
+  // Or what was removed in there, and not synced in a directory that is gone, would come back with a power loss.
+  return changed.empty() ? Status{} : volume.sync_directory(changed);
 }
 
 }  // namespace
@@ -88,7 +91,7 @@ Status remove_covered(Volume& volume, const FileIdentity& identity, JournalPosit
     if (epoch < covered.epoch && epoch < identity.epoch) {
       KVC_TRY(remove_if_empty(volume, journals));
       KVC_TRY(remove_if_empty(volume, checkpoints));
-      KVC_TRY(remove_epoch_if_empty(volume, epoch_directory(identity.node, epoch)));
+      KVC_TRY(remove_empty_epoch(volume, epoch_directory(identity.node, epoch)));
     }
   }
   kill_point("journals-removed");
