@@ -420,7 +420,9 @@ class StoreImpl final : public Store {
   Status may_mark();
   bool lies_in_lost(const Object& object);  // object.mutex held
   bool move_from_lost(const ObjectPtr& object);
-  bool move_all_from_lost();
+  bool move_all_from_lost(size_t most = SIZE_MAX);
+  void rescue_from_lost();
+  bool is_beyond_help(const Object& object);  // object.mutex held
   bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
   // --- journal (store_commit.cc) ---
@@ -704,6 +706,8 @@ class StoreImpl final : public Store {
   bool judged_tail_ = false;
   std::mutex unmarked_mutex_;  // a leaf
   std::unordered_map<ExtentId, std::vector<ObjectId>> unmarked_;  // bodies journaled since the last mark, by where they went
+  std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
+  int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
   std::mutex unverified_mutex_;  // a leaf
   std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
   int64_t verified_again_ns_ = 0;  // the keeper's

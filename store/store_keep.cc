@@ -107,10 +107,7 @@ void StoreImpl::sync_ahead() {
 Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
   sync_ahead();
-  if (move_all_from_lost()) {
-    drain_and_wait();
-    sync_ahead();
-  }
+  rescue_from_lost();
   CommitRequest request;
   request.sync = request.sync_all = true;
   request.successors = prefetcher_->changed_rows(kMostRows);

@@ -66,34 +66,67 @@ bool StoreImpl::move_from_lost(const ObjectPtr& object) {
   return true;
 }
 
-// True if any is on its way. No lock held.
-bool StoreImpl::move_all_from_lost() {
-  bool any = false;
+// True if any is on its way, of no more than `most`. No lock held.
+bool StoreImpl::move_all_from_lost(size_t most) {
+  size_t moving = 0;
   for (const auto& [extent, error] : extents_->lost()) {
     for (ObjectId id : unmarked_in(extent)) {
+      if (moving >= most) return true;
       std::shared_lock<std::shared_mutex> names;
       auto object = get_kept(id, names);
       if (!object) continue;  // removed
       std::unique_lock lock((*object)->mutex);
       if ((*object)->base.place.extent != extent) continue;
-      any |= move_from_lost(*object) || (*object)->is_moving();
+      moving += move_from_lost(*object) || (*object)->is_moving();
       const bool lacks_record = (*object)->base.quarantined && !(*object)->content_dirty() && !(*object)->sealing;
+      const bool is_given_up = is_beyond_help(**object);
+      const uint32_t version = (*object)->base.version;
       lock.unlock();
       names.unlock();
-      if (lacks_record) quarantine(*object, (*object)->base.version, "its extent could not be synced", /*again=*/true);
+      if (lacks_record) quarantine(*object, version, "its extent could not be synced", /*again=*/true);
+      if (is_given_up) quarantine_moving(*object, "a change of it could not be completed from what it was");
     }
   }
-  return any;
+  return moving > 0;
 }
 
-// By a lane that has it in hand: what was to be moved cannot be read any more. False: it was written to meanwhile, and who did
-// so has to hear of it.
+// The keeper's, before a sync point. Where what was moved is lost as well, the volume syncs nothing at present: from then on one
+// body is tried now and then, not all of them for ever.
+void StoreImpl::rescue_from_lost() {
+  constexpr int64_t kFirstPauseNs = 5'000'000'000, kLongestPauseNs = 600'000'000'000;
+  const int64_t now = clock_.monotonic_ns();
+  if (rescue_in_vain_ && now < rescue_after_ns_) return;
+  for (bool tries_one = rescue_in_vain_;; tries_one = false) {
+    const size_t lost_before = extents_->lost().size();
+    if (!move_all_from_lost(tries_one ? 1 : SIZE_MAX)) break;
+    drain_and_wait();
+    sync_ahead();
+    if (extents_->lost().size() > lost_before) {
+      rescue_pause_ns_ = std::clamp(2 * rescue_pause_ns_, kFirstPauseNs, kLongestPauseNs);
+      rescue_after_ns_ = now + rescue_pause_ns_;
+      rescue_in_vain_ = true;
+      return;
+    }
+    if (!tries_one) break;
+  }
+  rescue_in_vain_ = false;
+  rescue_pause_ns_ = 0;
+}
+
+// A change is missing what it was made of, which is gone, and nobody is left to write it anew. object.mutex held.
+bool StoreImpl::is_beyond_help(const Object& object) {
+  return object.lacks_a_write() && object.write_handles == 0 && !object.sealing && object.content_dirty() &&
+         (object.write_error->code == Code::kCorrupt || object.write_error->code == Code::kNotFound) && lies_in_lost(object);
+}
+
+// What was to be moved cannot be read any more: by a lane that has it in hand, or of one that is beyond help. False: it was
+// written to meanwhile, and who did so has to hear of it.
 bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& why) {
   CommitRequest request;
   {
     std::unique_lock names(names_mutex_);
     std::lock_guard lock(object->mutex);
-    if (!object->is_moving()) return false;
+    if (!object->is_moving() && !is_beyond_help(*object)) return false;
     object->sealed_version = object->content_version;
     for (Unit& unit : object->units) unit.dirty = false;
     space_.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));

