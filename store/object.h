@@ -129,6 +129,9 @@ class Object {
   bool content_dirty() const { return content_version != sealed_version; }
   // Dirty only because its extent could not be synced (store_lost.cc).
   bool is_moving() const { return content_dirty() && moving_version == content_version; }
+  bool any_in_ram() const {
+    return std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+  }
   bool in_ram() const {
     const size_t count = div_ceil(size_bytes, kUnitBytes);
     return count > 0 && units.size() >= count &&

@@ -487,6 +487,7 @@ class StoreImpl final : public Store {
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
+  void ask_keeper(std::move_only_function<void()> work);
   void keep_to_memory();
   bool keeper_step(bool force);
   void sync_ahead();

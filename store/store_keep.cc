@@ -50,6 +50,14 @@ void StoreImpl::keep_to_memory() {
   }
 }
 
+// For who must not block, or holds any lock.
+void StoreImpl::ask_keeper(std::move_only_function<void()> work) {
+  std::lock_guard lock(keeper_mutex_);
+  keeper_work_.push_back(std::move(work));
+  keeper_kicked_ = true;
+  keeper_ready_.notify_one();
+}
+
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   std::deque<std::move_only_function<void()>> work;

@@ -241,7 +241,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
   };
   auto none_here = [&] {
     return object->loading.empty() && !object->memory_file && !object->spill &&
-           std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+           !object->any_in_ram();
   };
   // A body that is read from its start on will probably come as a whole.
   if (first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
@@ -449,10 +449,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     }
   }
   if (look_again) {  // through a fresh descriptor, off this thread
-    std::lock_guard lock(keeper_mutex_);
-    keeper_work_.push_back([this, job] { second_look(job); });
-    keeper_kicked_ = true;
-    keeper_ready_.notify_one();
+    ask_keeper([this, job] { second_look(job); });
     return;
   }
   job->ahead.release();
@@ -487,10 +484,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
 
 // For a thread of the volume, which must not wait for the namespace.
 void StoreImpl::forget_later(const ObjectPtr& object) {
-  std::lock_guard lock(keeper_mutex_);
-  keeper_work_.push_back([this, object] { forget_when_idle(object); });
-  keeper_kicked_ = true;
-  keeper_ready_.notify_one();
+  ask_keeper([this, object] { forget_when_idle(object); });
 }
 
 // object->mutex held.

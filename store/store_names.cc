@@ -83,21 +83,17 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
 // A file that no record names, and the space reserved for it. Any lock may be held: the keeper does it.
 void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes) {
   space_.hope();
-  std::lock_guard lock(keeper_mutex_);
-  keeper_work_.push_back([this, id, kind, reserved_bytes] {
+  ask_keeper([this, id, kind, reserved_bytes] {
     if (Status status = extents_->remove(id, kind); !status) log::warn("unused extent: {}", status.error().message);
     space_.release(reserved_bytes);
   });
-  keeper_kicked_ = true;
-  keeper_ready_.notify_one();
 }
 
 // forget_if_idle() would leave it: looked at first by who closes a chunk after reading it, for he keeps nobody out.
 bool StoreImpl::stays_in_ram(Object& object) const {
   std::shared_lock names(names_mutex_);
   std::lock_guard lock(object.mutex);
-  return object.nlink > 0 && object.published &&
-         std::any_of(object.units.begin(), object.units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+  return object.nlink > 0 && object.published && object.any_in_ram();
 }
 
 // names_mutex_ held exclusively. Of an object that was forgotten before, the one in the table now is another's business.
@@ -115,8 +111,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
         return;
       if (object->write_error || names_->mentions(object->id)) return;  // the index may count its names otherwise
       if (keep_for_rename(object)) return;
-      if (std::any_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; }))
-        return;
+      if (object->any_in_ram()) return;
     }
     if (gone) {
       prefetcher_->deleted(object->id);

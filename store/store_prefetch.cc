@@ -359,7 +359,7 @@ StoreImpl::Arrivals::~Arrivals() {
   store.prefetcher_->loaded(bodies, store.clock_.monotonic_ns());
   for (const ObjectPtr& object : objects) {
     std::unique_lock lock(object->mutex);
-    const bool left = std::none_of(object->units.begin(), object->units.end(), [](const Unit& unit) { return unit.block != nullptr; });
+    const bool left = !object->any_in_ram();
     lock.unlock();
     if (left) store.prefetcher_->left_ram(object->id);  // before it counted as loaded
   }

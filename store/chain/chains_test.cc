@@ -564,13 +564,19 @@ TEST(Chains, AReaderThatStopsStopsThePrefetch) {
   EXPECT_EQ(mount.chains.totals().cancelled_objects, under_way);
 }
 
+// What the reader of the chain opens next is the first that the volume does not give.
+uint64_t read_until_the_volume_stalls(Mount& mount) {
+  mount.write_chain(0, 500);
+  uint64_t n = 0;
+  for (; n < 20; ++n) mount.read(7, n);
+  mount.instant = false;
+  for (; mount.in_ram.contains(Mount::id(n)); ++n) mount.read(7, n);
+  return n;
+}
+
 TEST(Chains, AReaderBehindAVolumeThatStallsHasNotStopped) {
   Mount mount;
-  mount.write_chain(0, 500);
-  for (uint64_t n = 0; n < 20; ++n) mount.read(7, n);
-  mount.instant = false;
-  uint64_t n = 20;
-  for (; mount.in_ram.contains(Mount::id(n)); ++n) mount.read(7, n);
+  uint64_t n = read_until_the_volume_stalls(mount);
   ASSERT_GT(mount.loading.size(), 1u);
   mount.chains.on_open(7, Mount::stem(n), ++mount.handles, Mount::id(n), kChunk, mount.now += kMillisecond);
   for (int i = 0; i < 4; ++i) {
@@ -592,11 +598,7 @@ TEST(Chains, AReaderBehindAVolumeThatStallsHasNotStopped) {
 
 TEST(Chains, AReaderBehindAVolumeThatGivesNothingAtAllIsGivenUp) {
   Mount mount;
-  mount.write_chain(0, 500);
-  for (uint64_t n = 0; n < 20; ++n) mount.read(7, n);
-  mount.instant = false;
-  uint64_t n = 20;
-  for (; mount.in_ram.contains(Mount::id(n)); ++n) mount.read(7, n);
+  read_until_the_volume_stalls(mount);
   const size_t under_way = mount.loading.size();
   ASSERT_GT(under_way, 1u);
   for (int i = 0; i < 31; ++i) mount.wait(1'000 * kMillisecond);
