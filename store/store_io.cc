@@ -17,8 +17,6 @@ namespace {
 constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
-size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes); }
-
 // Nobody else holds the block any more. The count alone would not order their last reads before our writes; taking the
 // block once more does.
 bool is_only_ours(const BlockPtr& block) {
@@ -298,7 +296,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   for (size_t index = first; index <= last; ++index) {
     auto [begin, stop] = bounds(index);
     if (hole(index)) continue;
-    const uint64_t unit_bytes = std::min<uint64_t>(kUnitBytes, object.size_bytes - std::min(object.size_bytes, index * kUnitBytes));
+    const uint64_t unit_bytes = unit_length(object.size_bytes, index);
     if (object.needs_load(index) && (begin > 0 || stop < unit_bytes)) {
       attempt.load_first = index;
       attempt.load_last = index + 1;

@@ -13,11 +13,6 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight beat one large one
-
-uint64_t unit_length(uint64_t size_bytes, size_t index) {
-  const uint64_t start = index * kUnitBytes;
-  return start >= size_bytes ? 0 : std::min(kUnitBytes, size_bytes - start);
-}
 }  // namespace
 
 // --- memory ---

@@ -143,7 +143,7 @@ MemoryFilePtr StoreImpl::whole_in_file(const Object& object) {
   for (size_t index = 0; index < count; ++index) {
     const BlockPtr& block = object.units[index].block;
     if (!block || block->file() != file || block->data() != file->unit_data(index)) return nullptr;
-    const uint64_t length = std::min(kUnitBytes, object.size_bytes - index * kUnitBytes);
+    const uint64_t length = unit_length(object.size_bytes, index);
     if (block->capacity_bytes() < length) return nullptr;
   }
   return file;
@@ -275,7 +275,7 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
     BlockPtr block = MemoryFile::make_block(file, index);
     if (!block) return false;
     // Not what lies beyond the body: it is zeros, and where the blocks are those of a file, that may be cut meanwhile.
-    const uint64_t in_unit = align_up(std::min(kUnitBytes, size - index * kUnitBytes), kBlockBytes);
+    const uint64_t in_unit = align_up(unit_length(size, index), kBlockBytes);
     const size_t bytes = std::min<size_t>(in_unit, std::min(blocks[index]->capacity_bytes(), block->capacity_bytes()));
     std::memcpy(block->data(), blocks[index]->data(), bytes);
     std::memset(block->data() + bytes, 0, block->capacity_bytes() - bytes);

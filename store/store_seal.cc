@@ -28,8 +28,6 @@ alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 std::span<std::byte> zeros(uint64_t bytes) { return {const_cast<std::byte*>(kZeros.data()), bytes}; }
 
-uint64_t unit_length(uint64_t size_bytes, size_t index) { return std::min(kUnitBytes, size_bytes - index * kUnitBytes); }
-
 }  // namespace
 
 // One body on its way.

@@ -42,6 +42,16 @@ TEST(Units, PrintsWhatItParses) {
     EXPECT_EQ(parse_size(format_size(bytes)).value(), bytes);
 }
 
+TEST(Units, BodiesEndInTheirLastUnit) {
+  EXPECT_EQ(unit_of(kUnitBytes - 1), 0U);
+  EXPECT_EQ(unit_of(kUnitBytes), 1U);
+  EXPECT_EQ(unit_length(kUnitBytes + 7, 0), kUnitBytes);
+  EXPECT_EQ(unit_length(kUnitBytes + 7, 1), 7U);
+  EXPECT_EQ(unit_length(kUnitBytes, 1), 0U);
+  EXPECT_EQ(unit_length(7, 5), 0U);
+  EXPECT_EQ(unit_length(0, 0), 0U);
+}
+
 TEST(Bytes, RoundTrip) {
   Bytes buffer;
   ByteWriter out(buffer);

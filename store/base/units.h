@@ -1,6 +1,7 @@
 // Sizes: parsing and printing as users write them (K, M, G, T are powers of 1024), and alignment.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -24,6 +25,14 @@ constexpr uint64_t align_up(uint64_t value, uint64_t alignment) {
   return (value + alignment - 1) / alignment * alignment;
 }
 constexpr uint64_t div_ceil(uint64_t value, uint64_t by) { return (value + by - 1) / by; }
+
+// The unit of a body that has the byte at `offset`, and how many bytes of a body lie in one: none past its end.
+constexpr size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes); }
+constexpr uint64_t unit_length(uint64_t size_bytes, size_t index) {
+  const uint64_t start = index * kUnitBytes;
+  if (start >= size_bytes) return 0;
+  return size_bytes - start < kUnitBytes ? size_bytes - start : kUnitBytes;
+}
 
 // "64K", "1.5G", "4096", "9m" -> bytes. Refuses anything else, overflow included.
 Result<uint64_t> parse_size(std::string_view text);
