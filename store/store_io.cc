@@ -1,4 +1,4 @@
-// Open, read, write, truncate, allocate. A request is tried under the object's mutex; when it lacks memory, bytes of the
+// Open, read, write, close and what they promise. A request is tried under the object's mutex; when it lacks memory, bytes of the
 // volume, or space, it lets go of every lock, gets that, and is tried again. Nothing waits on a thread of the caller.
 #include <algorithm>
 #include <array>
@@ -6,15 +6,14 @@
 
 #include <fmt/format.h>
 
-#include "store/base/log.h"
 #include "store/store_impl.h"
+#include "store/store_io.h"
 #include "store/store_load.h"
 
 namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 // Nobody else holds the block any more. The count alone would not order their last reads before our writes; taking the
@@ -28,19 +27,6 @@ bool is_only_ours(const BlockPtr& block) {
 }  // namespace
 
 // --- open and close ---
-
-// Does nothing for other bodies. Blocks for opening the file; no lock held.
-Status StoreImpl::open_raw_file(const ObjectPtr& object) {
-  std::unique_lock lock(object->mutex);
-  const Place place = object->base.place;
-  lock.unlock();
-  if (place.kind != PlaceKind::kRaw) return {};
-  KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
-  lock.lock();
-  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
-  if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
-  return {};
-}
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
   auto found = get(id);
@@ -170,54 +156,14 @@ Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
                       format_size(space_.limit_bytes()))};
 }
 
-namespace {
-// A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
-constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
-
 Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
   return {Code::kTooBig, 0,
           fmt::format("object {}: {} is past the {} that a file with checksums can have: size it as an empty file "
                       "(ftruncate), above the option raw_above, and it has none",
                       object.id.value, format_size(size_bytes), format_size(kMaxSealedBytes))};
 }
-}  // namespace
 
 // --- write ---
-
-struct StoreImpl::WriteAttempt {
-  Reservation memory;
-  FileRequest file;
-  uint64_t memory_needed = 0;
-  size_t load_first = 0, load_last = 0;
-};
-
-struct StoreImpl::PendingWrite {
-  ObjectPtr object;
-  Handle* handle = nullptr;  // null for zeroing
-  WriteSource source;
-  uint64_t zeros_left = 0;       // behind `source`
-  std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
-  WriteAttempt attempt;
-  size_t written = 0;
-  std::optional<Error> error;
-  int room_rounds = 0;
-  Completion<size_t> done;
-
-  uint64_t end() const { return source.offset + source.length() + zeros_left; }
-  // Zeroing goes in pieces, so that the memory it takes can be written out in between. False: that was the last.
-  bool next_piece() {
-    constexpr uint64_t kPieceBytes = 4 * kMiB;
-    if (zeros_left == 0) return false;
-    source.offset += source.zeros;
-    source.zeros = std::min(zeros_left, kPieceBytes - source.offset % kPieceBytes);
-    zeros_left -= source.zeros;
-    return true;
-  }
-  void finish() {
-    if (error) return done(std::unexpected(std::move(*error)));
-    done(written);
-  }
-};
 
 // object.mutex held.
 bool StoreImpl::takes_new_block(Object& object, size_t index, uint64_t end) {
@@ -421,92 +367,6 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   proceed(pending, progress);
 }
 
-// object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
-// and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
-void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
-  if (object.raw != raw) return;
-  if (!status) {
-    object.note_failed_write(status.error(), offset, offset + length);
-  } else if (object.write_error) {
-    object.note_written(offset, offset + length);
-    if (!object.write_error) kick_bulk();
-  }
-}
-
-namespace {
-// Nothing before `end` needs room: the file was allocated as a whole, as pools of chunks are.
-bool has_blocks(File& raw, uint64_t end) {
-  auto info = raw.info();
-  return info && end <= info->size_bytes && info->allocated_bytes >= info->size_bytes;
-}
-}  // namespace
-
-void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
-                          Completion<size_t> done) {
-  const ObjectPtr object = handle->object;
-  if (space_.room_bytes() < bytes.size() && !has_blocks(*raw, offset + bytes.size())) {
-    std::vector<std::byte> copy(bytes.begin(), bytes.end());
-    auto find_room = [this, object, wanted = bytes.size()]() -> Status {
-      if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
-      return {};
-    };
-    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
-                                            done = std::move(done)](Status status) mutable {
-      if (!status) {
-        {
-          std::lock_guard lock(handle->object->mutex);
-          note_raw_write(*handle->object, raw, offset, copy.size(), status);
-        }
-        return done(std::unexpected(std::move(status).error()));
-      }
-      write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
-    });
-  }
-  write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(done));
-}
-
-void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
-                                Completion<size_t> done) {
-  const ObjectPtr object = handle->object;
-  ExtentId extent;
-  {
-    std::unique_lock lock(object->mutex);
-    if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
-      lock.unlock();
-      return write(handle, offset, bytes, std::move(done));
-    }
-    extent = object->base.place.extent;
-    if (offset + bytes.size() > object->size_bytes) {
-      space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
-      object->size_bytes = offset + bytes.size();
-      content_changed(object);  // the size is in the record
-    } else {
-      note_modified(object);
-    }
-    if (!handle->unflushed) {
-      handle->unflushed = true;
-      ++object->unflushed_handles;
-    }
-  }
-  auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
-  std::vector<IoRequest> requests(1);
-  requests[0].kind = IoRequest::Kind::kWrite;
-  requests[0].file = raw;
-  requests[0].offset = offset;
-  requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
-    extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
-    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-    {
-      std::lock_guard lock(object->mutex);
-      note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
-    }
-    if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
-    done(std::move(result));
-  };
-  volume_->submit(std::move(requests));
-}
-
 // --- read ---
 
 void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
@@ -575,32 +435,6 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
                if (!status) return done(std::unexpected(std::move(status).error()));
                read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));
              });
-}
-
-void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
-  {
-    std::lock_guard lock(object->mutex);
-    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
-  }
-  if (length == 0) return done(ReadReply{});
-  auto buffer = std::make_shared<std::vector<std::byte>>(length);
-  std::vector<IoRequest> requests(1);
-  requests[0].file = std::move(raw);
-  requests[0].offset = offset;
-  requests[0].pieces = {std::span(*buffer)};
-  requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
-    if (!result) {
-      counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
-      return done(std::unexpected(std::move(result).error()));
-    }
-    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
-    ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
-    reply.bytes = length;
-    reply.pieces.push_back({buffer->data(), length});
-    reply.keep.push_back(std::move(buffer));
-    done(std::move(reply));
-  };
-  volume_->submit(std::move(requests));
 }
 
 // --- durability of one object ---
@@ -685,222 +519,5 @@ void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
 }
 
 void StoreImpl::sync_directory(ObjectId, StatusCompletion done) { make_durable(nullptr, true, std::move(done)); }
-
-// --- size ---
-
-// A file sized far beyond a chunk becomes 1:1 with a backing file. Blocks for making that file. No lock held.
-Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
-  KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
-  Status sized = made.file->truncate(size_bytes);
-  std::lock_guard lock(object->mutex);
-  if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
-    remove_later(made.id, PlaceKind::kRaw);
-    if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
-    return sized;
-  }
-  object->raw = made.file;
-  object->units.clear();
-  object->memory_file.reset();
-  object->expected_bytes = 0;
-  object->base_valid_bytes = 0;
-  object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
-  object->raw_unjournaled = true;
-  object->base.checksums.clear();
-  object->size_bytes = size_bytes;
-  space_.release(std::exchange(object->reserved_bytes, 0));
-  content_changed(object);
-  return {};
-}
-
-void StoreImpl::zero_tail(Object& object, uint64_t from) {
-  const size_t index = unit_of(from);
-  Unit* unit = object.unit_or_null(index);
-  if (unit == nullptr) return;
-  const uint64_t in_unit = from % kUnitBytes;
-  unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
-  if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
-  Reservation memory;
-  const uint64_t capacity = unit->block->capacity_bytes();
-  if (clones_a_block(object, index, index, index * kUnitBytes + capacity)) object.memory_file.reset();
-  if (const uint64_t needed = memory_for_piece(object, index, in_unit, capacity)) memory = pool_->reserve_past_limit(needed);
-  place_piece(object, index, in_unit, capacity, nullptr, memory);
-}
-
-void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
-  if (size_bytes > kMaxFileBytes)
-    return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
-                                                format_size(size_bytes), format_size(kMaxFileBytes))));
-  FilePtr raw;
-  bool become_raw = false;
-  {
-    std::lock_guard lock(object->mutex);
-    raw = object->raw;
-    become_raw = !raw && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed) && object->size_bytes == 0;
-  }
-  if (raw || become_raw) {
-    if (size_bytes > space_.limit_bytes())
-      return done(fail(Code::kNoSpace, fmt::format("object {}: {} is more than the capacity of {}", object->id.value,
-                                                   format_size(size_bytes), format_size(space_.limit_bytes()))));
-    if (become_raw) return done(make_raw(object, size_bytes));
-    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
-    {
-      std::lock_guard lock(object->mutex);
-      if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
-      object->size_bytes = size_bytes;
-      content_changed(object);  // the size is in the record
-      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
-    }
-    return done({});
-  }
-  if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
-  with_room([this, object, size_bytes] { return resize_now(object, size_bytes); }, std::move(done));
-}
-
-Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
-  std::lock_guard lock(object->mutex);
-  if (size_bytes == object->size_bytes && !object->write_error) {
-    note_modified(object);
-    return {};
-  }
-  // Also for less than before: the body is written anew as a whole.
-  if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
-  if (size_bytes < object->size_bytes) {
-    if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
-    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
-    object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
-    object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
-  }
-  if (size_bytes == 0) {
-    object->written_anew = true;
-    object->write_error.reset();
-    object->memory_file.reset();  // else it would be held with nothing in it
-  }
-  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) expect_size(*object, size_bytes);
-  object->size_bytes = size_bytes;
-  content_changed(object);
-  return {};
-}
-
-// Its file was punched or allocated.
-void StoreImpl::note_raw_changed(const ObjectPtr& object) {
-  std::lock_guard lock(object->mutex);
-  note_modified(object);
-  if (object->raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, object->raw);
-}
-
-void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
-  const ObjectPtr object = handle->object;
-  const uint64_t end = offset + length;
-  if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
-    return done(fail(length == 0 ? Code::kInvalid : Code::kTooBig,
-                     fmt::format("object {}: fallocate of {} bytes at {}", object->id.value, length, offset)));
-  FilePtr raw;
-  uint64_t size = 0;
-  {
-    std::lock_guard lock(object->mutex);
-    raw = object->raw;
-    size = object->size_bytes;
-  }
-  const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
-  if (extends && !raw) {
-    // Sized first (that decides whether the body becomes raw), then this call again for what the mode adds.
-    return resize(object, end, [this, handle, mode, offset, length, done = std::move(done)](Status status) mutable {
-      if (!status) return done(std::move(status));
-      allocate(handle, mode, offset, length, std::move(done));
-    });
-  }
-  if (raw) {
-    Status status;
-    if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
-      status = raw->punch(offset, length);
-    } else {
-      auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
-        // A file that was only sized has no blocks yet.
-        KVC_ASSIGN(const FileInfo info, raw->info());
-        const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
-        if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
-        Status taken = raw->allocate(offset, length);
-        if (taken) space_.add_raw(grows_by);
-        if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
-        return taken;
-      };
-      return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
-        if (taken) note_raw_changed(object);
-        if (taken && extends) return resize(std::move(object), end, std::move(done));
-        done(std::move(taken));
-      });
-    }
-    if (status) note_raw_changed(object);
-    if (status && extends) return resize(object, end, std::move(done));
-    return done(std::move(status));
-  }
-  if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
-    auto reserve = [this, object, end]() -> Status {
-      std::lock_guard lock(object->mutex);
-      const uint64_t bytes = std::max(end, object->size_bytes);
-      if (!reserve_space(*object, bytes)) return std::unexpected(no_space(*object, bytes));
-      // Nothing to write: the promise is kept by the space already used.
-      if (!object->content_dirty()) space_.release(std::exchange(object->reserved_bytes, 0));
-      note_modified(object);
-      return {};
-    };
-    return with_room(std::move(reserve), std::move(done));
-  }
-  const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
-  if (zeroed == 0) {  // behind the end: a change all the same
-    std::lock_guard lock(object->mutex);
-    note_modified(object);
-  }
-  zero_range(object, offset, zeroed, std::move(done));
-}
-
-void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
-  auto pending = std::make_shared<PendingWrite>();
-  pending->object = std::move(object);
-  pending->source = {offset, {}, 0};
-  pending->zeros_left = length;
-  if (!pending->next_piece()) return done({});
-  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
-    if (!result) return done(std::unexpected(std::move(result).error()));
-    done({});
-  };
-  proceed(pending, push_write(*pending, nobody_waits_for_memory()));
-}
-
-Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
-  Object& object = *handle->object;
-  FilePtr raw;
-  {
-    std::lock_guard lock(object.mutex);
-    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
-    raw = object.raw;
-    if (!raw) {
-      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
-        const Unit* unit = object.unit_or_null(unit_of(at));
-        if ((unit != nullptr && unit->block) || object.needs_load(unit_of(at))) return at;
-      }
-      return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
-    }
-  }
-  return raw->next_data(offset);
-}
-
-Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
-  Object& object = *handle->object;
-  FilePtr raw;
-  {
-    std::lock_guard lock(object.mutex);
-    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: nothing past {}", object.id.value, offset));
-    raw = object.raw;
-    if (!raw) {
-      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
-        const Unit* unit = object.unit_or_null(unit_of(at));
-        if ((unit == nullptr || !unit->block) && !object.needs_load(unit_of(at))) return at;
-      }
-      return object.size_bytes;
-    }
-  }
-  return raw->next_hole(offset);
-}
 
 }  // namespace kvcachefs

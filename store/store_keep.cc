@@ -1,5 +1,7 @@
 // The keeper: one thread for what must happen now and then. Syncs what was written, lets the index catch up, writes
 // checkpoints, gives space back, and takes work off the threads that must not block.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <future>
 
@@ -40,6 +42,15 @@ void StoreImpl::refresh_space() {
     return true;
   });
   if (status) space_.set_raw(raw_bytes);
+}
+
+// Journals, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
+void StoreImpl::measure_overhead() {
+  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  struct stat data {};
+  if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
+    bytes += static_cast<uint64_t>(data.st_blocks) * 512;
+  space_.set_overhead(bytes);
 }
 
 // After the limit was lowered: nobody else gives memory back while none is asked for.

@@ -1,10 +1,11 @@
-// Private to store_seal.cc and the files that start and stop the lanes.
+// Private to the files that seal and spill, and to those that start and stop the lanes.
 #pragma once
 
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
+inline constexpr uint64_t kWriteBytes = 4 * kMiB;      // one request to the volume
 inline constexpr uint64_t kMaxSpillBytes = 64 * kMiB;  // given back in one go under memory pressure
 
 // The pack extent a lane appends to. One writer: the lane.

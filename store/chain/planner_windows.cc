@@ -1,0 +1,236 @@
+// How far ahead a run is read: what its chunks weigh, how much of them may be ready or under way, and the plans that
+// follow from that.
+#include <algorithm>
+#include <utility>
+
+#include "store/chain/planner.h"
+#include "store/chain/planner_limits.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// Probes that come so much later than the one before are not waited for.
+constexpr int64_t kProbeQuietNs = 2'000'000;
+constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
+constexpr uint64_t kListedWindowBytes = uint64_t{32} << 20;
+constexpr int kMostWidened = 3;
+constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
+constexpr int64_t kNarrowAfterNs = 10'000'000'000;
+constexpr size_t kMaxExpected = 16384;
+constexpr uint32_t kGuessPriority = 1000;
+
+}  // namespace
+
+uint64_t PrefetchPlanner::chunk_estimate(const ReadRun& run) const {
+  if (run.chunk_bytes != 0) return run.chunk_bytes;
+  auto found = stem_chunk_bytes_.find(run.stem);
+  return found == stem_chunk_bytes_.end() ? typical_chunk_bytes_ : found->second;
+}
+
+void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  if (stem_chunk_bytes_.size() >= kMaxTables && !stem_chunk_bytes_.contains(stem)) stem_chunk_bytes_.clear();
+  auto [found, inserted] = stem_chunk_bytes_.try_emplace(stem, size_bytes);
+  if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
+}
+
+// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever.
+uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
+  return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
+}
+
+// At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
+// full, of a kind that readers come for.
+uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
+  uint64_t wanted = std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run));
+  if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
+    const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
+    wanted = std::max(wanted, std::min({run.ahead_bytes(), kListedWindowBytes, share}));
+  }
+  return std::min(wanted, options_.ahead_max_bytes);
+}
+
+// Readers came for more of these runs than they left alone.
+bool PrefetchPlanner::proven(uint64_t stem, LoadReason reason) const {
+  auto found = trust_.find(stem);
+  return found != trust_.end() && found->second.by_reason[static_cast<size_t>(reason)] > kTrustStart;
+}
+
+// Readers of some stems leave chains early (prompts branch, and nobody announces how far one goes): the more of what
+// was read ahead for them stayed unread, the less is.
+double PrefetchPlanner::caution(const ReadRun& run) const {
+  if (run.ends_here) return 1.0;
+  auto found = trust_.find(run.stem);
+  const double share = found == trust_.end() ? 1.0 : static_cast<double>(found->second.used_share);
+  return std::clamp((share - 0.5) / 0.45, 1.0 / 64, 1.0);
+}
+
+// What is measured of the volume is its best; how long loads take beside writers, other readers and a busy processor is seen
+// by readers who have to wait.
+void PrefetchPlanner::adapt_windows(bool reader_waits, int64_t now) {
+  if (reader_waits && widened_ < kMostWidened && now - widened_at_ >= kWidenPauseNs) {
+    ++widened_;
+    widened_at_ = now;
+  } else if (widened_ > 0 && now - widened_at_ >= kNarrowAfterNs) {
+    --widened_;
+    widened_at_ = now;
+  }
+}
+
+uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
+  if (run.allowed_bytes == 0 || run.orphaned_at >= 0) return 0;
+  // Twice what fills the volume's pipe, and twice what the reader takes while a load is under way.
+  uint64_t wanted = std::max(first_window(run), 2 * volume_.bandwidth_delay_bytes());
+  if (run.interval_ns > 0) {
+    const double taken = static_cast<double>(chunk_estimate(run)) * static_cast<double>(volume_.mean_latency_ns()) /
+                         static_cast<double>(run.interval_ns);
+    wanted = std::max(wanted, static_cast<uint64_t>(2 * std::min(taken, 1e15)));
+  }
+  wanted <<= widened_;
+  wanted = std::min({wanted, std::max(run.allowed_bytes, first_window(run)), options_.ahead_max_bytes});
+  const auto cautious = static_cast<uint64_t>(caution(run) * static_cast<double>(wanted));
+  return std::max(cautious, std::min(wanted, 2 * chunk_estimate(run)));
+}
+
+// Refilled when half empty, so that neighbours are read in large reads and not one by one.
+bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
+  if (run.generation == 0) return false;
+  const uint64_t window = window_bytes(run);
+  if (run.outstanding_bytes() >= window || waits_for_probes(run, now)) return false;
+  if (run.refilling) return true;
+  const size_t unplanned = run.ahead_count() - run.unplanned_distance();
+  if (run.arrivals == 0 && run.reason == LoadReason::kProbe) return unplanned > 0;
+  return 2 * run.outstanding_bytes() <= window &&
+         (unplanned > 0 ||
+          (!run.ends_here && run.end_seen != successors_.changes() && run.ahead_count() >= kMinExpected));
+}
+
+// A list that is being probed grows, and nobody waits for it yet: it is read in whole requests to the volume.
+bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
+  if (run.reason != LoadReason::kProbe || run.arrivals > 0 || run.listed) return false;
+  if (now >= run.last_activity + kProbeQuietNs) return false;
+  const uint64_t request = std::max<uint64_t>(kProbedReadBytes / chunk_estimate(run), 1);
+  return run.planned_objects % request == 0 && run.ahead_count() - run.unplanned_distance() < request;
+}
+
+// `size_bytes` is 0 for what is known only through its chain.
+bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  const uint64_t bytes = bookable(size_bytes > 0 ? size_bytes : chunk_estimate(run));
+  if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
+  Note& n = note(id);
+  n.expected_by = ref_of(run);
+  ++n.claims;
+  return true;
+}
+
+// Expected with the size that a probe saw, from now on if it was expected before.
+void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
+  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(size_bytes));
+}
+
+// Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.
+bool PrefetchPlanner::extend(ReadRun& run) {
+  if (run.ends_here || !run.tail.valid()) return false;
+  const ObjectId next = successors_.next(run.tail);
+  const Note* n = next.valid() ? find_note(next) : nullptr;
+  const bool ring = n != nullptr && n->read_by == ref_of(run);
+  // The part of another thread of the same request: that run reads it ahead by itself.
+  if (n != nullptr && !ring && !run.second_reader && live(n->read_by) != nullptr && !run.expects(next)) return false;
+  if (!next.valid() || run.expects(next) || ring || !worth_reading(run, next)) {
+    run.end_seen = successors_.changes();
+    return false;
+  }
+  return expect(run, next);
+}
+
+// The last object of a chain is often the partly filled end of a prompt, which no other prompt contains.
+bool PrefetchPlanner::worth_reading(ReadRun& run, ObjectId next) {
+  if (run.chain_end == next) return false;  // decided before
+  if (successors_.has_successor(next)) return true;
+  run.chain_end = next;
+  return trust(run.stem).chain_ends > 0 || ++gated_runs_ % kRetryGated == 0;
+}
+
+uint64_t PrefetchPlanner::room_bytes() const {
+  uint64_t taken = 0;
+  for (uint32_t slot : live_slots_) taken += runs_[slot].outstanding_bytes();
+  return options_.total_max_bytes > taken ? options_.total_max_bytes - taken : 0;
+}
+
+bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, uint64_t& room_bytes, Plan& out) {
+  if (run.outstanding_bytes() >= window_bytes(run) || waits_for_probes(run, now)) return false;
+  if (!run.peek_unplanned().valid() && !extend(run)) return false;
+  const ObjectId id = run.peek_unplanned();
+  const uint64_t bytes = run.unplanned_bytes_estimate();
+  // The first object may be larger than the window, the following ones not cross it.
+  if (run.outstanding_bytes() > 0 && run.outstanding_bytes() + bytes > window_bytes(run)) return false;
+  if (bytes > room_bytes) return false;
+  if (accounting_.state(id) == PrefetchState::kNone) {
+    if (bytes > free_bytes) return false;
+    free_bytes -= bytes;
+    accounting_.planned(id);
+    const bool guess = !run.has_reader();
+    const auto priority = static_cast<uint32_t>(run.unplanned_distance()) + (guess ? kGuessPriority : 0);
+    out.loads.push_back({id, priority, run.reason, ref_of(run).slot, bytes, guess});
+  } else if (accounting_.state(id) == PrefetchState::kUsed) {
+    out.again.push_back(id);
+  }
+  room_bytes -= bytes;
+  run.take_unplanned();
+  return true;
+}
+
+// Runs that somebody reads, then guesses; turn by turn, so that no run takes all the room. The next plan goes on with those
+// whose turn did not come.
+void PrefetchPlanner::feed(std::vector<ReadRun*>& hungry, int64_t now, uint64_t free_bytes, Plan& out) {
+  uint64_t room = room_bytes();
+  const auto is_full = [&] { return out.loads.size() >= options_.max_loads_per_plan; };
+  const auto guesses = std::stable_partition(hungry.begin(), hungry.end(), [](const ReadRun* run) { return run->has_reader(); });
+  std::vector<ReadRun*> kinds[] = {{hungry.begin(), guesses}, {guesses, hungry.end()}};
+  for (std::vector<ReadRun*>& runs : kinds) {
+    if (runs.empty() || is_full()) continue;
+    std::rotate(runs.begin(), runs.begin() + static_cast<std::ptrdiff_t>(turn_ % runs.size()), runs.end());
+    while (!runs.empty() && !is_full()) {
+      std::erase_if(runs, [&](ReadRun* run) {
+        if (is_full()) return false;
+        ++turn_;
+        run->refilling = plan_one(*run, now, free_bytes, room, out);
+        return !run->refilling;
+      });
+    }
+  }
+}
+
+Plan PrefetchPlanner::plan(int64_t now, uint64_t free_bytes) {
+  Plan out;
+  std::vector<ReadRun*> hungry;
+  next_due_ = INT64_MAX;
+  for (size_t i = live_slots_.size(); i > 0; --i) {  // from the back: finish() takes the run out
+    ReadRun& run = runs_[live_slots_[i - 1]];
+    if (expired(run, now)) {
+      finish(run);
+      continue;
+    }
+    due_at(now > expiry(run) ? now + kStoppedMinNs : expiry(run) + 1);  // later, where the volume is waited for
+    if (needs_loads(run, now))
+      hungry.push_back(&run);
+    else
+      run.refilling = false;  // filled exactly: from now on when half empty, as ever
+  }
+  feed(hungry, now, free_bytes, out);
+  for (uint32_t slot : live_slots_)
+    if (waits_for_probes(runs_[slot], now)) due_at(runs_[slot].last_activity + kProbeQuietNs);
+  std::stable_sort(out.loads.begin(), out.loads.end(),
+                   [](const PlannedLoad& a, const PlannedLoad& b) { return a.priority < b.priority; });
+  attention_ = out.loads.size() >= options_.max_loads_per_plan;
+  // Given up twice: cancelled once. Given up and expected again in the meantime: stays.
+  std::sort(cancels_.begin(), cancels_.end());
+  cancels_.erase(std::unique(cancels_.begin(), cancels_.end()), cancels_.end());
+  std::erase_if(cancels_,
+                [&](ObjectId id) { return accounting_.state(id) != PrefetchState::kPlanned || about_to_be_used(id); });
+  out.cancels.swap(cancels_);
+  return out;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,350 @@
+// The two lanes that seal: bulk, for what is finished, and urgent, for what somebody waits for. Each chooses what goes,
+// has it sealed (store_seal.cc) and hands the result to the committer; who waits is answered when that is done.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+#include "store/store_seal.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kBatchBytes = 256 * kMiB;  // sealed before the journal hears of it
+constexpr size_t kBatchBodies = 8192;
+constexpr int kMostFailedCommits = 50;        // 100 ms apart (bulk_step()), before a drain is told
+constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is sealed when left alone this long
+
+}  // namespace
+
+// --- bulk ---
+
+void StoreImpl::kick_bulk(bool hurry) {
+  if (!hurry && bulk_has_work_.load(std::memory_order_relaxed)) return;
+  {
+    std::lock_guard lock(bulk_mutex_);
+    bulk_has_work_.store(true);
+    if (hurry) bulk_hurry_ = true;
+  }
+  bulk_ready_.notify_one();
+}
+
+bool StoreImpl::memory_pressure() const { return pool_->used_bytes() * 4 > pool_->limit_bytes() * 3; }
+
+std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
+  std::vector<ObjectPtr> candidates;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    candidates.swap(dirty_);
+  }
+  std::vector<ObjectPtr> kept;
+  std::vector<std::pair<uint64_t, Snapshot>> chosen;
+  std::vector<LayoutItem> layout;
+  uint64_t bytes = 0;
+  const int64_t now = clock_.monotonic_ns();
+  {
+    std::shared_lock names(names_mutex_);  // for nlink
+    for (ObjectPtr& object : candidates) {
+      bool ready = false;
+      {
+        std::lock_guard lock(object->mutex);
+        if ((object->nlink == 0 && object->handles == 0) || !object->content_dirty()) {
+          object->in_dirty_queue = false;
+          continue;
+        }
+        const bool may_be = object->nlink > 0 && object->can_be_recorded() && object->sealable();
+        ready = may_be && (force || object->raw || object->write_handles == 0 || now - object->last_write_ns > kQuietNs);
+        // Time alone makes it ready. Whoever makes another so kicks the lane: an idle mount is not woken for what stays open.
+        remaining.some |= may_be || object->sealing;
+      }
+      Snapshot snapshot;
+      if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
+        remaining.at_once = true;
+      } else if (ready && snapshot_for_seal(object, snapshot)) {
+        if (!snapshot.raw) bytes += snapshot.size_bytes;
+        const Prefetcher::Origin& origin = object->origin;
+        layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
+        chosen.emplace_back(0, std::move(snapshot));
+      }
+      kept.push_back(std::move(object));  // leaves the queue when it is found clean
+    }
+  }
+  {
+    std::lock_guard lock(dirty_mutex_);
+    dirty_.insert(dirty_.end(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
+  }
+  // Bodies of one prefix next to each other, in prefix order, as far as probes and creates told it.
+  std::unordered_map<ObjectId, uint64_t> rank;
+  for (ObjectId id : prefetcher_->lay_out(layout)) rank.emplace(id, rank.size());
+  for (auto& [position, snapshot] : chosen) {
+    auto found = rank.find(snapshot.object->id);
+    position = found == rank.end() ? UINT64_MAX : found->second;
+  }
+  std::stable_sort(chosen.begin(), chosen.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Snapshot> snapshots;
+  for (auto& [sequence, snapshot] : chosen) snapshots.push_back(std::move(snapshot));
+  return snapshots;
+}
+
+void StoreImpl::set_trouble(const Status& status) {
+  if (!status) return set_state("degraded", status.error().message);
+  std::lock_guard lock(keeper_mutex_);
+  if (state_ != "degraded") return;
+  state_ = "ok";
+  state_reason_.clear();
+  state_since_ns_ = clock_.realtime_ns();
+}
+
+bool StoreImpl::bulk_step(bool force) {
+  std::vector<Drain> drains;
+  std::optional<Error> failed;  // the commit before this
+  {
+    std::lock_guard lock(bulk_mutex_);
+    drains.swap(drains_);
+    failed = std::exchange(bulk_commit_error_, std::nullopt);
+    bulk_hurry_ = false;
+    bulk_has_work_.store(false);
+  }
+  if (failed)  // what they wait for is dirty again, for as long as the journal takes nothing
+    std::erase_if(drains, [&](Drain& drain) {
+      if (!drain.listed || ++drain.failed_commits < kMostFailedCommits) return false;
+      drain.done(std::unexpected(*failed));
+      return true;
+    });
+  if (failed && background_) std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  force |= !drains.empty();
+  for (Drain& drain : drains) {
+    if (std::exchange(drain.listed, true)) continue;
+    if (drain.sync && !rescue_in_vain_) move_all_from_lost();  // or there is no mark, and who asked would be refused
+    drain.bodies = finished_dirty_bodies();
+  }
+  Remaining remaining;
+  bool any = false;
+  std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
+  Status status;
+  if (!snapshots.empty()) {
+    any = true;
+    CommitRequest request;
+    request.bodies = seal(std::move(snapshots), *bulk_target_, status);
+    request.closed = std::exchange(bulk_target_->closed, {});
+    set_trouble(status);
+    request.done = [this](Status committed) {
+      if (committed) return;
+      std::lock_guard lock(bulk_mutex_);
+      bulk_commit_error_ = std::move(committed).error();
+    };
+    commit(std::move(request));
+  } else if ((memory_pressure() || waiting_count_.load() > 0) && evict_clean(kMaxSpillBytes) == 0) {
+    any = spill_one();
+  }
+  bool names_pending = false;
+  {
+    std::shared_lock names(names_mutex_);
+    std::lock_guard lock(dirty_mutex_);
+    names_pending = names_->has_pending() || !dirty_attributes_.empty();
+  }
+  if (names_pending && !any) {  // one at a time: what is in work may take them along, else the next turn sees
+    if (committing_.load() == 0) commit({});
+    else remaining.some = true;
+  }
+  std::vector<Drain> waiting;
+  for (Drain& drain : drains) {
+    std::shared_lock names(names_mutex_);  // for nlink
+    std::erase_if(drain.bodies, [](const auto& body) {
+      std::lock_guard lock(body.first->mutex);
+      const Object& object = *body.first;
+      return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
+    });
+    names.unlock();
+    if (!status) {
+      drain.done(status);
+    } else if (drain.bodies.empty()) {
+      CommitRequest request;
+      request.sync = request.sync_all = drain.sync;
+      request.done = std::move(drain.done);
+      commit(std::move(request));
+      any = true;
+    } else {
+      waiting.push_back(std::move(drain));
+    }
+  }
+  if (remaining.some) bulk_has_work_.store(true);
+  if (waiting.empty() && !remaining.at_once) return any;
+  std::lock_guard lock(bulk_mutex_);
+  drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
+  bulk_hurry_ = true;
+  bulk_has_work_.store(true);
+  return any;
+}
+
+// What a drain that begins now waits for.
+std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
+  std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
+  std::shared_lock names(names_mutex_);  // for nlink
+  std::vector<ObjectPtr> dirty;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    dirty = dirty_;
+  }
+  for (ObjectPtr& object : dirty) {
+    std::lock_guard lock(object->mutex);
+    if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
+      bodies.emplace_back(object, object->content_version);
+  }
+  return bodies;
+}
+
+void StoreImpl::drain(bool sync, StatusCompletion done) {
+  Drain drain;
+  drain.sync = sync;
+  drain.done = std::move(done);
+  {
+    std::lock_guard lock(bulk_mutex_);
+    drains_.push_back(std::move(drain));
+  }
+  kick_bulk(true);
+}
+
+// --- urgent ---
+
+void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done) {
+  UrgentItem item{std::move(object), 0, sync, std::move(done)};
+  if (item.object) {
+    std::lock_guard lock(item.object->mutex);
+    item.content_version = item.object->content_version;
+  }
+  {
+    std::lock_guard lock(urgent_mutex_);
+    urgent_.push_back(std::move(item));
+  }
+  urgent_ready_.notify_one();
+}
+
+// One after the other; names in any case.
+void StoreImpl::make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done) {
+  if (objects.size() <= 1) return make_durable(objects.empty() ? nullptr : objects.front(), sync, std::move(done));
+  ObjectPtr first = std::move(objects.back());
+  objects.pop_back();
+  make_durable(std::move(first), sync, [this, objects = std::move(objects), sync, done = std::move(done)](Status status) mutable {
+    if (!status) return done(std::move(status));
+    make_all_durable(std::move(objects), sync, std::move(done));
+  });
+}
+
+bool StoreImpl::is_journaled(const UrgentItem& item) {
+  if (!item.object) return true;
+  std::lock_guard lock(item.object->mutex);
+  return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
+}
+
+// object.mutex held.
+Status StoreImpl::own_error(const Object& object) {
+  if (object.lacks_a_write()) return std::unexpected(*object.write_error);
+  if (!object.base.quarantined) return {};
+  return fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object.id.value));
+}
+
+bool StoreImpl::urgent_step() {
+  std::deque<UrgentItem> items;
+  {
+    std::lock_guard lock(urgent_mutex_);
+    items.swap(urgent_);
+  }
+  if (items.empty()) return false;
+  CommitRequest request;
+  std::vector<Snapshot> snapshots;
+  std::deque<UrgentItem> taken, deferred;
+  for (UrgentItem& item : items) {
+    if (item.object) {
+      Snapshot snapshot;
+      std::unique_lock lock(item.object->mutex);
+      if (item.sync && move_from_lost(item.object)) item.content_version = item.object->content_version;
+      const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
+      const bool busy = item.object->sealing;
+      // Sealed before, perhaps by the other lane, and perhaps not synced.
+      Status own;
+      if (item.sync && !dirty && !busy && lies_in_lost(*item.object))
+        own = item.object->nlink > 0 ? own_error(*item.object) : Status();
+      else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
+        request.extents.push_back(item.object->base.place.extent);
+      lock.unlock();
+      if (!own) {  // not in the commit, which would fail for everybody
+        item.done(std::move(own));
+        continue;
+      }
+      const bool mine = std::any_of(snapshots.begin(), snapshots.end(),
+                                    [&](const Snapshot& each) { return each.object == item.object; });
+      if (dirty && !mine) {
+        if (busy || !snapshot_for_seal(item.object, snapshot)) {
+          deferred.push_back(std::move(item));
+          continue;
+        }
+        snapshots.push_back(std::move(snapshot));
+      } else if (busy && !mine) {
+        deferred.push_back(std::move(item));
+        continue;
+      }
+    }
+    taken.push_back(std::move(item));
+  }
+  Status status;
+  std::vector<ObjectId> asked;
+  for (const Snapshot& snapshot : snapshots) asked.push_back(snapshot.object->id);
+  if (!snapshots.empty()) request.bodies = seal(std::move(snapshots), *urgent_target_, status);
+  request.closed = std::exchange(urgent_target_->closed, {});
+  for (const SealedBody& body : request.bodies) std::erase(asked, body.snapshot.object->id);  // left: those that failed
+  if (!taken.empty()) {
+    auto waiting = std::make_shared<std::deque<UrgentItem>>();
+    for (UrgentItem& item : taken) {
+      if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
+        std::unique_lock lock(item.object->mutex);
+        Status own = own_error(*item.object);
+        lock.unlock();
+        item.done(own ? status : std::move(own));
+        continue;
+      }
+      request.sync |= item.sync;
+      waiting->push_back(std::move(item));
+    }
+    request.done = [this, waiting](Status result) {
+      for (UrgentItem& item : *waiting) {
+        if (!result || is_journaled(item)) {
+          item.done(result);
+          continue;
+        }
+        // Its body was to take over the place of another, and that did not work out: it is sealed again.
+        std::lock_guard lock(urgent_mutex_);
+        urgent_.push_back(std::move(item));
+        urgent_ready_.notify_one();
+      }
+    };
+    commit(std::move(request));
+  }
+  for (UrgentItem& item : deferred) {
+    // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
+    std::unique_lock lock(item.object->mutex);
+    if (item.object->lacks_a_write()) {
+      Error error = *item.object->write_error;
+      lock.unlock();
+      item.done(std::unexpected(std::move(error)));
+      continue;
+    }
+    const bool busy = item.object->sealing;
+    std::lock_guard urgent_lock(urgent_mutex_);
+    (busy ? urgent_deferred_ : urgent_).push_back(std::move(item));
+  }
+  return true;
+}
+
+void StoreImpl::requeue_deferred() {
+  {
+    std::lock_guard lock(urgent_mutex_);
+    if (urgent_deferred_.empty()) return;
+    for (UrgentItem& item : urgent_deferred_) urgent_.push_back(std::move(item));
+    urgent_deferred_.clear();
+  }
+  urgent_ready_.notify_one();
+}
+
+}  // namespace kvcachefs

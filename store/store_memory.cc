@@ -1,0 +1,192 @@
+// The memory for bodies: reserved, and got back from clean ones, the one opened longest ago first, what is open or
+// expected last; and the requests that wait until there is some.
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+Reservation StoreImpl::reserve_memory(uint64_t bytes, bool spare_expected) {
+  while (true) {
+    Reservation memory = pool_->try_reserve(bytes);
+    if (memory.bytes() >= bytes) return memory;
+    if (!recover_memory(bytes, spare_expected)) return {};
+  }
+}
+
+bool StoreImpl::recover_memory(uint64_t bytes, bool spare_expected) {
+  if (files_->settle() > 0) return true;
+  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), spare_expected) > 0;
+  return files_->settle() > 0 || evicted;
+}
+
+void StoreImpl::note_clean(const ObjectPtr& object) {
+  std::lock_guard object_lock(object->mutex);
+  if (object->forgotten) return;
+  std::lock_guard lock(lru_mutex_);
+  auto found = lru_where_.find(object->id);
+  if (found != lru_where_.end()) {
+    *found->second = object;  // it may have been forgotten and got again since
+    lru_.splice(lru_.begin(), lru_, found->second);
+    return;
+  }
+  lru_.push_front(object);
+  lru_where_.emplace(object->id, lru_.begin());
+}
+
+void StoreImpl::note_used(ObjectId id) {
+  std::lock_guard lock(lru_mutex_);
+  if (auto found = lru_where_.find(id); found != lru_where_.end()) lru_.splice(lru_.begin(), lru_, found->second);
+}
+
+// Expected by a run, or open: then it is being read, or about to be.
+bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
+  {
+    std::lock_guard lock(object->mutex);
+    if (object->handles > 0) return true;
+  }
+  return prefetcher_->about_to_be_used(object->id);
+}
+
+uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
+  uint64_t freed = 0;
+  int spared = 0;
+  const Object* first_spared = nullptr;
+  int kept = 0;
+  const Object* first_kept = nullptr;
+  std::vector<ObjectPtr> keepers;  // of clean blocks: looked at again next time
+  // Then what is wanted soon goes, too: a demand read must not fail, nor wait for long. What was passed over is behind all
+  // others for the next caller.
+  constexpr int kMaxSpared = 4096;
+  while (freed < bytes) {
+    ObjectPtr object;
+    {
+      std::lock_guard lock(lru_mutex_);
+      if (lru_.empty()) break;
+      object = std::move(lru_.back());
+      lru_.pop_back();
+      lru_where_.erase(object->id);
+    }
+    if (object.get() == first_spared) {  // it was the turn of all
+      if (freed > 0) {
+        note_clean(object);
+        break;
+      }
+      spared = kMaxSpared;
+    }
+    if (spared < kMaxSpared && bytes != UINT64_MAX && is_wanted_soon(object)) {
+      if (spared++ == 0) first_spared = object.get();
+      note_clean(object);
+      continue;
+    }
+    if (spare_expected && prefetcher_->about_to_be_used(object->id)) {
+      note_clean(object);
+      if (object.get() == first_kept || ++kept >= kMaxSpared) break;
+      if (first_kept == nullptr) first_kept = object.get();
+      continue;
+    }
+    std::vector<BlockPtr> dropped;  // given back after the lock
+    bool keeps = false;
+    {
+      std::lock_guard lock(object->mutex);
+      const bool being_read = !object->wanted.empty();
+      for (size_t index = 0; index < object->units.size(); ++index) {
+        Unit& unit = object->units[index];
+        if (!unit.block || unit.dirty) continue;
+        // A file comes back as a whole: not while who has it open by passthrough, or one unit that is wanted, holds it. Its
+        // reader finds the units behind that one here, and needs no memory that others wait for.
+        if (object->is_wanted(index) ||
+            (unit.block->file() && (being_read || (object->handles > 0 && unit.block->frozen())))) {
+          keeps = true;
+          continue;
+        }
+        freed += unit.block->capacity_bytes();
+        dropped.push_back(std::move(unit.block));
+        unit.block.reset();
+      }
+      if (!dropped.empty() && !being_read) object->memory_file.reset();
+    }
+    if (!dropped.empty()) prefetcher_->left_ram(object->id);
+    dropped.clear();
+    std::unique_lock lock(names_mutex_, std::try_to_lock);
+    if (lock.owns_lock()) forget_if_idle(object);
+    if (keeps || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
+  }
+  for (const ObjectPtr& object : keepers) note_clean(object);
+  return freed;
+}
+
+// An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number.
+void StoreImpl::trim_clean_objects() {
+  const size_t most_objects = std::max<size_t>(100'000, pool_->limit_bytes() / (32 * kKiB));
+  while (true) {
+    {
+      std::lock_guard lock(lru_mutex_);
+      if (lru_.size() <= most_objects) return;
+    }
+    if (evict_clean(4 * kMiB) == 0) return;
+  }
+}
+
+void StoreImpl::drop_caches() {
+  evict_clean(UINT64_MAX);
+  files_->settle();
+}
+
+void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
+  {
+    std::lock_guard lock(waiting_mutex_);
+    waiting_.push_back(std::move(retry));
+    waiting_count_.fetch_add(1);
+    memory_came_back_ = true;  // look at once: memory may have come back since the refusal
+  }
+  waiting_ready_.notify_one();
+  kick_bulk(true);
+}
+
+void StoreImpl::tell_memory_came_back() {
+  std::lock_guard lock(waiting_mutex_);
+  memory_came_back_ = true;
+  waiting_ready_.notify_one();
+}
+
+// From a thread of the volume, which must not block.
+void StoreImpl::answer_later(std::move_only_function<void()> answer) {
+  if (!background_) return answer();
+  {
+    std::lock_guard lock(waiting_mutex_);
+    answers_.push_back(std::move(answer));
+  }
+  waiting_ready_.notify_one();
+}
+
+void StoreImpl::give_answers() {
+  std::vector<std::move_only_function<void()>> answers;
+  {
+    std::lock_guard lock(waiting_mutex_);
+    answers.swap(answers_);
+  }
+  for (auto& answer : answers) answer();
+}
+
+bool StoreImpl::resume_waiting() {
+  bool any = false;
+  while (true) {
+    std::move_only_function<bool()> retry;
+    {
+      std::lock_guard lock(waiting_mutex_);
+      if (waiting_.empty()) return any;
+      retry = std::move(waiting_.front());
+      waiting_.pop_front();
+    }
+    if (!retry()) {
+      std::lock_guard lock(waiting_mutex_);
+      waiting_.push_front(std::move(retry));
+      return any;
+    }
+    waiting_count_.fetch_sub(1);
+    any = true;
+  }
+}
+
+}  // namespace kvcachefs

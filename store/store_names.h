@@ -1,0 +1,16 @@
+// Private to the files that change names.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+inline constexpr size_t kMaxNameBytes = 255;
+
+std::string entry_text(ObjectId parent, std::string_view name);  // for messages
+
+}  // namespace kvcachefs

@@ -1,0 +1,167 @@
+// Raw bodies: files 1:1 with a backing file, without checksums. How a file becomes one, and its requests, which go to the
+// volume at once.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+// Does nothing for other bodies. Blocks for opening the file; no lock held.
+Status StoreImpl::open_raw_file(const ObjectPtr& object) {
+  std::unique_lock lock(object->mutex);
+  const Place place = object->base.place;
+  lock.unlock();
+  if (place.kind != PlaceKind::kRaw) return {};
+  KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
+  lock.lock();
+  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
+  if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
+  return {};
+}
+
+// A file sized far beyond a chunk becomes 1:1 with a backing file. Blocks for making that file. No lock held.
+Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
+  KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
+  Status sized = made.file->truncate(size_bytes);
+  std::lock_guard lock(object->mutex);
+  if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
+    remove_later(made.id, PlaceKind::kRaw);
+    if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
+    return sized;
+  }
+  object->raw = made.file;
+  object->units.clear();
+  object->memory_file.reset();
+  object->expected_bytes = 0;
+  object->base_valid_bytes = 0;
+  object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
+  object->raw_unjournaled = true;
+  object->base.checksums.clear();
+  object->size_bytes = size_bytes;
+  space_.release(std::exchange(object->reserved_bytes, 0));
+  content_changed(object);
+  return {};
+}
+
+// Its file was punched or allocated.
+void StoreImpl::note_raw_changed(const ObjectPtr& object) {
+  std::lock_guard lock(object->mutex);
+  note_modified(object);
+  if (object->raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, object->raw);
+}
+
+// object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
+// and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
+void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
+  if (object.raw != raw) return;
+  if (!status) {
+    object.note_failed_write(status.error(), offset, offset + length);
+  } else if (object.write_error) {
+    object.note_written(offset, offset + length);
+    if (!object.write_error) kick_bulk();
+  }
+}
+
+namespace {
+// Nothing before `end` needs room: the file was allocated as a whole, as pools of chunks are.
+bool has_blocks(File& raw, uint64_t end) {
+  auto info = raw.info();
+  return info && end <= info->size_bytes && info->allocated_bytes >= info->size_bytes;
+}
+}  // namespace
+
+void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
+                          Completion<size_t> done) {
+  const ObjectPtr object = handle->object;
+  if (space_.room_bytes() < bytes.size() && !has_blocks(*raw, offset + bytes.size())) {
+    std::vector<std::byte> copy(bytes.begin(), bytes.end());
+    auto find_room = [this, object, wanted = bytes.size()]() -> Status {
+      if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
+      return {};
+    };
+    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
+                                            done = std::move(done)](Status status) mutable {
+      if (!status) {
+        {
+          std::lock_guard lock(handle->object->mutex);
+          note_raw_write(*handle->object, raw, offset, copy.size(), status);
+        }
+        return done(std::unexpected(std::move(status).error()));
+      }
+      write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
+    });
+  }
+  write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(done));
+}
+
+void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
+                                Completion<size_t> done) {
+  const ObjectPtr object = handle->object;
+  ExtentId extent;
+  {
+    std::unique_lock lock(object->mutex);
+    if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
+      lock.unlock();
+      return write(handle, offset, bytes, std::move(done));
+    }
+    extent = object->base.place.extent;
+    if (offset + bytes.size() > object->size_bytes) {
+      space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
+      object->size_bytes = offset + bytes.size();
+      content_changed(object);  // the size is in the record
+    } else {
+      note_modified(object);
+    }
+    if (!handle->unflushed) {
+      handle->unflushed = true;
+      ++object->unflushed_handles;
+    }
+  }
+  auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
+  std::vector<IoRequest> requests(1);
+  requests[0].kind = IoRequest::Kind::kWrite;
+  requests[0].file = raw;
+  requests[0].offset = offset;
+  requests[0].pieces = {std::span(*kept)};
+  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
+    extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
+    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+    {
+      std::lock_guard lock(object->mutex);
+      note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
+    }
+    if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
+    done(std::move(result));
+  };
+  volume_->submit(std::move(requests));
+}
+
+void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
+  {
+    std::lock_guard lock(object->mutex);
+    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
+  }
+  if (length == 0) return done(ReadReply{});
+  auto buffer = std::make_shared<std::vector<std::byte>>(length);
+  std::vector<IoRequest> requests(1);
+  requests[0].file = std::move(raw);
+  requests[0].offset = offset;
+  requests[0].pieces = {std::span(*buffer)};
+  requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
+    if (!result) {
+      counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+      return done(std::unexpected(std::move(result).error()));
+    }
+    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
+    ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
+    reply.bytes = length;
+    reply.pieces.push_back({buffer->data(), length});
+    reply.keep.push_back(std::move(buffer));
+    done(std::move(reply));
+  };
+  volume_->submit(std::move(requests));
+}
+
+}  // namespace kvcachefs

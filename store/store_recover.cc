@@ -1,0 +1,325 @@
+// Recovery: the index opened, or filled anew from the newest checkpoint; the journals replayed from where it ends; what of
+// that is whole, if the machine stopped; and what a crash left. Reads what came since the last checkpoint, never every chunk.
+#include <algorithm>
+#include <filesystem>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/extent/pack_gaps.h"
+#include "store/store_impl.h"
+#include "store/store_start.h"
+
+namespace kvcachefs {
+
+// --- the index ---
+
+Status StoreImpl::open_index() {
+  std::error_code ignored;
+  std::filesystem::create_directories(index_directory_, ignored);
+  const IndexIdentity who{identity_.volume_uuid, identity_.node};
+  Index::Found found{};
+  std::string why;
+  KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
+  if (!why.empty()) log::warn("index {}: {}", index_directory_, why);
+  // The journals alone do not tell: what was begun after their last record left none.
+  unclean_start_ = found == Index::Found::kOpened && !index_->was_closed_cleanly();
+
+  KVC_ASSIGN(auto journals, list_journals(*volume_, identity_));
+  std::vector<std::string> problems;
+  KVC_ASSIGN(auto checkpoint, find_checkpoint(*volume_, identity_, problems));
+  for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  records_lost_ = !problems.empty();
+  if (checkpoint) {
+    auto file = volume_->info(checkpoint_path(identity_.node, checkpoint->epoch, checkpoint->seq));
+    checkpoint_bytes_ = file ? file->size_bytes : checkpoint->records * 64;
+  }
+  for (const JournalFileInfo& file : journals) older_journals_bytes_ += file.size_bytes;
+  journal_files_ = journals.size() + 1;
+
+  if (found == Index::Found::kOpened && !index_fits(journals, checkpoint)) {
+    log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", index_directory_);
+    index_.reset();
+    KVC_TRY(remove_index(index_directory_));
+    KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
+  }
+  take_leftovers();
+  const bool anything = !journals.empty() || checkpoint;
+  if (found == Index::Found::kFresh && anything) {
+    index_rebuilt_ = true;
+    log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
+    if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
+  }
+  return replay(journals);
+}
+
+// Do the journals go on where the index ends?
+bool StoreImpl::index_fits(const std::vector<JournalFileInfo>& journals,
+                           const std::optional<CheckpointInfo>& checkpoint) const {
+  const JournalPosition at = index_->position();
+  if (checkpoint && at < checkpoint->header.covers) return false;  // the journals in between may be gone
+  if (checkpoint && at == checkpoint->header.covers) return true;
+  for (const JournalFileInfo& file : journals)
+    if (file.epoch == at.epoch && file.seq == at.seq) return file.size_bytes >= at.offset;
+  return at == JournalPosition{} && !checkpoint;
+}
+
+Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
+  KVC_TRY(index_->begin_load());
+  KVC_TRY(read_checkpoint(*volume_, identity_, checkpoint, [&](Record&& record) { return index_->load(std::move(record)); }));
+  stamps_.observe(checkpoint.header.stamp);
+  return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
+}
+
+// --- replay ---
+
+// What replay left out so far, because bodies that were never synced turned out not to be whole.
+struct StoreImpl::LeftOut {
+  std::unordered_set<ObjectId> objects;  // no version of them is whole
+  std::vector<NameRecord> names;         // theirs: given after all when a later version is whole
+
+  // `name` is spoken for anew. Whether an object left out had it.
+  bool forget(ObjectId parent, std::string_view name) {
+    return std::erase_if(names, [&](const NameRecord& each) { return each.parent == parent && each.name == name; }) > 0;
+  }
+  bool has_name(ObjectId child) const {
+    return std::any_of(names.begin(), names.end(), [&](const NameRecord& each) { return each.child == child; });
+  }
+};
+
+Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
+  // Epochs of another boot of this machine: what they did not sync may be lost or torn.
+  std::unordered_set<uint32_t> other_boot;
+  for (const JournalFileInfo& file : journals)
+    if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
+  extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
+  bool unsynced_seen = false;
+  LeftOut left_out;
+  auto result = replay_journals(*volume_, identity_, index_->position(),
+                                [&](const Batch& batch, JournalPosition after, bool synced) {
+                                  unsynced_seen |= !synced;
+                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), left_out);
+                                });
+  if (!result) return std::unexpected(std::move(result).error());
+  unclean_start_ |= unsynced_seen || result->torn_tails > 0;
+  judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
+  counters_.replayed_batches = result->batches;
+  packs_unswept_ |= unclean_start_ || index_rebuilt_;
+  records_lost_ |= result->damaged_files > 0;
+  pack_sweep_over_ = records_lost_;
+  // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
+  // nor who asks for a sync, nor who gives back what it replaced, looks at the files of an earlier epoch again.
+  if (unclean_start_ || index_rebuilt_) KVC_TRY(volume_->sync_everything());
+  for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
+  if (result->batches > 0) {
+    log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
+              format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
+    note_leftovers({});
+    KVC_TRY(index_->commit());
+  }
+  extents_.reset();
+  return {};
+}
+
+// After an unclean stop of the host, a body that was not synced is read before it is trusted; one that fails is absent: its
+// record is left out, and so are the names of an object without any whole version, so that what was there before stays.
+Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out) {
+  stamps_.observe(batch.stamp);
+  judged_tail_ |= verify;
+  Batch trusted;
+  trusted.stamp = batch.stamp;
+  std::unordered_set<ObjectId> put;
+  for (const Record& record : batch.records) {
+    if (const auto* body = std::get_if<PutRecord>(&record)) {
+      const ObjectId id = body->object.id;
+      const Wholeness found = verify ? wholeness(body->object) : Wholeness::kWhole;
+      if (found == Wholeness::kUnknown) unverified_.insert(id);
+      if (found == Wholeness::kWhole) unverified_.erase(id);  // an earlier version of it
+      if (found == Wholeness::kAbsent) {
+        counters_.dropped_bodies.fetch_add(1);
+        KVC_ASSIGN(auto earlier, index_->find_object_summary(id));
+        if (!earlier && !put.contains(id)) left_out.objects.insert(id);
+        continue;
+      }
+      put.insert(id);
+      trusted.records.push_back(record);
+      if (left_out.objects.erase(id) == 0) continue;
+      for (const NameRecord& name : left_out.names)
+        if (name.child == id) trusted.records.emplace_back(name);
+      std::erase_if(left_out.names, [&](const NameRecord& name) { return name.child == id; });
+      continue;
+    }
+    if (const auto* name = std::get_if<NameRecord>(&record)) {
+      left_out.forget(name->parent, name->name);
+      if (left_out.objects.contains(name->child)) {
+        left_out.names.push_back(*name);
+        continue;
+      }
+    } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
+      // Unlinked: what the object left out had replaced must not come back. Not so if it has another name (a rename).
+      if (left_out.forget(gone->parent, gone->name) && !left_out.has_name(gone->child)) {
+        KVC_ASSIGN(auto before, index_->find_name(gone->parent, gone->name));
+        if (before) trusted.records.emplace_back(UnnameRecord{gone->parent, gone->name, before->child});
+        continue;
+      }
+    }
+    trusted.records.push_back(record);
+  }
+  KVC_ASSIGN(auto freed, index_->apply(trusted, after));
+  std::lock_guard lock(keeper_mutex_);
+  for (FreedPlace& place : freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(std::move(place));
+  }
+  space_.set_dead(freed_bytes_);
+  return {};
+}
+
+// Absent for sure: what is left out is given back soon, for good. A volume that does not answer says nothing of that: the body
+// stays then, is read with its checksums only, and is looked at again.
+StoreImpl::Wholeness StoreImpl::wholeness(const ObjectRecord& object) {
+  const Body& body = object.body;
+  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return Wholeness::kWhole;
+  const auto judge = [&](const Error& error) {
+    const bool absent = error.code == Code::kCorrupt || error.code == Code::kNotFound;
+    log::warn("object {} {}: {}", object.id.value,
+              absent ? "was not on the medium when the machine stopped" : "could not be verified, and is kept", error.message);
+    return absent ? Wholeness::kAbsent : Wholeness::kUnknown;
+  };
+  if (body.place.kind == PlaceKind::kRaw) {
+    auto info = volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw));
+    return info ? Wholeness::kWhole : judge(info.error());
+  }
+  counters_.verified_bodies.fetch_add(1);
+  Snapshot stored;
+  stored.size_bytes = body.size_bytes;
+  stored.base = body;
+  stored.base_valid_bytes = body.size_bytes;
+  if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return Wholeness::kAbsent;
+  for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
+    if (auto block = fetch_unit(stored, index); !block) return judge(block.error());
+  return Wholeness::kWhole;
+}
+
+// What a start could not verify, once more: the next start trusts what this one's checkpoint holds.
+void StoreImpl::verify_again() {
+  std::vector<ObjectId> ids;
+  {
+    std::lock_guard lock(unverified_mutex_);
+    ids.assign(unverified_.begin(), unverified_.end());
+  }
+  for (ObjectId id : ids) {
+    auto record = index_->find_object(id);
+    if (!record) continue;
+    const Wholeness found = *record ? wholeness(**record) : Wholeness::kWhole;
+    if (found == Wholeness::kUnknown) continue;
+    auto object = found == Wholeness::kAbsent ? get(id) : Result<ObjectPtr>(nullptr);
+    if (object && *object) quarantine(*object, (*record)->body.version, "it was not on the medium when the machine stopped");
+    std::lock_guard lock(unverified_mutex_);
+    unverified_.erase(id);
+  }
+}
+
+bool StoreImpl::is_unverified(ObjectId id) {
+  std::lock_guard lock(unverified_mutex_);
+  return unverified_.contains(id);
+}
+
+// --- what the journals do not tell ---
+
+// Objects whose name a crash took: named and unnamed in one batch, which drops them and frees their places.
+Status StoreImpl::drop_nameless() {
+  if (!unclean_start_ && !index_rebuilt_) return {};
+  KVC_ASSIGN(auto nameless, index_->scan_nameless());
+  std::erase(nameless, kRootId);
+  if (nameless.empty()) return {};
+  constexpr size_t kMostAtOnce = 10'000;  // of a journaled batch, which has a largest size
+  for (size_t from = 0; from < nameless.size(); from += kMostAtOnce)
+    KVC_TRY(drop_nameless(std::span(nameless).subspan(from, std::min(kMostAtOnce, nameless.size() - from))));
+  counters_.swept_files.fetch_add(nameless.size());
+  return {};
+}
+
+Status StoreImpl::drop_nameless(std::span<const ObjectId> nameless) {
+  Batch batch;
+  batch.stamp = stamps_.next();
+  for (ObjectId id : nameless) {
+    const std::string name = fmt::format(".kvcachefs-nameless-{}", id.value);
+    batch.records.emplace_back(NameRecord{kRootId, name, id});
+    batch.records.emplace_back(UnnameRecord{kRootId, name, id});
+  }
+  KVC_ASSIGN(JournalPosition after, journal_->append(batch));
+  KVC_ASSIGN(auto freed, index_->apply(batch, after));
+  std::lock_guard lock(keeper_mutex_);
+  for (FreedPlace& place : freed) {
+    freed_bytes_ += align_up(place.place.length, kBlockBytes);
+    freed_.push_back(std::move(place));
+  }
+  return {};
+}
+
+// The journals tell what was given up, not what was reclaimed since: only what still has blocks counts, and is looked at
+// again. One stat per extent.
+void StoreImpl::forget_reclaimed() {
+  std::unordered_map<ExtentId, uint64_t> dead;
+  for (const FreedPlace& freed : freed_) dead[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  std::unordered_set<ExtentId> gone;
+  uint64_t dead_bytes = 0;
+  for (const FreedPlace& freed : freed_) {
+    const Place& place = freed.place;
+    auto bytes = dead.find(place.extent);
+    if (bytes == dead.end()) continue;  // seen
+    auto info = volume_->info(extent_path(identity_.node, place.extent, place.kind));
+    if (!info && info.error().code == Code::kNotFound) {
+      gone.insert(place.extent);
+    } else {
+      uint64_t allocated = info ? info->allocated_bytes : UINT64_MAX;
+      auto usage = index_->find_extent(place.extent);
+      if (usage && *usage) allocated -= std::min(allocated, (*usage)->live_bytes);
+      dead_bytes += std::min(bytes->second, allocated);
+    }
+    dead.erase(bytes);
+  }
+  std::erase_if(freed_, [&](const FreedPlace& freed) { return gone.contains(freed.place.extent); });
+  if (!volume_->features().punch_hole) find_unpunched();
+  std::lock_guard lock(keeper_mutex_);
+  freed_bytes_ = dead_bytes;
+  space_.set_dead(freed_bytes_ + unpunched_bytes_);
+  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0;
+}
+
+// A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as
+// dead, but for those that are to be looked at again. One stat per pack.
+void StoreImpl::find_unpunched() {
+  std::unordered_map<ExtentId, uint64_t> in_hand;
+  for (const FreedPlace& freed : freed_) in_hand[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  std::vector<ExtentId> packs;
+  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+    if (usage.kind == PlaceKind::kPacked) packs.push_back(id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+  for (ExtentId id : packs) {
+    auto usage = index_->find_extent(id);  // the scan sees what is committed only
+    if (!usage || !*usage) continue;
+    auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kPacked));
+    if (!info) continue;
+    uint64_t bytes = pack_surplus_bytes(info->allocated_bytes, (*usage)->live_bytes, (*usage)->bodies);
+    if (auto dead = in_hand.find(id); dead != in_hand.end()) bytes -= std::min(bytes, dead->second);
+    if (bytes == 0) continue;
+    unpunched_[id] = bytes;
+    unpunched_bytes_ += bytes;
+  }
+}
+
+void StoreImpl::find_quarantined() {
+  if (index_->totals().quarantined == 0) return;
+  Status status = index_->scan_objects([&](ObjectRecord&& row) {
+    if (row.body.quarantined) quarantined_.insert(row.id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+  quarantined_count_ = quarantined_.size();
+}
+
+}  // namespace kvcachefs

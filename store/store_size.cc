@@ -1,0 +1,195 @@
+// The size of a body and its holes: truncate, allocate, punch and zero, and where data and holes lie.
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+#include "store/store_io.h"
+
+namespace kvcachefs {
+
+void StoreImpl::zero_tail(Object& object, uint64_t from) {
+  const size_t index = unit_of(from);
+  Unit* unit = object.unit_or_null(index);
+  if (unit == nullptr) return;
+  const uint64_t in_unit = from % kUnitBytes;
+  unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
+  if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
+  Reservation memory;
+  const uint64_t capacity = unit->block->capacity_bytes();
+  if (clones_a_block(object, index, index, index * kUnitBytes + capacity)) object.memory_file.reset();
+  if (const uint64_t needed = memory_for_piece(object, index, in_unit, capacity)) memory = pool_->reserve_past_limit(needed);
+  place_piece(object, index, in_unit, capacity, nullptr, memory);
+}
+
+void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
+  if (size_bytes > kMaxFileBytes)
+    return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
+                                                format_size(size_bytes), format_size(kMaxFileBytes))));
+  FilePtr raw;
+  bool become_raw = false;
+  {
+    std::lock_guard lock(object->mutex);
+    raw = object->raw;
+    become_raw = !raw && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed) && object->size_bytes == 0;
+  }
+  if (raw || become_raw) {
+    if (size_bytes > space_.limit_bytes())
+      return done(fail(Code::kNoSpace, fmt::format("object {}: {} is more than the capacity of {}", object->id.value,
+                                                   format_size(size_bytes), format_size(space_.limit_bytes()))));
+    if (become_raw) return done(make_raw(object, size_bytes));
+    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
+    {
+      std::lock_guard lock(object->mutex);
+      if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
+      object->size_bytes = size_bytes;
+      content_changed(object);  // the size is in the record
+      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+    }
+    return done({});
+  }
+  if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
+  with_room([this, object, size_bytes] { return resize_now(object, size_bytes); }, std::move(done));
+}
+
+Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
+  std::lock_guard lock(object->mutex);
+  if (size_bytes == object->size_bytes && !object->write_error) {
+    note_modified(object);
+    return {};
+  }
+  // Also for less than before: the body is written anew as a whole.
+  if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
+  if (size_bytes < object->size_bytes) {
+    if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
+    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
+    object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
+    object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
+  }
+  if (size_bytes == 0) {
+    object->written_anew = true;
+    object->write_error.reset();
+    object->memory_file.reset();  // else it would be held with nothing in it
+  }
+  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) expect_size(*object, size_bytes);
+  object->size_bytes = size_bytes;
+  content_changed(object);
+  return {};
+}
+
+void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  const ObjectPtr object = handle->object;
+  const uint64_t end = offset + length;
+  if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
+    return done(fail(length == 0 ? Code::kInvalid : Code::kTooBig,
+                     fmt::format("object {}: fallocate of {} bytes at {}", object->id.value, length, offset)));
+  FilePtr raw;
+  uint64_t size = 0;
+  {
+    std::lock_guard lock(object->mutex);
+    raw = object->raw;
+    size = object->size_bytes;
+  }
+  const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
+  if (extends && !raw) {
+    // Sized first (that decides whether the body becomes raw), then this call again for what the mode adds.
+    return resize(object, end, [this, handle, mode, offset, length, done = std::move(done)](Status status) mutable {
+      if (!status) return done(std::move(status));
+      allocate(handle, mode, offset, length, std::move(done));
+    });
+  }
+  if (raw) {
+    Status status;
+    if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
+      status = raw->punch(offset, length);
+    } else {
+      auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
+        // A file that was only sized has no blocks yet.
+        KVC_ASSIGN(const FileInfo info, raw->info());
+        const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
+        if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
+        Status taken = raw->allocate(offset, length);
+        if (taken) space_.add_raw(grows_by);
+        if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
+        return taken;
+      };
+      return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
+        if (taken) note_raw_changed(object);
+        if (taken && extends) return resize(std::move(object), end, std::move(done));
+        done(std::move(taken));
+      });
+    }
+    if (status) note_raw_changed(object);
+    if (status && extends) return resize(object, end, std::move(done));
+    return done(std::move(status));
+  }
+  if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
+    auto reserve = [this, object, end]() -> Status {
+      std::lock_guard lock(object->mutex);
+      const uint64_t bytes = std::max(end, object->size_bytes);
+      if (!reserve_space(*object, bytes)) return std::unexpected(no_space(*object, bytes));
+      // Nothing to write: the promise is kept by the space already used.
+      if (!object->content_dirty()) space_.release(std::exchange(object->reserved_bytes, 0));
+      note_modified(object);
+      return {};
+    };
+    return with_room(std::move(reserve), std::move(done));
+  }
+  const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
+  if (zeroed == 0) {  // behind the end: a change all the same
+    std::lock_guard lock(object->mutex);
+    note_modified(object);
+  }
+  zero_range(object, offset, zeroed, std::move(done));
+}
+
+void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
+  auto pending = std::make_shared<PendingWrite>();
+  pending->object = std::move(object);
+  pending->source = {offset, {}, 0};
+  pending->zeros_left = length;
+  if (!pending->next_piece()) return done({});
+  pending->done = [done = std::move(done)](Result<size_t> result) mutable {
+    if (!result) return done(std::unexpected(std::move(result).error()));
+    done({});
+  };
+  proceed(pending, push_write(*pending, nobody_waits_for_memory()));
+}
+
+Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
+  Object& object = *handle->object;
+  FilePtr raw;
+  {
+    std::lock_guard lock(object.mutex);
+    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
+    raw = object.raw;
+    if (!raw) {
+      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
+        const Unit* unit = object.unit_or_null(unit_of(at));
+        if ((unit != nullptr && unit->block) || object.needs_load(unit_of(at))) return at;
+      }
+      return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
+    }
+  }
+  return raw->next_data(offset);
+}
+
+Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
+  Object& object = *handle->object;
+  FilePtr raw;
+  {
+    std::lock_guard lock(object.mutex);
+    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: nothing past {}", object.id.value, offset));
+    raw = object.raw;
+    if (!raw) {
+      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
+        const Unit* unit = object.unit_or_null(unit_of(at));
+        if ((unit == nullptr || !unit->block) && !object.needs_load(unit_of(at))) return at;
+      }
+      return object.size_bytes;
+    }
+  }
+  return raw->next_hole(offset);
+}
+
+}  // namespace kvcachefs

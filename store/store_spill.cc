@@ -1,0 +1,117 @@
+// Bodies that are too large for memory, or have to make room for others: what was written of them goes to a file of its
+// own on the volume before they are finished. Their seal goes on in that file.
+#include <algorithm>
+
+#include "store/base/checksum.h"
+#include "store/base/kill_point.h"
+#include "store/store_impl.h"
+#include "store/store_seal.h"
+
+namespace kvcachefs {
+
+bool StoreImpl::spill_one() {
+  ObjectPtr largest;
+  uint64_t most = 0, coming_back = 0;
+  std::vector<ObjectPtr> candidates;
+  {
+    std::lock_guard lock(dirty_mutex_);
+    candidates = dirty_;
+  }
+  for (const ObjectPtr& object : candidates) {
+    std::lock_guard lock(object->mutex);
+    if (object->raw) continue;
+    uint64_t bytes = 0;
+    for (const Unit& unit : object->units)
+      if (unit.block && unit.dirty) bytes += unit.block->capacity_bytes();
+    if (object->sealing) coming_back += bytes;
+    if (object->sealing || bytes <= most) continue;
+    most = bytes;
+    largest = object;
+  }
+  // Half-written bodies are written twice when they are spilled: not while others are about to give their memory back. That
+  // must be worth it, or a few small ones after the other would keep who waits waiting.
+  if (!largest || coming_back >= std::min(kMaxSpillBytes, pool_->limit_bytes() / 8)) return false;
+  {
+    std::lock_guard lock(largest->mutex);
+    if (largest->sealing || largest->forgotten) return true;
+    largest->sealing = true;  // nobody else seals or spills it meanwhile
+  }
+  Status status = spill(largest);
+  {
+    std::lock_guard lock(largest->mutex);
+    end_seal(largest);
+  }
+  requeue_deferred();
+  set_trouble(status);
+  std::unique_lock lock(names_mutex_);
+  forget_if_idle(largest);
+  return status.has_value();
+}
+
+Status StoreImpl::spill(const ObjectPtr& object) {
+  FilePtr file;
+  ExtentId extent;
+  {
+    std::lock_guard lock(object->mutex);
+    file = object->spill;
+    extent = object->spill_extent;
+  }
+  if (!file) {
+    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    kill_point("spill-made");
+    file = made.file;
+    extent = made.id;
+    std::lock_guard lock(object->mutex);
+    object->spill = made.file;
+    object->spill_extent = made.id;
+    object->spill_written.clear();
+  }
+  struct Piece {
+    size_t index;
+    BlockPtr block;
+    uint32_t bytes;
+    uint64_t checksum = 0;
+  };
+  uint64_t spilled = 0;
+  size_t next = 0;
+  while (spilled < kMaxSpillBytes) {
+    std::vector<Piece> pieces;
+    {
+      std::lock_guard lock(object->mutex);
+      for (; next < object->units.size() && pieces.size() < kWriteBytes / kUnitBytes; ++next) {
+        const Unit& unit = object->units[next];
+        if (!unit.block || !unit.dirty || next * kUnitBytes >= object->size_bytes) continue;
+        const uint64_t length = unit_length(object->size_bytes, next);
+        if (object->spill_written.size() <= next) object->spill_written.resize(next + 1);
+        object->spill_written[next] = true;
+        pieces.push_back({next, unit.block, static_cast<uint32_t>(std::min<uint64_t>(length, unit.block->capacity_bytes()))});
+      }
+    }
+    if (pieces.empty()) break;
+    for (Piece& piece : pieces) {
+      const std::span<const std::byte> bytes = piece.block->bytes().first(align_up(piece.bytes, kBlockBytes));
+      KVC_TRY(file->write({&bytes, 1}, piece.index * kUnitBytes));
+      piece.checksum = checksum(bytes.first(piece.bytes));
+      counters_.write_volume_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+      spilled += bytes.size();
+      kill_point("spill-written");
+    }
+    std::vector<BlockPtr> dropped;
+    std::lock_guard lock(object->mutex);
+    object->memory_file.reset();
+    for (Piece& piece : pieces) {
+      if (piece.index >= object->units.size()) continue;  // truncated meanwhile
+      Unit& unit = object->units[piece.index];
+      if (unit.block != piece.block) continue;  // written meanwhile: the clone is newer
+      unit.spilled = true;
+      unit.spill_bytes = unit.spill_valid_bytes = piece.bytes;
+      unit.spill_checksum = piece.checksum;
+      unit.dirty = false;
+      dropped.push_back(std::move(unit.block));
+      unit.block.reset();
+    }
+  }
+  return {};
+}
+
+}  // namespace kvcachefs

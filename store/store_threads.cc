@@ -1,0 +1,203 @@
+// The threads of the store: what each waits for and which step it takes then; and how they end, with everybody answered.
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+void StoreImpl::start_threads() {
+  committer_runs_ = true;
+  threads_.emplace_back([this] { bulk_loop(); });
+  threads_.emplace_back([this] {
+    while (true) {
+      {
+        std::unique_lock lock(urgent_mutex_);
+        urgent_ready_.wait(lock, [&] { return stopping_ || !urgent_.empty(); });
+        if (stopping_ && urgent_.empty()) return;
+      }
+      urgent_step();
+    }
+  });
+  committer_ = std::thread([this] {
+    while (true) {
+      {
+        std::unique_lock lock(commit_mutex_);
+        commit_ready_.wait(lock, [&] { return committer_stopping_ || !commit_queue_.empty(); });
+        if (commit_queue_.empty()) return;
+      }
+      commit_step();
+    }
+  });
+  threads_.emplace_back([this] { keeper_loop(); });
+  threads_.emplace_back([this] { resumer_loop(); });
+  threads_.emplace_back([this] { prefetch_loop(); });
+  files_->expect_warmer();
+  threads_.emplace_back([this] { warmer_loop(); });
+  threads_.emplace_back([this] { mover_loop(); });
+  for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { kernel_ahead_loop(); });
+}
+
+void StoreImpl::bulk_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(bulk_mutex_);
+      bulk_ready_.wait(lock, [&] { return stopping_ || bulk_has_work_; });
+      if (stopping_) return;
+      const auto interval = std::chrono::milliseconds(flush_interval_ms_.load());
+      bulk_ready_.wait_for(lock, interval, [&] { return stopping_ || bulk_hurry_; });
+      if (stopping_) return;
+    }
+    // Under pressure at once again, as long as it helps; else there is time until the next interval.
+    bool helped = bulk_step(false);
+    while (helped && !stopping_ && (memory_pressure() || waiting_count_.load() > 0)) helped = bulk_step(false);
+    if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+}
+
+// RAM to have ready ahead of need.
+uint64_t StoreImpl::warm_bytes() const {
+  constexpr uint64_t kMostBytes = 512 * kMiB;
+  return std::min(kMostBytes, pool_->limit_bytes() / 4);
+}
+
+void StoreImpl::keeper_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(keeper_mutex_);
+      keeper_ready_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || keeper_kicked_; });
+      if (stopping_) return;
+    }
+    keeper_step(false);
+    trim_clean_objects();
+    // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
+    if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2 && !files_->wants_spares(warm_bytes() / 2)) continue;
+    kick_warmer();
+  }
+}
+
+void StoreImpl::kick_warmer() {
+  {
+    std::lock_guard lock(warmer_mutex_);
+    warmer_kicked_ = true;
+  }
+  warmer_ready_.notify_one();
+}
+
+// Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
+// to back it first.
+void StoreImpl::warmer_loop() {
+  // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
+  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
+  index_->keep_in_memory();
+  while (true) {
+    {
+      std::unique_lock lock(warmer_mutex_);
+      warmer_ready_.wait(lock, [&] { return stopping_ || warmer_kicked_; });
+      warmer_kicked_ = false;
+      if (stopping_) return;
+    }
+    const uint64_t half = warm_bytes() / 2;
+    while (!stopping_ && (files_->prepare_ahead(half, half) || pool_->prepare_ahead(warm_bytes()))) {
+    }
+  }
+}
+
+void StoreImpl::mover_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(mover_mutex_);
+      mover_ready_.wait(lock, [&] { return stopping_ || !to_move_.empty(); });
+      if (stopping_) return;
+    }
+    move_into_files();
+  }
+}
+
+void StoreImpl::resumer_loop() {
+  while (true) {
+    {
+      std::unique_lock lock(waiting_mutex_);
+      const auto woken = [&] { return stopping_ || memory_came_back_ || !answers_.empty(); };
+      if (waiting_.empty())
+        waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && !waiting_.empty()); });
+      else
+        waiting_ready_.wait_for(lock, std::chrono::milliseconds(20), woken);
+      if (stopping_) return;
+      memory_came_back_ = false;
+    }
+    give_answers();
+    resume_waiting();
+    if (waiting_count_.load() > 0) kick_bulk(true);
+  }
+}
+
+void StoreImpl::stop_threads() {
+  stopping_ = true;
+  for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
+                              std::pair{&keeper_mutex_, &keeper_ready_},
+                              std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
+                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&mover_mutex_, &mover_ready_},
+                              std::pair{&kernel_ahead_mutex_, &kernel_ahead_ready_}}) {
+    std::lock_guard lock(*mutex);
+    ready->notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  threads_.clear();
+  // The committer last: the others may still wait for it.
+  {
+    std::lock_guard lock(commit_mutex_);
+    committer_stopping_ = true;
+  }
+  commit_ready_.notify_all();
+  if (committer_.joinable()) committer_.join();
+  committer_runs_ = false;
+  volume_->drain();
+  answer_waiting();
+  answer_unfinished();
+  give_answers();
+}
+
+// Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.
+void StoreImpl::answer_unfinished() {
+  constexpr int kMostRounds = 1000;
+  for (int round = 0; round < kMostRounds && (urgent_step() || commit_step()); ++round) commit_step();
+  std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    waiting.swap(waiting_for_room_);
+  }
+  waiting_for_room_count_.fetch_sub(waiting.size());
+  for (auto& [round, retry] : waiting) retry();  // once: nobody makes room any more
+  volume_->drain();
+  answer_waiting();  // who got room may have wanted memory then
+}
+
+// Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.
+void StoreImpl::answer_waiting() {
+  constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
+  for (int pauses = 0; waiting_count_.load() > 0 && pauses < kMostPauses;) {
+    if (!resume_waiting()) {
+      ++pauses;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    volume_->drain();
+  }
+}
+
+bool StoreImpl::pump() {
+  bool any = resume_waiting();
+  any |= bulk_step(false);
+  any |= urgent_step();
+  any |= commit_step();
+  any |= keeper_step(false);
+  if (!stopping_) {
+    any |= prefetch_step();
+    any |= move_into_files();
+  }
+  return any;
+}
+
+}  // namespace kvcachefs
