@@ -44,9 +44,9 @@ struct StoreOptions {
 // A command-line or setfattr option: "memory" "4G" -> StoreOptions. kNotFound if the name is not one of the store's.
 // Messages name the option, the value and the allowed range.
 Status set_store_option(StoreOptions& options, std::string_view name, std::string_view value);
-// Can it be changed on a running store?
 // A whole number; what is out of range or none is refused, naming option, value and range. Also for the driver's options.
 Result<uint64_t> parse_option_number(std::string_view name, std::string_view value, uint64_t least, uint64_t most);
+// Can it be changed on a running store?
 bool store_option_is_live(std::string_view name);
 struct OptionText {
   std::string name;

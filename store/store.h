@@ -131,7 +131,7 @@ class Store {
  public:
   virtual ~Store() = default;
 
-  // --- names (store_names.cc) ---
+  // --- names ---
   // What a listing may tell of `name`: kNotFound if it does not mean `id` (any more), and nothing else.
   virtual Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) = 0;
@@ -156,7 +156,7 @@ class Store {
   // Without "." and "..". `parent_of` serves "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
 
-  // --- attributes (store_attributes.cc) ---
+  // --- attributes ---
   // Size changes may wait for memory or a read; everything else completes inside the call. `handle` may be null.
   virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                               Completion<Stat> done) = 0;
@@ -171,7 +171,7 @@ class Store {
   // What `getfattr -m user.kvcachefs` shows of an object: (name without prefix, value).
   virtual Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) = 0;
 
-  // --- bytes (store_io.cc) ---
+  // --- bytes ---
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
   virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
   // The caller was told the same by fs/ itself: its next open is not told so again, for the kernel repeats an open once.

@@ -37,7 +37,7 @@ uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors
 
 }  // namespace
 
-bool StoreImpl::Commit::full() const { return batch_bytes >= kBatchBytes; }
+bool Commit::full() const { return batch_bytes >= kBatchBytes; }
 
 void StoreImpl::commit(CommitRequest request) {
   {

@@ -1,24 +1,6 @@
-// The store behind store.h. One class, its members spread over files by what they do:
-//   store_open.cc       recovery and start, close                 store_names.cc      names
-//   store_attributes.cc attributes and xattrs                     store_io.cc         open, read, write, allocate
-//   store_load.cc       volume -> RAM, verified                   store_prefetch.cc   reading ahead
-//   store_seal.cc       RAM -> volume (lanes)                     store_versions.cc   several writers of one name
-//   store_commit.cc     journal and index (one committer)         store_keep.cc       sync, index commit, checkpoint,
-//   store_status.cc     space and counters                                            reclaim
-//   store_lost.cc       extents that could not be synced
-//   store_sweep.cc      what earlier lives left                   store_memory_files.cc  big bodies in RAM that can be
-//                                                                                     passed through
-//
-// Threads: two seal lanes (bulk: by flush_interval_ms and memory pressure; urgent: what somebody waits for), one
-// committer, one keeper, one resumer of requests that wait for memory. Each has a step function; with
-// background = false Store::pump() runs them in turn.
-//
-// Lock order (each may be taken while holding those before it, never the other way round):
-//   1. names_mutex_          the namespace, the object table, the fields of Object it guards
-//   2. Object::mutex         one object at a time; two only by id order (nowhere today)
-//   3. leaves                dirty_mutex_, lru_mutex_, urgent_mutex_, commit_mutex_, waiting_mutex_, keeper_mutex_,
-//                            Index's, Extents', MemoryPool's own
-// No lock is held across a call to the volume. (Index reads under names_mutex_ touch mapped memory, which can fault.)
+// The store behind store.h: one class, its members spread over files by what they do. README.md lists the files, the
+// threads and the locks with their order. Each thread has a step function: with background = false Store::pump() runs them
+// in turn.
 #pragma once
 
 #include <atomic>
@@ -38,6 +20,7 @@
 
 #include "store/base/clock.h"
 #include "store/base/units.h"
+#include "store/counters.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
@@ -51,51 +34,10 @@
 #include "store/size_guess.h"
 #include "store/space.h"
 #include "store/store.h"
+#include "store/store_commit.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
-
-// A body that is on the volume and waits for its journal record.
-struct SealedBody {
-  Snapshot snapshot;
-  Body body;
-  ExtentId extent;  // to sync before the record when asked to; invalid: nothing was written (inline, empty, shared)
-  ObjectId shared_with;  // the object whose place this body takes over: it must lose its last name in the same batch
-};
-
-struct CommitRequest {
-  std::vector<SealedBody> bodies;
-  std::vector<SuccessorsRecord> successors;
-  std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
-  std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
-  bool sync = false;        // sync these bodies' extents before the record and the record before `done`
-  bool sync_all = false;    // ... and everything else written so far, and say so in the journal
-  StatusCompletion done;    // may be empty
-};
-
-struct Counters {
-  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0},
-      memory_files_taken{0}, memory_files_refused{0}, memory_files_moved{0}, read_requests{0}, read_bytes_from_ram{0},
-      read_bytes_from_volume{0}, kernel_ahead_bytes{0}, write_requests{0}, write_received_bytes{0},
-      write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},
-      checkpoints{0}, reclaimed_bytes{0}, punched_ranges{0}, removed_extents{0}, errors_checksum{0},
-      errors_volume_read{0}, errors_volume_write{0}, errors_journal{0}, errors_index{0}, errors_no_space{0},
-      open_handles{0}, replayed_batches{0}, dropped_bodies{0}, verified_bodies{0}, swept_files{0};
-};
-
-// A temporary name closed less than this ago is about to be renamed by its writer.
-inline constexpr int64_t kAboutToRenameNs = 10'000'000'000;
-// An older version of a temporary name that nobody renamed for so long was left behind.
-inline constexpr int64_t kVersionLeftNs = 60'000'000'000;
-// How long a body that a rename replaced can still be opened: the kernel looks a name up and then opens what it found, and
-// repeats that only once.
-inline constexpr int64_t kLingerNs = 1'000'000'000;
-// After a rename of one version of several: how long the kernel may take another for it.
-inline constexpr int64_t kRelookupNs = 1'000'000'000;
-inline constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
-inline constexpr size_t kMaxLingering = 256;
-inline constexpr size_t kMaxKeptForRename = 20'000;
-inline constexpr size_t kMaxRemovedDirectories = 1'000;
 
 class StoreImpl final : public Store {
  public:
@@ -144,7 +86,6 @@ class StoreImpl final : public Store {
   Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
-  FilePtr passable_file(ObjectId id);
   Status expect_passthrough() override;
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
   void note_mapped_read(Handle* handle) override;
@@ -161,7 +102,7 @@ class StoreImpl final : public Store {
   bool pump() override;
 
  private:
-  // --- objects (store_names.cc) ---
+  // --- objects in RAM (store_objects.cc) ---
   ObjectPtr live(ObjectId id) const;             // names_mutex_ held: in the table, else null
   ObjectPtr find_live(ObjectId id) const;        // the same; takes names_mutex_
   Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
@@ -169,9 +110,17 @@ class StoreImpl final : public Store {
   // For a change: the table keeps the object as long as `names`, which is taken here, is held.
   Result<ObjectPtr> get_kept(ObjectId id, std::shared_lock<std::shared_mutex>& names);
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
+  void forget_if_idle(const ObjectPtr& object);
+  void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
+  void forget_later(const ObjectPtr& object);
+  bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
+  void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
   static Stat stat_of(const Object& object);     // names_mutex_ and object.mutex held
   static Stat stat_of(const ObjectRecord& record);
+
+  // --- names (store_names.cc) ---
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
   Status check_new_name(ObjectId parent, std::string_view name) const;
@@ -180,21 +129,27 @@ class StoreImpl final : public Store {
   void take_from_quarantined(ObjectId id);
   Status clear_directory(ObjectId directory);
   void drop_directory(const ObjectPtr& directory);
-  Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
-  static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
   void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
-  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
-  // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
-  void forget_if_idle(const ObjectPtr& object);
-  void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
+
+  // --- rename (store_rename.cc) ---
   Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                     RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed,
                     std::vector<ObjectPtr>* looked_at);
 
+  // --- attributes (store_attributes.cc) ---
+  Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
+  static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
+
   // --- bytes (store_io.cc) ---
+  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
+  void content_changed(const ObjectPtr& object);  // object->mutex held
+  void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
+  // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
+  bool reserve_space(Object& object, uint64_t size_bytes);
+  Error no_space(const Object& object, uint64_t bytes) const;
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
   struct WriteAttempt;
   struct PendingWrite;
@@ -215,32 +170,34 @@ class StoreImpl final : public Store {
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
   static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
-  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
   struct WantedUnits;
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
-  void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
-  void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
+  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
+
+  // --- sizes and holes (store_size.cc) ---
   void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes);
-  Error no_space(const Object& object, uint64_t bytes) const;
-  Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
-  // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
-  bool reserve_space(Object& object, uint64_t size_bytes);
-  void content_changed(const ObjectPtr& object);  // object->mutex held
-  void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
   void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros
+  void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
 
-  // --- memory (store_load.cc) ---
+  // --- files 1:1 with a backing file (store_raw.cc) ---
+  Status open_raw_file(const ObjectPtr& object);
+  Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
+  void note_raw_changed(const ObjectPtr& object);
+  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
+  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
+  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
+  void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
+
+  // --- memory (store_memory.cc) ---
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   // `spare_expected`: what readers of chains are expected to read stays.
   Reservation reserve_memory(uint64_t bytes, bool spare_expected = false);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
   bool recover_memory(uint64_t bytes, bool spare_expected = false);
   uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
+  void trim_clean_objects();
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void note_used(ObjectId id);               // if it may be evicted: last from now on
   bool is_wanted_soon(const ObjectPtr& object);
@@ -249,6 +206,8 @@ class StoreImpl final : public Store {
   void tell_memory_came_back();  // or may have
   void answer_later(std::move_only_function<void()> answer);
   void give_answers();
+
+  // --- loading (store_load.cc) ---
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
   // or one failed. No lock held.
   void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
@@ -262,8 +221,8 @@ class StoreImpl final : public Store {
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
-  // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void place_loaded(LoadJob& job, size_t i);
+  // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
   void mark_quarantined(const ObjectPtr& object);  // names_mutex_ held exclusively, and the object's
@@ -294,7 +253,6 @@ class StoreImpl final : public Store {
   MemoryFilePtr passable_memory_file(ObjectId id);
   void move_soon(const ObjectPtr& object);
   bool move_into_files();
-  void mover_loop();
   static bool comes_into_file(Object& object);
   void hurry_into_file(const ObjectPtr& object);
   bool may_move(const Object& object) const;
@@ -330,17 +288,8 @@ class StoreImpl final : public Store {
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_loop();
-  bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
-  void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
-  void forget_later(const ObjectPtr& object);
 
-  // --- sealing (store_seal.cc) ---
-  struct UrgentItem {
-    ObjectPtr object;  // may be null: names only
-    uint64_t content_version = 0;  // of it, that must be journaled
-    bool sync = false;
-    StatusCompletion done;
-  };
+  // --- the lanes (store_lanes.cc) ---
   struct Drain {
     bool sync = false;
     StatusCompletion done;
@@ -348,22 +297,33 @@ class StoreImpl final : public Store {
     int failed_commits = 0;  // while it waited
     std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
   };
-  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  struct PackTarget;   // the open pack extent of a lane
-  struct SealPlan;
-  class BodyWriter;
-  void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
-  void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
-  static bool is_journaled(const UrgentItem& item);
-  static Status own_error(const Object& object);
-  bool bulk_step(bool force);
-  bool urgent_step();
-  void requeue_deferred();  // a seal ended: those who waited for it go on
   struct Remaining {
     bool some = false;     // to be looked at after an interval
     bool at_once = false;  // ready, but more than fits one batch
   };
+  void kick_bulk(bool hurry = false);
+  bool memory_pressure() const;
+  bool bulk_step(bool force);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
+  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
+  void set_trouble(const Status& status);
+  struct UrgentItem {
+    ObjectPtr object;  // may be null: names only
+    uint64_t content_version = 0;  // of it, that must be journaled
+    bool sync = false;
+    StatusCompletion done;
+  };
+  void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
+  void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
+  bool urgent_step();
+  static bool is_journaled(const UrgentItem& item);
+  static Status own_error(const Object& object);
+  void requeue_deferred();  // a seal ended: those who waited for it go on
+
+  // --- sealing (store_seal.cc) ---
+  struct PackTarget;   // the open pack extent of a lane
+  struct SealPlan;
+  class BodyWriter;
   bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.
@@ -378,11 +338,10 @@ class StoreImpl final : public Store {
   Status write_body(SealPlan& plan, BodyWriter& writer);
   Status finish_solo(SealPlan& plan);
   bool same_bytes_as_replaced(SealPlan& plan);
+
+  // --- spilling (store_spill.cc) ---
   bool spill_one();
   Status spill(const ObjectPtr& object);
-  bool memory_pressure() const;
-  void kick_bulk(bool hurry = false);
-  void set_trouble(const Status& status);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   struct ToldStale {
@@ -398,8 +357,6 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
   Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
-  Status open_raw_file(const ObjectPtr& object);
-  void note_raw_changed(const ObjectPtr& object);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
@@ -425,39 +382,9 @@ class StoreImpl final : public Store {
   bool is_beyond_help(const Object& object);  // object.mutex held
   bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
-  // --- journal (store_commit.cc) ---
+  // --- journal (store_commit.cc, store_commit.h) ---
   void commit(CommitRequest request);
   bool commit_step();
-  // All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
-  struct Commit {
-    std::vector<CommitRequest> requests;
-    bool sync = false, sync_all = false;
-    // What waits, taken off from the front: bodies go before attributes, and those before names.
-    bool taken = false;
-    bool split = false;  // it takes several batches
-    std::deque<SealedBody> bodies;
-    std::deque<ObjectPtr> changed;
-    std::deque<DirtyName> pending;
-    std::deque<SuccessorsRecord> successors;
-    std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
-    std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
-    std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
-    std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
-    // One batch, and what has to be settled when it is in the journal.
-    Batch batch;
-    uint64_t batch_bytes = 0;  // about
-    bool replaces = false, removes = false;  // it gives a journaled name to another object, or takes one away
-    std::vector<SealedBody> sealed;
-    std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
-    std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
-    std::vector<ObjectId> dropped;                           // of `nameless`
-
-    bool full() const;
-    void add(Record record, uint64_t bytes) {
-      batch.records.push_back(std::move(record));
-      batch_bytes += bytes;
-    }
-  };
   Status sync_data(Commit& commit);
   Status mark_synced();
   void take_rows(Commit& commit);
@@ -512,10 +439,9 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait();
   void refresh_space();
+  void measure_overhead();
   bool checkpoint_for_room();
   void set_state(std::string state, std::string reason);
-
-  void apply_live_options();
 
   // --- what earlier lives left (store_sweep.cc) ---
   void take_leftovers();
@@ -524,7 +450,11 @@ class StoreImpl final : public Store {
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool sweep_packs();
 
-  // --- start (store_open.cc) ---
+  // --- status and options (store_status.cc) ---
+  FilePtr passable_file(ObjectId id);
+  void apply_live_options();
+
+  // --- start and end (store_open.cc) ---
   Status settle_identity();
   Result<std::unique_ptr<VolumeLock>> lock_first_mount();
   Status check_may_be_volume();
@@ -533,6 +463,11 @@ class StoreImpl final : public Store {
   Status choose_node();
   Status fill_in_options();
   void resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const;  // at the start, and of what changes live
+  Status start_epoch();
+  Status make_root();
+  void remove_unjournaled();
+
+  // --- recovery (store_recover.cc) ---
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
   Status load_checkpoint(const CheckpointInfo& checkpoint);
@@ -543,14 +478,13 @@ class StoreImpl final : public Store {
   Wholeness wholeness(const ObjectRecord& object);
   void verify_again();
   bool is_unverified(ObjectId id);
-  Status start_epoch();
-  Status make_root();
   Status drop_nameless();
   Status drop_nameless(std::span<const ObjectId> nameless);
   void forget_reclaimed();
   void find_unpunched();
   void find_quarantined();
-  void measure_overhead();
+
+  // --- threads (store_threads.cc) ---
   void start_threads();
   void stop_threads();
   void answer_waiting();
@@ -561,8 +495,7 @@ class StoreImpl final : public Store {
   uint64_t warm_bytes() const;
   void warmer_loop();
   void kick_warmer();
-  void trim_clean_objects();
-  void remove_unjournaled();
+  void mover_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
@@ -603,7 +536,8 @@ class StoreImpl final : public Store {
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
-  mutable std::shared_mutex names_mutex_;  // 1.
+  // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
+  mutable std::shared_mutex names_mutex_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
   // By thread: its next lookup and open repeat an open that was told kStale.
   std::unordered_map<uint32_t, ToldStale> told_stale_;

@@ -12,6 +12,12 @@
 
 namespace kvcachefs {
 
+namespace {
+
+constexpr size_t kMaxRemovedDirectories = 1'000;  // to be told of to who is still in one
+
+}  // namespace
+
 std::string entry_text(ObjectId parent, std::string_view name) {
   return fmt::format("'{}' in directory {}", name, parent.value);
 }

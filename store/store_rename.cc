@@ -7,6 +7,13 @@
 
 namespace kvcachefs {
 
+namespace {
+
+// After a rename of one version of several: how long the kernel may take another for it.
+constexpr int64_t kRelookupNs = 1'000'000'000;
+
+}  // namespace
+
 // `unsealed`: what got a name and is not journaled yet, so that the name cannot be either. `looked_at`: what is to be forgotten
 // if it comes to nothing.
 Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,

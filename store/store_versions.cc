@@ -14,6 +14,16 @@ namespace kvcachefs {
 
 namespace {
 
+// A temporary name closed less than this ago is about to be renamed by its writer.
+constexpr int64_t kAboutToRenameNs = 10'000'000'000;
+// An older version of a temporary name that nobody renamed for so long was left behind.
+constexpr int64_t kVersionLeftNs = 60'000'000'000;
+// How long a body that a rename replaced can still be opened: the kernel looks a name up and then opens what it found, and
+// repeats that only once.
+constexpr int64_t kLingerNs = 1'000'000'000;
+constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
+constexpr size_t kMaxLingering = 256;
+constexpr size_t kMaxKeptForRename = 20'000;
 // A name that was moved is looked up again by whoever opens it with what the kernel knew before.
 constexpr int64_t kMovedNs = 10'000'000'000;
 

@@ -1,0 +1,66 @@
+// What the committer is given, and what it works on.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/namespace.h"
+#include "store/object.h"
+#include "store/store.h"
+
+namespace kvcachefs {
+
+// A body that is on the volume and waits for its journal record.
+struct SealedBody {
+  Snapshot snapshot;
+  Body body;
+  ExtentId extent;  // to sync before the record when asked to; invalid: nothing was written (inline, empty, shared)
+  ObjectId shared_with;  // the object whose place this body takes over: it must lose its last name in the same batch
+};
+
+struct CommitRequest {
+  std::vector<SealedBody> bodies;
+  std::vector<SuccessorsRecord> successors;
+  std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
+  std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
+  bool sync = false;        // sync these bodies' extents before the record and the record before `done`
+  bool sync_all = false;    // ... and everything else written so far, and say so in the journal
+  StatusCompletion done;    // may be empty
+};
+
+// All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
+struct Commit {
+  std::vector<CommitRequest> requests;
+  bool sync = false, sync_all = false;
+  // What waits, taken off from the front: bodies go before attributes, and those before names.
+  bool taken = false;
+  bool split = false;  // it takes several batches
+  std::deque<SealedBody> bodies;
+  std::deque<ObjectPtr> changed;
+  std::deque<DirtyName> pending;
+  std::deque<SuccessorsRecord> successors;
+  std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
+  std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
+  std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
+  std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
+  // One batch, and what has to be settled when it is in the journal.
+  Batch batch;
+  uint64_t batch_bytes = 0;  // about
+  bool replaces = false, removes = false;  // it gives a journaled name to another object, or takes one away
+  std::vector<SealedBody> sealed;
+  std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded
+  std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
+  std::vector<ObjectId> dropped;                           // of `nameless`
+
+  bool full() const;
+  void add(Record record, uint64_t bytes) {
+    batch.records.push_back(std::move(record));
+    batch_bytes += bytes;
+  }
+};
+
+}  // namespace kvcachefs
