@@ -135,9 +135,14 @@ class StoreImpl final : public Store {
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- rename (store_rename.cc) ---
-  Status rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                    RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed,
-                    std::vector<ObjectPtr>* looked_at);
+  struct Rename;
+  Status rename_now(Rename& rename);
+  Status resolve_rename(Rename& rename);
+  Status prepare_rename(Rename& rename);
+  void move_name(Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
+  void note_moved(Rename& rename);
+  void settle_links(Rename& rename);
+  ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- attributes (store_attributes.cc) ---
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);

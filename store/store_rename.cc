@@ -14,45 +14,82 @@ constexpr int64_t kRelookupNs = 1'000'000'000;
 
 }  // namespace
 
-// `unsealed`: what got a name and is not journaled yet, so that the name cannot be either. `looked_at`: what is to be forgotten
-// if it comes to nothing.
-Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                             RenameMode mode, const Caller& caller, std::vector<ObjectPtr>* unsealed,
-                             std::vector<ObjectPtr>* looked_at) {
-  if (new_name.size() > kMaxNameBytes)
-    return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", new_name.size(), kMaxNameBytes));
+// One rename under way: what was asked for, and what that means.
+struct StoreImpl::Rename {
+  ObjectId parent;
+  std::string name;
+  ObjectId new_parent;
+  std::string new_name;
+  RenameMode mode;
+  Caller caller;
+
+  ObjectPtr source{};  // null: two names of one object, nothing is to be done
+  ObjectPtr target{};  // what has the new name; may be null
+  bool target_is_seen = false;
+  bool others_keep_name = false;             // one of several versions of the old name goes, the others stay there
+  std::vector<ObjectId> dropped_versions{};  // of the new name
+  std::vector<ObjectPtr> unsealed{};   // what got a name and is not journaled yet, so that the name cannot be either
+  std::vector<ObjectPtr> looked_at{};  // to be forgotten if it comes to nothing
+
+  bool exchanges() const { return mode == RenameMode::kExchange; }
+  std::string old_text() const { return entry_text(parent, name); }
+  std::string new_text() const { return entry_text(new_parent, new_name); }
+};
+
+Status StoreImpl::rename_now(Rename& rename) {
+  if (rename.new_name.size() > kMaxNameBytes)
+    return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
   std::unique_lock lock(names_mutex_);
-  KVC_ASSIGN(auto from, names_->find(parent, name));
-  if (!from) return fail(Code::kNotFound, entry_text(parent, name));
-  KVC_ASSIGN(auto to, names_->find(new_parent, new_name));
-  const bool to_is_seen = to && !is_quarantined(to->child);
-  if (mode == RenameMode::kNoReplace && to_is_seen) return fail(Code::kExists, entry_text(new_parent, new_name));
-  if (mode == RenameMode::kExchange && !to_is_seen) return fail(Code::kNotFound, entry_text(new_parent, new_name));
+  KVC_TRY(resolve_rename(rename));
+  if (!rename.source) return {};
+  KVC_TRY(prepare_rename(rename));
+  KVC_ASSIGN(Namespace::Edit old_state, names_->edit(rename.parent, rename.name));
+  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(rename.new_parent, rename.new_name));  // nothing fails from here on
+  move_name(rename, old_state, new_state);
+  note_moved(rename);
+  settle_links(rename);
+  if (rename.target) kill_point("name-replaced");
+  return {};
+}
+
+// What the two names mean. names_mutex_ held exclusively, here and below.
+Status StoreImpl::resolve_rename(Rename& rename) {
+  KVC_ASSIGN(auto from, names_->find(rename.parent, rename.name));
+  if (!from) return fail(Code::kNotFound, rename.old_text());
+  KVC_ASSIGN(auto to, names_->find(rename.new_parent, rename.new_name));
+  rename.target_is_seen = to && !is_quarantined(to->child);
+  if (rename.mode == RenameMode::kNoReplace && rename.target_is_seen) return fail(Code::kExists, rename.new_text());
+  if (rename.exchanges() && !rename.target_is_seen) return fail(Code::kNotFound, rename.new_text());
 
   ObjectId source_id = from->child;
-  bool others_keep_name = false;
   const auto has_versions = [&](ObjectId directory, std::string_view entry) {
     const NameState* state = names_->dirty(directory, entry);
     return state != nullptr && !state->older_versions.empty();
   };
-  if (mode == RenameMode::kExchange && (has_versions(parent, name) || has_versions(new_parent, new_name)))
-    return fail(Code::kBusy, fmt::format("{} and {} cannot be exchanged while several write one of them",
-                                         entry_text(parent, name), entry_text(new_parent, new_name)));
-  if (has_versions(parent, name)) {
-    source_id = choose_version(*names_->dirty(parent, name), caller.thread_id);
-    others_keep_name = true;
+  const bool several = has_versions(rename.parent, rename.name);
+  if (rename.exchanges() && (several || has_versions(rename.new_parent, rename.new_name)))
+    return fail(Code::kBusy, fmt::format("{} and {} cannot be exchanged while several write one of them", rename.old_text(),
+                                         rename.new_text()));
+  if (several) {
+    source_id = choose_version(*names_->dirty(rename.parent, rename.name), rename.caller.thread_id);
+    rename.others_keep_name = true;
   }
-  if (to && to->child == source_id && mode != RenameMode::kExchange) return {};  // two names of one object: nothing
+  if (to && to->child == source_id && !rename.exchanges()) return {};
   KVC_ASSIGN(ObjectPtr source, get_locked(source_id));
-  looked_at->push_back(source);
-  KVC_ASSIGN(ObjectPtr into, directory_for_entry(new_parent));
-  looked_at->push_back(std::move(into));
-  ObjectPtr target;
+  rename.looked_at.push_back(source);
+  KVC_ASSIGN(ObjectPtr into, directory_for_entry(rename.new_parent));
+  rename.looked_at.push_back(std::move(into));
   if (to) {
-    KVC_ASSIGN(target, get_locked(to->child));
-    looked_at->push_back(target);
+    KVC_ASSIGN(rename.target, get_locked(to->child));
+    rename.looked_at.push_back(rename.target);
   }
-  const bool source_is_directory = source->is_directory();
+  rename.source = std::move(source);
+  return {};
+}
+
+// Everything that can fail, but for the names themselves.
+Status StoreImpl::prepare_rename(Rename& rename) {
+  const ObjectPtr& source = rename.source;
   {
     std::lock_guard object_lock(source->mutex);
     if (source->write_error) return std::unexpected(*source->write_error);
@@ -62,20 +99,20 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
       content_changed(source);
     }
   }
-  if (to_is_seen && mode == RenameMode::kReplace) {
-    if (source_is_directory && !target->is_directory())
-      return fail(Code::kNotDirectory, entry_text(new_parent, new_name));
-    if (!source_is_directory && target->is_directory())
-      return fail(Code::kIsDirectory, entry_text(new_parent, new_name));
-    if (source_is_directory) KVC_TRY(clear_directory(target->id));
-  }
+  if (!rename.target_is_seen || rename.mode != RenameMode::kReplace) return {};
+  if (source->is_directory() && !rename.target->is_directory())
+    return fail(Code::kNotDirectory, rename.new_text());
+  if (!source->is_directory() && rename.target->is_directory())
+    return fail(Code::kIsDirectory, rename.new_text());
+  return source->is_directory() ? clear_directory(rename.target->id) : Status();
+}
 
-  KVC_ASSIGN(Namespace::Edit old_state, names_->edit(parent, name));
-  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(new_parent, new_name));  // nothing fails from here on
-  if (mode == RenameMode::kExchange) {
-    old_state->child = target->id;
-    old_state->type_bits = target->type_bits;
-  } else if (others_keep_name) {
+void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state) {
+  const ObjectId source_id = rename.source->id;
+  if (rename.exchanges()) {
+    old_state->child = rename.target->id;
+    old_state->type_bits = rename.target->type_bits;
+  } else if (rename.others_keep_name) {
     if (old_state->durable == source_id) old_state->erase_durable = true;
     if (old_state->child == source_id) {
       old_state->child = old_state->older_versions.back();
@@ -92,27 +129,37 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     old_state->child = {};
     old_state->erase_durable = true;
   }
-  std::vector<ObjectId> dropped_versions;
-  if (mode != RenameMode::kExchange) dropped_versions = std::move(new_state->older_versions);
+  if (!rename.exchanges()) rename.dropped_versions = std::move(new_state->older_versions);
   new_state->older_versions.clear();
   new_state->child = source_id;
-  new_state->type_bits = source->type_bits;
+  new_state->type_bits = rename.source->type_bits;
+}
 
-  if (!source->durable && source->is_regular()) unsealed->push_back(source);
-  if (mode == RenameMode::kExchange && !target->durable && target->is_regular()) unsealed->push_back(target);
+// The objects, and the prefetcher, know of their new names.
+void StoreImpl::note_moved(Rename& rename) {
+  const ObjectPtr& source = rename.source;
+  const ObjectPtr& target = rename.target;
+  if (!source->durable && source->is_regular()) rename.unsealed.push_back(source);
+  if (rename.exchanges() && !target->durable && target->is_regular()) rename.unsealed.push_back(target);
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);
-  if (source_is_directory)
-    prefetcher_->directory_named(caller.thread_id, new_parent, new_name, source_id);
+  if (source->is_directory())
+    prefetcher_->directory_named(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id);
   else
-    prefetcher_->published(caller.thread_id, new_parent, new_name, source_id, source->origin);
+    prefetcher_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
+}
+
+// What was replaced loses its name, and the directories count who is in them.
+void StoreImpl::settle_links(Rename& rename) {
+  const ObjectPtr& source = rename.source;
+  const ObjectPtr& target = rename.target;
   const bool target_is_directory = target && target->is_directory();
-  int old_parent_links = source_is_directory ? -1 : 0;
-  int new_parent_links = source_is_directory ? +1 : 0;
-  if (mode == RenameMode::kExchange) {
+  int old_parent_links = source->is_directory() ? -1 : 0;
+  int new_parent_links = source->is_directory() ? +1 : 0;
+  if (rename.exchanges()) {
     old_parent_links += target_is_directory ? +1 : 0;
     new_parent_links -= target_is_directory ? 1 : 0;
     change_links(target, 0);
@@ -128,7 +175,7 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     change_links(target, -1);
     if (target->nlink == 0 && !linger(target)) forget_if_idle(target);
   }
-  for (ObjectId id : dropped_versions)
+  for (ObjectId id : rename.dropped_versions)
     if (ObjectPtr version = live(id)) {
       change_links(version, -1);
       forget_if_idle(version);
@@ -137,53 +184,49 @@ Status StoreImpl::rename_now(ObjectId parent, std::string_view name, ObjectId ne
     if (by == 0) return;
     if (auto object = get_locked(directory)) change_links(*object, by);
   };
-  if (parent == new_parent) {
-    adjust(parent, old_parent_links + new_parent_links);
+  if (rename.parent == rename.new_parent) {
+    adjust(rename.parent, old_parent_links + new_parent_links);
   } else {
-    adjust(parent, old_parent_links);
-    adjust(new_parent, new_parent_links);
-    touch_directory(new_parent);
+    adjust(rename.parent, old_parent_links);
+    adjust(rename.new_parent, new_parent_links);
+    touch_directory(rename.new_parent);
   }
-  touch_directory(parent);
-  if (target) kill_point("name-replaced");
-  return {};
+  touch_directory(rename.parent);
 }
 
 void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                        RenameMode mode, const Caller& caller, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
-  auto finish = [this, parent, new_parent, mode, caller](const std::string& from, const std::string& to,
-                                                         StatusCompletion reply) {
-    std::vector<ObjectPtr> unsealed;
-    std::vector<ObjectPtr> looked_at;
-    if (Status status = rename_now(parent, from, new_parent, to, mode, caller, &unsealed, &looked_at); !status) {
-      for (const ObjectPtr& object : looked_at) forget_when_idle(object);
+  Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller};
+  auto finish = [this](Rename asked, StatusCompletion reply) {
+    if (Status status = rename_now(asked); !status) {
+      for (const ObjectPtr& object : asked.looked_at) forget_when_idle(object);
       return reply(std::move(status));
     }
     kick_bulk();
     if (!durable_close()) return reply({});
-    make_all_durable(std::move(unsealed), durable_sync(), std::move(reply));
+    make_all_durable(std::move(asked.unsealed), durable_sync(), std::move(reply));
   };
-  if (!durable_close()) return finish(std::string(name), std::string(new_name), std::move(done));
+  if (!durable_close()) return finish(std::move(rename), std::move(done));
 
   // The body first: if it cannot be written the old name, and what it would replace, stay as they are.
-  ObjectPtr source;
-  {
-    std::unique_lock lock(names_mutex_);
-    auto found = names_->find(parent, name);
-    if (found && *found) {
-      ObjectId id = (*found)->child;
-      if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty())
-        id = choose_version(*state, caller.thread_id);
-      if (auto object = get_locked(id)) source = *object;
-    }
-  }
-  if (!source || !source->is_regular()) return finish(std::string(name), std::string(new_name), std::move(done));
-  make_durable(source, durable_sync(),
-               [finish, from = std::string(name), to = std::string(new_name), done = std::move(done)](Status status) mutable {
-                 if (!status) return done(std::unexpected(std::move(status).error()));
-                 finish(from, to, std::move(done));
-               });
+  const ObjectPtr source = object_to_rename(parent, name, caller);
+  if (!source || !source->is_regular()) return finish(std::move(rename), std::move(done));
+  make_durable(source, durable_sync(), [finish, rename = std::move(rename), done = std::move(done)](Status status) mutable {
+    if (!status) return done(std::unexpected(std::move(status).error()));
+    finish(std::move(rename), std::move(done));
+  });
+}
+
+// Null if there is none. Takes names_mutex_.
+ObjectPtr StoreImpl::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
+  std::unique_lock lock(names_mutex_);
+  auto found = names_->find(parent, name);
+  if (!found || !*found) return nullptr;
+  ObjectId id = (*found)->child;
+  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty())
+    id = choose_version(*state, caller.thread_id);
+  return get_locked(id).value_or(nullptr);
 }
 
 }  // namespace kvcachefs
