@@ -17,6 +17,30 @@ constexpr size_t kMaxXattrTotalBytes = 256 * kKiB;  // of an object
 uint32_t privileges(uint32_t mode) { return mode & static_cast<uint32_t>(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0)); }
 }  // namespace
 
+// All but the size.
+Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
+  const int64_t now = clock_.realtime_ns();
+  Stat stat;
+  {
+    std::shared_lock<std::shared_mutex> names;
+    KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
+    std::lock_guard lock(object->mutex);
+    Attributes& attributes = object->attributes;
+    if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
+    if (change.uid) attributes.uid = *change.uid;
+    if (change.gid) attributes.gid = *change.gid;
+    if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
+      attributes.mode &= ~privileges(attributes.mode);
+    if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
+    if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
+    attributes.ctime_ns = change.ctime_ns.value_or(now);
+    mark_attributes_dirty(object);
+    stat = stat_of(*object);
+  }
+  kick_bulk();
+  return stat;
+}
+
 void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                                Completion<Stat> done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
@@ -62,28 +86,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   }
   auto rest = [this, id, change, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
-    const int64_t now = clock_.realtime_ns();
-    Stat stat;
-    {
-      std::shared_lock<std::shared_mutex> names;
-      auto kept = get_kept(id, names);
-      if (!kept) return done(std::unexpected(std::move(kept).error()));
-      Object& changed = **kept;
-      std::lock_guard lock(changed.mutex);
-      Attributes& attributes = changed.attributes;
-      if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
-      if (change.uid) attributes.uid = *change.uid;
-      if (change.gid) attributes.gid = *change.gid;
-      if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && changed.is_regular()))
-        attributes.mode &= ~privileges(attributes.mode);
-      if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
-      if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
-      attributes.ctime_ns = change.ctime_ns.value_or(now);
-      mark_attributes_dirty(*kept);
-      stat = stat_of(changed);
-    }
-    kick_bulk();
-    done(stat);
+    done(apply_attributes(id, change));
   };
   if (change.size_bytes) return resize(object, *change.size_bytes, std::move(rest));
   rest({});

@@ -145,10 +145,12 @@ class StoreImpl final : public Store {
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- attributes (store_attributes.cc) ---
+  Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
 
   // --- bytes (store_io.cc) ---
+  void truncate_at_open(const ObjectPtr& object);
   void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
   void content_changed(const ObjectPtr& object);  // object->mutex held
   void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
@@ -190,6 +192,8 @@ class StoreImpl final : public Store {
   Status open_raw_file(const ObjectPtr& object);
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void note_raw_changed(const ObjectPtr& object);
+  void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
+                    StatusCompletion done);
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
@@ -309,6 +313,10 @@ class StoreImpl final : public Store {
   void kick_bulk(bool hurry = false);
   bool memory_pressure() const;
   bool bulk_step(bool force);
+  std::vector<Drain> take_drains();
+  bool seal_finished(bool force, Remaining& remaining, Status& status);
+  void commit_pending_names(Remaining& remaining);
+  bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
   void set_trouble(const Status& status);
@@ -321,6 +329,10 @@ class StoreImpl final : public Store {
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
   bool urgent_step();
+  struct UrgentTurn;
+  void take_urgent(UrgentItem item, UrgentTurn& turn);
+  void commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& failed, const Status& status);
+  void defer_urgent(UrgentItem item);
   static bool is_journaled(const UrgentItem& item);
   static Status own_error(const Object& object);
   void requeue_deferred();  // a seal ended: those who waited for it go on

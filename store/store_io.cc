@@ -28,6 +28,24 @@ bool is_only_ours(const BlockPtr& block) {
 
 // --- open and close ---
 
+// object->mutex held.
+void StoreImpl::truncate_at_open(const ObjectPtr& object) {
+  if (object->size_bytes == 0 && !object->write_error) return note_modified(object);  // of an empty file: a change all the same
+  object->units.clear();
+  object->memory_file.reset();
+  expect_size(*object, object->size_bytes);
+  if (object->raw_unjournaled && !object->sealing) {
+    remove_later(object->base.place.extent, PlaceKind::kRaw);
+    object->base.place = {};
+    object->raw_unjournaled = false;
+  }
+  object->raw.reset();
+  object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+  object->written_anew = true;
+  object->write_error.reset();
+  content_changed(object);
+}
+
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
   auto found = get(id);
   if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
@@ -59,23 +77,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       names.unlock();
       return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
-    if (request.truncate && (object->size_bytes > 0 || object->write_error)) {
-      object->units.clear();
-      object->memory_file.reset();
-      expect_size(*object, object->size_bytes);
-      if (object->raw_unjournaled && !object->sealing) {
-        remove_later(object->base.place.extent, PlaceKind::kRaw);
-        object->base.place = {};
-        object->raw_unjournaled = false;
-      }
-      object->raw.reset();
-      object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
-      object->written_anew = true;
-      object->write_error.reset();
-      content_changed(object);
-    } else if (request.truncate) {  // of an empty file: a change all the same
-      note_modified(object);
-    }
+    if (request.truncate) truncate_at_open(object);
     ++object->handles;
     ++object->opens;
     if (request.write && object->write_handles++ == 0) object->written_anew = object->size_bytes == 0;

@@ -96,7 +96,8 @@ void StoreImpl::set_trouble(const Status& status) {
   state_since_ns_ = clock_.realtime_ns();
 }
 
-bool StoreImpl::bulk_step(bool force) {
+// With what each waits for. Those that waited too long for a journal that takes nothing are answered.
+std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
   std::vector<Drain> drains;
   std::optional<Error> failed;  // the commit before this
   {
@@ -113,41 +114,49 @@ bool StoreImpl::bulk_step(bool force) {
       return true;
     });
   if (failed && background_) std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  force |= !drains.empty();
   for (Drain& drain : drains) {
     if (std::exchange(drain.listed, true)) continue;
     if (drain.sync && !rescue_in_vain_) move_all_from_lost();  // or there is no mark, and who asked would be refused
     drain.bodies = finished_dirty_bodies();
   }
-  Remaining remaining;
-  bool any = false;
+  return drains;
+}
+
+// Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
+bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
-  Status status;
-  if (!snapshots.empty()) {
-    any = true;
-    CommitRequest request;
-    request.bodies = seal(std::move(snapshots), *bulk_target_, status);
-    request.closed = std::exchange(bulk_target_->closed, {});
-    set_trouble(status);
-    request.done = [this](Status committed) {
-      if (committed) return;
-      std::lock_guard lock(bulk_mutex_);
-      bulk_commit_error_ = std::move(committed).error();
-    };
-    commit(std::move(request));
-  } else if ((memory_pressure() || waiting_count_.load() > 0) && evict_clean(kMaxSpillBytes) == 0) {
-    any = spill_one();
+  if (snapshots.empty()) {
+    const bool short_of_memory = memory_pressure() || waiting_count_.load() > 0;
+    return short_of_memory && evict_clean(kMaxSpillBytes) == 0 && spill_one();
   }
-  bool names_pending = false;
+  CommitRequest request;
+  request.bodies = seal(std::move(snapshots), *bulk_target_, status);
+  request.closed = std::exchange(bulk_target_->closed, {});
+  set_trouble(status);
+  request.done = [this](Status committed) {
+    if (committed) return;
+    std::lock_guard lock(bulk_mutex_);
+    bulk_commit_error_ = std::move(committed).error();
+  };
+  commit(std::move(request));
+  return true;
+}
+
+void StoreImpl::commit_pending_names(Remaining& remaining) {
   {
     std::shared_lock names(names_mutex_);
     std::lock_guard lock(dirty_mutex_);
-    names_pending = names_->has_pending() || !dirty_attributes_.empty();
+    if (!names_->has_pending() && dirty_attributes_.empty()) return;
   }
-  if (names_pending && !any) {  // one at a time: what is in work may take them along, else the next turn sees
-    if (committing_.load() == 0) commit({});
-    else remaining.some = true;
-  }
+  if (committing_.load() == 0)
+    commit({});
+  else
+    remaining.some = true;  // one at a time: what is in work may take them along, else the next turn sees
+}
+
+// Leaves those that still wait. False: none of them is answered by a commit.
+bool StoreImpl::settle_drains(std::vector<Drain>& drains, const Status& status) {
+  bool any = false;
   std::vector<Drain> waiting;
   for (Drain& drain : drains) {
     std::shared_lock names(names_mutex_);  // for nlink
@@ -169,10 +178,21 @@ bool StoreImpl::bulk_step(bool force) {
       waiting.push_back(std::move(drain));
     }
   }
+  drains = std::move(waiting);
+  return any;
+}
+
+bool StoreImpl::bulk_step(bool force) {
+  std::vector<Drain> drains = take_drains();
+  Remaining remaining;
+  Status status;
+  bool any = seal_finished(force || !drains.empty(), remaining, status);
+  if (!any) commit_pending_names(remaining);
+  any |= settle_drains(drains, status);
   if (remaining.some) bulk_has_work_.store(true);
-  if (waiting.empty() && !remaining.at_once) return any;
+  if (drains.empty() && !remaining.at_once) return any;
   std::lock_guard lock(bulk_mutex_);
-  drains_.insert(drains_.begin(), std::make_move_iterator(waiting.begin()), std::make_move_iterator(waiting.end()));
+  drains_.insert(drains_.begin(), std::make_move_iterator(drains.begin()), std::make_move_iterator(drains.end()));
   bulk_hurry_ = true;
   bulk_has_work_.store(true);
   return any;
@@ -245,6 +265,79 @@ Status StoreImpl::own_error(const Object& object) {
   return fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object.id.value));
 }
 
+// What one turn of the lane has in hand.
+struct StoreImpl::UrgentTurn {
+  CommitRequest request;
+  std::vector<Snapshot> snapshots;
+  std::deque<UrgentItem> taken, deferred;
+};
+
+void StoreImpl::take_urgent(UrgentItem item, UrgentTurn& turn) {
+  if (!item.object) return turn.taken.push_back(std::move(item));
+  std::unique_lock lock(item.object->mutex);
+  if (item.sync && move_from_lost(item.object)) item.content_version = item.object->content_version;
+  const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
+  const bool busy = item.object->sealing;
+  // Sealed before, perhaps by the other lane, and perhaps not synced.
+  Status own;
+  if (item.sync && !dirty && !busy && lies_in_lost(*item.object))
+    own = item.object->nlink > 0 ? own_error(*item.object) : Status();
+  else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
+    turn.request.extents.push_back(item.object->base.place.extent);
+  lock.unlock();
+  if (!own) return item.done(std::move(own));  // not in the commit, which would fail for everybody
+  const bool mine = std::any_of(turn.snapshots.begin(), turn.snapshots.end(),
+                                [&](const Snapshot& each) { return each.object == item.object; });
+  if (mine || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
+  Snapshot snapshot;
+  if (busy || !snapshot_for_seal(item.object, snapshot)) return turn.deferred.push_back(std::move(item));
+  turn.snapshots.push_back(std::move(snapshot));
+  turn.taken.push_back(std::move(item));
+}
+
+// `failed`: of what was to be sealed. Those who wait for it are answered at once, the others when the journal has it.
+void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& failed, const Status& status) {
+  if (turn.taken.empty()) return;
+  auto waiting = std::make_shared<std::deque<UrgentItem>>();
+  for (UrgentItem& item : turn.taken) {
+    if (item.object && std::count(failed.begin(), failed.end(), item.object->id) > 0) {
+      std::unique_lock lock(item.object->mutex);
+      Status own = own_error(*item.object);
+      lock.unlock();
+      item.done(own ? status : std::move(own));
+      continue;
+    }
+    turn.request.sync |= item.sync;
+    waiting->push_back(std::move(item));
+  }
+  turn.request.done = [this, waiting](Status result) {
+    for (UrgentItem& item : *waiting) {
+      if (!result || is_journaled(item)) {
+        item.done(result);
+        continue;
+      }
+      // Its body was to take over the place of another, and that did not work out: it is sealed again.
+      std::lock_guard lock(urgent_mutex_);
+      urgent_.push_back(std::move(item));
+      urgent_ready_.notify_one();
+    }
+  };
+  commit(std::move(turn.request));
+}
+
+// Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
+void StoreImpl::defer_urgent(UrgentItem item) {
+  std::unique_lock lock(item.object->mutex);
+  if (item.object->lacks_a_write()) {
+    Error error = *item.object->write_error;
+    lock.unlock();
+    return item.done(std::unexpected(std::move(error)));
+  }
+  const bool busy = item.object->sealing;
+  std::lock_guard urgent_lock(urgent_mutex_);
+  (busy ? urgent_deferred_ : urgent_).push_back(std::move(item));
+}
+
 bool StoreImpl::urgent_step() {
   std::deque<UrgentItem> items;
   {
@@ -252,88 +345,16 @@ bool StoreImpl::urgent_step() {
     items.swap(urgent_);
   }
   if (items.empty()) return false;
-  CommitRequest request;
-  std::vector<Snapshot> snapshots;
-  std::deque<UrgentItem> taken, deferred;
-  for (UrgentItem& item : items) {
-    if (item.object) {
-      Snapshot snapshot;
-      std::unique_lock lock(item.object->mutex);
-      if (item.sync && move_from_lost(item.object)) item.content_version = item.object->content_version;
-      const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
-      const bool busy = item.object->sealing;
-      // Sealed before, perhaps by the other lane, and perhaps not synced.
-      Status own;
-      if (item.sync && !dirty && !busy && lies_in_lost(*item.object))
-        own = item.object->nlink > 0 ? own_error(*item.object) : Status();
-      else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
-        request.extents.push_back(item.object->base.place.extent);
-      lock.unlock();
-      if (!own) {  // not in the commit, which would fail for everybody
-        item.done(std::move(own));
-        continue;
-      }
-      const bool mine = std::any_of(snapshots.begin(), snapshots.end(),
-                                    [&](const Snapshot& each) { return each.object == item.object; });
-      if (dirty && !mine) {
-        if (busy || !snapshot_for_seal(item.object, snapshot)) {
-          deferred.push_back(std::move(item));
-          continue;
-        }
-        snapshots.push_back(std::move(snapshot));
-      } else if (busy && !mine) {
-        deferred.push_back(std::move(item));
-        continue;
-      }
-    }
-    taken.push_back(std::move(item));
-  }
+  UrgentTurn turn;
+  for (UrgentItem& item : items) take_urgent(std::move(item), turn);
   Status status;
-  std::vector<ObjectId> asked;
-  for (const Snapshot& snapshot : snapshots) asked.push_back(snapshot.object->id);
-  if (!snapshots.empty()) request.bodies = seal(std::move(snapshots), *urgent_target_, status);
-  request.closed = std::exchange(urgent_target_->closed, {});
-  for (const SealedBody& body : request.bodies) std::erase(asked, body.snapshot.object->id);  // left: those that failed
-  if (!taken.empty()) {
-    auto waiting = std::make_shared<std::deque<UrgentItem>>();
-    for (UrgentItem& item : taken) {
-      if (item.object && std::count(asked.begin(), asked.end(), item.object->id) > 0) {
-        std::unique_lock lock(item.object->mutex);
-        Status own = own_error(*item.object);
-        lock.unlock();
-        item.done(own ? status : std::move(own));
-        continue;
-      }
-      request.sync |= item.sync;
-      waiting->push_back(std::move(item));
-    }
-    request.done = [this, waiting](Status result) {
-      for (UrgentItem& item : *waiting) {
-        if (!result || is_journaled(item)) {
-          item.done(result);
-          continue;
-        }
-        // Its body was to take over the place of another, and that did not work out: it is sealed again.
-        std::lock_guard lock(urgent_mutex_);
-        urgent_.push_back(std::move(item));
-        urgent_ready_.notify_one();
-      }
-    };
-    commit(std::move(request));
-  }
-  for (UrgentItem& item : deferred) {
-    // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
-    std::unique_lock lock(item.object->mutex);
-    if (item.object->lacks_a_write()) {
-      Error error = *item.object->write_error;
-      lock.unlock();
-      item.done(std::unexpected(std::move(error)));
-      continue;
-    }
-    const bool busy = item.object->sealing;
-    std::lock_guard urgent_lock(urgent_mutex_);
-    (busy ? urgent_deferred_ : urgent_).push_back(std::move(item));
-  }
+  std::vector<ObjectId> failed;
+  for (const Snapshot& snapshot : turn.snapshots) failed.push_back(snapshot.object->id);
+  if (!turn.snapshots.empty()) turn.request.bodies = seal(std::move(turn.snapshots), *urgent_target_, status);
+  turn.request.closed = std::exchange(urgent_target_->closed, {});
+  for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
+  commit_urgent(turn, failed, status);
+  for (UrgentItem& item : turn.deferred) defer_urgent(std::move(item));
   return true;
 }
 

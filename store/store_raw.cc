@@ -52,6 +52,30 @@ void StoreImpl::note_raw_changed(const ObjectPtr& object) {
   if (object->raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, object->raw);
 }
 
+// `size` of the file now.
+void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset,
+                             uint64_t length, StatusCompletion done) {
+  const uint64_t end = offset + length;
+  const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
+  auto finish = [this, object, end, extends, done = std::move(done)](Status status) mutable {
+    if (status) note_raw_changed(object);
+    if (status && extends) return resize(std::move(object), end, std::move(done));
+    done(std::move(status));
+  };
+  if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) return finish(raw->punch(offset, length));
+  auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
+    // A file that was only sized has no blocks yet.
+    KVC_ASSIGN(const FileInfo info, raw->info());
+    const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
+    if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
+    Status taken = raw->allocate(offset, length);
+    if (taken) space_.add_raw(grows_by);
+    if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
+    return taken;
+  };
+  with_room(std::move(take), std::move(finish));
+}
+
 // object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
 // and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
 void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {

@@ -1,5 +1,6 @@
 // The size of a body and its holes: truncate, allocate, punch and zero, and where data and holes lie.
 #include <algorithm>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -98,31 +99,7 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
       allocate(handle, mode, offset, length, std::move(done));
     });
   }
-  if (raw) {
-    Status status;
-    if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
-      status = raw->punch(offset, length);
-    } else {
-      auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
-        // A file that was only sized has no blocks yet.
-        KVC_ASSIGN(const FileInfo info, raw->info());
-        const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
-        if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
-        Status taken = raw->allocate(offset, length);
-        if (taken) space_.add_raw(grows_by);
-        if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
-        return taken;
-      };
-      return with_room(std::move(take), [this, object, end, extends, done = std::move(done)](Status taken) mutable {
-        if (taken) note_raw_changed(object);
-        if (taken && extends) return resize(std::move(object), end, std::move(done));
-        done(std::move(taken));
-      });
-    }
-    if (status) note_raw_changed(object);
-    if (status && extends) return resize(object, end, std::move(done));
-    return done(std::move(status));
-  }
+  if (raw) return allocate_raw(object, std::move(raw), size, mode, offset, length, std::move(done));
   if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
     auto reserve = [this, object, end]() -> Status {
       std::lock_guard lock(object->mutex);
@@ -156,6 +133,18 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
   proceed(pending, push_write(*pending, nobody_waits_for_memory()));
 }
 
+namespace {
+// Where the first unit with, or without, bytes begins, at `offset` or behind it. object.mutex held.
+std::optional<uint64_t> find_unit(Object& object, uint64_t offset, bool with_bytes) {
+  for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
+    const Unit* unit = object.unit_or_null(unit_of(at));
+    const bool has_bytes = (unit != nullptr && unit->block) || object.needs_load(unit_of(at));
+    if (has_bytes == with_bytes) return at;
+  }
+  return std::nullopt;
+}
+}  // namespace
+
 Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
   Object& object = *handle->object;
   FilePtr raw;
@@ -164,10 +153,7 @@ Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
     if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
     raw = object.raw;
     if (!raw) {
-      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
-        const Unit* unit = object.unit_or_null(unit_of(at));
-        if ((unit != nullptr && unit->block) || object.needs_load(unit_of(at))) return at;
-      }
+      if (auto found = find_unit(object, offset, /*with_bytes=*/true)) return *found;
       return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
     }
   }
@@ -181,13 +167,7 @@ Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
     std::lock_guard lock(object.mutex);
     if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: nothing past {}", object.id.value, offset));
     raw = object.raw;
-    if (!raw) {
-      for (uint64_t at = offset; at < object.size_bytes; at = align_down(at, kUnitBytes) + kUnitBytes) {
-        const Unit* unit = object.unit_or_null(unit_of(at));
-        if ((unit == nullptr || !unit->block) && !object.needs_load(unit_of(at))) return at;
-      }
-      return object.size_bytes;
-    }
+    if (!raw) return find_unit(object, offset, /*with_bytes=*/false).value_or(object.size_bytes);
   }
   return raw->next_hole(offset);
 }
