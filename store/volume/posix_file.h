@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "store/volume/unique_fd.h"
+#include "store/base/unique_fd.h"
 #include "store/volume/volume.h"
 
 struct stat;

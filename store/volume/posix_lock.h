@@ -6,7 +6,7 @@
 #include <string>
 
 #include "store/base/result.h"
-#include "store/volume/unique_fd.h"
+#include "store/base/unique_fd.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {

@@ -18,8 +18,8 @@
 
 #include "store/base/log.h"
 #include "store/base/mountinfo.h"
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
-#include "store/volume/unique_fd.h"
 
 namespace kvcachefs {
 
@@ -149,7 +149,7 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
   }
   features.punch_hole = probe_punch(probe.get());
   features.direct_io = probe_direct(root_fd, name);
-  probe.reset(-1);  // before the unlink: NFS renames open files instead of removing them
+  probe.reset();  // before the unlink: NFS renames open files instead of removing them
   if (::unlinkat(root_fd, name.c_str(), 0) != 0 && errno != ENOENT)
     log::warn("volume {}: {} could not be removed: {}; remove it by hand", root, name, std::strerror(errno));
   return features;

@@ -9,12 +9,12 @@
 #include <cerrno>
 
 #include "store/base/log.h"
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/posix_file.h"
 #include "store/volume/posix_lock.h"
 #include "store/volume/posix_probe.h"
-#include "store/volume/unique_fd.h"
 #include "store/volume/volume.h"
 #include "store/volume/volume_path.h"
 

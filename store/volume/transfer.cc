@@ -7,8 +7,8 @@
 #include <cerrno>
 #include <limits>
 
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
-#include "store/volume/unique_fd.h"
 
 namespace kvcachefs {
 

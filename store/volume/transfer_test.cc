@@ -1,4 +1,5 @@
 // Short transfers, as kernels and servers make them.
+#include "store/base/unique_fd.h"
 #include "store/volume/transfer.h"
 
 #include <fcntl.h>
@@ -11,7 +12,6 @@
 
 #include "store/base/units.h"
 #include "store/volume/test_directory.h"
-#include "store/volume/unique_fd.h"
 
 namespace kvcachefs {
 namespace {

@@ -21,10 +21,10 @@
 #include <utility>
 
 #include "store/base/log.h"
+#include "store/base/unique_fd.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/request_queue.h"
 #include "store/volume/transfer.h"
-#include "store/volume/unique_fd.h"
 
 namespace kvcachefs {
 

@@ -12,9 +12,9 @@
 
 #include <liburing.h>
 
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
 #include "tools/common/cpu_time.h"
-#include "tools/common/fd.h"
 #include "tools/common/mount_status.h"
 #include "tools/common/payload.h"
 

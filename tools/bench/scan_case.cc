@@ -11,11 +11,11 @@
 
 #include <fmt/format.h>
 
+#include "store/base/unique_fd.h"
 #include "tools/bench/presets.h"
 #include "tools/bench/restore_pass.h"
 #include "tools/common/arena.h"
 #include "tools/common/cold_start.h"
-#include "tools/common/fd.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/payload.h"
 

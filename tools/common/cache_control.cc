@@ -12,8 +12,8 @@
 #include <optional>
 #include <thread>
 
+#include "store/base/unique_fd.h"
 #include "tools/common/cpu_time.h"
-#include "tools/common/fd.h"
 #include "tools/common/interrupt.h"
 #include "tools/common/mount_status.h"
 

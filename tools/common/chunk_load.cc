@@ -9,10 +9,10 @@
 
 #include <fmt/format.h>
 
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
 #include "tools/common/bus_guard.h"
 #include "tools/common/chunk_io.h"
-#include "tools/common/fd.h"
 #include "tools/common/payload.h"
 
 namespace kvcachefs {

@@ -8,10 +8,10 @@
 
 #include <fmt/format.h>
 
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
 #include "tools/common/bus_guard.h"
 #include "tools/common/chunk_io.h"
-#include "tools/common/fd.h"
 #include "tools/common/payload.h"
 
 namespace kvcachefs {
@@ -31,7 +31,7 @@ Status write_all(int fd, std::span<const std::byte> bytes, const std::string& pa
 }
 
 Status close_checked(UniqueFd& fd, const std::string& path) {
-  if (fd.reset() != 0) return fail_errno(errno, path + ": close");
+  if (fd.close() != 0) return fail_errno(errno, path + ": close");
   return {};
 }
 

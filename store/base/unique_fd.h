@@ -3,6 +3,7 @@
 
 #include <unistd.h>
 
+#include <cerrno>
 #include <utility>
 
 namespace kvcachefs {
@@ -13,10 +14,7 @@ class UniqueFd {
   explicit UniqueFd(int fd) : fd_(fd) {}
   UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   UniqueFd& operator=(UniqueFd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
+    if (this != &other) reset(std::exchange(other.fd_, -1));
     return *this;
   }
   UniqueFd(const UniqueFd&) = delete;
@@ -25,11 +23,25 @@ class UniqueFd {
 
   int get() const { return fd_; }
   bool valid() const { return fd_ >= 0; }
-  // The result of close(), for writers: on some file systems it is the only place where a lost write is told.
-  int reset() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
+  int release() { return std::exchange(fd_, -1); }
+  void reset(int fd = -1) {
+    close();
+    fd_ = fd;
+  }
+  // For writers: on some file systems the result is the only place where a lost write is told.
+  int close() { return fd_ < 0 ? 0 : ::close(std::exchange(fd_, -1)); }
 
  private:
   int fd_ = -1;
 };
+
+// Runs a system call again for as long as a signal interrupts it.
+template <class Call>
+auto retry_interrupted(Call call) {
+  while (true) {
+    const auto result = call();
+    if (result >= 0 || errno != EINTR) return result;
+  }
+}
 
 }  // namespace kvcachefs
