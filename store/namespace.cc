@@ -37,7 +37,6 @@ Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) 
       fresh.type_bits = (*entry)->type_bits;
     }
     found = directory.emplace(key, std::move(fresh)).first;
-    ++dirty_names_;
   }
   NameState& state = found->second;
   list_pending(state, {parent, std::move(key)});
@@ -141,7 +140,6 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (state.child != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
   forget_mentions(state);
   directory->second.erase(found);
-  --dirty_names_;
   if (directory->second.empty()) directories_.erase(directory);
 }
 

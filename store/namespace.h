@@ -94,7 +94,6 @@ class Namespace {
   NameState* state(const DirtyName& name);
   // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
   void settle(const DirtyName& name, ObjectId durable);
-  size_t dirty_names() const { return dirty_names_; }
   bool has_pending() const { return !pending_.empty(); }
   // The dirty names of an object, as their newest or an older version (normally one).
   void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
@@ -110,7 +109,6 @@ class Namespace {
   std::unordered_map<ObjectId, Directory> directories_;
   std::vector<DirtyName> pending_;
   std::set<std::pair<ObjectId, DirtyName>> parked_;  // with the child
-  size_t dirty_names_ = 0;
   std::unordered_map<ObjectId, uint32_t> mentions_;  // by how many dirty names
 };
 

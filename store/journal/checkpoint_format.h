@@ -30,7 +30,6 @@ struct CheckpointFooter {
   uint64_t frames = 0;  // of records
   uint64_t digest = 0;  // XXH3-64 of all their payloads' bytes, one after another
 };
-inline constexpr size_t kCheckpointFooterBytes = 1 + 3 * sizeof(uint64_t);  // payload, type byte included
 Bytes encode_checkpoint_footer(const CheckpointFooter& footer);
 Result<CheckpointFooter> decode_checkpoint_footer(ByteSpan payload);
 

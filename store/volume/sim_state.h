@@ -61,7 +61,6 @@ struct SimNameChange {
   Place from;
   Place to;
   uint64_t inode = 0;
-  bool touches(uint64_t directory) const { return from.directory == directory || to.directory == directory; }
 };
 
 class SimState {

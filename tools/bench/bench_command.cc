@@ -109,7 +109,7 @@ std::string machine_line(const BenchSettings& settings) {
   double load[1] = {0};
   if (::uname(&system) != 0 || ::getloadavg(load, 1) != 1) return "";
   return fmt::format("Linux {}, {} CPUs, load {:.2f} at the start; {} interleaved rounds\n", system.release,
-                     CLI::detail::to_string(::sysconf(_SC_NPROCESSORS_ONLN)), load[0], settings.rounds);
+                     ::sysconf(_SC_NPROCESSORS_ONLN), load[0], settings.rounds);
 }
 
 int run(const Arguments& arguments) {

@@ -17,7 +17,6 @@ class LineReader {
   // The next line without its newline; false at the end. A file cut short inside compressed data is an error that names
   // the last whole line.
   Result<bool> next(std::string& line);
-  uint64_t line_number() const { return line_number_; }  // of the line returned last, from 1
   // "trace.jsonl:17": for messages.
   std::string place() const { return path_ + ":" + std::to_string(line_number_); }
 
@@ -32,7 +31,7 @@ class LineReader {
 
   std::string path_;
   std::unique_ptr<File, CloseFile> file_;
-  uint64_t line_number_ = 0;
+  uint64_t line_number_ = 0;  // of the line returned last, from 1
 };
 
 }  // namespace kvcachefs
