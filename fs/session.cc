@@ -31,7 +31,6 @@
 #include "store/base/clock.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
-#include "store/volume/volume.h"
 
 namespace kvcachefs {
 
@@ -227,8 +226,7 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
                                                     const std::string& mountpoint) {
   constexpr int kWaitSeconds = 60;
   for (int second = 0;; ++second) {
-    KVC_ASSIGN(auto volume, open_posix_volume(volume_path, {}));
-    auto store = open_store(volume, options.store, system_clock(), holder_text(mountpoint, "mounted"));
+    auto store = open_store_at(volume_path, options.store, system_clock(), holder_text(mountpoint, "mounted"));
     if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
     const std::string& message = store.error().message;
     const auto held = held_mountpoint(message);

@@ -232,5 +232,8 @@ class Store {
 // An empty or missing-but-creatable root is initialised; anything else must be a volume of ours.
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
                                           std::string_view holder);
+// The same for a volume in a directory of this machine.
+Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, StoreOptions options, Clock& clock,
+                                             std::string_view holder);
 
 }  // namespace kvcachefs

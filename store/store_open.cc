@@ -68,6 +68,12 @@ Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreO
   return store;
 }
 
+Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, StoreOptions options, Clock& clock,
+                                             std::string_view holder) {
+  KVC_ASSIGN(auto volume, open_posix_volume(volume_root, {}));
+  return open_store(std::move(volume), std::move(options), clock, holder);
+}
+
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   KVC_TRY(settle_identity());

@@ -8,7 +8,6 @@
 
 #include "store/base/clock.h"
 #include "store/check/offline_node.h"
-#include "store/index/index.h"
 #include "store/store.h"
 #include "tools/commands.h"
 
@@ -19,7 +18,7 @@ namespace {
 // The index goes while the lock is held; the store then takes the lock for itself. Returns the volume's root.
 Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
   KVC_ASSIGN(const OfflineNode node, open_offline_node(request));
-  KVC_TRY(remove_index(node.index_directory));
+  KVC_TRY(remove_index_of(node));
   options.node = node.identity.node;
   options.index_directory = node.index_directory;
   return node.volume->root();
@@ -29,8 +28,7 @@ Status rebuild(const OfflineRequest& request) {
   const int64_t started_ns = system_clock().monotonic_ns();
   StoreOptions options;
   KVC_ASSIGN(const std::string root, remove_old_index(request, options));
-  KVC_ASSIGN(auto volume, open_posix_volume(root, {}));
-  KVC_ASSIGN(auto store, open_store(volume, options, system_clock(), "command=rebuild"));
+  KVC_ASSIGN(auto store, open_store_at(root, options, system_clock(), "command=rebuild"));
   const StoreStatus status = store->status();
   KVC_TRY(store->close());
   fmt::print(

@@ -7,6 +7,8 @@
 
 #include <fmt/format.h>
 
+#include "store/index/index.h"
+
 namespace kvcachefs {
 
 namespace {
@@ -84,5 +86,7 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   while (node.index_directory.size() > 1 && node.index_directory.ends_with('/')) node.index_directory.pop_back();
   return node;
 }
+
+Status remove_index_of(const OfflineNode& node) { return remove_index(node.index_directory); }
 
 }  // namespace kvcachefs

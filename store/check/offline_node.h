@@ -31,5 +31,7 @@ struct OfflineRequest {
 // Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
 // kNotFound if there is no such volume or node. Blocks on the volume.
 Result<OfflineNode> open_offline_node(const OfflineRequest& request);
+// Whoever opens the store next fills a new one from checkpoint and journals.
+Status remove_index_of(const OfflineNode& node);
 
 }  // namespace kvcachefs
