@@ -362,80 +362,73 @@ class StopOnSignals {
   }
 };
 
-}  // namespace
+int refuse(const Error& error) {
+  std::fprintf(stderr, "kvcachefs: %s\n", error.message.c_str());
+  return 1;
+}
 
-int run_mount(const MountRequest& request) {
-  auto options = parse_mount_options(request.options);
-  if (!options) {
-    std::fprintf(stderr, "kvcachefs: %s\n", options.error().message.c_str());
-    return 1;
-  }
-  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr) {  // of tests
-    if (Status status = arm_kill_point(point); !status) {
-      std::fprintf(stderr, "kvcachefs: KVCACHEFS_KILL_POINT: %s\n", status.error().message.c_str());
-      return 1;
-    }
-  }
-  if (auto level = log::parse_level(options->log_level)) log::set_level(*level);
-  if (!options->log_file.empty())
-    if (Status status = log::to_file(options->log_file, kMaxLogBytes, kKeepLogFiles); !status) {
-      std::fprintf(stderr, "kvcachefs: option log_file: %s\n", status.error().message.c_str());
-      return 1;
-    }
-  Readiness readiness = Readiness::start(request.foreground);  // before any thread exists
+// What is the process's and not the mount's.
+Status set_up_process(const MountOptions& options) {
+  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr)  // of tests
+    if (Status status = arm_kill_point(point); !status)
+      return std::unexpected(std::move(status).error().at("KVCACHEFS_KILL_POINT"));
+  if (auto level = log::parse_level(options.log_level)) log::set_level(*level);
+  if (options.log_file.empty()) return {};
+  if (Status status = log::to_file(options.log_file, kMaxLogBytes, kKeepLogFiles); !status)
+    return std::unexpected(std::move(status).error().at("option log_file"));
+  return {};
+}
 
-  Driver driver;
-  driver.options = *options;
-  auto prepare = [&]() -> Status {
-    KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, options->nonempty));
-    KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
-    return check_apart(driver.volume_path, driver.mountpoint);
-  };
-  if (Status status = prepare(); !status) return readiness.failed(status.error());
-  raise_descriptor_limit();
-  lower_oom_score();
-  auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
-  if (!store) return readiness.failed(store.error());
-  driver.store = store->get();
-  driver.control = std::make_unique<ControlFiles>(driver);
+Status prepare_paths(Driver& driver, const MountRequest& request) {
+  KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
+  KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
+  return check_apart(driver.volume_path, driver.mountpoint);
+}
 
-  auto close_store = [&] {
-    const int64_t started_ns = system_clock().monotonic_ns();
-    Status status = (*store)->close();
-    log::info("drained and closed in {} ms", (system_clock().monotonic_ns() - started_ns) / 1'000'000);
-    return status;
-  };
+Status close_store(Driver& driver) {
+  const int64_t started_ns = system_clock().monotonic_ns();
+  Status status = driver.store->close();
+  log::info("drained and closed in {} ms", (system_clock().monotonic_ns() - started_ns) / 1'000'000);
+  return status;
+}
+
+Status attach(Driver& driver) {
   driver.session = new_session(driver);
-  if (driver.session == nullptr) {
-    static_cast<void>(close_store());
-    return readiness.failed({Code::kIo, 0, "libfuse did not take the options of the mount; it says more on stderr with -f"});
-  }
-  if (fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0) {
-    static_cast<void>(close_store());
-    return readiness.failed({Code::kPermission, 0,
-                             fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "
-                                         "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
-                                         driver.mountpoint)});
-  }
-  FuseDevice device(driver.session);
-  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us)});
-  std::optional<StopOnSignals> stop_on_signals(loop);
+  if (driver.session == nullptr)
+    return fail(Code::kIo, "libfuse did not take the options of the mount; it says more on stderr with -f");
+  if (fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0)
+    return fail(Code::kPermission,
+                fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "
+                            "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
+                            driver.mountpoint));
+  return {};
+}
+
+// Tells who waits for the mount that it is there, or that it does not answer.
+void announce(Driver& driver, Readiness& readiness) {
+  const bool answers = mount_answers(driver.mountpoint);
+  raise_read_ahead(driver);
+  const std::string lost = driver.features();
+  log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
+  if (answers)
+    readiness.ready();
+  else
+    static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
+  StopOnSignals::mount_is_announced();
+}
+
+// Until somebody unmounts or a signal comes; negative: the loop failed.
+int serve(Driver& driver, RequestLoop& loop, Readiness& readiness) {
+  const StopOnSignals stop_on_signals(loop);
   // The first request answers only once the loop runs: readiness is told from a thread that asks.
-  std::thread announcer([&] {
-    const bool answers = mount_answers(driver.mountpoint);
-    raise_read_ahead(driver);
-    const std::string lost = driver.features();
-    log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
-    if (answers)
-      readiness.ready();
-    else
-      static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
-    StopOnSignals::mount_is_announced();
-  });
+  std::thread announcer([&] { announce(driver, readiness); });
   const int result = loop.run();
   fuse_session_exit(driver.session);
   announcer.join();
-  stop_on_signals.reset();
+  return result;
+}
+
+Status take_down(Driver& driver) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
@@ -447,9 +440,37 @@ int run_mount(const MountRequest& request) {
     end_connection(driver.session);
   else
     fuse_session_unmount(driver.session);
-  Status status = close_store();
+  Status status = close_store(driver);
   if (detached) fuse_session_unmount(driver.session);
   fuse_session_destroy(driver.session);
+  return status;
+}
+
+}  // namespace
+
+int run_mount(const MountRequest& request) {
+  auto options = parse_mount_options(request.options);
+  if (!options) return refuse(options.error());
+  if (Status status = set_up_process(*options); !status) return refuse(status.error());
+  Readiness readiness = Readiness::start(request.foreground);  // before any thread exists
+
+  Driver driver;
+  driver.options = *options;
+  if (Status status = prepare_paths(driver, request); !status) return readiness.failed(status.error());
+  raise_descriptor_limit();
+  lower_oom_score();
+  auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
+  if (!store) return readiness.failed(store.error());
+  driver.store = store->get();
+  driver.control = std::make_unique<ControlFiles>(driver);
+  if (Status status = attach(driver); !status) {
+    static_cast<void>(close_store(driver));
+    return readiness.failed(status.error());
+  }
+  FuseDevice device(driver.session);
+  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us)});
+  const int result = serve(driver, loop, readiness);
+  const Status status = take_down(driver);
   driver.control.reset();
   store->reset();
   log::flush();
