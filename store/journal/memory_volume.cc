@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <utility>
 
+#include "store/volume/volume_path.h"
+
 namespace kvcachefs {
 namespace {
 
@@ -55,10 +57,7 @@ class MemoryFile final : public File {
   std::shared_ptr<Bytes> content_;
 };
 
-std::string parent_of(const std::string& path) {
-  const size_t slash = path.rfind('/');
-  return slash == std::string::npos ? "" : path.substr(0, slash);
-}
+std::string parent_of(const std::string& path) { return std::string(parent_path(path)); }
 
 }  // namespace
 

@@ -60,7 +60,7 @@ class PosixVolume final : public Volume {
   void drain() override { engine_->drain(); }
 
  private:
-  std::string place(const std::string& path) const { return path.empty() ? root_ : root_ + "/" + path; }
+  std::string place(const std::string& path) const { return place_in(root_, path); }
   UniqueFd open_at(const std::string& path, int flags) const {
     return UniqueFd(
         retry_interrupted([&] { return ::openat(root_fd_.get(), path.c_str(), flags | O_CLOEXEC, kFileMode); }));

@@ -16,7 +16,7 @@ namespace {
 constexpr size_t kMaxQuotedBytes = 1024;
 const std::string kRootName = "sim";
 
-std::string place_of(const std::string& path) { return is_root_path(path) ? kRootName : kRootName + "/" + path; }
+std::string place_of(const std::string& path) { return place_in(kRootName, path); }
 
 class SimLock final : public VolumeLock {
  public:

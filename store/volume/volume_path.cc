@@ -35,4 +35,8 @@ std::string_view parent_path(std::string_view path) {
   return slash == std::string_view::npos ? std::string_view{} : path.substr(0, slash);
 }
 
+std::string place_in(const std::string& root, const std::string& path) {
+  return is_root_path(path) ? root : root + "/" + path;
+}
+
 }  // namespace kvcachefs

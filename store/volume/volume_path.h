@@ -18,4 +18,7 @@ Status check_path(std::string_view path);
 // "a/b/c" -> "a/b"; "a" -> "".
 std::string_view parent_path(std::string_view path);
 
+// What messages say: the path below the volume's root.
+std::string place_in(const std::string& root, const std::string& path);
+
 }  // namespace kvcachefs
