@@ -214,6 +214,11 @@ PrefetchTotals Prefetcher::totals() {
 
 std::optional<SuccessorsRecord> Prefetcher::neighbours(ObjectId id) {
   std::lock_guard lock(mutex_);
+ChainsSummary Prefetcher::summary(int64_t now_ns) {
+  std::lock_guard lock(mutex_);
+  return chains_.summary(now_ns);
+}
+
   auto row = chains_.row(id);
   if (!row) return std::nullopt;
   return to_record(id, *row);

@@ -217,6 +217,7 @@ class Store {
   virtual void drain(bool sync, StatusCompletion done) = 0;
   virtual void drop_caches() = 0;  // clean bodies in RAM
   virtual StoreStatus status() = 0;
+  virtual std::string chains_text() = 0;  // what reading ahead is at, for people (fs/STATUS.md)
   virtual StoreOptions options() const = 0;
   virtual Status set_option(std::string_view name, std::string_view value) = 0;
   // Answers what is in work, drains and syncs, ends the store's threads: afterwards nothing is answered any more. No other

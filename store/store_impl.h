@@ -154,6 +154,7 @@ class StoreImpl final : public Store {
   void drain(bool sync, StatusCompletion done) override;
   void drop_caches() override;
   StoreStatus status() override;
+  std::string chains_text() override { return to_text(prefetcher_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override;
   Status set_option(std::string_view name, std::string_view value) override;
   void stop() override;

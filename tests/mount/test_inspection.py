@@ -183,8 +183,8 @@ def test_virtual_directory(filled):
     assert ".kvcachefs" not in os.listdir(filled.path)
     virtual = os.path.join(filled.path, ".kvcachefs")
     assert stat.S_ISDIR(os.stat(virtual).st_mode)
-    assert {"status", "metrics", "options", "log"} <= set(os.listdir(virtual))
-    for name in ("status", "metrics", "options", "log"):
+    assert {"status", "metrics", "options", "log", "chains"} <= set(os.listdir(virtual))
+    for name in ("status", "metrics", "options", "log", "chains"):
         path = os.path.join(virtual, name)
         text = run("cat", path)
         if name != "log":
