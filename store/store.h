@@ -96,7 +96,7 @@ struct FileSystemSpace {
 
 enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
 
-// One flat set of counters and facts; fs/ and tools/ render it. See README.md "status" for each field.
+// One flat set of counters and facts; fs/ and tools/ render it. fs/STATUS.md describes each field.
 struct StoreStatus {
   std::string node, volume_root, volume_filesystem, index_directory, state, state_reason;
   std::string volume_uuid;
@@ -153,7 +153,7 @@ class Store {
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                       RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
   // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together.
-  // Without "." and "..". `parent_of` serves "..".
+  // Without "." and "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
 
   // --- attributes (store_attributes.cc) ---
