@@ -17,7 +17,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kDirectory = 1;
-constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics", 3}, {"options", 4}, {"log", 5}};
+constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics", 3}, {"options", 4}, {"log", 5}, {"chains", 6}};
 
 fuse_ino_t node_of(uint64_t number) { return ObjectId::make(ControlFiles::kOrdinal, 0, number).value; }
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
@@ -48,6 +48,7 @@ std::string ControlFiles::content(uint64_t number) {
     case 2: return status_json(driver_);
     case 3: return metrics_text(driver_);
     case 4: return options_text(driver_);
+    case 6: return driver_.store->chains_text();
     default: break;
   }
   std::string text;

@@ -1,5 +1,5 @@
 // What the mount says of itself: the virtual directory `.kvcachefs/` at the root (found by lookup, not listed) with the files
-// status, metrics, options and log, and the attributes user.kvcachefs.* of the mount's root.
+// status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount's root.
 #pragma once
 
 #define FUSE_USE_VERSION 314

@@ -43,7 +43,6 @@ struct Driver {
   std::unique_ptr<ControlFiles> control;
   Passthrough passthrough;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
-  bool fuse_io_uring = false;               // requests come over io_uring
 
   // What is lost on this machine, for people; empty: nothing.
   std::string features() const {
@@ -53,6 +52,20 @@ struct Driver {
   void add_lost_feature(std::string_view text) {
     std::lock_guard lock(mutex_);
     features_ += text;
+  }
+  // Whether requests come over io_uring, and else why not.
+  bool ring_used() const {
+    std::lock_guard lock(mutex_);
+    return ring_used_;
+  }
+  std::string ring_state() const {
+    std::lock_guard lock(mutex_);
+    return ring_state_;
+  }
+  void set_ring(bool used, std::string_view state) {
+    std::lock_guard lock(mutex_);
+    ring_used_ = used;
+    ring_state_ = state;
   }
   std::vector<OptionText> options_text() const {
     std::lock_guard lock(mutex_);
@@ -64,8 +77,10 @@ struct Driver {
   }
 
  private:
-  mutable std::mutex mutex_;  // a leaf: features_, and what of `options` can be changed while mounted
+  mutable std::mutex mutex_;  // a leaf: what follows, and what of `options` can be changed while mounted
   std::string features_;
+  bool ring_used_ = false;
+  std::string ring_state_;
 };
 
 inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }

@@ -120,7 +120,6 @@ Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) 
       KVC_TRY(set_value(options, name, item.substr(equals + 1)));
     }
   }
-  options.store.passthrough = options.passthrough != Switch::kOff;
   if (options.store.verify == Verify::kAlways && options.passthrough == Switch::kOn)
     return fail(Code::kInvalid, "options verify=always and passthrough=on contradict: passed-through reads are not seen by the daemon");
   KVC_TRY(check_store_options(options.store));

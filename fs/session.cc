@@ -26,6 +26,7 @@
 #include "fs/driver.h"
 #include "fs/fuse_device.h"
 #include "fs/mountpoint.h"
+#include "fs/offers.h"
 #include "fs/request_loop.h"
 #include "kvcachefs_version.h"
 #include "store/base/clock.h"
@@ -93,12 +94,18 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 #endif
 #ifdef FUSE_CAP_PASSTHROUGH
-  const bool may = driver.options.passthrough != Switch::kOff && driver.options.store.verify != Verify::kAlways;
-  if (may && geteuid() == 0 && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
+  if (may_pass_through(driver.options) && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
     driver.passthrough.enable(driver.session);
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
+  }
+#endif
+#ifdef FUSE_CAP_OVER_IO_URING
+  if (driver.ring_used() && !fuse_get_feature_flag(connection, FUSE_CAP_OVER_IO_URING)) {
+    const std::string_view state = "off: the kernel does not offer it for this mount";
+    driver.set_ring(false, state);
+    driver.add_lost_feature(fmt::format("FUSE over io_uring ({}); ", state));
   }
 #endif
   connection->max_write = kRequestBytes;
@@ -260,25 +267,14 @@ fuse_session* new_session(Driver& driver) {
   std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", escaped(driver.volume_path));
   if (driver.options.allow_other) list += ",allow_other";
   for (const std::string& flag : driver.options.kernel) list += "," + flag;
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 18)
-  std::ifstream parameter("/sys/module/fuse/parameters/enable_uring");
-  const bool allowed = parameter.get() == 'Y';
-  // In 3.18 replies from other threads than the ring's, which ours are while bodies are loaded, can corrupt a ring: a client
-  // hangs then (libfuse issue 1443; mended in what follows 3.18).
-  constexpr bool kAnyThreadMayReply = FUSE_VERSION >= FUSE_MAKE_VERSION(3, 19);
-  const bool automatic = driver.options.io_uring == Switch::kAuto && allowed;
-  driver.fuse_io_uring = driver.options.io_uring == Switch::kOn || (automatic && kAnyThreadMayReply);
-  if (automatic && !kAnyThreadMayReply)
-    driver.add_lost_feature("FUSE over io_uring (this libfuse may hang with it; io_uring=on has it all the same); ");
-  if (driver.fuse_io_uring && !allowed) {
-    driver.add_lost_feature("FUSE over io_uring (the administrator sets fuse.enable_uring=Y); ");
-    driver.fuse_io_uring = false;
-  }
-  if (driver.fuse_io_uring && !kAnyThreadMayReply)
+  constexpr LibraryVersion kLibrary{FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION};
+  const RingChoice ring = choose_ring(driver.options.io_uring, ring_parameter(), kLibrary);
+  driver.set_ring(ring.use, ring.state);
+  if (ring.missed) driver.add_lost_feature(fmt::format("FUSE over io_uring ({}); ", ring.state));
+  if (ring.use && ring_may_hang(kLibrary))
     log::warn("io_uring=on: in libfuse {}.{} requests over io_uring may hang under load; use it for measurements only",
               FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION);
-  if (driver.fuse_io_uring) list += ",io_uring,io_uring_q_depth=16";
-#endif
+  if (ring.use) list += ",io_uring,io_uring_q_depth=16";
   std::vector<std::string> words = {"kvcachefs", "-o", list};
   std::vector<char*> arguments;
   for (std::string& word : words) arguments.push_back(word.data());
@@ -435,7 +431,7 @@ Status take_down(Driver& driver) {
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.
-  if (driver.fuse_io_uring) fuse_session_loop(driver.session);
+  if (driver.ring_used()) fuse_session_loop(driver.session);
   if (detached)
     end_connection(driver.session);
   else
@@ -452,6 +448,7 @@ int run_mount(const MountRequest& request) {
   auto options = parse_mount_options(request.options);
   if (!options) return refuse(options.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
+  options->store.passthrough = may_pass_through(*options);
   Readiness readiness = Readiness::start(request.foreground);  // before any thread exists
 
   Driver driver;
@@ -485,11 +482,10 @@ std::string version_text() {
 #else
   text += "passthrough: not in this libfuse (3.17 has it)\n";
 #endif
-  std::ifstream parameter("/sys/module/fuse/parameters/enable_uring");
-  const char enabled = static_cast<char>(parameter.get());
-  text += fmt::format("FUSE over io_uring: {}\n", enabled == 'Y'   ? "on in this kernel"
-                                                  : enabled == 'N' ? "in this kernel, switched off (fuse.enable_uring=N)"
-                                                                   : "not in this kernel");
+  const char parameter = ring_parameter();
+  text += fmt::format("FUSE over io_uring: {}\n", parameter == 'Y'   ? "on in this kernel"
+                                                  : parameter == 'N' ? "in this kernel, switched off (fuse.enable_uring=N)"
+                                                                     : "not in this kernel");
   return text;
 }
 

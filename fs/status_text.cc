@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "fs/driver.h"
+#include "fs/offers.h"
 #include "kvcachefs_version.h"
 #include "store/base/log.h"
 
@@ -19,7 +20,9 @@ Json features_json(const Driver& driver, const StoreStatus& s) {
   return {{"fuse_library", fuse_pkgversion()},
           {"passthrough", driver.passthrough.enabled()},
           {"memory_files", s.memory_files},
-          {"fuse_io_uring", driver.fuse_io_uring},
+          {"fuse_io_uring", driver.ring_used()},
+          {"fuse_io_uring_state", driver.ring_state()},
+          {"fuse_enable_uring", std::string(1, ring_parameter())},
           {"direct_io_mmap", driver.direct_io_mmap.load()},
           {"volume_io_uring", s.io_uring},
           {"volume_direct_io", s.direct_io},

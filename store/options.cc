@@ -122,7 +122,7 @@ constexpr OptionEntry kOptions[] = {
     {"prefetch_ahead", true, set_size<&StoreOptions::prefetch_ahead_bytes, kMiB, 64 * kGiB>, get_size<&StoreOptions::prefetch_ahead_bytes>,
      "most bytes that one reader is read ahead of; default 256M; 1M to 64G"},
     {"pack_below", true, set_size<&StoreOptions::pack_below_bytes, 0, kGiB>, get_size<&StoreOptions::pack_below_bytes>,
-     "bodies smaller than this share extents; default by the volume: 4M where passthrough serves solo bodies, else 32M"},
+     "bodies smaller than this share extents; default by the mount: 4M, or 32M on a network volume and where nothing is passed through"},
     {"memory_file_min", true, set_size<&StoreOptions::memory_file_min_bytes, 0, kGiB>, get_size<&StoreOptions::memory_file_min_bytes>,
      "bodies in RAM from this size on lie in files there, read by passthrough; default 4M; 0: none; to 1G"},
     {"inline_below", true, set_size<&StoreOptions::inline_below_bytes, 0, 64 * kKiB>, get_size<&StoreOptions::inline_below_bytes>,

@@ -28,7 +28,7 @@ struct StoreOptions {
   Verify verify = Verify::kAuto;
   bool prefetch = true;                  // read ahead along the chains of what was written and read before
   uint64_t prefetch_ahead_bytes = 256 * kMiB;  // most that one reader is read ahead of
-  uint64_t pack_below_bytes = 0;         // 0: by the volume (4 MiB where passthrough serves solo bodies, 32 MiB on a network)
+  uint64_t pack_below_bytes = 0;         // 0: 4 MiB where passthrough serves solo bodies, else, and on a network, 32 MiB
   uint64_t memory_file_min_bytes = 4 * kMiB;  // bodies in RAM from this size on are passed through from there; 0: none
   uint64_t inline_below_bytes = 0;       // bodies smaller than this live in the index; 0: none do
   uint64_t extent_bytes = 256 * kMiB;    // a pack extent is closed at this size

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "store/sidecar.h"
+
 namespace kvcachefs {
 
 namespace {
@@ -117,7 +119,7 @@ void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
-  if (!chains_.announced(origin.key)) {
+  if (!chains_.announced(origin.key) && body_of_sidecar(name).empty()) {
     if (const auto of_parent = announced_directories_.extract(parent); !of_parent.empty()) origin.key = of_parent.mapped();
   }
   chains_.on_publish(origin.key, stem, id);
@@ -210,6 +212,11 @@ std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
 PrefetchTotals Prefetcher::totals() {
   std::lock_guard lock(mutex_);
   return chains_.totals();
+}
+
+ChainsSummary Prefetcher::summary(int64_t now_ns) {
+  std::lock_guard lock(mutex_);
+  return chains_.summary(now_ns);
 }
 
 std::optional<SuccessorsRecord> Prefetcher::neighbours(ObjectId id) {

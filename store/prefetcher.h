@@ -64,6 +64,7 @@ class Prefetcher {
   std::vector<SuccessorsRecord> changed_rows_of(std::span<const ObjectId> ids);
   void not_kept(std::span<const SuccessorsRecord> rows);  // of those: they are changed as before
   PrefetchTotals totals();
+  ChainsSummary summary(int64_t now_ns);
   std::optional<SuccessorsRecord> neighbours(ObjectId id);
 
  private:

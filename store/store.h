@@ -96,7 +96,7 @@ struct FileSystemSpace {
 
 enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
 
-// One flat set of counters and facts; fs/ and tools/ render it. See README.md "status" for each field.
+// One flat set of counters and facts; fs/ and tools/ render it. fs/STATUS.md describes each field.
 struct StoreStatus {
   std::string node, volume_root, volume_filesystem, index_directory, state, state_reason;
   std::string volume_uuid;
@@ -153,7 +153,7 @@ class Store {
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                       RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
   // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together.
-  // Without "." and "..". `parent_of` serves "..".
+  // Without "." and "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
 
   // --- attributes ---
@@ -217,6 +217,7 @@ class Store {
   virtual void drain(bool sync, StatusCompletion done) = 0;
   virtual void drop_caches() = 0;  // clean bodies in RAM
   virtual StoreStatus status() = 0;
+  virtual std::string chains_text() = 0;  // what reading ahead is at, for people (fs/STATUS.md)
   virtual StoreOptions options() const = 0;
   virtual Status set_option(std::string_view name, std::string_view value) = 0;
   // Answers what is in work, drains and syncs, ends the store's threads: afterwards nothing is answered any more. No other

@@ -95,6 +95,7 @@ class StoreImpl final : public Store {
   void drain(bool sync, StatusCompletion done) override;
   void drop_caches() override;
   StoreStatus status() override;
+  std::string chains_text() override { return to_text(prefetcher_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override;
   Status set_option(std::string_view name, std::string_view value) override;
   void stop() override;
@@ -123,6 +124,13 @@ class StoreImpl final : public Store {
   // --- names (store_names.cc) ---
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
+  struct ProbedBody {
+    std::string_view name;
+    ObjectId id;  // invalid: absent
+    uint64_t size_bytes = 0;
+  };
+  // names_mutex_ held. What a probe of this name says of the body whose sidecar it is; `there`: the sidecar exists.
+  std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
   Status check_new_name(ObjectId parent, std::string_view name) const;
   Result<ObjectPtr> directory_for_entry(ObjectId id);
   bool is_quarantined(ObjectId id) const;

@@ -56,9 +56,11 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = is_one_of_several(child);
+      const auto body = body_probed_by(parent, name, found.has_value());
       lock.unlock();  // others wait for the prefetcher's lock, too
       prefetcher_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
+      if (body) prefetcher_->probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, clock_.monotonic_ns());
       (found ? counters_.probe_hits : counters_.probe_misses).fetch_add(1, std::memory_order_relaxed);
       return stat;
     }

@@ -77,6 +77,7 @@ class Chains {
   PrefetchState state(ObjectId id) const { return accounting_.state(id); }
   const VolumeEstimator& volume() const { return planner_.volume(); }
   size_t live_runs() const { return planner_.live_runs(); }
+  ChainsSummary summary(int64_t now) const;
 
  private:
   ChainsOptions options_;

@@ -186,6 +186,50 @@ TEST(Chains, AProbeBurstStartsTheReadsBeforeTheFirstOpen) {
 }
 
 // What a client's create and rename look up themselves are no announcements: else each pause of a writer broke its chain.
+// Opened by name right after it was probed: the end of the list does not lead to its beginning.
+TEST(Chains, AListThatIsGoneOverOnceMoreIsNoOrderOfItsOwn) {
+  Mount mount;
+  for (uint64_t n = 0; n < 16; ++n) mount.probe(1, n, true);
+  mount.pump();
+  for (uint64_t n = 0; n < 16; ++n) {
+    mount.probe(1, n, true);
+    mount.read(1, n);
+  }
+  const auto last = mount.chains.row(Mount::id(15));
+  EXPECT_TRUE(!last || last->successors.empty());
+  EXPECT_FALSE(mount.chains.row(Mount::id(0))->predecessor.valid());
+  EXPECT_EQ(mount.chains.row(Mount::id(8))->predecessor, Mount::id(7));
+}
+
+TEST(Chains, TheSummaryTellsWhatIsReadyAndIsBounded) {
+  Mount mount;
+  mount.instant = false;
+  mount.probed_bytes = kChunk;
+  for (uint64_t thread = 0; thread < 50; ++thread)
+    for (uint64_t n = 0; n < 3; ++n) mount.probe(thread, 10 * thread + n, true);
+  mount.wait(3 * kMillisecond);
+  ChainsSummary summary = mount.chains.summary(mount.now);
+  EXPECT_EQ(summary.live_runs, 50u);
+  ASSERT_EQ(summary.runs.size(), ChainsSummary::kMostRuns);
+  EXPECT_EQ(summary.runs[0].next, Mount::id(490)) << "the last one first";
+  EXPECT_EQ(summary.runs[0].expected_bytes, 3 * kChunk);
+  EXPECT_EQ(summary.runs[0].in_flight_bytes, 3 * kChunk);
+  EXPECT_EQ(summary.runs[0].ready_bytes, 0u);
+  EXPECT_EQ(summary.runs[0].readers, 0u);
+  EXPECT_GT(summary.rows, 0u);
+  mount.finish_loads();
+  mount.read(49, 490);
+  summary = mount.chains.summary(mount.now);
+  EXPECT_EQ(summary.runs[0].next, Mount::id(491));
+  EXPECT_EQ(summary.runs[0].ready_bytes, 2 * kChunk);
+  EXPECT_EQ(summary.runs[0].in_flight_bytes, 0u);
+  EXPECT_EQ(summary.runs[0].readers, 1u);
+  EXPECT_EQ(summary.runs[0].arrivals, 1u);
+  const std::string text = to_text(summary);
+  EXPECT_NE(text.find("run by=probe readers=1 arrivals=1 next=492 "), std::string::npos) << text;
+  EXPECT_EQ(static_cast<size_t>(std::ranges::count(text, '\n')), 3 + ChainsSummary::kMostRuns);
+}
+
 TEST(Chains, AWriterThatIsHeldUpStillWritesOneChain) {
   Mount mount;
   const auto temporary = [](uint64_t n) { return Mount::name(n) + ".tmp"; };

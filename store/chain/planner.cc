@@ -284,7 +284,9 @@ void PrefetchPlanner::on_probe(StreamId stream, ChainKey key, ObjectId id, uint6
 bool PrefetchPlanner::note_probe_order(StreamState& s, bool continues, ChainKey key, ObjectId id, int64_t now) {
   if (id.valid()) {
     // Engines that ask in no order at all must not spoil what is known.
-    if (continues) successors_.learn_if_unknown(s.last_probe_id, id);
+    // Nor does who goes over its list again, to open what it found.
+    const ReadRun* listed = live(s.probe_run);
+    if (continues && (listed == nullptr || !listed->expects(id))) successors_.learn_if_unknown(s.last_probe_id, id);
     return false;
   }
   if (continues) return announcements_.note(s.last_probe, s.last_probe_id, key, id, now);

@@ -22,6 +22,7 @@
 #include "store/base/types.h"
 #include "store/chain/accounting.h"
 #include "store/chain/announcements.h"
+#include "store/chain/chains_summary.h"
 #include "store/chain/estimator.h"
 #include "store/chain/read_run.h"
 #include "store/chain/stream.h"
@@ -94,6 +95,7 @@ class PrefetchPlanner {
   void set_total_max_bytes(uint64_t bytes) { options_.total_max_bytes = bytes; }
   const VolumeEstimator& volume() const { return volume_; }
   size_t live_runs() const { return live_slots_.size(); }
+  std::vector<RunSummary> summaries(size_t most, int64_t now) const;  // last active first
 
  private:
   struct RunRef {
@@ -167,6 +169,7 @@ class PrefetchPlanner {
   uint64_t bookable(uint64_t bytes) const;
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;
+  RunSummary summary_of(const ReadRun& run, int64_t now) const;
   uint64_t first_window(const ReadRun& run) const;
   void adapt_windows(bool reader_waits, int64_t now);
   uint64_t chunk_estimate(const ReadRun& run) const;

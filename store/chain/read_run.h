@@ -44,6 +44,12 @@ class ReadRun {
       if (!items_[i].read && test(items_[i].id)) return true;
     return false;
   }
+  // Ahead of the furthest reader, at most so many: call(id, bytes).
+  template <class Call>
+  void for_each_planned(size_t most, Call call) const {
+    for (size_t i = passed_; i < planned_ && i - passed_ < most; ++i) call(items_[i].id, items_[i].bytes);
+  }
+  ObjectId next_expected() const { return passed_ < items_.size() ? items_[passed_].id : ObjectId{}; }
   size_t size() const { return items_.size(); }
   size_t ahead_count() const { return items_.size() - passed_; }
   uint64_t ahead_bytes() const { return ahead_bytes_; }  // expected, and ahead of the furthest reader

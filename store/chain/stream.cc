@@ -55,6 +55,11 @@ bool looks_like_hash(std::string_view token) {
   return token.size() >= 20 && digits >= 3;  // other alphabets: base32, base58
 }
 
+// "tmp" and random digits: what one writer writes is one list all the same.
+bool is_random_temporary(std::string_view token) {
+  return token.size() >= 9 && token.starts_with("tmp") && all_hex(token.substr(3));
+}
+
 // A rank, group, layer or k/v mark: up to four digits after up to four letters or "0x", or a single letter.
 bool is_small_field(std::string_view token) {
   if (token.size() == 1) return true;
@@ -104,6 +109,8 @@ Shape shape_of(NameStem parent, std::string_view name, bool directory) {
         add("*", token);
       } else if (token.starts_with("0x") && token.size() <= 6) {
         add(token, "0x#");
+      } else if (is_random_temporary(token)) {
+        add("tmp*", "tmp*");
       } else if (is_small_field(token)) {
         add(token, small_field_head(token));
         add("", "#");

@@ -53,6 +53,16 @@ TEST(NameStem, SuffixesSeparate) {
   EXPECT_NE(file_stem(kRootStem, kHashA + ".pt").stem, file_stem(kRootStem, kHashA + ".pt.metadata").stem);
 }
 
+TEST(NameStem, RandomTemporaryNamesOfOneListAreOneKind) {
+  const auto name = [](const std::string& hash, const char* temporary) {
+    return file_stem(kRootStem, "model@2@0@" + hash + "@bfloat16.kvcache.safetensors" + temporary).stem;
+  };
+  EXPECT_EQ(name(kHashA, ".tmp1a2b3c4d"), name(kHashB, ".tmp99887766"));
+  EXPECT_NE(name(kHashA, ".tmp1a2b3c4d"), name(kHashA, ".metadata.tmp1a2b3c4d"));
+  EXPECT_NE(name(kHashA, ".tmp1a2b3c4d"), name(kHashA, ""));
+  EXPECT_EQ(file_stem(kRootStem, "chunk1.tmp1a2b3c4d").stem, file_stem(kRootStem, "chunk2.tmp99887766").stem);
+}
+
 TEST(NameStem, UuidsAreOneHash) {
   EXPECT_EQ(file_stem(kRootStem, "x.tmp.f81d4fae-7dec-11d0-a765-00a0c91e6bf6").stem,
             file_stem(kRootStem, "x.tmp.0011aabb-1111-2222-3333-444455556666").stem);

@@ -101,6 +101,7 @@ SuccessorTable::Row& SuccessorTable::fetch(uint64_t id) {
   Set& set = set_of(id);
   const size_t way = victim(set);
   spill(set, way);
+  rows_ += set.ids[way] == 0;
   set.ids[way] = id;
   set.rows[way] = Row{};
   if (stored) pack(*stored, set.rows[way]);
@@ -324,6 +325,7 @@ void SuccessorTable::erase(ObjectId id) {
   Set& set = set_of(id.value);
   for (size_t way = 0; way < kWays; ++way) {
     if (set.ids[way] != id.value) continue;
+    --rows_;
     set.ids[way] = 0;
     set.rows[way] = Row{};
   }

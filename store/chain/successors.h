@@ -77,6 +77,7 @@ class SuccessorTable {
   // A row that was drained could not be persisted: it is changed again.
   void keep_dirty(ObjectId id, const SuccessorRow& row);
   size_t dirty_count() const { return dirty_order_.size(); }
+  size_t rows() const { return rows_; }  // in RAM
 
   // Rises whenever something may follow an object after which next() gave nothing.
   uint64_t changes() const { return changes_; }
@@ -128,6 +129,7 @@ class SuccessorTable {
   Loader loader_;
   std::deque<uint64_t> dirty_order_;  // all ids flagged kDirty in RAM or waiting in spilled_; others were drained already
   std::unordered_map<uint64_t, SuccessorRow> spilled_;  // changed rows that had to leave the table
+  size_t rows_ = 0;
   uint64_t lost_rows_ = 0;
   uint64_t changes_ = 0;
 };

@@ -1,8 +1,11 @@
 // Reading ahead while the volume fails or stalls: the error of a chunk is nobody else's, a read that takes for ever
 // holds up nobody else, and the store still closes.
+#include <unistd.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <fstream>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -40,6 +43,25 @@ uint64_t bytes_of(const IoRequest& request) {
 bool is_read_of(const IoRequest& request, const Range& range) {
   return request.kind == IoRequest::Kind::kRead &&
          range.overlaps(request.file->path(), request.offset, bytes_of(request));
+}
+
+// Whether a thread of this process waits for something that does not come: it did not run at all for a good while.
+bool stays_asleep(pid_t thread) {
+  const auto switches = [&] {  // "?": it is not asleep, or has ended
+    std::ifstream lines(fmt::format("/proc/self/task/{}/status", thread));
+    std::string line, found;
+    for (bool asleep = false; std::getline(lines, line);) {
+      if (line.starts_with("State:")) asleep = line.find('S', 6) != std::string::npos;
+      if (line.find("ctxt_switches") != std::string::npos && asleep) found += line;
+    }
+    return found.empty() ? std::string("?") : found;
+  };
+  const std::string before = switches();
+  for (int sample = 0; sample < 100; ++sample) {
+    if (before == "?" || switches() != before) return false;
+    std::this_thread::sleep_for(2ms);
+  }
+  return true;
 }
 
 // A read in work, or answered.
@@ -315,11 +337,14 @@ TEST_F(PrefetchFaults, AStoreThatIsClosedWhileReadsAheadStallWaitsForThemAndClos
   wait_until_held({0, 1});
   EXPECT_EQ(Client(store(), 3).unlink(kRootId, name(1)), Code::kNoData);
   std::atomic<bool> closed{false};
+  std::atomic<pid_t> thread{0};
   std::jthread closer([&] {
+    thread = gettid();
     store_->close();
     closed = true;
   });
-  std::this_thread::sleep_for(100ms);
+  // However slow the machine: it either comes back, or waits.
+  while (!closed && (thread == 0 || !stays_asleep(thread))) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(closed) << "memory was given back that the volume still writes to";
   volume_->let_go();
   closer.join();

@@ -183,8 +183,8 @@ def test_virtual_directory(filled):
     assert ".kvcachefs" not in os.listdir(filled.path)
     virtual = os.path.join(filled.path, ".kvcachefs")
     assert stat.S_ISDIR(os.stat(virtual).st_mode)
-    assert {"status", "metrics", "options", "log"} <= set(os.listdir(virtual))
-    for name in ("status", "metrics", "options", "log"):
+    assert {"status", "metrics", "options", "log", "chains"} <= set(os.listdir(virtual))
+    for name in ("status", "metrics", "options", "log", "chains"):
         path = os.path.join(virtual, name)
         text = run("cat", path)
         if name != "log":
@@ -306,3 +306,26 @@ def test_st_ino_is_stable_over_remounts(filled):
     before = os.stat(path).st_ino
     filled.remount()
     assert os.stat(path).st_ino == before
+
+
+@pytest.mark.parametrize("wanted", ["auto", "on", "off"])
+def test_io_uring_tells_what_became_of_it(new_mount, wanted):
+    mount = new_mount({"io_uring": wanted})
+    features = mount.status()["features"]
+    state, used = features["fuse_io_uring_state"], features["fuse_io_uring"]
+    assert used == (state == "in use") and features["fuse_enable_uring"] in ("Y", "N", "-")
+    assert state in run_command("status", mount.path).stdout, "not said to people"
+    if wanted == "off":
+        assert state == "off: io_uring=off" and "io_uring" not in features["lost"]
+    elif features["fuse_enable_uring"] != "Y":
+        assert not used and ("enable_uring" in state or "kernel" in state or "libfuse" in state)
+        assert (state in features["lost"]) == (wanted == "on"), features
+        wait_until(lambda: (state in mount.log_text()) == (wanted == "on"), 30, "the log says it")
+
+
+def test_pack_below_is_by_what_is_passed_through(new_mount):
+    for options in ({}, {"verify": "always"}, {"passthrough": "off"}):
+        status = new_mount(options).status()
+        expected = "4M" if status["features"]["passthrough"] else "32M"
+        assert status["options"]["pack_below"] == expected, options
+        assert not options or expected == "32M"

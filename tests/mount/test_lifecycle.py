@@ -710,6 +710,7 @@ def test_ordinary_user(temp_dir):
             check(mount, "chunk")
             status = mount.status()
             assert status["objects"]["total"] >= 1
+            assert status["options"]["pack_below"] == "32M", "nothing is passed through for this user"
             mount.stop()
         finally:
             print(mount.log_text()[-3000:], file=sys.stderr)

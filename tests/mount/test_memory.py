@@ -18,6 +18,7 @@ from kvc_process import in_processes
 
 MEMORY = 256 * MIB
 ALLOWANCE = 300 * MIB
+BESIDE_BODIES = 64 * MIB  # what serving so many takes beside bodies: 18 MiB here, more where there are more threads
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -233,6 +234,7 @@ def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
         os.rename(f"{name}.tmp", name)
         versions[number] += 1
 
+    idle = resident_bytes(mount.pid, "VmRSS")
     most = {"resident": 0, "used": 0}
 
     def sample():
@@ -246,8 +248,9 @@ def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
     assert all(versions) and workers.rounds > READERS + BUSY_WRITERS, f"{workers.rounds} rounds, versions {versions}: somebody never got his turn"
     assert most["used"] <= memory, f"{most['used'] / MIB:.1f} MiB of bodies in RAM"
     if not kvc_env.has_sanitizer():
-        assert 0 < most["resident"] <= memory + ALLOWANCE, f"sampled RSS {most['resident'] / MIB:.0f} MiB"
-    check_peak(mount, memory)
+        bound = idle + memory + BESIDE_BODIES
+        assert 0 < most["resident"] <= bound, f"sampled RSS {most['resident'] / MIB:.0f} MiB, {idle / MIB:.0f} MiB before"
+        assert resident_bytes(mount.pid, "VmHWM") <= bound, f"peak RSS {resident_bytes(mount.pid, 'VmHWM') / MIB:.0f} MiB"
     for number in range(BUSY_WRITERS):
         with open(os.path.join(mount.path, f"busy-{number}"), "rb") as file:
             assert_bytes(file.read(), (versions[number] - 1).to_bytes(8, "little") + bodies[number], f"busy-{number}")

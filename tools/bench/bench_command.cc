@@ -25,6 +25,7 @@ struct Arguments {
   std::vector<std::string> styles = {"read"};
   std::string pass_bytes = "256M", pool_bytes, buffers = "pool";
   bool json = false, no_raw_limit = false;
+  const CLI::Option *size_given = nullptr, *style_given = nullptr, *threads_given = nullptr;
   BenchSettings settings;
 };
 
@@ -36,11 +37,14 @@ void add_options(CLI::App& app, Arguments& arguments) {
   };
   list("--dir", settings.dirs, "Directory to measure; repeat it to compare, the first is the base of the ratios")
       ->required();
-  list("--size", arguments.sizes, "Chunk size of restore and store, repeatable")->delimiter(',')->capture_default_str();
-  list("--style", arguments.styles, "How chunks are accessed, repeatable: " + access_style_list())
+  arguments.size_given =
+      list("--size", arguments.sizes, "Chunk size of restore and store, repeatable")->delimiter(',')->capture_default_str();
+  arguments.style_given =
+      list("--style", arguments.styles, "How chunks are accessed, repeatable, not of scan and raw: " + access_style_list())
       ->delimiter(',')
       ->capture_default_str();
-  list("--threads", settings.threads, "Client threads, repeatable (each workload has its own default)")
+  arguments.threads_given =
+      list("--threads", settings.threads, "Client threads of restore, store and probe, repeatable (each has its own default)")
       ->delimiter(',')
       ->check(CLI::Range(1, 1024));
   app.add_option("--rounds", settings.rounds, "Interleaved rounds; medians are of these")
@@ -118,14 +122,17 @@ int run(const Arguments& arguments) {
     std::fprintf(stderr, "kvcachefs bench: %s\n", checked.error().message.c_str());
     return kExitUsage;
   }
+  const GivenOptions given{arguments.size_given->count() > 0, arguments.style_given->count() > 0,
+                           arguments.threads_given->count() > 0};
+  for (const std::string& note : ignored_options(settings.workloads, given))
+    std::fprintf(stderr, "kvcachefs bench: %s\n", note.c_str());
   const std::string machine = machine_line(settings);
   const InterruptGuard guard;
   Report report(settings.dirs);
   const Status done = run_bench(settings, report);
   if (!done) {
     std::fprintf(stderr, "kvcachefs bench: %s\n", done.error().message.c_str());
-    if (done.error().code == Code::kCanceled) return kExitInterrupted;
-    return done.error().code == Code::kInvalid ? kExitUsage : kExitFailed;
+    return exit_code(done.error());
   }
   if (arguments.json) {
     for (const std::string& note : report.notes()) std::fprintf(stderr, "note: %s\n", note.c_str());

@@ -1,5 +1,6 @@
 // Every workload at a tiny scale on plain directories: what it reports, and that it leaves nothing behind.
 #include <fstream>
+#include <map>
 #include <set>
 
 #include <gtest/gtest.h>
@@ -102,6 +103,31 @@ TEST_F(BenchTest, Contexts) {
   const auto metrics = run(tiny("contexts"));
   expect_on_both(metrics, "10x5turns/4K/read/turn1_store");
   expect_on_both(metrics, "10x5turns/4K/read/turn5_restore");
+  expect_on_both(metrics, "10x5turns/4K/read/turn5_read_rate");
+}
+
+TEST_F(BenchTest, ConversationsCountWholeFiles) {
+  BenchSettings settings = tiny("multi-round");
+  settings.styles = {AccessStyle::kRead, AccessStyle::kLmcacheGds};  // 4 KiB, and 4 KiB with as much before it
+  settings.rounds = 1;
+  settings.dirs = {a_.path()};
+  Report report(settings.dirs);
+  ASSERT_TRUE(run_bench(settings, report));
+  std::map<std::string, double> values;
+  for (const auto& entry : nlohmann::json::parse(report.json())) values[entry["metric"]] = entry["median"];
+  // Two instances may store the same chunk: not exactly twice.
+  EXPECT_GT(values["15users/20rounds/4K/lmcache-gds/written"], 1.5 * values["15users/20rounds/4K/read/written"]);
+}
+
+TEST_F(BenchOnDiskTest, ConversationsHaveARawLimit) {
+  for (const auto& [workload, scene] : {std::pair{"contexts", "10x5turns/4K/read/"}, {"multi-round", "15users/20rounds/4K/read/"}}) {
+    BenchSettings settings = tiny(workload);
+    settings.rounds = 1;
+    settings.raw_limit = true;
+    const auto metrics = run(settings);
+    expect_on_both(metrics, std::string(scene) + "raw_read_rate");
+    expect_on_both(metrics, std::string(scene) + "raw_write_rate");
+  }
 }
 
 TEST_F(BenchTest, MultiRound) {
@@ -227,6 +253,27 @@ TEST(BenchCommand, ReportsUsageErrors) {
   EXPECT_EQ(run_command({"bench", "restore", dir, "--style=tape"}), kExitUsage);
   EXPECT_EQ(run_command({"bench", "restore", dir + "/none"}), kExitFailed);
   EXPECT_THROW(run_command({"bench", "restore"}), CLI::RequiredError);
+}
+
+TEST(BenchCommand, AFailedCallOfADirectoryIsNoUsageError) {
+  EXPECT_EQ(exit_code({Code::kInvalid, 0, "--size 5000"}), kExitUsage);
+  EXPECT_EQ(exit_code({Code::kInvalid, EINVAL, "open"}), kExitFailed);
+  EXPECT_EQ(exit_code({Code::kCanceled, 0, ""}), kExitInterrupted);
+}
+
+TEST(BenchCommand, OptionsThatAreNotHeededAreTold) {
+  EXPECT_TRUE(ignored_options({"restore", "scan"}, {}).empty());
+  EXPECT_TRUE(ignored_options({"restore", "store"}, {.size = true, .style = true, .threads = true}).empty());
+  EXPECT_EQ(ignored_options({"restore", "raw", "scan"}, {.style = true, .threads = true}),
+            (std::vector<std::string>{"--style says nothing to scan, raw", "--threads says nothing to scan, raw"}));
+  EXPECT_EQ(ignored_options({"all"}, {.threads = true}),
+            (std::vector<std::string>{"--threads says nothing to long-context, contexts, multi-round, scan, raw"}));
+  const TestDirectory directory;
+  ::testing::internal::CaptureStderr();
+  EXPECT_EQ(run_command({"bench", "scan", "--dir", directory.path(), "--threads", "1", "--keep-caches", "--rounds", "1",
+                         "--pass-bytes", "256K"}),
+            kExitOk);
+  EXPECT_NE(::testing::internal::GetCapturedStderr().find("--threads says nothing to scan"), std::string::npos);
 }
 
 TEST(BenchCommand, PrintsJson) {

@@ -19,7 +19,7 @@ constexpr ConversationShape kShape{.conversations = 10, .turns = 5, .first_token
 struct TurnSums {
   std::vector<double> restore_ms, store_ms, ttft_ms;
   uint64_t hit_chunks = 0, stored_chunks = 0;
-  double client_cpu_s = 0;
+  double read_s = 0, store_s = 0, client_cpu_s = 0;
 };
 
 class ContextsCase final : public BenchCase {
@@ -35,6 +35,7 @@ class ContextsCase final : public BenchCase {
   uint64_t bytes_needed() const override {
     return conversation_chunks(kShape) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
   }
+  bool wants_raw_limit() const override { return true; }
 
   Status round(BenchContext& context, const CaseDir& dir, unsigned round) override;
 
@@ -59,6 +60,8 @@ Result<TurnSums> ContextsCase::serve_turn(const CaseDir& dir, RequestEngine& eng
       sums.ttft_ms.push_back(outcome.ttft_s() * 1e3);
       sums.hit_chunks += outcome.hit_chunks;
       sums.stored_chunks += outcome.stored_chunks;
+      sums.read_s += outcome.read_s;
+      sums.store_s += outcome.store_s;
       sums.client_cpu_s += outcome.client_cpu_s;
     }
     return {};
@@ -73,9 +76,16 @@ void ContextsCase::report_turn(Report& report, size_t dir, unsigned turn, const 
   report.add(metric(prefix + "store", "ms"), dir, percentile(sums.store_ms, 50));
   report.add(metric(prefix + "ttft", "ms"), dir, percentile(sums.ttft_ms, 50));
   report.add(metric(prefix + "hit_chunks", "count"), dir, static_cast<double>(sums.hit_chunks));
+  const auto bytes = static_cast<double>(file_bytes(options_.style, options_.chunk_bytes));
+  const auto rate = [&](const char* what, uint64_t chunks, double seconds, Limit limit) {
+    if (chunks == 0) return;
+    const double gib = static_cast<double>(chunks) * bytes / static_cast<double>(kGiB);
+    report.add(metric(prefix + what, "GiB/s", limit), dir, gib / seconds);
+  };
+  rate("read_rate", sums.hit_chunks, sums.read_s, Limit::kRawRead);
+  rate("store_rate", sums.stored_chunks, sums.store_s, Limit::kRawWrite);
   cost.client_cpu_s = sums.client_cpu_s;
-  const uint64_t chunks = sums.hit_chunks + sums.stored_chunks;
-  add_costs(report, metric("", ""), dir, prefix, cost, static_cast<double>(chunks * options_.chunk_bytes));
+  add_costs(report, metric("", ""), dir, prefix, cost, static_cast<double>(sums.hit_chunks + sums.stored_chunks) * bytes);
 }
 
 Status ContextsCase::round(BenchContext& context, const CaseDir& dir, unsigned round) {

@@ -29,6 +29,7 @@ class MultiRoundCase final : public BenchCase {
   uint64_t bytes_needed() const override {
     return conversation_chunks(kShape) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
   }
+  bool wants_raw_limit() const override { return true; }
 
   Status round(BenchContext& context, const CaseDir& dir, unsigned round) override {
     const auto requests = conversation_requests(kShape, seed_ + round, kInstances, kRequestsPerS);
@@ -36,11 +37,12 @@ class MultiRoundCase final : public BenchCase {
     const RunOptions run{.workers = kInstances, .pinned = true, .open_loop = true, .time_scale = time_scale_};
     KVC_ASSIGN(const RunResult result, run_requests(dir.root, options_, run, requests, [] {}));
     const size_t index = dir.target.index();
-    report_outcomes(context.report, workload(), scenario(), index, result.outcomes, options_.chunk_bytes);
+    report_outcomes(context.report, workload(), scenario(), index, result.outcomes,
+                    file_bytes(options_.style, options_.chunk_bytes));
     uint64_t chunks = 0;
     for (const RequestOutcome& one : result.outcomes) chunks += one.hit_chunks + one.stored_chunks;
     add_costs(context.report, metric("", ""), index, "", result.cost,
-              static_cast<double>(chunks * options_.chunk_bytes));
+              static_cast<double>(chunks * file_bytes(options_.style, options_.chunk_bytes)));
     return remove_contents(dir.root);
   }
 

@@ -14,14 +14,15 @@ struct Preset {
   const char* name;
   const char* help;
   BenchCases (*make)(const BenchSettings&);
+  bool by_size = false, by_style = false, by_threads = false;  // whether these options say anything to it
 };
 constexpr std::array kPresets = {
-    Preset{"restore", "one prefix read back, cold and warm, by size, style and threads", restore_cases},
-    Preset{"store", "the same for writing: time to return and time to durable", store_cases},
-    Preset{"long-context", "100,000 tokens over 4 ranks at 256 to 2048 tokens a chunk", long_context_cases},
-    Preset{"contexts", "10 contexts x 5 turns with growing history", contexts_cases},
-    Preset{"multi-round", "15 users x 20 rounds, 2 requests/s, two instances on one directory", multi_round_cases},
-    Preset{"probe", "present and absent names, 1 to 32 threads", probe_cases},
+    Preset{"restore", "one prefix read back, cold and warm, by size, style and threads", restore_cases, true, true, true},
+    Preset{"store", "the same for writing: time to return and time to durable", store_cases, true, true, true},
+    Preset{"long-context", "100,000 tokens over 4 ranks at 256 to 2048 tokens a chunk", long_context_cases, false, true},
+    Preset{"contexts", "10 contexts x 5 turns with growing history", contexts_cases, false, true},
+    Preset{"multi-round", "15 users x 20 rounds, 2 requests/s, two instances on one directory", multi_round_cases, false, true},
+    Preset{"probe", "present and absent names, 1 to 32 threads", probe_cases, false, true, true},
     Preset{"scan", "scandir, open and read 4 KiB of every sidecar", scan_cases},
     Preset{"raw", "what the volume does by O_DIRECT io_uring", raw_cases},
 };
@@ -44,6 +45,22 @@ std::string workload_help() {
     help.append(preset.help).append("\n");
   }
   return help;
+}
+
+std::vector<std::string> ignored_options(const std::vector<std::string>& workloads, const GivenOptions& given) {
+  std::vector<std::string> notes;
+  const auto look = [&](bool is_given, const char* option, bool Preset::* heeded) {
+    std::string deaf;
+    for (const Preset& preset : kPresets) {
+      const bool named = std::ranges::any_of(workloads, [&](const std::string& name) { return name == "all" || name == preset.name; });
+      if (is_given && named && !(preset.*heeded)) deaf.append(deaf.empty() ? "" : ", ").append(preset.name);
+    }
+    if (!deaf.empty()) notes.push_back(std::string(option) + " says nothing to " + deaf);
+  };
+  look(given.size, "--size", &Preset::by_size);
+  look(given.style, "--style", &Preset::by_style);
+  look(given.threads, "--threads", &Preset::by_threads);
+  return notes;
 }
 
 Result<BenchCases> make_cases(const BenchSettings& settings) {

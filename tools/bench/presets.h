@@ -28,6 +28,12 @@ std::string workload_help();
 // The cases of all the workloads named; "all" stands for every one.
 Result<BenchCases> make_cases(const BenchSettings& settings);
 
+// A sentence for each option that was given and that some of the workloads do not heed.
+struct GivenOptions {
+  bool size = false, style = false, threads = false;
+};
+std::vector<std::string> ignored_options(const std::vector<std::string>& workloads, const GivenOptions& given);
+
 // The thread counts of the command line, or else these.
 std::vector<unsigned> threads_or(const BenchSettings& settings, std::vector<unsigned> usual);
 

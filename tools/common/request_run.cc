@@ -106,8 +106,8 @@ std::vector<RequestOutcome> recompute_only(const EngineOptions& engine, const Ru
 
 void report_outcomes(Report& report, const std::string& workload, const std::string& scenario, size_t dir,
                      std::span<const RequestOutcome> outcomes, uint64_t bytes_per_chunk) {
-  auto add = [&](const char* measure, const char* unit, double value) {
-    report.add({workload, scenario, measure, unit}, dir, value);
+  auto add = [&](const char* measure, const char* unit, double value, Limit limit = Limit::kNone) {
+    report.add({workload, scenario, measure, unit, limit}, dir, value);
   };
   std::vector<double> ttft_ms, restore_ms;
   RequestOutcome sum;
@@ -139,9 +139,9 @@ void report_outcomes(Report& report, const std::string& workload, const std::str
   if (!restore_ms.empty()) {
     add("restore_p50", "ms", percentile(restore_ms, 50));
     add("restore_p99", "ms", percentile(restore_ms, 99));
-    add("read_rate", "GiB/s", gib(sum.hit_chunks) / sum.read_s);
+    add("read_rate", "GiB/s", gib(sum.hit_chunks) / sum.read_s, Limit::kRawRead);
   }
-  if (sum.stored_chunks > 0) add("store_rate", "GiB/s", gib(sum.stored_chunks) / sum.store_s);
+  if (sum.stored_chunks > 0) add("store_rate", "GiB/s", gib(sum.stored_chunks) / sum.store_s, Limit::kRawWrite);
 }
 
 }  // namespace kvcachefs

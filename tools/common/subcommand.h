@@ -4,6 +4,8 @@
 
 #include <functional>
 
+#include "store/base/result.h"
+
 namespace CLI {
 class App;
 }
@@ -17,6 +19,12 @@ enum ExitCode : int {
   kExitUsage = 2,          // the command line or an input file is wrong
   kExitInterrupted = 130,  // SIGINT or SIGTERM, after cleaning up
 };
+
+// What failed as a system call is not the command line's fault, whatever its errno.
+inline ExitCode exit_code(const Error& error) {
+  if (error.code == Code::kCanceled) return kExitInterrupted;
+  return error.code == Code::kInvalid && error.sys_errno == 0 ? kExitUsage : kExitFailed;
+}
 
 struct Subcommand {
   CLI::App* app = nullptr;   // owned by its parent App; `app->parsed()` tells whether to run

@@ -83,8 +83,7 @@ Status finish_settings(const Arguments& arguments, ReplaySettings& settings) {
 
 int report_error(const Error& error) {
   std::fprintf(stderr, "kvcachefs replay: %s\n", error.message.c_str());
-  if (error.code == Code::kCanceled) return kExitInterrupted;
-  return error.code == Code::kInvalid ? kExitUsage : kExitFailed;
+  return exit_code(error);
 }
 
 int run(const Arguments& arguments) {
