@@ -491,7 +491,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
   state->child = kept.empty() ? ObjectId{} : kept.back();
   if (!kept.empty()) kept.pop_back();
   state->older_versions = std::move(kept);
-  if (!state->child.valid()) state->erase_durable = true;
+  if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
   touch_directory(parent);
   for (ObjectId id : removed)
     if (ObjectPtr version = live(id)) {
