@@ -96,6 +96,9 @@ inline constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 inline constexpr size_t kMaxLingering = 256;
 inline constexpr size_t kMaxKeptForRename = 20'000;
 inline constexpr size_t kMaxRemovedDirectories = 1'000;
+inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
+// A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
+inline constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
 
 class StoreImpl final : public Store {
  public:
@@ -535,6 +538,7 @@ class StoreImpl final : public Store {
   void resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const;  // at the start, and of what changes live
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
+  bool is_refused(const Record& record);
   Status load_checkpoint(const CheckpointInfo& checkpoint);
   Status replay(const std::vector<JournalFileInfo>& journals);
   struct LeftOut;

@@ -14,7 +14,6 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
 alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 size_t unit_of(uint64_t offset) { return static_cast<size_t>(offset / kUnitBytes); }
@@ -173,9 +172,6 @@ Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
 }
 
 namespace {
-// A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
-constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
-
 Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
   return {Code::kTooBig, 0,
           fmt::format("object {}: {} is past the {} that a file with checksums can have: size it as an empty file "
