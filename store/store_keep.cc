@@ -66,7 +66,6 @@ bool StoreImpl::keeper_step(bool force) {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
     due |= std::exchange(reclaim_wanted_, false) && freed_bytes_ > 0;
-    keeper_kicked_ = false;
     dead_worth_it = freed_bytes_ > kReclaimBytes;
     dead = freed_bytes_ > 0;
   }
