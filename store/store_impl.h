@@ -184,7 +184,8 @@ class StoreImpl final : public Store {
   Status clear_directory(ObjectId directory);
   void drop_directory(const ObjectPtr& directory);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
-  static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
+  Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
+  Status room_for_record(const std::string& what);
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
   void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
