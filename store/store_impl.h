@@ -515,6 +515,7 @@ class StoreImpl final : public Store {
   void with_room(std::move_only_function<Status()> attempt, StatusCompletion done);
   bool make_room();
   void drain_and_wait();
+  void measure_backing();
   void refresh_space();
   bool checkpoint_for_room();
   void set_state(std::string state, std::string reason);

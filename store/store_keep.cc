@@ -29,9 +29,14 @@ void StoreImpl::set_state(std::string state, std::string reason) {
   state_since_ns_ = clock_.realtime_ns();
 }
 
+// Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
+void StoreImpl::measure_backing() {
+  if (auto backing = volume_->space()) space_.set_backing(*backing);
+}
+
 void StoreImpl::refresh_space() {
   measure_overhead();
-  if (auto backing = volume_->space()) space_.set_backing(*backing);
+  measure_backing();
   if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
   uint64_t raw_bytes = 0;
   Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
@@ -87,9 +92,7 @@ bool StoreImpl::keeper_step(bool force) {
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
-    // Others may fill the file system meanwhile: what is accepted is held to what is free now.
-    if (space_.reserved_bytes() > 0)
-      if (auto backing = volume_->space()) space_.set_backing(*backing);
+    measure_backing();
     return made_room || !work.empty() || swept;
   }
   last_index_point_ns_ = now;
