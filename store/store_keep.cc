@@ -37,14 +37,23 @@ void StoreImpl::measure_backing() {
 void StoreImpl::refresh_space() {
   measure_overhead();
   measure_backing();
-  if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
+  std::unordered_set<ExtentId> raw;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    for (const FreedPlace& freed : freed_)  // who has them open may write to them still
+      if (freed.place.kind == PlaceKind::kRaw) raw.insert(freed.place.extent);
+  }
+  if (index_->totals().raw_bodies > 0) {
+    Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+      if (usage.kind == PlaceKind::kRaw) raw.insert(id);
+      return true;
+    });
+    if (!status) return;
+  }
   uint64_t raw_bytes = 0;
-  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-    if (usage.kind != PlaceKind::kRaw) return true;
+  for (ExtentId id : raw)
     if (auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw))) raw_bytes += info->allocated_bytes;
-    return true;
-  });
-  if (status) space_.set_raw(raw_bytes);
+  space_.set_raw(raw_bytes);
 }
 
 // After the limit was lowered: nobody else gives memory back while none is asked for.
@@ -70,9 +79,9 @@ bool StoreImpl::keeper_step(bool force) {
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
-    due |= std::exchange(reclaim_wanted_, false) && freed_bytes_ > 0;
+    due |= std::exchange(reclaim_wanted_, false) && !freed_.empty();
     dead_worth_it = freed_bytes_ > kReclaimBytes;
-    dead = freed_bytes_ > 0;
+    dead = !freed_.empty();  // also raw files, whose records tell no length
   }
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();

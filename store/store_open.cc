@@ -308,7 +308,8 @@ bool is_possible(const ObjectRecord& object) {
 bool is_possible(const Record& record) {
   if (const auto* put = std::get_if<PutRecord>(&record)) return is_possible(put->object);
   const auto* move = std::get_if<MoveRecord>(&record);
-  return move == nullptr || (is_possible(move->place) && (move->place.kind == PlaceKind::kPacked || move->place.kind == PlaceKind::kSolo));
+  if (move == nullptr) return true;
+  return is_possible(move->place) && (move->place.kind == PlaceKind::kPacked || move->place.kind == PlaceKind::kSolo);
 }
 }  // namespace
 
@@ -316,7 +317,8 @@ bool is_possible(const Record& record) {
 bool StoreImpl::is_refused(const Record& record) {
   if (is_possible(record)) return false;
   const auto* put = std::get_if<PutRecord>(&record);
-  log::error("a record of object {} cannot be right and is left out", put != nullptr ? put->object.id.value : std::get<MoveRecord>(record).id.value);
+  const ObjectId id = put != nullptr ? put->object.id : std::get<MoveRecord>(record).id;
+  log::error("a record of object {} cannot be right and is left out", id.value);
   records_lost_ = true;
   return true;
 }
@@ -577,7 +579,8 @@ void StoreImpl::forget_reclaimed() {
   std::lock_guard lock(keeper_mutex_);
   freed_bytes_ = dead_bytes;
   space_.set_dead(freed_bytes_ + unpunched_bytes_);
-  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0;
+  const auto is_raw = [](const FreedPlace& freed) { return freed.place.kind == PlaceKind::kRaw; };  // of no known length
+  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0 || std::any_of(freed_.begin(), freed_.end(), is_raw);
 }
 
 // A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as

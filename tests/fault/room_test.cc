@@ -84,6 +84,27 @@ TEST_F(Room, ThatWasKeptFreeIsThereAsSoonAsTheOptionIsLowered) {
   EXPECT_EQ(put("a", 1), Code::kNoData);
 }
 
+TEST_F(Room, OfARawFileThatIsRemovedWhileItIsOpenIsTakenUntilItIsClosed) {
+  constexpr uint64_t kBytes = 8 * kMiB;
+  auto handle = rig_.create("pool");
+  ASSERT_TRUE(handle);
+  ASSERT_TRUE(rig_.truncate("pool", kBytes));
+  ASSERT_TRUE(rig_.write(*handle, 0, std::string(kBytes, 'x')));
+  ASSERT_TRUE(rig_.drain());
+  rig_.pass_time(kUpkeepNs);
+  ASSERT_GE(rig_.store().status().physical_bytes, kBytes);
+  ASSERT_TRUE(rig_.unlink("pool"));
+  rig_.pass_time(kUpkeepNs);
+  rig_.pass_time(kUpkeepNs);
+  ASSERT_EQ(raw_files(), 1u);
+  EXPECT_GE(rig_.store().status().physical_bytes, kBytes);
+  handle->reset();
+  rig_.pass_time(kUpkeepNs);
+  rig_.pass_time(kUpkeepNs);
+  EXPECT_EQ(raw_files(), 0u);
+  EXPECT_LT(rig_.store().status().physical_bytes, kBytes);
+}
+
 TEST_F(Room, IsAskedForByWhatMakesTheJournalGrow) {
   ASSERT_EQ(put("a", 1), Code::kNoData);
   Store& store = rig_.store();
