@@ -19,6 +19,9 @@ namespace {
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
 constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
 
+// Not kept here: neither set, got nor listed.
+bool is_refused(std::string_view name) { return name.starts_with("system.posix_acl_") || name == "security.selinux"; }
+
 void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
@@ -78,8 +81,8 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   const std::string_view wanted(name);
   // ENODATA, never ENOSYS: that would switch off every xattr of the mount.
   if (wanted == kCapability || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
-  // Not kept here; said so, `ls -l` stops asking for them name by name.
-  if (wanted.starts_with("system.posix_acl_") || wanted == "security.selinux") return void(fuse_reply_err(request, EOPNOTSUPP));
+  // Said so, `ls -l` stops asking for them name by name.
+  if (is_refused(wanted)) return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
     auto value = driver.store->get_xattr(object_of(request, node), wanted);
     if (!value) return reply_object_error(request, value.error());
@@ -106,7 +109,7 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }
-  if (wanted.starts_with("system.posix_acl_") || wanted == kCapability) return void(fuse_reply_err(request, EOPNOTSUPP));
+  if (is_refused(wanted) || wanted == kCapability) return void(fuse_reply_err(request, EOPNOTSUPP));
   const auto mode = flags & XATTR_CREATE    ? Store::XattrMode::kCreate
                     : flags & XATTR_REPLACE ? Store::XattrMode::kReplace
                                             : Store::XattrMode::kAny;
@@ -131,7 +134,7 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   if (!listed) return reply_object_error(request, listed.error());
   std::string names;
   for (const std::string& name : *listed)
-    if (name != kCapability) names.append(name).push_back('\0');
+    if (name != kCapability && !is_refused(name)) names.append(name).push_back('\0');
   if (node != FUSE_ROOT_ID && asks_for_facts(request))
     if (auto facts = driver.store->describe(object_of(request, node)))
       for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');

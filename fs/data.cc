@@ -115,6 +115,12 @@ void fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* file) {
   driver.store->fsync(handle_of(file), replying(request));
 }
 
+// Of the file that is changed by a request that does not tell whether its caller may keep set-id bits: root may.
+void drop_privileges_of(fuse_req_t request, fuse_file_info* file) {
+  if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
+  driver_of(request).store->drop_privileges(handle_of(file));
+}
+
 void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
@@ -126,6 +132,7 @@ void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t
     case FALLOC_FL_ZERO_RANGE: how = Store::AllocateMode::kZeroRange; break;
     default: return void(fuse_reply_err(request, EOPNOTSUPP));
   }
+  drop_privileges_of(request, file);
   driver.store->allocate(handle_of(file), how, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), replying(request));
 }
 
@@ -180,6 +187,7 @@ void copy_file_range(fuse_req_t request, fuse_ino_t node_in, off_t offset_in, fu
                      off_t offset_out, fuse_file_info* file_out, size_t length, int) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node_in) || driver.control->owns(node_out)) return void(fuse_reply_err(request, EXDEV));
+  drop_privileges_of(request, file_out);
   constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
   auto copy = std::make_shared<Copy>();
   copy->request = request;

@@ -141,8 +141,10 @@ void raise_descriptor_limit() {
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
   limit.rlim_cur = limit.rlim_max;
-  if (geteuid() == 0) limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, 1 << 20);
   setrlimit(RLIMIT_NOFILE, &limit);
+  if (geteuid() != 0) return;
+  limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, 1 << 20);
+  setrlimit(RLIMIT_NOFILE, &limit);  // in vain for a root that may not (CAP_SYS_RESOURCE)
 }
 
 void tell_systemd(const char* state) {

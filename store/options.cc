@@ -64,6 +64,7 @@ Status set_size_or_percent(StoreOptions& options, std::string_view name, std::st
     return {};
   }
   KVC_ASSIGN(options.*Bytes, size_in(name, value, kLeast, kLargest));
+  options.*Percent = StoreOptions().*Percent;  // 0 means the default, whatever was said before
   return {};
 }
 

@@ -155,7 +155,8 @@ class StoreImpl final : public Store {
   // --- attributes (store_attributes.cc) ---
   Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
-  static Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
+  Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
+  Status room_for_record(const std::string& what);  // for what takes no bytes but its own record
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
@@ -463,6 +464,7 @@ class StoreImpl final : public Store {
   void with_room(std::move_only_function<Status()> attempt, StatusCompletion done);
   bool make_room();
   void drain_and_wait();
+  void measure_backing();
   void refresh_space();
   void measure_overhead();
   bool checkpoint_for_room();
@@ -495,6 +497,7 @@ class StoreImpl final : public Store {
   // --- recovery (store_recover.cc) ---
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
+  bool is_refused(const Record& record);
   Status load_checkpoint(const CheckpointInfo& checkpoint);
   Status replay(const std::vector<JournalFileInfo>& journals);
   struct LeftOut;

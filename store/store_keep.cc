@@ -31,17 +31,31 @@ void StoreImpl::set_state(std::string state, std::string reason) {
   state_since_ns_ = clock_.realtime_ns();
 }
 
+// Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
+void StoreImpl::measure_backing() {
+  if (auto backing = volume_->space()) space_.set_backing(*backing);
+}
+
 void StoreImpl::refresh_space() {
   measure_overhead();
-  if (auto backing = volume_->space()) space_.set_backing(*backing);
-  if (index_->totals().raw_bodies == 0) return space_.set_raw(0);
+  measure_backing();
+  std::unordered_set<ExtentId> raw;
+  {
+    std::lock_guard lock(keeper_mutex_);
+    for (const FreedPlace& freed : freed_)  // who has them open may write to them still
+      if (freed.place.kind == PlaceKind::kRaw) raw.insert(freed.place.extent);
+  }
+  if (index_->totals().raw_bodies > 0) {
+    Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+      if (usage.kind == PlaceKind::kRaw) raw.insert(id);
+      return true;
+    });
+    if (!status) return;
+  }
   uint64_t raw_bytes = 0;
-  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-    if (usage.kind != PlaceKind::kRaw) return true;
+  for (ExtentId id : raw)
     if (auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw))) raw_bytes += info->allocated_bytes;
-    return true;
-  });
-  if (status) space_.set_raw(raw_bytes);
+  space_.set_raw(raw_bytes);
 }
 
 // Journals, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
@@ -76,10 +90,9 @@ bool StoreImpl::keeper_step(bool force) {
   {
     std::lock_guard lock(keeper_mutex_);
     work.swap(keeper_work_);
-    due |= std::exchange(reclaim_wanted_, false) && freed_bytes_ > 0;
-    keeper_kicked_ = false;
+    due |= std::exchange(reclaim_wanted_, false) && !freed_.empty();
     dead_worth_it = freed_bytes_ > kReclaimBytes;
-    dead = freed_bytes_ > 0;
+    dead = !freed_.empty();  // also raw files, whose records tell no length
   }
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();
@@ -99,9 +112,7 @@ bool StoreImpl::keeper_step(bool force) {
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
-    // Others may fill the file system meanwhile: what is accepted is held to what is free now.
-    if (space_.reserved_bytes() > 0)
-      if (auto backing = volume_->space()) space_.set_backing(*backing);
+    measure_backing();
     return made_room || !work.empty() || swept;
   }
   last_index_point_ns_ = now;

@@ -153,16 +153,19 @@ void StoreImpl::take_from_quarantined(ObjectId id) {
   forget_if_idle(*object);
 }
 
+// For what makes journal and index grow and reserves nothing. Any lock may be held.
+Status StoreImpl::room_for_record(const std::string& what) {
+  if (space_.free_bytes() > 0) return {};
+  counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+  int rounds = 0;
+  wait_for_room(rounds, [] {});  // for the next try
+  return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
+}
+
 // Gives a new object its first name. Takes the names lock.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  if (space_.free_bytes() == 0) {
-    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-    int rounds = 0;
-    wait_for_room(rounds, [] {});  // for the next try
-    return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", entry_text(parent, name),
-                                            format_size(space_.limit_bytes())));
-  }
+  KVC_TRY(room_for_record(entry_text(parent, name)));
   std::unique_lock lock(names_mutex_);
   KVC_TRY(check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, directory_for_entry(parent));
@@ -307,7 +310,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
   state->child = kept.empty() ? ObjectId{} : kept.back();
   if (!kept.empty()) kept.pop_back();
   state->older_versions = std::move(kept);
-  if (!state->child.valid()) state->erase_durable = true;
+  if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
   touch_directory(parent);
   for (ObjectId id : removed)
     if (ObjectPtr version = live(id)) {
@@ -409,6 +412,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     }
     KVC_TRY(check_new_name(parent, name));
     KVC_TRY(directory_for_entry(parent));
+    KVC_TRY(room_for_record(entry_text(parent, name)));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     take_from_quarantined(state->child);
     state->child = id;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <fstream>
 #include <future>
 
@@ -89,6 +90,9 @@ Status StoreImpl::start(std::string_view holder) {
   files_ = std::make_unique<MemoryFiles>(*pool_);
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
   pool_->set_available_callback([this] { tell_memory_came_back(); });
+  if (pool_->try_reserve(kUnitBytes).bytes() == 0)
+    return fail_errno(ENOMEM, "memory for chunks: see the limit on this process's address space (RLIMIT_AS, LimitAS=) and "
+                              "vm.overcommit_memory with vm.overcommit_ratio");
   apply_live_options();
   extent_bytes_ = options_.extent_bytes;
 

@@ -1,5 +1,7 @@
 // Recovery: the index opened, or filled anew from the newest checkpoint; the journals replayed from where it ends; what of
 // that is whole, if the machine stopped; and what a crash left. Reads what came since the last checkpoint, never every chunk.
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <filesystem>
 
@@ -8,6 +10,7 @@
 #include "store/base/log.h"
 #include "store/extent/pack_gaps.h"
 #include "store/store_impl.h"
+#include "store/store_io.h"
 #include "store/store_start.h"
 
 namespace kvcachefs {
@@ -64,9 +67,47 @@ bool StoreImpl::index_fits(const std::vector<JournalFileInfo>& journals,
   return at == JournalPosition{} && !checkpoint;
 }
 
+namespace {
+bool is_possible(const Place& place) {
+  return place.length <= kMaxSealedBytes && place.offset <= kMaxFileBytes && place.offset % kBlockBytes == 0;
+}
+
+// What no daemon writes, but a damaged or hostile volume may hold behind good checksums: to read it would go past what is there.
+bool is_possible(const ObjectRecord& object) {
+  const Body& body = object.body;
+  const PlaceKind kind = body.place.kind;
+  if (!is_possible(body.place) || body.size_bytes > (kind == PlaceKind::kRaw ? kMaxFileBytes : kMaxSealedBytes)) return false;
+  if (!S_ISREG(object.attributes.mode))
+    return kind == PlaceKind::kNone && body.inline_bytes.size() == (S_ISLNK(object.attributes.mode) ? body.size_bytes : 0);
+  if (body.quarantined || kind == PlaceKind::kRaw) return true;  // not read, or held to its file
+  if (kind == PlaceKind::kNone) return body.size_bytes == 0;
+  if (kind == PlaceKind::kInline && body.inline_bytes.size() != body.size_bytes) return false;
+  return body.place.length == body.size_bytes && body.checksums.size() == div_ceil(body.size_bytes, kUnitBytes);
+}
+
+bool is_possible(const Record& record) {
+  if (const auto* put = std::get_if<PutRecord>(&record)) return is_possible(put->object);
+  const auto* move = std::get_if<MoveRecord>(&record);
+  if (move == nullptr) return true;
+  return is_possible(move->place) && (move->place.kind == PlaceKind::kPacked || move->place.kind == PlaceKind::kSolo);
+}
+}  // namespace
+
+// Left out, as what a damaged frame said.
+bool StoreImpl::is_refused(const Record& record) {
+  if (is_possible(record)) return false;
+  const auto* put = std::get_if<PutRecord>(&record);
+  const ObjectId id = put != nullptr ? put->object.id : std::get<MoveRecord>(record).id;
+  log::error("a record of object {} cannot be right and is left out", id.value);
+  records_lost_ = true;
+  return true;
+}
+
 Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
   KVC_TRY(index_->begin_load());
-  KVC_TRY(read_checkpoint(*volume_, identity_, checkpoint, [&](Record&& record) { return index_->load(std::move(record)); }));
+  KVC_TRY(read_checkpoint(*volume_, identity_, checkpoint, [&](Record&& record) {
+    return is_refused(record) ? Status() : index_->load(std::move(record));
+  }));
   stamps_.observe(checkpoint.header.stamp);
   return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
 }
@@ -132,7 +173,7 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
   for (const Record& record : batch.records) {
     if (const auto* body = std::get_if<PutRecord>(&record)) {
       const ObjectId id = body->object.id;
-      const Wholeness found = verify ? wholeness(body->object) : Wholeness::kWhole;
+      const Wholeness found = is_refused(record) ? Wholeness::kAbsent : verify ? wholeness(body->object) : Wholeness::kWhole;
       if (found == Wholeness::kUnknown) unverified_.insert(id);
       if (found == Wholeness::kWhole) unverified_.erase(id);  // an earlier version of it
       if (found == Wholeness::kAbsent) {
@@ -162,6 +203,8 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
         if (before) trusted.records.emplace_back(UnnameRecord{gone->parent, gone->name, before->child});
         continue;
       }
+    } else if (is_refused(record)) {
+      continue;
     }
     trusted.records.push_back(record);
   }
@@ -285,7 +328,8 @@ void StoreImpl::forget_reclaimed() {
   std::lock_guard lock(keeper_mutex_);
   freed_bytes_ = dead_bytes;
   space_.set_dead(freed_bytes_ + unpunched_bytes_);
-  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0;
+  const auto is_raw = [](const FreedPlace& freed) { return freed.place.kind == PlaceKind::kRaw; };  // of no known length
+  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0 || std::any_of(freed_.begin(), freed_.end(), is_raw);
 }
 
 // A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as

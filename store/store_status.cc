@@ -126,6 +126,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   const bool sooner = changed.flush_interval_ms < options_.flush_interval_ms;
   options_ = changed;
   apply_live_options();
+  space_.set_backing(backing);  // what is free depends on keep_free
   lock.unlock();
   if (sooner) kick_bulk(true);  // it may have begun to wait for as long as it was
   kick_prefetch();  // there may be room for more

@@ -319,6 +319,14 @@ TEST(Store, PackBelowMeansTheSameLiveAndAtTheStart) {
   EXPECT_EQ(store->options().pack_below_bytes, by_default);
 }
 
+TEST(Options, NothingMeansTheDefaultWhateverWasSaidBefore) {
+  StoreOptions options;
+  ASSERT_TRUE(set_store_option(options, "keep_free", "10%"));
+  ASSERT_TRUE(set_store_option(options, "keep_free", "0"));
+  EXPECT_EQ(options.keep_free_bytes, 0u);
+  EXPECT_EQ(options.keep_free_percent, StoreOptions().keep_free_percent);
+}
+
 // "default 4M; ..." or "auto (default), ...". Parts of a file system and what the machine decides are no values.
 std::string default_in(const std::string& help) {
   constexpr std::string_view kBefore = "default ", kAfter = " (default)";

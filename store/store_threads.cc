@@ -69,6 +69,7 @@ void StoreImpl::keeper_loop() {
       std::unique_lock lock(keeper_mutex_);
       keeper_ready_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || keeper_kicked_; });
       if (stopping_) return;
+      keeper_kicked_ = false;  // before the step: who asks during it, perhaps after its round of making room, wants another
     }
     keeper_step(false);
     trim_clean_objects();

@@ -171,6 +171,7 @@ Status BatchApplier::on(const AttributesRecord& record) {
   KVC_ASSIGN(auto* const entry, object(record.id));
   if (entry->row == nullptr) return {};
   ObjectRecord& known = entry->row->object;
+  if ((known.attributes.mode ^ record.attributes.mode) & kTypeMask) return {};  // its body is that of another kind
   subtract_from_totals(known, effect_.totals);
   known.attributes = record.attributes;
   add_to_totals(known, effect_.totals);

@@ -89,8 +89,11 @@ bool MemoryPool::try_use(uint64_t bytes) {
 
 Reservation MemoryPool::try_reserve(uint64_t bytes) {
   if (!try_use(bytes)) return {};
-  prepare();
-  return Reservation(this, bytes);
+  if (prepare()) return Reservation(this, bytes);
+  // Nobody is told: he who waits would try again at once, and in vain. What others give back tells him.
+  used_bytes_.fetch_sub(bytes);
+  refused_.store(true);
+  return {};
 }
 
 bool MemoryPool::try_charge(uint64_t bytes) {
@@ -129,18 +132,20 @@ void MemoryPool::tell_available() {
 }
 
 // Maps what is in use may take, here, where no lock is held: the kernel clears fresh pages at first touch, 2 MiB at a time,
-// and that must not happen under somebody's mutex. Arenas once mapped stay, until memory files want their memory.
-void MemoryPool::prepare() {
+// and that must not happen under somebody's mutex. Arenas once mapped stay, until memory files want their memory. False: the
+// machine does not give that much.
+bool MemoryPool::prepare() {
   while (true) {
     const uint64_t files = file_used_bytes_.load(), used = used_bytes_.load();
-    if (arena_bytes_.load() + files >= used) return;
+    if (arena_bytes_.load() + files >= used) return true;
     if (mapped_bytes() + kArenaBytes > limit_bytes() && give_spares_) give_spares_(kArenaBytes);
-    add_arena();
+    if (!add_arena(Need::kCanWait) && !(give_spares_ && give_spares_(kArenaBytes))) return false;
   }
 }
 
-void MemoryPool::add_arena() {
-  auto arena = map_arena();
+bool MemoryPool::add_arena(Need need) {
+  auto arena = map_arena(need);
+  if (!arena) return false;
   std::byte* base = arena->base;
   std::lock_guard lock(mutex_);
   auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
@@ -148,6 +153,7 @@ void MemoryPool::add_arena() {
   arena->state[0] = static_cast<uint8_t>(Arena::kFree | (kOrders - 1));
   arenas_.insert(where, std::move(arena));
   push_free(base, kOrders - 1);
+  return true;
 }
 
 bool MemoryPool::drop_free_arena(uint64_t ahead_bytes) {
@@ -170,28 +176,39 @@ bool MemoryPool::drop_free_arena(uint64_t ahead_bytes) {
 bool MemoryPool::prepare_ahead(uint64_t ahead_bytes) {
   const uint64_t wanted = std::min(limit_bytes(), used_bytes() + ahead_bytes);
   if (mapped_bytes() + kArenaBytes > wanted) return false;
-  add_arena();
-  return true;
+  return add_arena(Need::kCanWait);
+}
+
+// region_mutex_ held. `most_bytes`, or less where the machine does not give that much (RLIMIT_AS, vm.overcommit_memory=2), and
+// nothing if `slack_bytes` would not be left then.
+bool MemoryPool::map_region(size_t most_bytes, size_t slack_bytes) {
+  for (size_t bytes = most_bytes; bytes >= kArenaBytes; bytes /= 2) {
+    const size_t more = slack_bytes + kArenaBytes;  // to align it
+    void* raw = mmap(nullptr, bytes + more, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (raw == MAP_FAILED) continue;
+    auto* start = static_cast<std::byte*>(raw);
+    region_next_ = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(start), kArenaBytes));
+    region_end_ = region_next_ + bytes;
+    if (region_next_ > start) munmap(start, static_cast<size_t>(region_next_ - start));
+    std::byte* end = start + bytes + more;
+    if (region_end_ < end) munmap(region_end_, static_cast<size_t>(end - region_end_));
+    madvise(region_next_, bytes, MADV_HUGEPAGE);
+    return true;
+  }
+  return false;
 }
 
 // Address space is taken a gigabyte at a time and its pages touched by plain stores: mapping and populating piece by piece would
-// hold the process's memory map lock against everybody's page faults.
-std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena() {
+// hold the process's memory map lock against everybody's page faults. Null: there is none. What
+// can wait leaves something for what cannot, and for the rest of the daemon.
+std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena(Need need) {
+  constexpr size_t kSlackBytes = 64 * kMiB;
   std::byte* base = nullptr;
   {
     std::lock_guard lock(region_mutex_);
-    if (region_next_ == region_end_) {
-      constexpr size_t kRegionBytes = kGiB;
-      void* raw = mmap(nullptr, kRegionBytes + kArenaBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      if (raw == MAP_FAILED) throw std::bad_alloc();
-      auto* start = static_cast<std::byte*>(raw);
-      region_next_ = reinterpret_cast<std::byte*>(align_up(reinterpret_cast<uintptr_t>(start), kArenaBytes));
-      region_end_ = region_next_ + kRegionBytes;
-      if (region_next_ > start) munmap(start, static_cast<size_t>(region_next_ - start));
-      std::byte* end = start + kRegionBytes + kArenaBytes;
-      if (region_end_ < end) munmap(region_end_, static_cast<size_t>(end - region_end_));
-      madvise(region_next_, kRegionBytes, MADV_HUGEPAGE);
-    }
+    if (region_next_ == region_end_ && !map_region(kGiB, kSlackBytes) &&
+        (need == Need::kCanWait || !map_region(kArenaBytes, 0)))
+      return nullptr;
     base = region_next_;
     region_next_ += kArenaBytes;
   }
@@ -231,7 +248,7 @@ std::byte* MemoryPool::take(int order) {
   };
   while (!look()) {  // fragmentation: the bytes are there, but not in one piece
     lock.unlock();
-    add_arena();
+    if (!add_arena(Need::kNow)) throw std::bad_alloc();  // not even what was left for this
     lock.lock();
   }
   auto* data = reinterpret_cast<std::byte*>(free_[found]);

@@ -82,13 +82,13 @@ class MemoryPool {
   // The size a block for `bytes` takes: the power of two from 4 KiB to 256 KiB.
   static uint32_t block_bytes(size_t bytes);
 
-  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit would be passed.
-  // Never blocks.
+  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit would be passed, or the
+  // machine gives no more. Never blocks.
   Reservation try_reserve(uint64_t bytes);
   // Past the limit if need be: for the few megabytes the flusher needs to give memory back (a window of a body at a time).
   Reservation reserve_past_limit(uint64_t bytes);
   // Maps one more arena with its pages there if fewer than `ahead_bytes` beyond what is in use are, within the limit; false
-  // if there are enough. For a thread of low priority: who then needs memory finds it ready.
+  // if there are enough, or no more to be had. For a thread of low priority: who then needs memory finds it ready.
   bool prepare_ahead(uint64_t ahead_bytes);
 
   // --- for the memory files, whose memory counts against the same limit ---
@@ -125,9 +125,11 @@ class MemoryPool {
   void uncharge(uint64_t bytes);
   void tell_available();
   bool try_use(uint64_t bytes);
-  void prepare();                         // takes mutex_
-  void add_arena();                       // takes mutex_
-  std::unique_ptr<Arena> map_arena();     // with its pages there
+  enum class Need : uint8_t { kCanWait, kNow };
+  bool prepare();                         // takes mutex_
+  bool add_arena(Need need);              // takes mutex_
+  bool map_region(size_t most_bytes, size_t slack_bytes);
+  std::unique_ptr<Arena> map_arena(Need need);  // with its pages there
 
   std::atomic<uint64_t> limit_bytes_;
   std::atomic<uint64_t> used_bytes_{0};

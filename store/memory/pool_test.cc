@@ -1,7 +1,10 @@
 #include "store/memory/pool.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <cstring>
+#include <fstream>
 #include <random>
 #include <thread>
 
@@ -95,6 +98,43 @@ TEST(MemoryPool, ManyThreads) {
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(pool.used_bytes(), 0u);
 }
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes
+
+uint64_t mapped_by_this_process() {
+  uint64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  return pages * kBlockBytes;
+}
+
+TEST(MemoryPool, WhereAddressSpaceIsShortReservationsAreRefused) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  rlimit little = before;
+  little.rlim_cur = mapped_by_this_process() + 200 * kMiB;
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &little), 0);
+  {
+    MemoryPool pool(kGiB);
+    int told = 0;
+    pool.set_available_callback([&] { ++told; });
+    std::vector<BlockPtr> held;
+    for (Reservation room = pool.try_reserve(kUnitBytes); room.bytes() > 0; room = pool.try_reserve(kUnitBytes))
+      held.push_back(room.make_block(kUnitBytes));
+    EXPECT_GE(held.size() * kUnitBytes, 64 * kMiB);
+    EXPECT_LE(held.size() * kUnitBytes, 200 * kMiB);
+    EXPECT_EQ(pool.used_bytes(), held.size() * kUnitBytes);
+    EXPECT_FALSE(pool.prepare_ahead(4 * kMiB));
+    BlockPtr urgent = pool.reserve_past_limit(kUnitBytes).make_block(kUnitBytes);  // has something left
+    std::memset(urgent->data(), 1, kUnitBytes);
+    EXPECT_EQ(told, 0);
+    held.pop_back();
+    EXPECT_EQ(told, 1);
+    EXPECT_GT(pool.try_reserve(kUnitBytes).bytes(), 0u);
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+}
+
+#endif
 
 }  // namespace
 }  // namespace kvcachefs

@@ -519,7 +519,7 @@ def test_writing_and_chown_drop_setuid(root):
 
 
 @pytest.mark.needs_root
-@pytest.mark.parametrize("how", ["write", "truncate"])
+@pytest.mark.parametrize("how", ["write", "truncate", "allocate", "copy"])
 def test_changes_by_who_may_not_drop_setuid(how, new_mount):
     mount = new_mount({"allow_other": None})
     os.chmod(mount.path, 0o777)
@@ -533,6 +533,15 @@ def test_changes_by_who_may_not_drop_setuid(how, new_mount):
         os.chmod(path, 0o6755)
         if how == "truncate":
             os.close(os.open(path, os.O_WRONLY | os.O_TRUNC))
+        elif how in ("allocate", "copy"):
+            write_file(f"{path}.source", b"yy")
+            source, target = os.open(f"{path}.source", os.O_RDONLY), os.open(path, os.O_WRONLY)
+            if how == "allocate":
+                os.posix_fallocate(target, 0, 100)
+            else:
+                assert os.copy_file_range(source, target, 2) == 2
+            os.close(source)
+            os.close(target)
         else:
             write_file(path, b"y", os.O_WRONLY)
 
@@ -542,6 +551,9 @@ def test_changes_by_who_may_not_drop_setuid(how, new_mount):
 
     os.chmod(path, 0o6755)
     write_file(path, b"root keeps them")
+    target = os.open(path, os.O_WRONLY)
+    os.posix_fallocate(target, 0, 100)
+    os.close(target)
     mount.remount()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o6755
 
@@ -625,6 +637,19 @@ def test_file_capabilities_are_refused(root):
         os.setxattr(path, "security.capability", net_raw)
     assert caught.value.errno == errno.EOPNOTSUPP
     assert "security.capability" not in os.listxattr(path)
+
+
+@pytest.mark.needs_root
+@pytest.mark.needs_daemon
+def test_labels_of_selinux_are_refused(root):
+    """Who asks for one is told that there are none: so none is taken, either."""
+    path = root.join("f")
+    write_file(path, b"x")
+    for call in (lambda: os.setxattr(path, "security.selinux", b"label"), lambda: os.getxattr(path, "security.selinux")):
+        with pytest.raises(OSError) as caught:
+            call()
+        assert caught.value.errno == errno.EOPNOTSUPP
+    assert "security.selinux" not in os.listxattr(path)
 
 
 def test_xattrs_stay_when_the_body_is_rewritten(root):

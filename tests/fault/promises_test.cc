@@ -382,6 +382,46 @@ TEST_F(Promises, AnUnfinishedVersionOutlivesNoFinishedOne) {
   expect("f", content('b', 20));
 }
 
+// Each of two writers of one name clears up its own version. What the journal knew of is gone, too.
+TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
+  for (const bool other_finishes : {false, true}) {
+    SCOPED_TRACE(other_finishes);
+    start();
+    const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, other{.thread_id = 1};
+    const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
+    Store& store = rig_->store();
+    auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
+    ASSERT_TRUE(made);
+    Rig::HandlePtr first(made->second, Rig::Release{rig_.get()});
+    ASSERT_TRUE(rig_->write(first, 0, content('a', kPackedBytes)));
+    ASSERT_TRUE(rig_->flush(first));
+    first.reset();
+    ASSERT_TRUE(rig_->drain());
+    ASSERT_FALSE(store.open(made->first.id, rewrite, other));
+    auto opened = store.open(store.lookup(kRootId, "f", other)->id, rewrite, other);
+    ASSERT_TRUE(opened);
+    Rig::HandlePtr second(*opened, Rig::Release{rig_.get()});
+    ASSERT_TRUE(rig_->write(second, 0, content('b', kPackedBytes)));
+    std::optional<Status> removed;
+    store.unlink(kRootId, "f", writer, [&](Status status) { removed = std::move(status); });
+    rig_->pass_time(kUpkeepNs);
+    ASSERT_TRUE(removed && *removed);
+    EXPECT_EQ(store.status().live_bytes, 0u) << "it is given back while the other writes";
+    if (other_finishes) {
+      ASSERT_TRUE(rig_->flush(second));
+      ASSERT_TRUE(rig_->drain());
+      second.reset();
+    } else {
+      keep_open(second);
+    }
+    kill_and_mount();
+    if (other_finishes)
+      expect("f", content('b', kPackedBytes));
+    else
+      EXPECT_FALSE(*rig_->read("f"));
+  }
+}
+
 TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
   start();
   put("f", content('a', kPackedBytes));

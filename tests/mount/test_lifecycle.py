@@ -5,6 +5,7 @@ import ctypes
 import errno
 import fcntl
 import os
+import resource
 import signal
 import stat
 import struct
@@ -478,6 +479,18 @@ def test_read_only_mount(new_mount):
     mount.start()
     check(mount, "chunk")
     put(mount, "more")
+
+
+def test_the_daemon_may_open_as_many_files_as_its_hard_limit_says(new_mount):
+    """Also a root that may not raise that limit (CAP_SYS_RESOURCE)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        mount = new_mount()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    now, most = resource.prlimit(mount.process.pid, resource.RLIMIT_NOFILE)
+    assert now == most >= hard
 
 
 # --- users ---

@@ -1,0 +1,137 @@
+// What room there is, and what has happened to it meanwhile: others who fill the backing file system and leave it again, raw
+// files that are removed while they are open, and what grows without bytes.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "store/base/log.h"
+#include "tests/fault/rig.h"
+
+namespace kvcachefs::testing {
+namespace {
+
+constexpr uint64_t kDiskBytes = 256 * kMiB;
+constexpr int64_t kUpkeepNs = 6'000'000'000;
+
+class Room : public ::testing::Test {
+ protected:
+  static void SetUpTestSuite() { log::set_level(tracing() ? log::Level::kInfo : log::Level::kOff); }
+  void SetUp() override {
+    const Status mounted = rig_.mount();
+    ASSERT_TRUE(mounted) << mounted.error().message;
+  }
+  static StoreOptions options() {
+    StoreOptions options = small_options(Durability::kNone);
+    options.raw_above_bytes = kMiB;
+    options.capacity_percent = 100;
+    return options;
+  }
+  static Code code(const Status& status) { return status ? Code::kNoData : status.error().code; }
+  template <class T>
+  static Code code(const Result<T>& result) {
+    return result ? Code::kNoData : result.error().code;
+  }
+  // Others take all of the backing file system but `left_bytes`, and leave it again.
+  void others_fill(uint64_t left_bytes) {
+    auto file = disk_->open("others", {.create_exclusive = true});
+    ASSERT_TRUE(file);
+    ASSERT_TRUE((*file)->allocate(0, disk_->space()->available_bytes - left_bytes));
+  }
+  void others_leave() { ASSERT_TRUE(disk_->remove_file("others")); }
+  Code put(const std::string& name, uint64_t bytes) {
+    auto handle = rig_.create(name);
+    if (!handle) return handle.error().code;
+    return code(rig_.write(*handle, 0, std::string(bytes, 'x')));
+  }
+  size_t raw_files() const {
+    const auto files = disk_->all_files();
+    return static_cast<size_t>(std::ranges::count_if(files, [](const std::string& path) { return path.ends_with(".raw"); }));
+  }
+
+  std::shared_ptr<SimVolume> disk_ = make_sim_volume({.capacity_bytes = kDiskBytes});
+  Rig rig_{options(), disk_};
+};
+
+TEST_F(Room, ThatOthersTookAndLeftIsThereAgain) {
+  others_fill(kMiB);
+  for (int i = 0; i < 3; ++i) {
+    rig_.settle();
+    EXPECT_EQ(put("a", 1), Code::kNoSpace);
+  }
+  EXPECT_EQ(rig_.store().space().blocks_free, 0u);
+  others_leave();
+  rig_.settle();
+  EXPECT_GT(rig_.store().space().blocks_free, 0u);
+  EXPECT_EQ(put("a", kMiB), Code::kNoData);
+}
+
+TEST_F(Room, ThatOthersTookMeanwhileIsNotPromised) {
+  rig_.pass_time(kUpkeepNs);
+  others_fill(kDiskBytes / 10);
+  rig_.settle();  // nothing else happens here
+  EXPECT_EQ(put("a", 32 * kMiB), Code::kNoSpace);
+}
+
+TEST_F(Room, ThatWasKeptFreeIsThereAsSoonAsTheOptionIsLowered) {
+  others_fill(kDiskBytes / 50);
+  rig_.settle();
+  ASSERT_EQ(put("a", 1), Code::kNoSpace);
+  ASSERT_TRUE(rig_.store().set_option("keep_free", "4K"));
+  EXPECT_GT(rig_.store().space().blocks_free, 0u);
+  EXPECT_EQ(put("a", 1), Code::kNoData);
+}
+
+TEST_F(Room, OfARawFileThatIsRemovedWhileItIsOpenIsTakenUntilItIsClosed) {
+  constexpr uint64_t kBytes = 8 * kMiB;
+  auto handle = rig_.create("pool");
+  ASSERT_TRUE(handle);
+  ASSERT_TRUE(rig_.truncate("pool", kBytes));
+  ASSERT_TRUE(rig_.write(*handle, 0, std::string(kBytes, 'x')));
+  ASSERT_TRUE(rig_.drain());
+  rig_.pass_time(kUpkeepNs);
+  ASSERT_GE(rig_.store().status().physical_bytes, kBytes);
+  ASSERT_TRUE(rig_.unlink("pool"));
+  rig_.pass_time(kUpkeepNs);
+  rig_.pass_time(kUpkeepNs);
+  ASSERT_EQ(raw_files(), 1u);
+  EXPECT_GE(rig_.store().status().physical_bytes, kBytes);
+  handle->reset();
+  rig_.pass_time(kUpkeepNs);
+  rig_.pass_time(kUpkeepNs);
+  EXPECT_EQ(raw_files(), 0u);
+  EXPECT_LT(rig_.store().status().physical_bytes, kBytes);
+}
+
+TEST_F(Room, IsAskedForByWhatMakesTheJournalGrow) {
+  ASSERT_EQ(put("a", 1), Code::kNoData);
+  Store& store = rig_.store();
+  const ObjectId id = store.lookup(kRootId, "a", {})->id;
+  const auto set = [&](const std::string& name, size_t bytes) {
+    return code(store.set_xattr(id, name, std::string(bytes, 'v'), Store::XattrMode::kAny));
+  };
+  const auto link = [&](const std::string& name) {
+    Code answer = Code::kCanceled;
+    store.link(id, kRootId, name, {}, [&](const Result<Stat>& stat) { answer = code(stat); });
+    rig_.settle();
+    return answer;
+  };
+  ASSERT_EQ(set("user.a", 100), Code::kNoData);
+  others_fill(kMiB);
+  rig_.settle();
+  EXPECT_EQ(set("user.b", 1), Code::kNoSpace);
+  EXPECT_EQ(set("user.a", 101), Code::kNoSpace);
+  EXPECT_EQ(set("user.a", 99), Code::kNoData) << "does not grow";
+  EXPECT_EQ(link("b"), Code::kNoSpace);
+  EXPECT_TRUE(rig_.rename("a", "c")) << "takes as much as it gives";
+  EXPECT_TRUE(store.remove_xattr(id, "user.a"));
+  others_leave();
+  rig_.settle();
+  EXPECT_EQ(set("user.b", 1), Code::kNoData);
+  EXPECT_EQ(link("b"), Code::kNoData);
+}
+
+}  // namespace
+}  // namespace kvcachefs::testing
