@@ -17,7 +17,7 @@ using Json = nlohmann::ordered_json;
 
 Json features_json(const Driver& driver, const StoreStatus& s) {
   return {{"fuse_library", fuse_pkgversion()},
-          {"passthrough", driver.passthrough.enabled()},
+          {"passthrough", driver.passthrough.takes_extents()},
           {"memory_files", s.memory_files},
           {"fuse_io_uring", driver.fuse_io_uring},
           {"direct_io_mmap", driver.direct_io_mmap.load()},

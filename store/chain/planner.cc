@@ -512,7 +512,8 @@ void PrefetchPlanner::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns,
     reader->last_activity = std::max(reader->last_activity, now);
   ReadRun* run = n == nullptr ? nullptr : live(n->expected_by);
   if (run == nullptr) return;
-  run->set_bytes(id, bookable(bytes));
+  run->set_only_opens(false);
+  run->set_bytes(id, bookable(*run, bytes));
   attention_ = attention_ || needs_loads(*run, now);
 }
 
@@ -523,6 +524,9 @@ void PrefetchPlanner::on_skipped(ObjectId id, SkipReason reason) {
     accounting_.skipped(id);
   }
   if (reason == SkipReason::kGone) successors_.erase(id);
+  if (reason != SkipReason::kOnlyOpened) return;
+  const Note* n = find_note(id);
+  if (ReadRun* run = n == nullptr ? nullptr : live(n->expected_by)) run->set_only_opens(true);
 }
 
 void PrefetchPlanner::on_removed(ObjectId id) { accounting_.removed(id); }
@@ -545,9 +549,10 @@ void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
   if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
 }
 
-// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever.
-uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
-  return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
+// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever. What is only
+// opened takes little: many are opened at a time, instead of the prefetcher being woken for each.
+uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
+  return std::min({run.share(bytes), options_.ahead_max_bytes, options_.total_max_bytes});
 }
 
 // At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
@@ -626,7 +631,7 @@ bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
 
 // `size_bytes` is 0 for what is known only through its chain.
 bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
-  const uint64_t bytes = bookable(size_bytes > 0 ? size_bytes : chunk_estimate(run));
+  const uint64_t bytes = bookable(run, size_bytes > 0 ? size_bytes : chunk_estimate(run));
   if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
   Note& n = note(id);
   n.expected_by = ref_of(run);
@@ -636,7 +641,7 @@ bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
 
 // Expected with the size that a probe saw, from now on if it was expected before.
 void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
-  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(size_bytes));
+  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(run, size_bytes));
 }
 
 // Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.
