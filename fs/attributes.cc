@@ -48,7 +48,7 @@ void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, in
   change.kill_privileges = which & FUSE_SET_ATTR_KILL_SUID;
   // A truncate by path is a short open for writing: no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
-  if (by_path && driver.passthrough.open(request, ObjectId{node}, /*write=*/true, *driver.store).stale)
+  if (by_path && driver.passthrough.open(ObjectId{node}, /*write=*/true, *driver.store).stale)
     return void(fuse_reply_err(request, ESTALE));
   driver.store->set_attributes(object_of(request, node), file != nullptr ? handle_of(file) : nullptr, change, caller_of(request),
                                [&driver, request, node, by_path](Result<Stat> stat) {

@@ -34,7 +34,7 @@ void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const
 
 void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
-  const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/true, *driver.store);
+  const auto decision = driver.passthrough.open(ObjectId{node}, /*write=*/true, *driver.store);
   if (decision.stale) {
     driver.store->told_stale(how, caller_of(request));
     return void(fuse_reply_err(request, ESTALE));
@@ -51,7 +51,7 @@ void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fil
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
   if (!handle) return reply_object_error(request, handle.error());
   auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
-    const auto decision = driver.passthrough.open(request, ObjectId{node}, /*write=*/false, *driver.store);
+    const auto decision = driver.passthrough.open(ObjectId{node}, /*write=*/false, *driver.store);
     answer_open(request, node, file, decision, handle, direct);
   };
   if (!driver.passthrough.enabled() || how.direct) return answer();  // with O_DIRECT nobody maps

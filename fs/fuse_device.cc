@@ -6,6 +6,7 @@
 #include <linux/fuse.h>
 
 #include <cstdlib>
+#include <utility>
 
 namespace kvcachefs {
 
@@ -14,12 +15,15 @@ namespace {
 class FuseWorker : public RequestDevice::Worker {
  public:
   explicit FuseWorker(fuse_session* session) : session_(session) {}
-  ~FuseWorker() override { std::free(buffer_.mem); }  // libfuse allocates it, by malloc
+  ~FuseWorker() override {  // libfuse allocates them, by malloc
+    std::free(buffer_.mem);
+    std::free(aside_.mem);
+  }
 
   int receive() override { return fuse_session_receive_buf(session_, &buffer_); }
   void process() override { fuse_session_process_buf(session_, &buffer_); }
   bool is_short() const override {
-    switch (static_cast<const fuse_in_header*>(buffer_.mem)->opcode) {
+    switch (header().opcode) {
       case FUSE_LOOKUP:
       case FUSE_GETATTR:
       case FUSE_GETXATTR:
@@ -29,14 +33,29 @@ class FuseWorker : public RequestDevice::Worker {
       case FUSE_FORGET:
       case FUSE_BATCH_FORGET:
         return true;
+      case FUSE_READ:
+        return read_size_bytes() <= kShortReadBytes;
       default:
         return false;
     }
   }
+  uint32_t kind() const override { return header().opcode % RequestDevice::kKinds; }
+  bool may_wait() const override { return header().opcode == FUSE_RELEASE || header().opcode == FUSE_FORGET; }
+  bool may_overtake() const override {
+    return header().opcode == FUSE_LOOKUP || header().opcode == FUSE_GETATTR || header().opcode == FUSE_READ;
+  }
+  void set_aside() override { std::swap(buffer_, aside_); }
+  void process_aside() override { fuse_session_process_buf(session_, &aside_); }
 
  private:
+  // Copied to the client sooner than another thread is awake.
+  static constexpr uint32_t kShortReadBytes = 128U << 10;
+
+  const fuse_in_header& header() const { return *static_cast<const fuse_in_header*>(buffer_.mem); }
+  uint32_t read_size_bytes() const { return reinterpret_cast<const fuse_read_in*>(&header() + 1)->size; }
+
   fuse_session* session_;
-  fuse_buf buffer_{};
+  fuse_buf buffer_{}, aside_{};
 };
 
 }  // namespace

@@ -94,7 +94,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   set_open_flags(driver, *file);
   fuse_entry_param entry = to_entry(driver, made->first);
   // One that existed may be passed through to readers under that nodeid: it gets another.
-  while (driver.passthrough.open(request, ObjectId{entry.ino}, true, *driver.store).stale)
+  while (driver.passthrough.open(ObjectId{entry.ino}, true, *driver.store).stale)
     entry.ino = driver.passthrough.node_of(made->first.id).value;
   if (fuse_reply_create(request, &entry, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
     driver.passthrough.release(ObjectId{entry.ino}, false);

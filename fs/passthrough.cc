@@ -2,6 +2,8 @@
 
 #include <sys/ioctl.h>
 
+#include <cerrno>
+
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
@@ -10,7 +12,19 @@ namespace kvcachefs {
 namespace {
 constexpr auto kPromised = std::chrono::seconds(1);  // from the lookup to the open
 constexpr size_t kMostPromised = 4096;
-constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);  // FUSE_DEV_IOC_BACKING_CLOSE of Linux 6.9
+
+// As in linux/fuse.h of Linux 6.9, which may be newer than the headers here.
+struct BackingMap {
+  int32_t descriptor = -1;
+  uint32_t flags = 0;
+  uint64_t padding = 0;
+};
+constexpr unsigned long kOpenBackingFile = _IOW(229, 1, BackingMap);  // FUSE_DEV_IOC_BACKING_OPEN
+constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);   // FUSE_DEV_IOC_BACKING_CLOSE
+
+// What the kernel says of one file it says of all of that kind: no CAP_SYS_ADMIN where it counts (a container with users of
+// its own), a file system that is stacked itself (overlayfs), one that it cannot pass through.
+bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error == EOPNOTSUPP || error == ENOTTY; }
 }  // namespace
 
 ObjectId Passthrough::object_of(ObjectId node) const {
@@ -68,7 +82,7 @@ ObjectId Passthrough::give_alias(ObjectId node) {
   return alias;
 }
 
-Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool write, Store& store) {
+Passthrough::Decision Passthrough::open(ObjectId node, bool write, Store& store) {
   if (!enabled_) return {};
   const ObjectId object = object_of(node);
   {
@@ -97,12 +111,10 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
   int32_t id = 0;
   bool in_memory = false;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
-  BackingFile file = store.backing_file(object);
+  const BackingFile file = store.backing_file(object);
   in_memory = file.in_memory;
-  if (file.descriptor >= 0) id = fuse_passthrough_open(request, file.descriptor);
-  if (id < 0) id = 0;
+  id = register_file(file);
 #else
-  (void)request;
   (void)store;
 #endif
   std::lock_guard lock(mutex_);
@@ -117,6 +129,17 @@ Passthrough::Decision Passthrough::open(fuse_req* request, ObjectId node, bool w
   state.in_memory = in_memory;
   state.passed = 1;
   return {.backing_id = id, .in_memory = in_memory};
+}
+
+// 0: the kernel does not take it.
+int32_t Passthrough::register_file(const BackingFile& file) {
+  if (file.descriptor < 0 || refused_[file.in_memory]) return 0;
+  const BackingMap map{.descriptor = file.descriptor};
+  const int id = ioctl(fuse_session_fd(session_), kOpenBackingFile, &map);
+  if (id >= 0) return id;
+  const int error = errno;
+  if (holds_for_all(error) && !refused_[file.in_memory].exchange(true)) on_refusal_(file.in_memory, error);
+  return 0;
 }
 
 void Passthrough::release(ObjectId node, bool passed_through) {

@@ -13,13 +13,13 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <unordered_map>
 
 #include "store/store.h"
 
-struct fuse_req;
 struct fuse_session;
 
 namespace kvcachefs {
@@ -28,25 +28,28 @@ class Passthrough {
  public:
   static constexpr uint32_t kAliasOrdinal = 255;  // node ordinal of alias nodeids
 
-  void enable(fuse_session* session) {
+  // `on_refusal`: the kernel takes no file of the volume, or no file in RAM (`in_memory`), for the reason `error`. Once for
+  // either, from the thread that opens.
+  void enable(fuse_session* session, std::function<void(bool in_memory, int error)> on_refusal) {
     session_ = session;
+    on_refusal_ = std::move(on_refusal);
     enabled_ = true;
   }
   bool enabled() const { return enabled_; }
+  bool takes_extents() const { return enabled_ && !refused_[0]; }  // as far as is known
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
   ObjectId node_of(ObjectId object) const;  // the nodeid to tell the kernel
   // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
   ObjectId node_to_write(ObjectId object);
 
-  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through (`request` is only used
-  // to talk to the kernel).
+  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through.
   struct Decision {
     bool stale = false;      // answer ESTALE
     int32_t backing_id = 0;  // > 0: answer with it
     bool in_memory = false;  // ... which is of a body in RAM
   };
-  Decision open(fuse_req* request, ObjectId node, bool write, Store& store);
+  Decision open(ObjectId node, bool write, Store& store);
   // The end of an open that open() let in (also when its reply failed).
   void release(ObjectId node, bool passed_through);
 
@@ -61,8 +64,11 @@ class Passthrough {
   ObjectId give_alias(ObjectId node);
   bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);
+  int32_t register_file(const BackingFile& file);
 
   fuse_session* session_ = nullptr;
+  std::function<void(bool, int)> on_refusal_;
+  std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable std::mutex mutex_;
   std::condition_variable registered_;  // a node's `opening` ended

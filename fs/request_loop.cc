@@ -8,6 +8,7 @@
 
 #include <cerrno>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace kvcachefs {
@@ -16,8 +17,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kTick = 1ms;          // how long one request may keep the waiter from the others
-constexpr auto kLongestTick = 16ms;  // ticks double while no request comes, then end
+constexpr auto kTick = 1ms;           // how long one request may keep the waiter from the others
+constexpr auto kLongestTick = 8ms;    // ticks double while they find the waiter waiting, and end with one without a request
+constexpr auto kSoon = 10us;          // from a close to the lookup of the next name
 constexpr uint32_t kShortInARow = 4;  // short requests taken one after another without a wait: one thread does not suffice
 
 bool readable(int descriptor) {
@@ -49,39 +51,89 @@ void RequestLoop::stop() {
   if (::write(stop_event_.get(), &one, sizeof one) < 0) return;
 }
 
+struct RequestLoop::Hand {
+  uint32_t self;  // number of the thread
+  std::unique_ptr<RequestDevice::Worker> worker;
+  uint32_t in_a_row = 0;  // requests taken without a wait
+  bool aside = false;     // the worker has set one aside
+  bool just_now = false;  // ... and has handled none since
+};
+
 void RequestLoop::work(uint32_t self) {
-  const std::unique_ptr<RequestDevice::Worker> worker = device_.make_worker();
-  uint32_t in_a_row = 0;
+  Hand hand{.self = self, .worker = device_.make_worker()};
   while (true) {
-    if (stopping_) return end(0);
-    int got = worker->receive();
+    if (stopping_) break;
+    int got = next(hand);
     if (got == -EAGAIN) {
-      in_a_row = 0;
+      hand.in_a_row = 0;
+      if (hand.aside) {
+        process_aside(hand);
+        continue;
+      }
       if (!become_waiter(self)) {
         if (!park(self)) return;
         continue;
       }
-      got = wait_as_waiter(*worker);
+      got = wait_as_waiter(*hand.worker);
     }
-    if (got > 0)
-      handle(*worker, self, ++in_a_row);
-    else if (got != -EAGAIN && got != -EINTR)
+    if (got > 0) {
+      take(hand);
+    } else if (got != -EAGAIN && got != -EINTR) {
+      if (hand.aside) process_aside(hand);
       return end(got);
+    }
   }
+  if (hand.aside) process_aside(hand);
+  end(0);
 }
 
-void RequestLoop::handle(RequestDevice::Worker& worker, uint32_t self, uint32_t in_a_row) {
+// With one just set aside, what may overtake it is waited for, for as long as it takes a client from a close to the next call.
+int RequestLoop::next(Hand& hand) {
+  int got = hand.worker->receive();
+  if (got != -EAGAIN || !std::exchange(hand.just_now, false) || settings_.busy_poll.count() == 0) return got;
+  const Clock::time_point started = Clock::now();
+  do {
+    ::sched_yield();
+    got = hand.worker->receive();
+  } while (got == -EAGAIN && !stopping_ && Clock::now() - started < kSoon);
+  return got;
+}
+
+// One that was taken is handled or set aside.
+void RequestLoop::take(Hand& hand) {
   received_.fetch_add(1);  // then unwatched_ is looked at; park() does it the other way round
-  const bool waits = waiter_.load(std::memory_order_relaxed) == self;
-  if (waits) waiter_ = self | kBusy;
+  ++hand.in_a_row;
+  RequestDevice::Worker& worker = *hand.worker;
+  if (worker.may_wait() && !hand.aside) {
+    worker.set_aside();
+    hand.aside = hand.just_now = true;
+    return;
+  }
+  hand.just_now = false;
+  if (hand.aside && !worker.may_overtake()) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
     // Whether more is waiting is asked only where the answer is worth a system call.
-    if (worker.is_short() ? in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
+    if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
     if (unwatched_) start_watch();
   }
-  worker.process();
-  uint32_t expected = self | kBusy;
-  if (waits) waiter_.compare_exchange_strong(expected, self);  // else another has become the waiter
+  as_busy(hand, [&] { worker.process(); });
+  last_kind_.store(worker.kind(), std::memory_order_relaxed);
+}
+
+void RequestLoop::process_aside(Hand& hand) {
+  hand.aside = hand.just_now = false;
+  if (unwatched_ && parked_.load(std::memory_order_relaxed) > 0) start_watch();
+  as_busy(hand, [&] { hand.worker->process_aside(); });
+}
+
+// The waiter can be replaced while it handles a request.
+template <typename Handle>
+void RequestLoop::as_busy(const Hand& hand, Handle handle) {
+  const bool waits = waiter_.load(std::memory_order_relaxed) == hand.self;
+  if (waits) waiter_ = hand.self | kBusy;
+  handle();
+  uint32_t expected = hand.self | kBusy;
+  if (waits) waiter_.compare_exchange_strong(expected, hand.self);  // else another has become the waiter
 }
 
 bool RequestLoop::become_waiter(uint32_t self) {
@@ -94,7 +146,8 @@ bool RequestLoop::become_waiter(uint32_t self) {
 int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
   const bool may_poll = settings_.busy_poll.count() > 0;
   const Clock::time_point started = may_poll ? Clock::now() : Clock::time_point{};
-  if (may_poll && poll_first_.load(std::memory_order_relaxed)) {
+  std::atomic<bool>& poll_first = poll_after_[last_kind_.load(std::memory_order_relaxed)];
+  if (may_poll && poll_first.load(std::memory_order_relaxed)) {
     do {
       ::sched_yield();  // the one polled for may be waiting for this very processor
       const int got = worker.receive();
@@ -104,12 +157,8 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
   pollfd either[] = {{.fd = device_.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = stop_event_.get(), .events = POLLIN, .revents = 0}};
   ::poll(either, 2, -1);  // an error is a reason to look again, too
-  if (may_poll) poll_first_.store(Clock::now() - started < settings_.busy_poll, std::memory_order_relaxed);
+  if (may_poll) poll_first.store(Clock::now() - started < settings_.busy_poll, std::memory_order_relaxed);
   return -EAGAIN;
-}
-
-bool RequestLoop::waiter_is_stuck(uint64_t seen_received) const {
-  return (waiter_ & kBusy) != 0 && received_.load(std::memory_order_relaxed) == seen_received;
 }
 
 // Sleeps until called, or until the waiter needs to be replaced: then this thread is the waiter.
@@ -131,10 +180,13 @@ bool RequestLoop::park(uint32_t self) {
     called_.wait_for(lock, tick);
     watching_ = false;
     if (calls_ > 0 || ended_) continue;
-    if (waiter_is_stuck(seen) && become_waiter(self)) break;
-    const bool quiet = received_.load(std::memory_order_relaxed) == seen;
-    tick = quiet ? tick * 2 : kTick;
-    if (tick > kLongestTick) {
+    const bool busy = (waiter_ & kBusy) != 0, quiet = received_.load(std::memory_order_relaxed) == seen;
+    if (busy && quiet && become_waiter(self)) break;
+    if (busy)
+      tick = kTick;
+    else if (tick < kLongestTick)
+      tick *= 2;
+    else if (quiet) {
       unwatched_ = true;
       if (received_.load() != seen) unwatched_ = false;  // it came before it could see that
       tick = kTick;

@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <csignal>
+#include <mutex>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 namespace kvcachefs {
@@ -14,7 +17,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-enum Kind : char { kShort = 's', kLong = 'l', kBlocks = 'b' };
+enum Kind : char { kShort = 's', kLong = 'l', kBlocks = 'b', kWaits = 'w' };
 
 class SocketDevice : public RequestDevice {
  public:
@@ -46,6 +49,11 @@ class SocketDevice : public RequestDevice {
     request(kShort);
   }
   uint64_t handled() const { return handled_; }
+  // The kinds, in the order in which they were handled.
+  std::string order() const {
+    std::lock_guard lock(mutex_);
+    return order_;
+  }
   uint64_t receives() const { return receives_; }
 
  private:
@@ -63,15 +71,30 @@ class SocketDevice : public RequestDevice {
         ++device_.blocked_;
         device_.blocking_.wait(true);
       }
-      ++device_.handled_;
+      device_.note(kind_);
     }
     bool is_short() const override { return kind_ == kShort; }
+    uint32_t kind() const override { return static_cast<uint32_t>(kind_) % kKinds; }
+    bool may_wait() const override { return kind_ == kWaits; }
+    bool may_overtake() const override { return kind_ == kShort; }
+    void set_aside() override { aside_ = std::exchange(kind_, 0); }
+    void process_aside() override { device_.note(std::exchange(aside_, 0)); }
 
    private:
     SocketDevice& device_;
-    char kind_ = 0;
+    char kind_ = 0, aside_ = 0;
   };
+  void note(char kind) {
+    {
+      std::lock_guard lock(mutex_);
+      order_ += kind;
+    }
+    ++handled_;
+  }
+
   UniqueFd ours_, theirs_;
+  mutable std::mutex mutex_;
+  std::string order_;
   std::atomic<bool> blocking_{true};
   std::atomic<int> error_{0};
   std::atomic<uint64_t> handled_{0}, blocked_{0}, receives_{0};
@@ -161,6 +184,29 @@ TEST_P(RequestLoopTest, AllThreadsWorkAtOnceIfTheyMust) {
   device_.await_blocked(kThreads);
   device_.release();
   device_.await_handled(kThreads);
+}
+
+TEST_P(RequestLoopTest, WhatNobodyWaitsForIsOvertakenByWhatMay) {
+  for (Kind kind : {kWaits, kShort, kShort, kWaits, kLong, kWaits, kWaits}) device_.request(kind);
+  Running running(device_, settings(1));
+  device_.await_handled(7);
+  EXPECT_EQ(device_.order(), "ssw" "wl" "ww");
+}
+
+TEST_P(RequestLoopTest, WhatWasSetAsideIsHandledThoughNothingFollows) {
+  Running running(device_, settings(2));
+  for (uint64_t i = 1; i <= 20; ++i) {
+    device_.request(kWaits);
+    device_.await_handled(i);
+  }
+}
+
+TEST_P(RequestLoopTest, WhatWasSetAsideIsHandledBeforeTheLoopEnds) {
+  device_.request(kWaits);
+  device_.disconnect();
+  Running running(device_, settings(1));
+  EXPECT_EQ(running.join(), 0);
+  EXPECT_EQ(device_.order(), "w");
 }
 
 TEST_P(RequestLoopTest, NobodyWakesUpWhenThereIsNothingToDo) {

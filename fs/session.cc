@@ -64,6 +64,15 @@ class Capabilities {
   fuse_conn_info* connection_;
 };
 
+// Found at the first open: nothing tells beforehand.
+void passthrough_refused(Driver& driver, bool in_memory, int error) {
+  if (!in_memory) driver.store->extents_are_not_passed();
+  const std::string what = in_memory ? "of chunks in RAM" : "of chunks on this volume";
+  driver.add_lost_feature(fmt::format("passthrough {} (the kernel refuses: {}); ", what, std::strerror(error)));
+  log::warn("the kernel takes no backing file for passthrough {}: {}{}; they go through the daemon", what, std::strerror(error),
+            error == ELOOP ? " (the volume lies on a stacked file system, as overlayfs is)" : "");
+}
+
 // The one place where it is decided what the kernel and this driver agree on.
 void negotiate(void* userdata, fuse_conn_info* connection) {
   Driver& driver = *static_cast<Driver*>(userdata);
@@ -96,7 +105,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
 #ifdef FUSE_CAP_PASSTHROUGH
   if (may_pass_through(driver.options) && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
-    driver.passthrough.enable(driver.session);
+    driver.passthrough.enable(driver.session, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
   }

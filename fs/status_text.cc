@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 
 Json features_json(const Driver& driver, const StoreStatus& s) {
   return {{"fuse_library", fuse_pkgversion()},
-          {"passthrough", driver.passthrough.enabled()},
+          {"passthrough", driver.passthrough.takes_extents()},
           {"memory_files", s.memory_files},
           {"fuse_io_uring", driver.ring_used()},
           {"fuse_io_uring_state", driver.ring_state()},

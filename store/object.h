@@ -99,7 +99,6 @@ class Object {
   uint32_t handles = 0;           // open
   uint32_t write_handles = 0;     // of them for writing
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
-  uint32_t passthrough_opens = 0; // ever: its backing file is never punched, truncated or reused (invariant 6)
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here

@@ -87,6 +87,7 @@ class StoreImpl final : public Store {
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
   Status expect_passthrough() override;
+  void extents_are_not_passed() override;
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
   void note_mapped_read(Handle* handle) override;
   void await_loads(Handle* handle, std::move_only_function<void()> then) override;
@@ -302,7 +303,8 @@ class StoreImpl final : public Store {
   void end_ahead(ObjectId id, SkipReason reason);
   void promote_ahead(ObjectId id);
   void ahead_arrived(uint64_t bytes);
-  bool leave_to_kernel(ObjectId id, uint64_t size_bytes);
+  std::optional<SkipReason> leave_to_kernel(ObjectId id, uint64_t size_bytes);
+  bool direct_reader_came() const;
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_loop();
@@ -559,7 +561,7 @@ class StoreImpl final : public Store {
   StoreOptions options_;              // options_mutex_
 
   Space space_;
-  std::atomic<bool> passes_through_{false};    // (atomic) set once
+  std::atomic<bool> passes_extents_{false};    // bodies in files of their own are passed through
   std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};

@@ -9,9 +9,11 @@
 namespace kvcachefs {
 
 Status StoreImpl::expect_passthrough() {
-  passes_through_ = true;
+  passes_extents_ = true;
   return files_->start();
 }
+
+void StoreImpl::extents_are_not_passed() { passes_extents_ = false; }
 
 bool StoreImpl::uses_memory_files() const {
   return memory_file_min_bytes_.load(std::memory_order_relaxed) > 0 && files_->started();

@@ -212,16 +212,22 @@ void StoreImpl::ahead_arrived(uint64_t bytes) {
   prefetch_ready_.notify_one();
 }
 
-// True for a body that will be passed through, which the kernel reads: bytes of it in RAM here would be read twice. It is
-// read ahead into the page cache, unless clients read with O_DIRECT: those would wait for the device twice.
-bool StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
-  if (!passes_through_) return false;
+// Of a body that will be passed through: the kernel reads it, bytes of it in RAM here would be read twice. It is read ahead into
+// the page cache, unless clients read with O_DIRECT. For those it has been opened, which reads its inode.
+std::optional<SkipReason> StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
+  if (!passes_extents_) return {};
   FilePtr file = passable_file(id);
-  if (!file) return false;
+  if (!file) return {};
+  if (direct_reader_came()) return SkipReason::kOnlyOpened;
+  read_ahead_in_kernel(std::move(file), size_bytes);
+  return SkipReason::kResident;
+}
+
+// Lately, to a body that is passed through: such a reader would wait for the device twice.
+bool StoreImpl::direct_reader_came() const {
   constexpr int64_t kRememberedNs = 10'000'000'000;
   const int64_t direct_ns = passed_direct_ns_.load(std::memory_order_relaxed);
-  if (direct_ns == 0 || clock_.monotonic_ns() - direct_ns > kRememberedNs) read_ahead_in_kernel(std::move(file), size_bytes);
-  return true;
+  return direct_ns != 0 && clock_.monotonic_ns() - direct_ns <= kRememberedNs;
 }
 
 void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
@@ -243,6 +249,7 @@ void StoreImpl::kernel_ahead_loop() {
       next = std::move(kernel_ahead_.front());
       kernel_ahead_.pop_front();
     }
+    if (direct_reader_came()) continue;  // since it was queued
     const uint64_t before = thread_input_bytes();
     next.first->will_need(0, next.second);
     counters_.kernel_ahead_bytes.fetch_add(thread_input_bytes() - before, std::memory_order_relaxed);
@@ -295,10 +302,9 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   std::optional<SkipReason> end;
   if (lacks.all_bytes == 0)
     end = lacks.units == 0 ? SkipReason::kFailed : SkipReason::kResident;
-  else if (!is_begun && lacks.solo && leave_to_kernel(id, lacks.size_bytes))
-    end = SkipReason::kResident;
-  else if (lacks.all_bytes > pool_->limit_bytes() / 2)  // it would push itself out
-    end = SkipReason::kNoRoom;
+  else if (!is_begun && lacks.solo)
+    end = leave_to_kernel(id, lacks.size_bytes);
+  if (!end && lacks.all_bytes > pool_->limit_bytes() / 2) end = SkipReason::kNoRoom;  // it would push itself out
   if (end) {
     end_ahead(id, *end);
     if (lacks.all_bytes == 0) move_soon(object);

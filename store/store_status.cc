@@ -149,6 +149,7 @@ void StoreImpl::apply_live_options() {
 
 // Null: this body cannot be passed through as it is now.
 FilePtr StoreImpl::passable_file(ObjectId id) {
+  if (!passes_extents_) return {};
   auto object = get(id);
   if (!object || is_unverified(id)) return {};
   ExtentId extent;
@@ -181,13 +182,16 @@ void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory)
   if (in_memory) counters_.memory_file_opens.fetch_add(1, std::memory_order_relaxed);
   if (direct && !in_memory) passed_direct_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
-  std::shared_lock lock(names_mutex_);
-  if (ObjectPtr object = live(id)) {
+  uint64_t size_bytes = 0;
+  {
+    std::shared_lock lock(names_mutex_);
+    ObjectPtr object = live(id);
+    if (!object) return;
     std::lock_guard object_lock(object->mutex);
-    ++object->passthrough_opens;
-    // Its reads are not seen: taken as read now.
-    prefetcher_->read(nullptr, id, 0, object->size_bytes, clock_.monotonic_ns());
+    size_bytes = object->size_bytes;
   }
+  // Its reads are not seen: taken as read now. With no lock held: a plan keeps the prefetcher's for as long as it looks rows up.
+  prefetcher_->read(nullptr, id, 0, size_bytes, clock_.monotonic_ns());
 }
 
 }  // namespace kvcachefs

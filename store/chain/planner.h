@@ -55,6 +55,7 @@ struct Plan {
 
 enum class SkipReason : uint8_t {
   kResident,   // in RAM already
+  kOnlyOpened,  // its readers take it from the volume themselves, past every cache: it was opened ahead, no byte was read
   kGone,       // no such object any more: it is forgotten
   kNoRoom,     // RAM is full
   kFailed,     // it cannot be read ahead now (a fault of the volume, empty, too large); its place in the chain stays
@@ -166,7 +167,7 @@ class PrefetchPlanner {
   bool expect(ReadRun& run, ObjectId id, uint64_t size_bytes = 0);
   void book(ReadRun& run, ObjectId id, uint64_t size_bytes);
   void note_size(uint64_t stem, uint64_t size_bytes);
-  uint64_t bookable(uint64_t bytes) const;
+  uint64_t bookable(const ReadRun& run, uint64_t bytes) const;
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;
   RunSummary summary_of(const ReadRun& run, int64_t now) const;

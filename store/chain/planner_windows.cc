@@ -35,9 +35,10 @@ void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
   if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
 }
 
-// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever.
-uint64_t PrefetchPlanner::bookable(uint64_t bytes) const {
-  return std::min({bytes, options_.ahead_max_bytes, options_.total_max_bytes});
+// What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever. What is only
+// opened takes little: many are opened at a time, instead of the prefetcher being woken for each.
+uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
+  return std::min({run.share(bytes), options_.ahead_max_bytes, options_.total_max_bytes});
 }
 
 // At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
@@ -116,7 +117,7 @@ bool PrefetchPlanner::waits_for_probes(const ReadRun& run, int64_t now) const {
 
 // `size_bytes` is 0 for what is known only through its chain.
 bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
-  const uint64_t bytes = bookable(size_bytes > 0 ? size_bytes : chunk_estimate(run));
+  const uint64_t bytes = bookable(run, size_bytes > 0 ? size_bytes : chunk_estimate(run));
   if (run.size() >= kMaxExpected || !run.append(id, bytes)) return false;
   Note& n = note(id);
   n.expected_by = ref_of(run);
@@ -126,7 +127,7 @@ bool PrefetchPlanner::expect(ReadRun& run, ObjectId id, uint64_t size_bytes) {
 
 // Expected with the size that a probe saw, from now on if it was expected before.
 void PrefetchPlanner::book(ReadRun& run, ObjectId id, uint64_t size_bytes) {
-  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(size_bytes));
+  if (!expect(run, id, size_bytes) && size_bytes > 0) run.set_bytes(id, bookable(run, size_bytes));
 }
 
 // Follows the chain by one object. False at its end, at an open branch, and where another reader is at work.

@@ -28,6 +28,9 @@ class ReadRun {
   bool expects(ObjectId id) const { return expected_.contains(id); }
   bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is expected already
   void set_bytes(ObjectId id, uint64_t bytes);  // of an expected object: its size became known
+  // Its readers take all from the volume themselves: what is planned is only opened, and an object counts for an eighth.
+  void set_only_opens(bool only_opens);
+  uint64_t share(uint64_t bytes) const { return only_opens_ ? bytes / kOpenedShare : bytes; }
   // A reader came for an expected object. What was left too far behind is appended to `dropped`.
   void arrive(ObjectId id, std::vector<ObjectId>& dropped);
   // The next object to plan; invalid if all are.
@@ -86,6 +89,8 @@ class ReadRun {
     uint64_t bytes = 0;
     bool read = false;
   };
+  static constexpr uint64_t kOpenedShare = 8;
+
   size_t place_of(uint64_t number) const { return static_cast<size_t>(number - popped_); }
   void pass_to(size_t end);
   void pop_front(std::vector<ObjectId>* dropped);
@@ -95,6 +100,7 @@ class ReadRun {
   uint64_t popped_ = 0;  // items that left at the front: the number of items_[0]
   size_t passed_ = 0;
   size_t planned_ = 0;
+  bool only_opens_ = false;
   uint64_t outstanding_bytes_ = 0;
   uint64_t ahead_bytes_ = 0;
 };

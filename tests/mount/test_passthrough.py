@@ -3,6 +3,7 @@
 import mmap
 import os
 import resource
+import subprocess
 
 import pytest
 
@@ -265,6 +266,36 @@ def test_writer_in_place_while_mapped_readers_come_and_go(mount):
 
 
 @pytest.mark.deadline(600)
+@pytest.mark.skipif("overlay" not in open("/proc/filesystems").read(), reason="no overlayfs in this kernel")
+def test_a_volume_that_the_kernel_does_not_pass_through(tmp_path, new_mount, request):
+    """A stacked file system below: said once, and bodies are read ahead into RAM as if passthrough were off."""
+    backing = tmp_path / "backing"
+    for name in ("lower", "upper", "work", "merged"):
+        (backing / name).mkdir(parents=True)
+    options = f"lowerdir={backing}/lower,upperdir={backing}/upper,workdir={backing}/work"
+    made = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, backing / "merged"], capture_output=True, text=True)
+    if made.returncode != 0:
+        pytest.skip(f"no overlay mount on this file system: {made.stderr.strip()}")
+    request.addfinalizer(lambda: subprocess.run(["umount", backing / "merged"], check=True))
+    mount = new_mount({"pack_below": "8K", "memory": "512M"}, volume=str(backing / "merged" / "volume"))
+    request.addfinalizer(mount.stop)
+    if mount.status()["features"]["passthrough"] is not True:
+        pytest.skip("this kernel or libfuse has no passthrough")
+    names = [f"chunk{index}" for index in range(6)]
+    put_and_forget(mount, names)
+    for _ in range(2):  # the first open tells
+        os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+        before = mount.status()
+        for name in names:
+            assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
+    after = mount.status()
+    assert after["features"]["passthrough"] is False
+    assert "of chunks on this volume" in after["features"]["lost"]
+    assert mount.log_text().count("the kernel takes no backing file") == 1
+    assert after["prefetch"]["used_bytes"] >= before["prefetch"]["used_bytes"] + 3 * SIZE
+    assert after["prefetch"]["kernel_bytes"] == before["prefetch"]["kernel_bytes"]
+
+
 def test_nothing_leaks(mount):
     """Many opens one after another, many at once: afterwards the daemon has the descriptors it had before."""
     names = [f"small{index}" for index in range(500)]

@@ -96,11 +96,11 @@ def temp_dir():
 
 @pytest.fixture
 def new_mount(request):
-    """new_mount(options, user=None, start=True): a Mount on a fresh volume, gone after the test."""
+    """new_mount(options, user=None, start=True, volume=None): a Mount on a fresh volume, gone after the test."""
     mounts = []
 
-    def make(options=None, user=None, start=True):
-        mount = kvc_mount.Mount(kvc_mount.make_temp_dir(), options, user)
+    def make(options=None, user=None, start=True, volume=None):
+        mount = kvc_mount.Mount(kvc_mount.make_temp_dir(), options, user, volume)
         mounts.append(mount)
         _note_mount(request, mount)
         return mount.start() if start else mount

@@ -1,3 +1,0 @@
-#pragma once
-
-#include "store/base/unique_fd.h"
