@@ -70,7 +70,7 @@ void passthrough_refused(Driver& driver, bool in_memory, int error) {
   const std::string what = in_memory ? "of chunks in RAM" : "of chunks on this volume";
   driver.add_lost_feature(fmt::format("passthrough {} (the kernel refuses: {}); ", what, std::strerror(error)));
   log::warn("the kernel takes no backing file for passthrough {}: {}{}; they go through the daemon", what, std::strerror(error),
-            error == ELOOP ? " (the volume lies on a stacked file system, as overlayfs is)" : "");
+            error == ELOOP ? " (the volume lies on file systems stacked too high, as of overlayfs on overlayfs)" : "");
 }
 
 // The one place where it is decided what the kernel and this driver agree on.

@@ -561,7 +561,8 @@ class StoreImpl final : public Store {
   StoreOptions options_;              // options_mutex_
 
   Space space_;
-  std::atomic<bool> passes_extents_{false};    // bodies in files of their own are passed through
+  std::atomic<bool> passes_through_{false};    // set once
+  std::atomic<bool> passes_extents_{true};     // false once the kernel refused one
   std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};

@@ -9,7 +9,7 @@
 namespace kvcachefs {
 
 Status StoreImpl::expect_passthrough() {
-  passes_extents_ = true;
+  passes_through_ = true;
   return files_->start();
 }
 

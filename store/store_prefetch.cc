@@ -215,7 +215,7 @@ void StoreImpl::ahead_arrived(uint64_t bytes) {
 // Of a body that will be passed through: the kernel reads it, bytes of it in RAM here would be read twice. It is read ahead into
 // the page cache, unless clients read with O_DIRECT. For those it has been opened, which reads its inode.
 std::optional<SkipReason> StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
-  if (!passes_extents_) return {};
+  if (!passes_through_) return {};
   FilePtr file = passable_file(id);
   if (!file) return {};
   if (direct_reader_came()) return SkipReason::kOnlyOpened;

@@ -1,5 +1,6 @@
 """Reads that go past the daemon: counted, unharmed by whatever happens to the object meanwhile, and nothing leaks."""
 
+import functools
 import mmap
 import os
 import resource
@@ -268,16 +269,19 @@ def test_writer_in_place_while_mapped_readers_come_and_go(mount):
 @pytest.mark.deadline(600)
 @pytest.mark.skipif("overlay" not in open("/proc/filesystems").read(), reason="no overlayfs in this kernel")
 def test_a_volume_that_the_kernel_does_not_pass_through(tmp_path, new_mount, request):
-    """A stacked file system below: said once, and bodies are read ahead into RAM as if passthrough were off."""
-    backing = tmp_path / "backing"
-    for name in ("lower", "upper", "work", "merged"):
-        (backing / name).mkdir(parents=True)
-    options = f"lowerdir={backing}/lower,upperdir={backing}/upper,workdir={backing}/work"
-    made = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, backing / "merged"], capture_output=True, text=True)
-    if made.returncode != 0:
-        pytest.skip(f"no overlay mount on this file system: {made.stderr.strip()}")
-    request.addfinalizer(lambda: subprocess.run(["umount", backing / "merged"], check=True))
-    mount = new_mount({"pack_below": "8K", "memory": "512M"}, volume=str(backing / "merged" / "volume"))
+    """Told once, and bodies are read ahead into RAM as if passthrough were off. Two stacked file systems below are one too many."""
+    below = tmp_path / "lower"
+    below.mkdir()
+    for level in ("once", "twice"):
+        for name in ("upper", "work", "merged"):
+            (tmp_path / level / name).mkdir(parents=True)
+        merged, options = tmp_path / level / "merged", f"lowerdir={below},upperdir={tmp_path}/{level}/upper,workdir={tmp_path}/{level}/work"
+        made = subprocess.run(["mount", "-t", "overlay", "overlay", "-o", options, merged], capture_output=True, text=True)
+        if made.returncode != 0:
+            pytest.skip(f"no overlay mount on this file system: {made.stderr.strip()}")
+        request.addfinalizer(functools.partial(subprocess.run, ["umount", merged], check=True))
+        below = merged
+    mount = new_mount({"pack_below": "8K", "memory": "512M"}, volume=str(below / "volume"))
     request.addfinalizer(mount.stop)
     if mount.status()["features"]["passthrough"] is not True:
         pytest.skip("this kernel or libfuse has no passthrough")
