@@ -23,7 +23,7 @@ constexpr unsigned long kOpenBackingFile = _IOW(229, 1, BackingMap);  // FUSE_DE
 constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);   // FUSE_DEV_IOC_BACKING_CLOSE
 
 // What the kernel says of one file it says of all of that kind: no CAP_SYS_ADMIN where it counts (a container with users of
-// its own), a file system that is stacked itself (overlayfs), one that it cannot pass through.
+// its own), file systems stacked too high (overlayfs on overlayfs), one that it cannot pass through.
 bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error == EOPNOTSUPP || error == ENOTTY; }
 }  // namespace
 

@@ -110,7 +110,7 @@ void RequestLoop::take(Hand& hand) {
     return;
   }
   hand.just_now = false;
-  if (hand.aside && !worker.may_overtake()) process_aside(hand);
+  if (hand.aside && (!worker.may_overtake() || hand.in_a_row > kShortInARow)) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
     // Whether more is waiting is asked only where the answer is worth a system call.
     if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();

@@ -7,14 +7,15 @@
 //  - when requests queue up: those called go on for as long as they find some;
 //  - when the waiter has been handling one request for a tick: the parked thread that watches becomes the waiter.
 // Who finds nothing to do while the waiter is busy becomes the waiter, else it parks. So a handler may block: it keeps one
-// thread, and what comes meanwhile waits for a tick at most. A tick is 1 ms while ticks find the waiter busy; they double
+// thread, and what comes meanwhile waits for a tick or two. A tick is 1 ms while ticks find the waiter busy; they double
 // up to 8 ms while they find it waiting, since they are most of what the loop costs where requests are milliseconds apart.
 //
 // Whether the waiter polls is learned by the kind of the request that it answered last: after LOOKUP comes OPEN at once, but
 // after an OPEN that the kernel passes through nothing for as long as the client reads.
 //
 // What nobody waits for (RELEASE) is set aside while there is something to do that may overtake it: a close and the lookup of
-// the next name come together. It is handled while the client is on its way back with the next request.
+// the next name come together. It is handled while the client is on its way back with the next request, and overtaken by three
+// others at most. Its handler must not block: the request that may not overtake it has been taken then, and waits.
 //
 // Idle, no thread wakes up: the watch ends, in ever longer ticks, some 40 ms after the last request.
 #pragma once
@@ -47,7 +48,7 @@ class RequestDevice {
     virtual bool is_short() const = 0;      // it takes less than waking a thread does
     virtual uint32_t kind() const = 0;      // below kKinds
     virtual bool may_wait() const = 0;      // nobody waits for it to be handled
-    virtual bool may_overtake() const = 0;  // its answer is the same before and after one that was set aside
+    virtual bool may_overtake() const = 0;  // it matters to nobody whether it comes before or after one that was set aside
     virtual void set_aside() = 0;           // keeps it while others are taken: one at a time
     virtual void process_aside() = 0;       // the one that was set aside
   };

@@ -193,6 +193,14 @@ TEST_P(RequestLoopTest, WhatNobodyWaitsForIsOvertakenByWhatMay) {
   EXPECT_EQ(device_.order(), "ssw" "wl" "ww");
 }
 
+TEST_P(RequestLoopTest, WhatNobodyWaitsForIsOvertakenByAFewOnly) {
+  device_.request(kWaits);
+  for (int i = 0; i < 20; ++i) device_.request(kShort);
+  Running running(device_, settings(1));
+  device_.await_handled(21);
+  EXPECT_EQ(device_.order(), "sssw" + std::string(17, 's'));
+}
+
 TEST_P(RequestLoopTest, WhatWasSetAsideIsHandledThoughNothingFollows) {
   Running running(device_, settings(2));
   for (uint64_t i = 1; i <= 20; ++i) {

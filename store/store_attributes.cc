@@ -163,8 +163,8 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
   if (there) total -= where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
-  if (!there || value.size() > where->value.size())
-    KVC_TRY(room_for_record(fmt::format("attribute '{}' of object {}", name, id.value)));
+  if ((!there || value.size() > where->value.size()) && space_.free_bytes() == 0)
+    return no_room_for_record(fmt::format("attribute '{}' of object {}", name, id.value));
   if (there)
     where->value = value;
   else

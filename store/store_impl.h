@@ -157,7 +157,7 @@ class StoreImpl final : public Store {
   Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
-  Status room_for_record(const std::string& what);  // for what takes no bytes but its own record
+  std::unexpected<Error> no_room_for_record(const std::string& what);
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);

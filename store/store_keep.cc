@@ -281,24 +281,26 @@ bool StoreImpl::make_room() {
     if (room_round_wanted_ <= room_round_) return false;
     round = ++room_round_;
   }
-  const uint64_t hopes = space_.hopes(), reclaimed_before = counters_.reclaimed_bytes;
+  // Of raw files no record tells the length: that one went counts, too.
+  const auto given_back = [&] { return counters_.reclaimed_bytes + counters_.removed_extents; };
+  const uint64_t hopes = space_.hopes(), before = given_back();
   end_lingering(/*all=*/true);
   drain_and_wait();
-  uint64_t reclaimed = 0;
+  uint64_t so_far = 0;
   do {
-    reclaimed = counters_.reclaimed_bytes;
+    so_far = given_back();
     Status status = index_point();
     if (status) continue;
     log::error("upkeep: {}", status.error().message);
     set_trouble(status);
-  } while (reclaim_cut_short_ && counters_.reclaimed_bytes != reclaimed && !stopping_);
+  } while (reclaim_cut_short_ && given_back() != so_far && !stopping_);
   const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   std::vector<std::move_only_function<void()>> retries;
   {
     std::lock_guard lock(keeper_mutex_);
-    if (counters_.reclaimed_bytes == reclaimed_before && !journals_went) room_in_vain_at_ = hopes;
+    if (given_back() == before && !journals_went) room_in_vain_at_ = hopes;
     while (!waiting_for_room_.empty() && waiting_for_room_.front().first <= round) {
       retries.push_back(std::move(waiting_for_room_.front().second));
       waiting_for_room_.pop_front();

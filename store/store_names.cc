@@ -153,9 +153,8 @@ void StoreImpl::take_from_quarantined(ObjectId id) {
   forget_if_idle(*object);
 }
 
-// For what makes journal and index grow and reserves nothing. Any lock may be held.
-Status StoreImpl::room_for_record(const std::string& what) {
-  if (space_.free_bytes() > 0) return {};
+// Refuses what makes journal and index grow and reserves nothing, where nothing is free. Any lock may be held.
+std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   int rounds = 0;
   wait_for_room(rounds, [] {});  // for the next try
@@ -165,7 +164,7 @@ Status StoreImpl::room_for_record(const std::string& what) {
 // Gives a new object its first name. Takes the names lock.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  KVC_TRY(room_for_record(entry_text(parent, name)));
+  if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
   std::unique_lock lock(names_mutex_);
   KVC_TRY(check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, directory_for_entry(parent));
@@ -412,7 +411,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     }
     KVC_TRY(check_new_name(parent, name));
     KVC_TRY(directory_for_entry(parent));
-    KVC_TRY(room_for_record(entry_text(parent, name)));
+    if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     take_from_quarantined(state->child);
     state->child = id;

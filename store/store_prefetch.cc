@@ -220,7 +220,7 @@ std::optional<SkipReason> StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_
   if (!file) return {};
   if (direct_reader_came()) return SkipReason::kOnlyOpened;
   read_ahead_in_kernel(std::move(file), size_bytes);
-  return SkipReason::kResident;
+  return SkipReason::kLeftToKernel;
 }
 
 // Lately, to a body that is passed through: such a reader would wait for the device twice.

@@ -877,6 +877,30 @@ TEST(Chains, WhatIsOnlyOpenedIsPlannedManyAtATime) {
   EXPECT_LE(plans, kBodies / 4);
 }
 
+// One body that is loaded, or whose readers go through the page cache: all that follows counts in full again.
+TEST(Chains, WhatIsNoLongerOnlyOpenedCountsInFull) {
+  constexpr uint64_t kBig = 9 << 20;
+  constexpr int kBodies = 64;
+  Mount mount;
+  mount.chunk_bytes = kBig;
+  mount.write_chain(0, kBodies);
+  uint64_t most_ahead = 0;
+  for (int n = 0; n < kBodies; ++n) {
+    const SkipReason reason = n < 8 ? SkipReason::kOnlyOpened : SkipReason::kLeftToKernel;
+    mount.chains.on_open(7, Mount::stem(n), 900 + n, Mount::id(n), kBig, mount.now += 6 * kMillisecond);
+    mount.chains.on_read(900 + n, Mount::id(n), 0, kBig, mount.now);
+    mount.chains.on_close(900 + n, Mount::id(n), mount.now);
+    if (!mount.chains.wants_plan()) continue;
+    for (const PlannedLoad& load : mount.chains.plan(mount.now, mount.free_bytes).loads) {
+      mount.planned.push_back(load);
+      mount.chains.on_skipped(load.id, reason);
+    }
+    if (n >= 32) most_ahead = std::max<uint64_t>(most_ahead, mount.planned_ids().size() - static_cast<uint64_t>(n));
+  }
+  EXPECT_GE(mount.planned_ids().size(), kBodies - 2U);
+  EXPECT_LE(most_ahead, 4U);
+}
+
 TEST(Chains, GoneAndFailedLoadsAreNotAskedForAgain) {
   Mount mount;
   mount.instant = false;

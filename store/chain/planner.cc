@@ -503,7 +503,7 @@ void PrefetchPlanner::on_loaded(ObjectId id, uint64_t bytes, int64_t latency_ns,
     reader->last_activity = std::max(reader->last_activity, now);
   ReadRun* run = n == nullptr ? nullptr : live(n->expected_by);
   if (run == nullptr) return;
-  run->set_only_opens(false);
+  run->set_only_opens(false, most_bookable());
   run->set_bytes(id, bookable(*run, bytes));
   attention_ = attention_ || needs_loads(*run, now);
 }
@@ -515,9 +515,10 @@ void PrefetchPlanner::on_skipped(ObjectId id, SkipReason reason) {
     accounting_.skipped(id);
   }
   if (reason == SkipReason::kGone) successors_.erase(id);
-  if (reason != SkipReason::kOnlyOpened) return;
+  if (reason != SkipReason::kOnlyOpened && reason != SkipReason::kLeftToKernel) return;
   const Note* n = find_note(id);
-  if (ReadRun* run = n == nullptr ? nullptr : live(n->expected_by)) run->set_only_opens(true);
+  if (ReadRun* run = n == nullptr ? nullptr : live(n->expected_by))
+    run->set_only_opens(reason == SkipReason::kOnlyOpened, most_bookable());
 }
 
 void PrefetchPlanner::on_removed(ObjectId id) { accounting_.removed(id); }

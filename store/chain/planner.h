@@ -12,6 +12,7 @@
 // Not thread-safe; calls the successor table and its loader.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -55,6 +56,7 @@ struct Plan {
 
 enum class SkipReason : uint8_t {
   kResident,   // in RAM already
+  kLeftToKernel,  // its readers are passed through, and find it in the page cache
   kOnlyOpened,  // its readers take it from the volume themselves, past every cache: it was opened ahead, no byte was read
   kGone,       // no such object any more: it is forgotten
   kNoRoom,     // RAM is full
@@ -167,6 +169,7 @@ class PrefetchPlanner {
   bool expect(ReadRun& run, ObjectId id, uint64_t size_bytes = 0);
   void book(ReadRun& run, ObjectId id, uint64_t size_bytes);
   void note_size(uint64_t stem, uint64_t size_bytes);
+  uint64_t most_bookable() const { return std::min(options_.ahead_max_bytes, options_.total_max_bytes); }
   uint64_t bookable(const ReadRun& run, uint64_t bytes) const;
   bool extend(ReadRun& run);
   uint64_t window_bytes(const ReadRun& run) const;

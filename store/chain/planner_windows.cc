@@ -38,7 +38,7 @@ void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
 // What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever. What is only
 // opened takes little: many are opened at a time, instead of the prefetcher being woken for each.
 uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
-  return std::min({run.share(bytes), options_.ahead_max_bytes, options_.total_max_bytes});
+  return std::min(run.share(bytes), most_bookable());
 }
 
 // At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in

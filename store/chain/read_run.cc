@@ -22,15 +22,13 @@ void ReadRun::set_bytes(ObjectId id, uint64_t bytes) {
   items_[at].bytes = bytes;
 }
 
-void ReadRun::set_only_opens(bool only_opens) {
+void ReadRun::set_only_opens(bool only_opens, uint64_t most_bytes) {
   if (only_opens == std::exchange(only_opens_, only_opens)) return;
-  ahead_bytes_ = outstanding_bytes_ = 0;
-  for (size_t at = 0; at < items_.size(); ++at) {
+  for (size_t at = planned_; at < items_.size(); ++at) {
     uint64_t& bytes = items_[at].bytes;
-    bytes = only_opens ? bytes / kOpenedShare : bytes * kOpenedShare;
-    if (at < passed_) continue;
+    ahead_bytes_ -= bytes;
+    bytes = only_opens ? bytes / kOpenedShare : std::min(bytes * kOpenedShare, most_bytes);
     ahead_bytes_ += bytes;
-    if (at < planned_) outstanding_bytes_ += bytes;
   }
 }
 

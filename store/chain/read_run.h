@@ -29,7 +29,8 @@ class ReadRun {
   bool append(ObjectId id, uint64_t bytes_estimate);  // false: it is expected already
   void set_bytes(ObjectId id, uint64_t bytes);  // of an expected object: its size became known
   // Its readers take all from the volume themselves: what is planned is only opened, and an object counts for an eighth.
-  void set_only_opens(bool only_opens);
+  // So for what is not planned yet, up to `most_bytes` each.
+  void set_only_opens(bool only_opens, uint64_t most_bytes);
   uint64_t share(uint64_t bytes) const { return only_opens_ ? bytes / kOpenedShare : bytes; }
   // A reader came for an expected object. What was left too far behind is appended to `dropped`.
   void arrive(ObjectId id, std::vector<ObjectId>& dropped);
