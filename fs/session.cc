@@ -103,7 +103,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
 #endif
 #ifdef FUSE_CAP_PASSTHROUGH
-  if (may_pass_through(driver.options) && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
+  if (driver.options.store.passthrough && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
     connection->max_backing_stack_depth = 1;
     driver.passthrough.enable(driver.session, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)

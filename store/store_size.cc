@@ -150,8 +150,7 @@ Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
   FilePtr raw;
   {
     std::lock_guard lock(object.mutex);
-    if (offset >= object.size_bytes) return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));
-    raw = object.raw;
+    if (offset < object.size_bytes) raw = object.raw;
     if (!raw) {
       if (auto found = find_unit(object, offset, /*with_bytes=*/true)) return *found;
       return fail(Code::kNoData, fmt::format("object {}: no data past {}", object.id.value, offset));

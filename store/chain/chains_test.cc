@@ -853,51 +853,45 @@ TEST(Chains, LateBytesAreCounted) {
   EXPECT_EQ(mount.chains.state(Mount::id(2)), PrefetchState::kNone);
 }
 
-// Readers who take all from the volume themselves: nothing of it is held, so a plan may go further, and fewer are needed.
-TEST(Chains, WhatIsOnlyOpenedIsPlannedManyAtATime) {
+// A reader of big bodies past the daemon: what is planned for him ends with `reason(n)` while he is at body n.
+constexpr int kBigBodies = 64;
+template <class Reason, class Planned>
+void read_past_the_daemon(Mount& mount, Reason reason, Planned planned) {
   constexpr uint64_t kBig = 9 << 20;
-  constexpr int kBodies = 64;
-  Mount mount;
   mount.chunk_bytes = kBig;
-  mount.write_chain(0, kBodies);
-  int plans = 0;
-  for (int n = 0; n < kBodies; ++n) {
+  mount.write_chain(0, kBigBodies);
+  for (int n = 0; n < kBigBodies; ++n) {
     mount.chains.on_open(7, Mount::stem(n), 900 + n, Mount::id(n), kBig, mount.now += 6 * kMillisecond);
     mount.chains.on_read(900 + n, Mount::id(n), 0, kBig, mount.now);
     mount.chains.on_close(900 + n, Mount::id(n), mount.now);
     if (!mount.chains.wants_plan()) continue;
     const Plan plan = mount.chains.plan(mount.now, mount.free_bytes);
-    plans += !plan.loads.empty();
     for (const PlannedLoad& load : plan.loads) {
       mount.planned.push_back(load);
-      mount.chains.on_skipped(load.id, SkipReason::kOnlyOpened);
+      mount.chains.on_skipped(load.id, reason(n));
     }
+    planned(n, plan);
   }
-  EXPECT_GE(mount.planned_ids().size(), kBodies - 2U);  // the first is read, the last of a chain may be left out
-  EXPECT_LE(plans, kBodies / 4);
+  EXPECT_GE(mount.planned_ids().size(), kBigBodies - 2U);  // the first is read, the last of a chain may be left out
 }
 
-// One body that is loaded, or whose readers go through the page cache: all that follows counts in full again.
-TEST(Chains, WhatIsNoLongerOnlyOpenedCountsInFull) {
-  constexpr uint64_t kBig = 9 << 20;
-  constexpr int kBodies = 64;
+// Readers who take all from the volume themselves: nothing of it is held, so a plan may go further, and fewer are needed.
+TEST(Chains, WhatIsOnlyOpenedIsPlannedManyAtATime) {
   Mount mount;
-  mount.chunk_bytes = kBig;
-  mount.write_chain(0, kBodies);
+  int plans = 0;
+  read_past_the_daemon(mount, [](int) { return SkipReason::kOnlyOpened; }, [&](int, const Plan& plan) { plans += !plan.loads.empty(); });
+  EXPECT_LE(plans, kBigBodies / 4);
+}
+
+// Once readers go through the page cache all that follows counts in full again.
+TEST(Chains, WhatIsNoLongerOnlyOpenedCountsInFull) {
+  Mount mount;
   uint64_t most_ahead = 0;
-  for (int n = 0; n < kBodies; ++n) {
-    const SkipReason reason = n < 8 ? SkipReason::kOnlyOpened : SkipReason::kLeftToKernel;
-    mount.chains.on_open(7, Mount::stem(n), 900 + n, Mount::id(n), kBig, mount.now += 6 * kMillisecond);
-    mount.chains.on_read(900 + n, Mount::id(n), 0, kBig, mount.now);
-    mount.chains.on_close(900 + n, Mount::id(n), mount.now);
-    if (!mount.chains.wants_plan()) continue;
-    for (const PlannedLoad& load : mount.chains.plan(mount.now, mount.free_bytes).loads) {
-      mount.planned.push_back(load);
-      mount.chains.on_skipped(load.id, reason);
-    }
-    if (n >= 32) most_ahead = std::max<uint64_t>(most_ahead, mount.planned_ids().size() - static_cast<uint64_t>(n));
-  }
-  EXPECT_GE(mount.planned_ids().size(), kBodies - 2U);
+  read_past_the_daemon(
+      mount, [](int n) { return n < 8 ? SkipReason::kOnlyOpened : SkipReason::kLeftToKernel; },
+      [&](int n, const Plan&) {
+        if (n >= 32) most_ahead = std::max<uint64_t>(most_ahead, mount.planned_ids().size() - static_cast<uint64_t>(n));
+      });
   EXPECT_LE(most_ahead, 4U);
 }
 

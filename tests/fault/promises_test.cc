@@ -67,6 +67,25 @@ class Promises : public ::testing::Test {
     EXPECT_TRUE(handle) << path;
     return handle ? std::move(*handle) : nullptr;
   }
+  // A version of "f", written and closed by `writer`.
+  void put_version(const Caller& writer, const std::string& bytes, ObjectId& id) {
+    auto made = rig_->store().create(kRootId, "f", 0644, {.write = true}, writer);
+    ASSERT_TRUE(made);
+    id = made->first.id;
+    Rig::HandlePtr handle(made->second, Rig::Release{rig_.get()});
+    ASSERT_TRUE(rig_->write(handle, 0, bytes));
+    ASSERT_TRUE(rig_->flush(handle));
+  }
+  // Another one, for `writer`, who is told that `before` is stale and looks "f" up again.
+  void open_version(const Caller& writer, ObjectId before, Rig::HandlePtr& handle) {
+    Store& store = rig_->store();
+    ASSERT_FALSE(store.open(before, kRewrite, writer));
+    auto opened = store.open(store.lookup(kRootId, "f", writer)->id, kRewrite, writer);
+    ASSERT_TRUE(opened);
+    handle = Rig::HandlePtr(*opened, Rig::Release{rig_.get()});
+  }
+  static constexpr OpenRequest kRewrite{.read = false, .write = true, .truncate = true};
+
   // A raw file of zeros, on the medium.
   void put_raw(const std::string& path) {
     put(path, "");
@@ -335,21 +354,17 @@ TEST_F(Promises, NothingIsMovedIntoADirectoryWhoseRemovalWasNotJournaled) {
 TEST_F(Promises, AVersionThatIsNeverOpenedReplacesNothing) {
   start();
   const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, killed{.thread_id = 1};
-  const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
   Store& store = rig_->store();
-  auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
-  ASSERT_TRUE(made);
-  Rig::HandlePtr handle(made->second, Rig::Release{rig_.get()});
-  ASSERT_TRUE(rig_->write(handle, 0, content('a', kPackedBytes)));
-  ASSERT_TRUE(rig_->flush(handle));
-  handle.reset();
+  ObjectId made;
+  put_version(writer, content('a', kPackedBytes), made);
+  if (HasFatalFailure()) return;
   rig_->clock().advance_ns(3'000'000'000);
-  auto opened = store.open(made->first.id, rewrite, killed);
+  auto opened = store.open(made, kRewrite, killed);
   ASSERT_FALSE(opened);
   ASSERT_EQ(opened.error().code, Code::kStale);
-  ASSERT_NE(store.lookup(kRootId, "f", killed)->id, made->first.id);
+  ASSERT_NE(store.lookup(kRootId, "f", killed)->id, made);
   for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
-  EXPECT_EQ(store.lookup(kRootId, "f", {})->id, made->first.id);
+  EXPECT_EQ(store.lookup(kRootId, "f", {})->id, made);
   expect("f", content('a', kPackedBytes));
   ASSERT_TRUE(rig_->unmount());
   mount();
@@ -360,18 +375,12 @@ TEST_F(Promises, AVersionThatIsNeverOpenedReplacesNothing) {
 TEST_F(Promises, AnUnfinishedVersionOutlivesNoFinishedOne) {
   start();
   const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, slow{.thread_id = 2};
-  const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
-  Store& store = rig_->store();
-  auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
-  ASSERT_TRUE(made);
-  Rig::HandlePtr first(made->second, Rig::Release{rig_.get()});
-  ASSERT_TRUE(rig_->write(first, 0, content('a', kPackedBytes)));
-  ASSERT_TRUE(rig_->flush(first));
-  first.reset();
-  ASSERT_FALSE(store.open(made->first.id, rewrite, slow));
-  auto opened = store.open(store.lookup(kRootId, "f", slow)->id, rewrite, slow);
-  ASSERT_TRUE(opened);
-  Rig::HandlePtr second(*opened, Rig::Release{rig_.get()});
+  ObjectId made;
+  put_version(writer, content('a', kPackedBytes), made);
+  if (HasFatalFailure()) return;
+  Rig::HandlePtr second;
+  open_version(slow, made, second);
+  if (HasFatalFailure()) return;
   ASSERT_TRUE(rig_->write(second, 0, content('b', 10)));
   for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
   expect("f", content('a', kPackedBytes));
@@ -388,19 +397,14 @@ TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
     SCOPED_TRACE(other_finishes);
     start();
     const Caller writer{.thread_id = static_cast<uint32_t>(getpid())}, other{.thread_id = 1};
-    const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
     Store& store = rig_->store();
-    auto made = store.create(kRootId, "f", 0644, {.write = true}, writer);
-    ASSERT_TRUE(made);
-    Rig::HandlePtr first(made->second, Rig::Release{rig_.get()});
-    ASSERT_TRUE(rig_->write(first, 0, content('a', kPackedBytes)));
-    ASSERT_TRUE(rig_->flush(first));
-    first.reset();
+    ObjectId made;
+    put_version(writer, content('a', kPackedBytes), made);
+    if (HasFatalFailure()) return;
     ASSERT_TRUE(rig_->drain());
-    ASSERT_FALSE(store.open(made->first.id, rewrite, other));
-    auto opened = store.open(store.lookup(kRootId, "f", other)->id, rewrite, other);
-    ASSERT_TRUE(opened);
-    Rig::HandlePtr second(*opened, Rig::Release{rig_.get()});
+    Rig::HandlePtr second;
+    open_version(other, made, second);
+    if (HasFatalFailure()) return;
     ASSERT_TRUE(rig_->write(second, 0, content('b', kPackedBytes)));
     std::optional<Status> removed;
     store.unlink(kRootId, "f", writer, [&](Status status) { removed = std::move(status); });
