@@ -210,18 +210,22 @@ class StoreImpl final : public Store {
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
   // --- memory (store_memory.cc) ---
+  // Who wants it. What is read ahead leaves in RAM what readers of chains are expected to read. Writers leave an eighth to
+  // readers: else a restore would wait for its memory behind them, at the speed at which the volume takes what they wrote.
+  enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
+  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter ? pool_->limit_bytes() / 8 : 0; }
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
-  // `spare_expected`: what readers of chains are expected to read stays.
-  Reservation reserve_memory(uint64_t bytes, bool spare_expected = false);
+  Reservation reserve_memory(uint64_t bytes, MemoryFor who);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
-  bool recover_memory(uint64_t bytes, bool spare_expected = false);
+  bool recover_memory(uint64_t bytes, MemoryFor who);
   uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
   void trim_clean_objects();
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void note_used(ObjectId id);               // if it may be evicted: last from now on
   bool is_wanted_soon(const ObjectPtr& object);
-  void wait_for_memory(std::move_only_function<bool()> retry);
+  void wait_for_memory(MemoryFor who, std::move_only_function<bool()> retry);
   bool resume_waiting();
+  bool resume_waiting(std::deque<std::move_only_function<bool()>>& waiting);
   void tell_memory_came_back();  // or may have
   void answer_later(std::move_only_function<void()> answer);
   void give_answers();
@@ -266,7 +270,7 @@ class StoreImpl final : public Store {
   void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
   void expect_size(Object& object, uint64_t size_bytes);
   static bool lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file);
-  bool get_file_memory(FileRequest& file, bool spare_expected = false);  // no lock held; false: no memory now
+  bool get_file_memory(FileRequest& file, MemoryFor who);  // no lock held; false: no memory now
   void drop_unused_file(const ObjectPtr& object);
   static MemoryFilePtr whole_in_file(const Object& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
@@ -305,6 +309,7 @@ class StoreImpl final : public Store {
   void ahead_arrived(uint64_t bytes);
   std::optional<SkipReason> leave_to_kernel(ObjectId id, uint64_t size_bytes);
   bool direct_reader_came() const;
+  void kernel_reads(uint64_t bytes);  // of the volume, for clients: writes are held back
   void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_loop();
@@ -617,7 +622,8 @@ class StoreImpl final : public Store {
 
   std::mutex waiting_mutex_;  // leaf
   std::condition_variable waiting_ready_;
-  std::deque<std::move_only_function<bool()>> waiting_;
+  // Who waits for memory, in turn. Readers first: what they need is little, and they wait for nothing else.
+  std::deque<std::move_only_function<bool()>> waiting_readers_, waiting_writers_;
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   std::atomic<uint64_t> waiting_count_{0};

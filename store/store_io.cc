@@ -286,10 +286,10 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
     if (progress == Progress::kNeedsMemory && takes_memory) {
       pending.attempt.memory = Reservation();  // or its bytes would count twice
       if (pending.attempt.file.wanted) {
-        if (get_file_memory(pending.attempt.file)) continue;
+        if (get_file_memory(pending.attempt.file, MemoryFor::kWriter)) continue;
         return progress;
       }
-      pending.attempt.memory = reserve_memory(pending.attempt.memory_needed);
+      pending.attempt.memory = reserve_memory(pending.attempt.memory_needed, MemoryFor::kWriter);
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
@@ -330,7 +330,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
     return pending->finish();
   }
   drop_unused_file(pending->object);
-  wait_for_memory([this, pending] {
+  wait_for_memory(MemoryFor::kWriter, [this, pending] {
     const Progress again = push_write(*pending, true);
     if (again == Progress::kNeedsMemory) {
       drop_unused_file(pending->object);

@@ -98,8 +98,8 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
 
 bool StoreImpl::get_load_memory(LoadMemory& memory) {
   memory.blocks = Reservation();  // or its bytes would count twice
-  if (memory.file.wanted) return get_file_memory(memory.file, memory.spare_expected);
-  memory.blocks = reserve_memory(memory.needed, memory.spare_expected);
+  if (memory.file.wanted) return get_file_memory(memory.file, memory.who);
+  memory.blocks = reserve_memory(memory.needed, memory.who);
   return memory.blocks.bytes() > 0;
 }
 
@@ -129,7 +129,7 @@ void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted,
   waiter->done = std::move(done);
   if (start_loads(object, first, wanted, last, waiter)) return waiter->finish_one({});
   // Somebody has to give memory back first. Until there is enough it keeps its turn.
-  wait_for_memory([this, object, first, wanted, waiter] {
+  wait_for_memory(MemoryFor::kReader, [this, object, first, wanted, waiter] {
     if (!start_loads(object, first, wanted, wanted, waiter)) return false;
     waiter->finish_one({});
     return true;
@@ -224,29 +224,29 @@ void StoreImpl::read_inline(std::shared_ptr<LoadJob> job) {
   finish_load(std::move(job), total);
 }
 
-namespace {
-Status check_units(const std::vector<uint64_t>& checksums, const std::vector<uint32_t>& lengths,
-                   const std::vector<BlockPtr>& blocks, size_t first, size_t bytes_read, const std::string& path) {
+Status StoreImpl::LoadJob::check(size_t bytes_read, const File* from) const {
+  const auto unit = [&](size_t i) {
+    return fmt::format("{}: unit {}", from != nullptr ? from->path() : "inline body", first + i);
+  };
   size_t before = 0;
   for (size_t i = 0; i < blocks.size(); ++i) {
-    if (bytes_read < before + lengths[i])
-      return fail(Code::kCorrupt, fmt::format("{}: unit {} ends after {} of {} bytes", path, first + i,
-                                              bytes_read > before ? bytes_read - before : 0, lengths[i]));
-    if (checksum(blocks[i]->bytes().first(lengths[i])) != checksums[i])
-      return fail(Code::kCorrupt, fmt::format("{}: unit {} does not match its checksum", path, first + i));
-    before += align_up(lengths[i], kBlockBytes);
+    const uint32_t length = lengths[i];
+    if (bytes_read < before + length)
+      return fail(Code::kCorrupt,
+                  fmt::format("{} ends after {} of {} bytes", unit(i), bytes_read > before ? bytes_read - before : 0, length));
+    if (checksum(blocks[i]->bytes().first(length)) != checksums[i])
+      return fail(Code::kCorrupt, unit(i) + " does not match its checksum");
+    before += align_up(length, kBlockBytes);
   }
   return {};
 }
-}  // namespace
 
 void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result) {
-  const std::string path = job->file ? job->file->path() : std::string("inline body");
   Status status;
   bool look_again = false;
   if (result) {
     counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
-    status = check_units(job->checksums, job->lengths, job->blocks, job->first, *result, path);
+    status = job->check(*result, job->file.get());
     look_again = !status && job->place.kind != PlaceKind::kInline;  // perhaps the cache lied
   } else {
     status = std::unexpected(std::move(result).error());
@@ -329,7 +329,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
         total += *got;
         offset += piece.size();
       }
-      if (status) status = check_units(job->checksums, job->lengths, job->blocks, job->first, total, (*file)->path());
+      if (status) status = job->check(total, file->get());
     } else {
       status = std::unexpected(std::move(file).error());
     }

@@ -61,6 +61,8 @@ struct StoreImpl::LoadJob {
   AheadBytes ahead;  // of a read ahead
 
   bool is_superseded(size_t i) const;  // the i-th of its units; object->mutex held
+  // Whether what was read is what was written. `from` is for the message; null for an inline body.
+  Status check(size_t bytes_read, const File* from) const;
   uint64_t offset() const { return place.offset + first * kUnitBytes; }
   uint64_t padded_bytes() const {
     uint64_t bytes = 0;
@@ -78,7 +80,7 @@ struct StoreImpl::LoadJob {
 struct StoreImpl::LoadMemory {
   Reservation blocks;
   uint64_t needed = 0;  // for blocks of the pool
-  bool spare_expected = false;  // what is expected to be read is not given up for it
+  MemoryFor who = MemoryFor::kReader;
   FileRequest file;
 };
 

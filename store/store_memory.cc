@@ -6,17 +6,17 @@
 
 namespace kvcachefs {
 
-Reservation StoreImpl::reserve_memory(uint64_t bytes, bool spare_expected) {
+Reservation StoreImpl::reserve_memory(uint64_t bytes, MemoryFor who) {
   while (true) {
-    Reservation memory = pool_->try_reserve(bytes);
+    Reservation memory = pool_->try_reserve(bytes, left_to_others(who));
     if (memory.bytes() >= bytes) return memory;
-    if (!recover_memory(bytes, spare_expected)) return {};
+    if (!recover_memory(bytes, who)) return {};
   }
 }
 
-bool StoreImpl::recover_memory(uint64_t bytes, bool spare_expected) {
+bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   if (files_->settle() > 0) return true;
-  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), spare_expected) > 0;
+  const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), who == MemoryFor::kReadAhead) > 0;
   return files_->settle() > 0 || evicted;
 }
 
@@ -133,10 +133,10 @@ void StoreImpl::drop_caches() {
   files_->settle();
 }
 
-void StoreImpl::wait_for_memory(std::move_only_function<bool()> retry) {
+void StoreImpl::wait_for_memory(MemoryFor who, std::move_only_function<bool()> retry) {
   {
     std::lock_guard lock(waiting_mutex_);
-    waiting_.push_back(std::move(retry));
+    (who == MemoryFor::kWriter ? waiting_writers_ : waiting_readers_).push_back(std::move(retry));
     waiting_count_.fetch_add(1);
     memory_came_back_ = true;  // look at once: memory may have come back since the refusal
   }
@@ -170,18 +170,24 @@ void StoreImpl::give_answers() {
 }
 
 bool StoreImpl::resume_waiting() {
+  const bool readers = resume_waiting(waiting_readers_);
+  return resume_waiting(waiting_writers_) || readers;
+}
+
+// Of one kind, as far as there is memory.
+bool StoreImpl::resume_waiting(std::deque<std::move_only_function<bool()>>& waiting) {
   bool any = false;
   while (true) {
     std::move_only_function<bool()> retry;
     {
       std::lock_guard lock(waiting_mutex_);
-      if (waiting_.empty()) return any;
-      retry = std::move(waiting_.front());
-      waiting_.pop_front();
+      if (waiting.empty()) return any;
+      retry = std::move(waiting.front());
+      waiting.pop_front();
     }
     if (!retry()) {
       std::lock_guard lock(waiting_mutex_);
-      waiting_.push_front(std::move(retry));
+      waiting.push_front(std::move(retry));
       return any;
     }
     waiting_count_.fetch_sub(1);

@@ -108,18 +108,19 @@ bool StoreImpl::lacks_file_memory(Object& object, size_t first, size_t last, Fil
   return file.wanted = true;
 }
 
-bool StoreImpl::get_file_memory(FileRequest& file, bool spare_expected) {
+bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
+  const uint64_t left_bytes = left_to_others(who);
   const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
   MemoryFiles::Got got = MemoryFiles::Got::kNo;
   if (grows || file.bytes <= files_->most_bytes()) {  // else the limit was lowered
     do {
-      got = grows ? files_->grow(*grows, file.first, file.last) : files_->take(file.bytes, file.fresh);
-    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes), spare_expected));
+      got = grows ? files_->grow(*grows, file.first, file.last, left_bytes) : files_->take(file.bytes, file.fresh, left_bytes);
+    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes), who));
   }
   if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
   if (got == MemoryFiles::Got::kNoMemory) {
     // Nobody waits for a file where blocks are to be had.
-    if (pool_->used_bytes() + MemoryFile::kChunkBytes > pool_->limit_bytes()) return false;
+    if (pool_->used_bytes() + MemoryFile::kChunkBytes + left_bytes > pool_->limit_bytes()) return false;
     file.refused = true;
   }
   if (grows) return true;  // one that cannot grow says so by itself
@@ -266,7 +267,7 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
   const WantedUnits pin(object, 0, blocks.size());  // or room would be made of what is moved
   MemoryFilePtr file;
   MemoryFiles::Got got = files_->take(size, file);
-  if (got == MemoryFiles::Got::kNoMemory && recover_memory(size)) got = files_->take(size, file);
+  if (got == MemoryFiles::Got::kNoMemory && recover_memory(size, MemoryFor::kReader)) got = files_->take(size, file);
   if (got != MemoryFiles::Got::kYes) {
     move_refused_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
     return false;

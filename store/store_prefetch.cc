@@ -238,7 +238,8 @@ void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
   kernel_ahead_ready_.notify_one();
 }
 
-// Two threads at it: each has one request at a time under way, which does not fill the device.
+// Two threads at it: each has one request at a time under way, which does not fill the device. Each at a body of its own: both
+// at the one that is needed next collide with its reader (cold 9 MiB: 0.76 GiB/s against 0.94).
 void StoreImpl::kernel_ahead_loop() {
   while (true) {
     std::pair<FilePtr, uint64_t> next;
@@ -250,6 +251,7 @@ void StoreImpl::kernel_ahead_loop() {
       kernel_ahead_.pop_front();
     }
     if (direct_reader_came()) continue;  // since it was queued
+    kernel_reads(next.second);
     const uint64_t before = thread_input_bytes();
     next.first->will_need(0, next.second);
     counters_.kernel_ahead_bytes.fetch_add(thread_input_bytes() - before, std::memory_order_relaxed);
@@ -313,7 +315,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   }
   auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id);
   LoadMemory memory;
-  memory.spare_expected = !item.awaited;
+  if (!item.awaited) memory.who = MemoryFor::kReadAhead;
   const size_t before = jobs.size();
   while (!make_jobs(object, first, lacks.last, lacks.last, memory, waiter, item.awaited, jobs)) {
     if (get_load_memory(memory)) continue;

@@ -192,6 +192,15 @@ void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory)
   }
   // Its reads are not seen: taken as read now. With no lock held: a plan keeps the prefetcher's for as long as it looks rows up.
   prefetcher_->read(nullptr, id, 0, size_bytes, clock_.monotonic_ns());
+  if (!in_memory) kernel_reads(size_bytes);
+}
+
+// About as long as it takes beside writes, and until the client is back with the next.
+void StoreImpl::kernel_reads(uint64_t bytes) {
+  constexpr uint64_t kBytesPerSecond = 256 * kMiB;
+  constexpr std::chrono::milliseconds kBetween{20}, kMost{1000};
+  const std::chrono::nanoseconds reading(static_cast<int64_t>(std::min(bytes, kBytesPerSecond) * 1'000'000'000 / kBytesPerSecond));
+  volume_->expect_reads_for(std::min<std::chrono::nanoseconds>(reading + kBetween, kMost));
 }
 
 }  // namespace kvcachefs

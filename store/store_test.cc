@@ -3,6 +3,7 @@
 
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -121,6 +122,72 @@ TEST(Store, ABodyLargerThanMemoryIsSpilled) {
   std::string all;
   for (int i = 0; i < 64; ++i) all += piece;
   EXPECT_EQ(store.read_file("big"), all);
+}
+
+// Writers have taken all the memory that they may have, and nothing of it reaches the volume unless the store is pumped.
+class BesideWriters : public ::testing::Test {
+ protected:
+  static StoreOptions options() {
+    StoreOptions options;
+    options.memory_bytes = 16 * kMiB;
+    options.prefetch = false;
+    return options;
+  }
+  void SetUp() override {
+    ASSERT_TRUE(store.write_file("old", body));
+    store.remount();
+    writer = store.create("new");
+    reader = store.open("old", {});
+    ASSERT_NE(reader, nullptr);
+    for (uint64_t at = 0; written == at; at += piece.size()) {
+      ASSERT_LT(at, 2 * options().memory_bytes);
+      store->write(writer, at, std::as_bytes(std::span(piece)), [this](Result<size_t> bytes) {
+        ASSERT_TRUE(bytes);
+        written += *bytes;
+        note('w');
+      });
+    }
+    answers.clear();
+  }
+  void TearDown() override {
+    for (int i = 0; i < 10'000 && answered().size() < 2; ++i)
+      if (!store->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_EQ(answered(), "rw");
+    store.close(writer);
+    store.close(reader);
+  }
+  void read(uint64_t bytes) {
+    store->read(reader, 0, bytes, [this, bytes](Result<ReadReply> reply) {
+      EXPECT_TRUE(reply && reply->bytes == bytes);
+      note('r');
+    });
+  }
+  void note(char who) {  // also on a thread of the volume
+    std::lock_guard lock(mutex);
+    answers.push_back(who);
+  }
+  std::string answered() {
+    std::lock_guard lock(mutex);
+    return answers;
+  }
+
+  const std::string body = TestStore::payload(1, 14 * kMiB), piece = TestStore::payload(2, kMiB);
+  TestStore store{options()};
+  Handle *writer = nullptr, *reader = nullptr;
+  uint64_t written = 0;
+  std::mutex mutex;
+  std::string answers;  // mutex: who got one, in their order
+};
+
+TEST_F(BesideWriters, ReadersFindMemoryThatIsTheirs) {
+  read(kMiB);
+  for (int i = 0; i < 5000 && answered().empty(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(answered(), "r") << "it waits for what the writers have";
+}
+
+TEST_F(BesideWriters, ReadersAreServedFirst) {
+  read(14 * kMiB);  // the next write does not fit beside it
+  EXPECT_EQ(answered(), "") << "there was memory for it: nothing is tested";
 }
 
 // Bodies of which two thirds fit into memory, none of them in it. Not smaller: memory pressure gives 64 MiB back at once.

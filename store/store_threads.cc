@@ -1,17 +1,31 @@
 // The threads of the store: what each waits for and which step it takes then; and how they end, with everybody answered.
+#include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <thread>
+#include <utility>
 
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
+namespace {
+// With a name for who looks at the processors.
+template <typename Loop>
+std::thread start_thread(const char* name, Loop loop) {
+  return std::thread([name, loop = std::move(loop)]() mutable {
+    pthread_setname_np(pthread_self(), name);
+    loop();
+  });
+}
+}  // namespace
+
 void StoreImpl::start_threads() {
   committer_runs_ = true;
-  threads_.emplace_back([this] { bulk_loop(); });
-  threads_.emplace_back([this] {
+  threads_.push_back(start_thread("kvc-bulk", [this] { bulk_loop(); }));
+  threads_.push_back(start_thread("kvc-urgent", [this] {
     while (true) {
       {
         std::unique_lock lock(urgent_mutex_);
@@ -20,8 +34,8 @@ void StoreImpl::start_threads() {
       }
       urgent_step();
     }
-  });
-  committer_ = std::thread([this] {
+  }));
+  committer_ = start_thread("kvc-committer", [this] {
     while (true) {
       {
         std::unique_lock lock(commit_mutex_);
@@ -31,13 +45,13 @@ void StoreImpl::start_threads() {
       commit_step();
     }
   });
-  threads_.emplace_back([this] { keeper_loop(); });
-  threads_.emplace_back([this] { resumer_loop(); });
-  threads_.emplace_back([this] { prefetch_loop(); });
+  threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
+  threads_.push_back(start_thread("kvc-resumer", [this] { resumer_loop(); }));
+  threads_.push_back(start_thread("kvc-prefetcher", [this] { prefetch_loop(); }));
   files_->expect_warmer();
-  threads_.emplace_back([this] { warmer_loop(); });
-  threads_.emplace_back([this] { mover_loop(); });
-  for (int i = 0; i < 2; ++i) threads_.emplace_back([this] { kernel_ahead_loop(); });
+  threads_.push_back(start_thread("kvc-warmer", [this] { warmer_loop(); }));
+  threads_.push_back(start_thread("kvc-mover", [this] { mover_loop(); }));
+  for (int i = 0; i < 2; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { kernel_ahead_loop(); }));
 }
 
 void StoreImpl::bulk_loop() {
@@ -121,9 +135,10 @@ void StoreImpl::resumer_loop() {
   while (true) {
     {
       std::unique_lock lock(waiting_mutex_);
+      const auto somebody_waits = [&] { return !waiting_readers_.empty() || !waiting_writers_.empty(); };
       const auto woken = [&] { return stopping_ || memory_came_back_ || !answers_.empty(); };
-      if (waiting_.empty())
-        waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && !waiting_.empty()); });
+      if (!somebody_waits())
+        waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && somebody_waits()); });
       else
         waiting_ready_.wait_for(lock, std::chrono::milliseconds(20), woken);
       if (stopping_) return;

@@ -164,13 +164,13 @@ std::unique_ptr<MemoryFile> MemoryFiles::take_spare(uint64_t bytes, Pages pages)
   return file;
 }
 
-MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file) {
+MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes) {
   if (!started()) return Got::kNo;
   const uint64_t capacity = align_up(bytes, MemoryFile::kChunkBytes);
   wanted_bytes_.store(capacity, std::memory_order_relaxed);
   const bool warming_up = is_warming_up(capacity);
   if (std::unique_ptr<MemoryFile> spare = take_spare(capacity, warming_up ? Pages::kReady : Pages::kAny)) {
-    const bool charged = pool_.try_charge(spare->page_bytes_.load());
+    const bool charged = pool_.try_charge(spare->page_bytes_.load(), left_bytes);
     if (charged) {
       file = wrap(spare.release());
       return Got::kYes;
@@ -182,7 +182,7 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file) {
   }
   if (warming_up) return Got::kNo;
   // Who gives memory up now may do so in a file that fits. All of it at once: who waits for more later holds what he has.
-  if (!pool_.try_charge(capacity)) return Got::kNoMemory;
+  if (!pool_.try_charge(capacity, left_bytes)) return Got::kNoMemory;
   // Addresses cost nothing: for a body that turns out to be larger.
   std::unique_ptr<MemoryFile> made = make(2 * capacity);
   if (made && fill(*made, capacity)) {
@@ -207,13 +207,13 @@ bool MemoryFiles::add_pages(MemoryFile& file, size_t chunk) {
   return true;
 }
 
-MemoryFiles::Got MemoryFiles::grow(MemoryFile& file, size_t first_unit, size_t last_unit) {
+MemoryFiles::Got MemoryFiles::grow(MemoryFile& file, size_t first_unit, size_t last_unit, uint64_t left_bytes) {
   std::lock_guard lock(file.mutex_);
   if (file.frozen() || file.full_.load()) return Got::kNo;
   const size_t last = std::min(div_ceil(last_unit, kUnitsPerChunk), file.chunks_.size());
   for (size_t chunk = first_unit / kUnitsPerChunk; chunk < last; ++chunk) {
     if (file.chunks_[chunk].load()) continue;
-    if (!pool_.try_charge(MemoryFile::kChunkBytes)) return Got::kNoMemory;
+    if (!pool_.try_charge(MemoryFile::kChunkBytes, left_bytes)) return Got::kNoMemory;
     if (add_pages(file, chunk)) continue;
     pool_.uncharge_files(MemoryFile::kChunkBytes);
     file.full_.store(true);

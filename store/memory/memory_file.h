@@ -87,9 +87,9 @@ class MemoryFiles {
   // From now on somebody calls prepare_ahead(), soon after wants_spares() says so.
   void expect_warmer() { has_warmer_.store(true, std::memory_order_relaxed); }
   enum class Got : uint8_t { kYes, kNoMemory, kNo };  // kNo: not to be had, with memory or without; use the pool's blocks
-  // None of these may be called with a lock held.
-  Got take(uint64_t bytes, MemoryFilePtr& file);  // for a body of about `bytes`
-  Got grow(MemoryFile& file, size_t first_unit, size_t last_unit);
+  // None of these may be called with a lock held. So many bytes of the limit are left to others.
+  Got take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes = 0);  // for a body of about `bytes`
+  Got grow(MemoryFile& file, size_t first_unit, size_t last_unit, uint64_t left_bytes = 0);
   // Ends the files that were passed through and let go of, and counts what the kernel has given back. The bytes that came.
   uint64_t settle();
   // Fewer spares lie ready than prepare_ahead() would have, less than half, or none that fits.

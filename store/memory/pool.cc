@@ -73,11 +73,11 @@ uint32_t MemoryPool::block_bytes(size_t bytes) {
   return static_cast<uint32_t>(std::min<size_t>(std::bit_ceil(std::max(bytes, kSmallest)), kMaxBlockBytes));
 }
 
-bool MemoryPool::try_use(uint64_t bytes) {
+bool MemoryPool::try_use(uint64_t bytes, uint64_t left_bytes) {
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 2; ++attempt) {
     do {
-      if (used + bytes > limit_bytes()) break;
+      if (used + bytes + left_bytes > limit_bytes()) break;
       if (used_bytes_.compare_exchange_weak(used, used + bytes)) return true;
     } while (true);
     // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
@@ -87,8 +87,8 @@ bool MemoryPool::try_use(uint64_t bytes) {
   return false;
 }
 
-Reservation MemoryPool::try_reserve(uint64_t bytes) {
-  if (!try_use(bytes)) return {};
+Reservation MemoryPool::try_reserve(uint64_t bytes, uint64_t left_bytes) {
+  if (!try_use(bytes, left_bytes)) return {};
   if (prepare()) return Reservation(this, bytes);
   // Nobody is told: he who waits would try again at once, and in vain. What others give back tells him.
   used_bytes_.fetch_sub(bytes);
@@ -96,9 +96,9 @@ Reservation MemoryPool::try_reserve(uint64_t bytes) {
   return {};
 }
 
-bool MemoryPool::try_charge(uint64_t bytes) {
+bool MemoryPool::try_charge(uint64_t bytes, uint64_t left_bytes) {
   file_used_bytes_.fetch_add(bytes);  // first: no arena is mapped for them meanwhile
-  if (try_use(bytes)) return true;
+  if (try_use(bytes, left_bytes)) return true;
   file_used_bytes_.fetch_sub(bytes);
   return false;
 }

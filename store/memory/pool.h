@@ -82,9 +82,9 @@ class MemoryPool {
   // The size a block for `bytes` takes: the power of two from 4 KiB to 256 KiB.
   static uint32_t block_bytes(size_t bytes);
 
-  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit would be passed, or the
-  // machine gives no more. Never blocks.
-  Reservation try_reserve(uint64_t bytes);
+  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit less `left_bytes` would
+  // be passed, or the machine gives no more. `left_bytes` are for others. Never blocks.
+  Reservation try_reserve(uint64_t bytes, uint64_t left_bytes = 0);
   // Past the limit if need be: for the few megabytes the flusher needs to give memory back (a window of a body at a time).
   Reservation reserve_past_limit(uint64_t bytes);
   // Maps one more arena with its pages there if fewer than `ahead_bytes` beyond what is in use are, within the limit; false
@@ -92,8 +92,8 @@ class MemoryPool {
   bool prepare_ahead(uint64_t ahead_bytes);
 
   // --- for the memory files, whose memory counts against the same limit ---
-  // Counts `bytes` more as used, without arenas for them; false when the limit would be passed. Never blocks.
-  bool try_charge(uint64_t bytes);
+  // Counts `bytes` more as used, without arenas for them; false when the limit less `left_bytes` would be passed. Never blocks.
+  bool try_charge(uint64_t bytes, uint64_t left_bytes = 0);
   void uncharge_files(uint64_t bytes);
   // Memory that is there besides the arenas, in use or not: what is mapped stays within the limit, all together.
   void add_outside(int64_t bytes) { outside_bytes_.fetch_add(static_cast<uint64_t>(bytes)); }
@@ -124,7 +124,7 @@ class MemoryPool {
   void give(std::byte* data, int order);  // takes mutex_
   void uncharge(uint64_t bytes);
   void tell_available();
-  bool try_use(uint64_t bytes);
+  bool try_use(uint64_t bytes, uint64_t left_bytes);
   enum class Need : uint8_t { kCanWait, kNow };
   bool prepare();                         // takes mutex_
   bool add_arena(Need need);              // takes mutex_

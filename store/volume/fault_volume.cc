@@ -188,6 +188,7 @@ class FaultVolume final : public Volume {
     delays_.wait();
     inner_->drain();
   }
+  void expect_reads_for(std::chrono::nanoseconds time) override { inner_->expect_reads_for(time); }
 
  private:
   int64_t prepare(IoRequest& request);

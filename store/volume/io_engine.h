@@ -1,6 +1,8 @@
 // Asynchronous reads and writes below a PosixVolume: a pool of threads, or io_uring.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <map>
@@ -20,6 +22,22 @@ class IoEngine {
   virtual ~IoEngine() = default;
   virtual void submit(std::vector<IoRequest> requests) = 0;
   virtual void drain() = 0;
+
+  // That of Volume::expect_reads_for.
+  void expect_reads_for(std::chrono::nanoseconds time) {
+    const int64_t until = since_epoch(Clock::now() + time);
+    int64_t before = others_read_until_.load(std::memory_order_relaxed);
+    while (before < until && !others_read_until_.compare_exchange_weak(before, until, std::memory_order_relaxed)) {
+    }
+  }
+
+ protected:
+  using Clock = std::chrono::steady_clock;
+  bool others_read(Clock::time_point now) const { return since_epoch(now) < others_read_until_.load(std::memory_order_relaxed); }
+
+ private:
+  static int64_t since_epoch(Clock::time_point time) { return std::chrono::nanoseconds(time.time_since_epoch()).count(); }
+  std::atomic<int64_t> others_read_until_{INT64_MIN};  // ns
 };
 
 // Background reads under way take at most so many bytes together (or one that is larger): see RequestQueue.

@@ -1,4 +1,6 @@
 // The engine for kernels without io_uring: a pool of threads that make blocking calls.
+#include <pthread.h>
+
 #include <algorithm>
 #include <condition_variable>
 #include <mutex>
@@ -24,7 +26,11 @@ class PosixEngine final : public IoEngine {
   // One thread is kept free of background requests where there is more than one.
   PosixEngine(unsigned threads, uint64_t max_background_read_bytes)
       : queue_(std::max(1u, threads - 1), max_background_read_bytes) {
-    for (unsigned i = 0; i < threads; ++i) threads_.emplace_back([this] { run(); });
+    for (unsigned i = 0; i < threads; ++i)
+      threads_.emplace_back([this] {
+        pthread_setname_np(pthread_self(), "kvc-io");
+        run();
+      });
   }
 
   ~PosixEngine() override {
@@ -65,7 +71,8 @@ class PosixEngine final : public IoEngine {
   std::optional<QueuedRequest> take() {
     std::unique_lock lock(mutex_);
     while (true) {
-      if (auto queued = queue_.next()) return queued;
+      const auto now = Clock::now();
+      if (auto queued = queue_.next(now, others_read(now))) return queued;
       if (stopping_) return std::nullopt;
       changed_.wait(lock);
     }

@@ -58,6 +58,7 @@ class PosixVolume final : public Volume {
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override { engine_->submit(std::move(requests)); }
   void drain() override { engine_->drain(); }
+  void expect_reads_for(std::chrono::nanoseconds time) override { engine_->expect_reads_for(time); }
 
  private:
   std::string place(const std::string& path) const { return place_in(root_, path); }

@@ -21,6 +21,7 @@ QueuedRequest take(std::deque<QueuedRequest>& from) {
 }  // namespace
 
 void RequestQueue::push(QueuedRequest request) {
+  if (is_read(request.request)) ++reads_;
   auto& background = is_read(request.request) ? background_reads_ : background_writes_;
   (request.request.urgent ? urgent_ : background).push_back(std::move(request));
 }
@@ -39,21 +40,29 @@ bool RequestQueue::read_may_start() const {
          background_read_bytes_ + bytes_of(background_reads_.front().request) <= max_background_read_bytes_;
 }
 
+bool RequestQueue::write_may_start() const {
+  if (background_writes_.empty()) return false;
+  return !being_read_ || background_write_bytes_ == 0 ||
+         background_write_bytes_ + bytes_of(background_writes_.front().request) <= kWriteBytesBesideReads;
+}
+
 // Reads and writes in turn: neither waits for all that is queued of the other.
 std::deque<QueuedRequest>* RequestQueue::next_background() {
-  const bool write = !background_writes_.empty() && (write_is_next_ || !read_may_start());
+  const bool write = write_may_start() && (write_is_next_ || !read_may_start());
   if (!write && !read_may_start()) return nullptr;
   write_is_next_ = !write;
   return write ? &background_writes_ : &background_reads_;
 }
 
-std::optional<QueuedRequest> RequestQueue::next() {
+std::optional<QueuedRequest> RequestQueue::next(Clock::time_point now, bool others_read) {
+  if (reads_ > 0) reads_until_ = now + kStillReads;
+  being_read_ = others_read || now < reads_until_;
   if (background_is_due() || (urgent_.empty() && background_may_start())) {
     if (auto* from = next_background()) {
       urgent_since_background_ = 0;
       ++background_in_flight_;
       QueuedRequest request = take(*from);
-      if (is_read(request.request)) background_read_bytes_ += bytes_of(request.request);
+      (is_read(request.request) ? background_read_bytes_ : background_write_bytes_) += bytes_of(request.request);
       return request;
     }
   }
@@ -65,7 +74,8 @@ std::optional<QueuedRequest> RequestQueue::next() {
 
 void RequestQueue::finished(const IoRequest& request) {
   --(request.urgent ? urgent_in_flight_ : background_in_flight_);
-  if (!request.urgent && is_read(request)) background_read_bytes_ -= bytes_of(request);
+  if (is_read(request)) --reads_;
+  if (!request.urgent) (is_read(request) ? background_read_bytes_ : background_write_bytes_) -= bytes_of(request);
 }
 
 }  // namespace kvcachefs

@@ -9,6 +9,8 @@
 namespace kvcachefs {
 namespace {
 
+constexpr RequestQueue::Clock::time_point kNow{std::chrono::hours(1)};
+
 QueuedRequest make(bool urgent, uint64_t tag) {
   QueuedRequest queued;
   queued.request.urgent = urgent;
@@ -21,10 +23,10 @@ TEST(RequestQueue, UrgentGoesFirst) {
   queue.push(make(false, 1));
   queue.push(make(true, 2));
   queue.push(make(true, 3));
-  EXPECT_EQ(queue.next()->request.offset, 2u);
-  EXPECT_EQ(queue.next()->request.offset, 3u);
-  EXPECT_EQ(queue.next()->request.offset, 1u);
-  EXPECT_FALSE(queue.next().has_value());
+  EXPECT_EQ(queue.next(kNow, false)->request.offset, 2u);
+  EXPECT_EQ(queue.next(kNow, false)->request.offset, 3u);
+  EXPECT_EQ(queue.next(kNow, false)->request.offset, 1u);
+  EXPECT_FALSE(queue.next(kNow, false).has_value());
   EXPECT_TRUE(queue.empty());
 }
 
@@ -32,23 +34,23 @@ TEST(RequestQueue, BackgroundWaitsWhileManyUrgentAreInFlight) {
   RequestQueue queue(8, kNoByteLimit);
   for (unsigned i = 0; i < RequestQueue::kFewUrgent + 1; ++i) {
     queue.push(make(true, i));
-    ASSERT_TRUE(queue.next().has_value());
+    ASSERT_TRUE(queue.next(kNow, false).has_value());
   }
   queue.push(make(false, 99));
-  EXPECT_FALSE(queue.next().has_value());
+  EXPECT_FALSE(queue.next(kNow, false).has_value());
   EXPECT_FALSE(queue.empty());
   queue.finished(make(true, 0).request);
-  EXPECT_EQ(queue.next()->request.offset, 99u);
+  EXPECT_EQ(queue.next(kNow, false)->request.offset, 99u);
 }
 
 TEST(RequestQueue, BackgroundLeavesRoom) {
   RequestQueue queue(2, kNoByteLimit);
   for (uint64_t i = 0; i < 3; ++i) queue.push(make(false, i));
-  EXPECT_TRUE(queue.next().has_value());
-  EXPECT_TRUE(queue.next().has_value());
-  EXPECT_FALSE(queue.next().has_value());
+  EXPECT_TRUE(queue.next(kNow, false).has_value());
+  EXPECT_TRUE(queue.next(kNow, false).has_value());
+  EXPECT_FALSE(queue.next(kNow, false).has_value());
   queue.finished(make(false, 0).request);
-  EXPECT_TRUE(queue.next().has_value());
+  EXPECT_TRUE(queue.next(kNow, false).has_value());
 }
 
 TEST(RequestQueue, DemandNeverStopsTheBackground) {
@@ -56,12 +58,12 @@ TEST(RequestQueue, DemandNeverStopsTheBackground) {
   queue.push(make(false, 7));
   for (uint64_t i = 0; i < 100; ++i) queue.push(make(true, 1000));
   unsigned started = 0;
-  while (queue.next()->request.offset != 7) ++started;
+  while (queue.next(kNow, false)->request.offset != 7) ++started;
   EXPECT_EQ(started, RequestQueue::kUrgentPerBackground);
   queue.push(make(false, 8));  // one is in flight already: this one waits for room
   for (uint64_t i = 0; i < 100 - RequestQueue::kUrgentPerBackground; ++i)
-    EXPECT_EQ(queue.next()->request.offset, 1000u);
-  EXPECT_FALSE(queue.next().has_value());
+    EXPECT_EQ(queue.next(kNow, false)->request.offset, 1000u);
+  EXPECT_FALSE(queue.next(kNow, false).has_value());
 }
 
 class BackgroundReads : public testing::Test {
@@ -81,7 +83,7 @@ class BackgroundReads : public testing::Test {
   }
   // The tag of what starts next; 0 if nothing may.
   uint64_t start() {
-    auto started = queue_.next();
+    auto started = queue_.next(kNow, false);
     return started ? started->request.offset : 0;
   }
 
@@ -126,6 +128,61 @@ TEST_F(BackgroundReads, TakeTurnsWithWrites) {
   for (uint64_t tag = 1; tag <= 3; ++tag) queue_.push(read(tag, 10));
   for (uint64_t tag = 11; tag <= 13; ++tag) queue_.push(write(tag, 10));
   for (const uint64_t expected : {1u, 11u, 2u, 12u, 3u, 13u}) EXPECT_EQ(start(), expected);
+}
+
+class WritesBesideReads : public BackgroundReads {
+ protected:
+  static constexpr size_t kWrite = RequestQueue::kWriteBytesBesideReads / 2;
+  static constexpr auto kSoon = RequestQueue::kStillReads / 2, kLate = 2 * RequestQueue::kStillReads;
+
+  WritesBesideReads() { memory_.resize(3 * kWrite); }
+  void push_writes(uint64_t count) {
+    for (uint64_t tag = 11; tag < 11 + count; ++tag) queue_.push(write(tag, kWrite));
+  }
+  // How many may start.
+  unsigned started(RequestQueue::Clock::time_point now, bool others_read = false) {
+    unsigned count = 0;
+    while (queue_.next(now, others_read)) ++count;
+    return count;
+  }
+};
+
+TEST_F(WritesBesideReads, AreFew) {
+  queue_.push(read(1, 10));
+  push_writes(5);
+  EXPECT_EQ(started(kNow), 1u + 2u);
+  queue_.finished(write(11, kWrite).request);
+  EXPECT_EQ(started(kNow + kSoon), 1u) << "one more for each that ended";
+}
+
+TEST_F(WritesBesideReads, AreFewForAMomentAfterThem) {
+  queue_.push(read(1, 10));
+  EXPECT_EQ(started(kNow), 1u);
+  queue_.finished(read(1, 10).request);
+  push_writes(5);
+  EXPECT_EQ(started(kNow + kSoon), 2u);
+  EXPECT_EQ(started(kNow + kLate), 3u) << "nobody came back: all of them";
+}
+
+TEST_F(WritesBesideReads, AreFewBesideDemand) {
+  QueuedRequest demand = read(1, 10);
+  demand.request.urgent = true;
+  queue_.push(std::move(demand));
+  push_writes(5);
+  EXPECT_EQ(started(kNow), 1u + 2u);
+}
+
+TEST_F(WritesBesideReads, AreFewWhereOthersRead) {
+  push_writes(5);
+  EXPECT_EQ(started(kNow, true), 2u);
+  EXPECT_EQ(started(kNow + kLate, true), 0u);
+  EXPECT_EQ(started(kNow + kLate), 3u);
+}
+
+TEST_F(WritesBesideReads, OneGoesHoweverLarge) {
+  queue_.push(read(1, 10));
+  queue_.push(write(11, 3 * kWrite));
+  EXPECT_EQ(started(kNow), 2u);
 }
 
 TEST(RequestCounter, WaitsOnlyForEarlierOnes) {

@@ -4,6 +4,7 @@
 // list, and all continuations, go to the kernel with one system call, which is also the wait when nothing is to be
 // answered.
 #include <liburing.h>
+#include <pthread.h>
 #include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -56,6 +57,7 @@ class UringEngine final : public IoEngine {
     std::promise<Status> ready;
     auto outcome = ready.get_future();
     thread_ = std::thread([this, promise = std::move(ready)]() mutable {
+      pthread_setname_np(pthread_self(), "kvc-io");
       auto status = set_up_ring();
       const bool ok = status.has_value();
       promise.set_value(std::move(status));
@@ -190,8 +192,11 @@ void UringEngine::take_incoming() {
 }
 
 void UringEngine::fill_ring() {
+  if (queue_.empty()) return;
+  const auto now = Clock::now();
+  const bool others = others_read(now);
   while (!free_slots_.empty()) {
-    auto queued = queue_.next();
+    auto queued = queue_.next(now, others);
     if (!queued) return;
     const unsigned index = free_slots_.back();
     free_slots_.pop_back();

@@ -7,6 +7,7 @@
 // what cannot be completed is an error that names the path, the offset and the length.
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -128,6 +129,9 @@ class Volume {
   virtual void submit(std::vector<IoRequest> requests) = 0;
   // Waits until every request submitted so far has run its `done`.
   virtual void drain() = 0;
+  // Somebody reads files of the volume by other ways than submit() for about so long (the kernel does, for clients): background
+  // writes are held back as they are beside reads that come through here. From any thread; never blocks.
+  virtual void expect_reads_for(std::chrono::nanoseconds) {}
 };
 
 // Runs all and waits; the first error wins (the others still ran to their end). `done` of the requests must be empty.

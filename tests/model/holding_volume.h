@@ -2,6 +2,8 @@
 // that must know what is under way, without a clock.
 #pragma once
 
+#include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -77,6 +79,11 @@ class HoldingVolume final : public Volume {
     }
     inner_->drain();
   }
+  void expect_reads_for(std::chrono::nanoseconds time) override {
+    expected_reads_ += time.count() > 0;
+    inner_->expect_reads_for(time);
+  }
+  int expected_reads() const { return expected_reads_; }  // times they were announced
 
  private:
   const std::shared_ptr<Volume> inner_;
@@ -85,6 +92,7 @@ class HoldingVolume final : public Volume {
   Rule rule_;
   std::vector<IoRequest> held_;
   size_t going_ = 0;  // let go, and not with the wrapped volume yet
+  std::atomic<int> expected_reads_{0};
 };
 
 }  // namespace kvcachefs::testing

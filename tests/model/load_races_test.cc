@@ -249,5 +249,18 @@ TEST_F(LoadRaces, ABodyThatIsRemovedWhileItIsLoadedLeavesRamAndVolume) {
   EXPECT_GE(store_->status().reclaimed_bytes, kBodyBytes);
 }
 
+// Those reads do not come through the volume, which holds writes back for them.
+TEST_F(LoadRaces, ReadsOfWhatIsPassedThroughAreAnnounced) {
+  put("f", old_);
+  leave_ram();
+  Handle* reader = open("f", {});
+  const ObjectId id = store_->object_of(reader);
+  store_->count_passthrough_open(id, /*direct=*/false, /*in_memory=*/true);
+  EXPECT_EQ(volume_->expected_reads(), 0) << "from RAM";
+  store_->count_passthrough_open(id, /*direct=*/false, /*in_memory=*/false);
+  EXPECT_EQ(volume_->expected_reads(), 1);
+  store_->release(reader);
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing
