@@ -213,7 +213,12 @@ class StoreImpl final : public Store {
   // Who wants it. What is read ahead leaves in RAM what readers of chains are expected to read. Writers leave an eighth to
   // readers: else a restore would wait for its memory behind them, at the speed at which the volume takes what they wrote.
   enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
-  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter ? pool_->limit_bytes() / 8 : 0; }
+  uint64_t readers_bytes() const { return pool_->limit_bytes() / 8; }
+  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter ? readers_bytes() : 0; }
+  // Of what is in use: on its way to the volume, at most (what was spilled or only sized counts as well).
+  uint64_t dirty_memory_bytes() const { return std::min(space_.reserved_bytes(), pool_->used_bytes()); }
+  // What may be given up for writers: clean, beyond what is left to readers. At least.
+  uint64_t evictable_for_writers() const;
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes, MemoryFor who);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
@@ -233,11 +238,12 @@ class StoreImpl final : public Store {
   // --- loading (store_load.cc) ---
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
   // or one failed. No lock held.
-  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done);
+  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who, StatusCompletion done);
   struct LoadJob;
   struct LoadWaiter;
   struct LoadMemory;
-  bool start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, const std::shared_ptr<LoadWaiter>& waiter);
+  bool start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
+                   const std::shared_ptr<LoadWaiter>& waiter);
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);
@@ -327,9 +333,11 @@ class StoreImpl final : public Store {
     bool at_once = false;  // ready, but more than fits one batch
   };
   void kick_bulk(bool hurry = false);
+  bool is_pressing(uint64_t bytes) const;
   bool memory_pressure() const;
   bool bulk_step(bool force);
   std::vector<Drain> take_drains();
+  bool make_memory();
   bool seal_finished(bool force, Remaining& remaining, Status& status);
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);

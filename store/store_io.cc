@@ -306,7 +306,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
   if (progress == Progress::kNeedsLoad) {
     auto object = pending->object;
     const size_t first = pending->attempt.load_first, last = pending->attempt.load_last;
-    return load_units(object, first, last, last, [this, pending](Status status) {
+    return load_units(object, first, last, last, MemoryFor::kWriter, [this, pending](Status status) {
       if (status) return continue_write(pending);
       pending->error = std::move(status).error();
       {
@@ -432,7 +432,7 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
   reply = {};
   if (!pin) pin = std::make_shared<WantedUnits>(object, unit_of(offset), unit_of(offset + length - 1) + 1);
-  load_units(object, missing_first, wanted, ahead,
+  load_units(object, missing_first, wanted, ahead, MemoryFor::kReader,
              [this, object, offset, length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));

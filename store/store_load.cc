@@ -104,10 +104,11 @@ bool StoreImpl::get_load_memory(LoadMemory& memory) {
 }
 
 // False: there is no memory for [first, wanted) now.
-bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last,
+bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
                             const std::shared_ptr<LoadWaiter>& waiter) {
   std::vector<std::shared_ptr<LoadJob>> jobs;
   LoadMemory memory;
+  memory.who = who;
   while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
     if (get_load_memory(memory)) continue;
     const bool refused_before = std::exchange(memory.file.refused, true);
@@ -122,15 +123,15 @@ bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted
   return true;
 }
 
-void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, StatusCompletion done) {
+void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who, StatusCompletion done) {
   promote_ahead(object->id);
   resume_read_ahead();  // the answer comes later: nothing is gained by holding it
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = std::move(done);
-  if (start_loads(object, first, wanted, last, waiter)) return waiter->finish_one({});
+  if (start_loads(object, first, wanted, last, who, waiter)) return waiter->finish_one({});
   // Somebody has to give memory back first. Until there is enough it keeps its turn.
-  wait_for_memory(MemoryFor::kReader, [this, object, first, wanted, waiter] {
-    if (!start_loads(object, first, wanted, wanted, waiter)) return false;
+  wait_for_memory(who, [this, object, first, wanted, who, waiter] {
+    if (!start_loads(object, first, wanted, wanted, who, waiter)) return false;
     waiter->finish_one({});
     return true;
   });

@@ -14,8 +14,16 @@ Reservation StoreImpl::reserve_memory(uint64_t bytes, MemoryFor who) {
   }
 }
 
+uint64_t StoreImpl::evictable_for_writers() const {
+  const uint64_t kept = dirty_memory_bytes() + readers_bytes(), used = pool_->used_bytes();
+  return used - std::min(used, kept);
+}
+
 bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   if (files_->settle() > 0) return true;
+  // They would wait all the same, and readers would have lost what was read ahead for them. (Where that is too little because
+  // too much counts as dirty, make_memory() finds it.)
+  if (who == MemoryFor::kWriter && evictable_for_writers() == 0) return false;
   const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), who == MemoryFor::kReadAhead) > 0;
   return files_->settle() > 0 || evicted;
 }

@@ -205,7 +205,11 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
     if (!takes_memory_file(object->size_bytes) || object->write_handles > 0) return;
     units = div_ceil(object->size_bytes, kUnitBytes);
   }
-  load_units(object, 0, units, units, [](const Status&) {});
+  promote_ahead(object->id);
+  auto nobody = std::make_shared<LoadWaiter>();
+  nobody->done = [](const Status&) {};
+  // Where there is no memory for all of it, its reader asks for what he needs.
+  if (start_loads(object, 0, units, units, MemoryFor::kReader, nobody)) nobody->finish_one({});
 }
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {

@@ -164,7 +164,7 @@ bool StoreImpl::prefetch_step() {
 // Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped, nor what is being read
 // ahead or queued for it, for readers that may have gone as well.
 uint64_t StoreImpl::free_for_ahead() {
-  uint64_t held = std::min(space_.reserved_bytes(), pool_->used_bytes());
+  uint64_t held = dirty_memory_bytes();
   held += files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
   {
     std::lock_guard lock(prefetch_mutex_);

@@ -1,5 +1,7 @@
 #include "store/volume/request_queue.h"
 
+#include <utility>
+
 namespace kvcachefs {
 
 namespace {
@@ -55,7 +57,7 @@ std::deque<QueuedRequest>* RequestQueue::next_background() {
 }
 
 std::optional<QueuedRequest> RequestQueue::next(Clock::time_point now, bool others_read) {
-  if (reads_ > 0) reads_until_ = now + kStillReads;
+  if (std::exchange(read_ended_, false) || reads_ > 0) reads_until_ = now + kStillReads;
   being_read_ = others_read || now < reads_until_;
   if (background_is_due() || (urgent_.empty() && background_may_start())) {
     if (auto* from = next_background()) {
@@ -74,7 +76,10 @@ std::optional<QueuedRequest> RequestQueue::next(Clock::time_point now, bool othe
 
 void RequestQueue::finished(const IoRequest& request) {
   --(request.urgent ? urgent_in_flight_ : background_in_flight_);
-  if (is_read(request)) --reads_;
+  if (is_read(request)) {
+    --reads_;
+    read_ended_ = true;
+  }
   if (!request.urgent) (is_read(request) ? background_read_bytes_ : background_write_bytes_) -= bytes_of(request);
 }
 

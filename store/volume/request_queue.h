@@ -56,6 +56,7 @@ class RequestQueue {
   uint64_t background_read_bytes_ = 0;  // in flight
   uint64_t background_write_bytes_ = 0;
   unsigned reads_ = 0;  // in flight or queued, urgent or not
+  bool read_ended_ = false;          // since next()
   Clock::time_point reads_until_{};  // somebody counts as reading
   bool being_read_ = false;
   bool write_is_next_ = false;          // where both may start
