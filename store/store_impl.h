@@ -214,11 +214,12 @@ class StoreImpl final : public Store {
   // readers: else a restore would wait for its memory behind them, at the speed at which the volume takes what they wrote.
   enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
   uint64_t readers_bytes() const { return pool_->limit_bytes() / 8; }
-  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter ? readers_bytes() : 0; }
+  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter && !stopping_ ? readers_bytes() : 0; }
   // Of what is in use: on its way to the volume, at most (what was spilled or only sized counts as well).
   uint64_t dirty_memory_bytes() const { return std::min(space_.reserved_bytes(), pool_->used_bytes()); }
-  // What may be given up for writers: clean, beyond what is left to readers. At least.
-  uint64_t evictable_for_writers() const;
+  // Writers wait all the same: for what is dirty to reach the volume, and giving up what is clean would only cost readers what
+  // was read ahead for them. An estimate; where no writer was served for a while, it was wrong.
+  bool evicts_in_vain_for_writers() const;
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes, MemoryFor who);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
@@ -333,11 +334,9 @@ class StoreImpl final : public Store {
     bool at_once = false;  // ready, but more than fits one batch
   };
   void kick_bulk(bool hurry = false);
-  bool is_pressing(uint64_t bytes) const;
   bool memory_pressure() const;
   bool bulk_step(bool force);
   std::vector<Drain> take_drains();
-  bool make_memory();
   bool seal_finished(bool force, Remaining& remaining, Status& status);
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
@@ -635,6 +634,7 @@ class StoreImpl final : public Store {
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   std::atomic<uint64_t> waiting_count_{0};
+  std::atomic<int64_t> no_writer_served_since_ns_{0};  // though some wait; 0: none waits, or one was served
 
   std::mutex kernel_ahead_mutex_;  // leaf
   std::condition_variable kernel_ahead_ready_;

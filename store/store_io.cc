@@ -304,6 +304,7 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kNeedsLoad) {
+    pending->attempt.memory = Reservation();  // its load may have to wait for others
     auto object = pending->object;
     const size_t first = pending->attempt.load_first, last = pending->attempt.load_last;
     return load_units(object, first, last, last, MemoryFor::kWriter, [this, pending](Status status) {

@@ -30,8 +30,7 @@ void StoreImpl::kick_bulk(bool hurry) {
   bulk_ready_.notify_one();
 }
 
-bool StoreImpl::is_pressing(uint64_t bytes) const { return bytes * 4 > pool_->limit_bytes() * 3; }
-bool StoreImpl::memory_pressure() const { return is_pressing(pool_->used_bytes()); }
+bool StoreImpl::memory_pressure() const { return pool_->used_bytes() * 4 > pool_->limit_bytes() * 3; }
 
 std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
   std::vector<ObjectPtr> candidates;
@@ -123,23 +122,13 @@ std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
   return drains;
 }
 
-// Where nothing is ready to be sealed. True: something was spilled.
-bool StoreImpl::make_memory() {
-  const bool somebody_waits = waiting_count_.load() > 0;
-  if (!memory_pressure() && !somebody_waits) return false;
-  const uint64_t evictable = evictable_for_writers();
-  if (evictable > 0 && evict_clean(std::min(kMaxSpillBytes, evictable)) > 0) return false;
-  if (!somebody_waits && !is_pressing(dirty_memory_bytes())) return false;
-  if (spill_one()) return true;
-  // Nothing is dirty that could go, nor about to be clean: then it is only reserved, and somebody waits for what is clean.
-  if (committing_.load() == 0) evict_clean(kMaxSpillBytes);
-  return false;
-}
-
 // Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
 bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
-  if (snapshots.empty()) return make_memory();
+  if (snapshots.empty()) {
+    const bool short_of_memory = memory_pressure() || waiting_count_.load() > 0;
+    return short_of_memory && evict_clean(kMaxSpillBytes) == 0 && spill_one();
+  }
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
   request.closed = std::exchange(bulk_target_->closed, {});

@@ -14,16 +14,18 @@ Reservation StoreImpl::reserve_memory(uint64_t bytes, MemoryFor who) {
   }
 }
 
-uint64_t StoreImpl::evictable_for_writers() const {
-  const uint64_t kept = dirty_memory_bytes() + readers_bytes(), used = pool_->used_bytes();
-  return used - std::min(used, kept);
+bool StoreImpl::evicts_in_vain_for_writers() const {
+  constexpr int64_t kPatienceNs = 50'000'000;
+  const int64_t since_ns = no_writer_served_since_ns_.load(std::memory_order_relaxed);
+  if (stopping_ || (since_ns != 0 && clock_.monotonic_ns() - since_ns > kPatienceNs)) return false;
+  const uint64_t kept = dirty_memory_bytes() + readers_bytes() + files_->lingering_bytes() +
+                        ahead_in_flight_bytes_.load(std::memory_order_relaxed);
+  return pool_->used_bytes() <= kept;
 }
 
 bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   if (files_->settle() > 0) return true;
-  // They would wait all the same, and readers would have lost what was read ahead for them. (Where that is too little because
-  // too much counts as dirty, make_memory() finds it.)
-  if (who == MemoryFor::kWriter && evictable_for_writers() == 0) return false;
+  if (who == MemoryFor::kWriter && evicts_in_vain_for_writers()) return false;
   const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), who == MemoryFor::kReadAhead) > 0;
   return files_->settle() > 0 || evicted;
 }
@@ -178,8 +180,17 @@ void StoreImpl::give_answers() {
 }
 
 bool StoreImpl::resume_waiting() {
-  const bool readers = resume_waiting(waiting_readers_);
-  return resume_waiting(waiting_writers_) || readers;
+  const bool readers = resume_waiting(waiting_readers_), writers = resume_waiting(waiting_writers_);
+  bool writers_wait = false;
+  {
+    std::lock_guard lock(waiting_mutex_);
+    writers_wait = !waiting_writers_.empty();
+  }
+  if (writers || !writers_wait)
+    no_writer_served_since_ns_.store(0, std::memory_order_relaxed);
+  else if (no_writer_served_since_ns_.load(std::memory_order_relaxed) == 0)
+    no_writer_served_since_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+  return writers || readers;
 }
 
 // Of one kind, as far as there is memory.
