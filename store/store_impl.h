@@ -222,6 +222,7 @@ class StoreImpl final : public Store {
   bool evicts_in_vain_for_writers() const;
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes, MemoryFor who);
+  Reservation memory_to_seal(uint64_t bytes);  // past the limit, where nothing clean can be given up. No lock held
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
   bool recover_memory(uint64_t bytes, MemoryFor who);
   uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);

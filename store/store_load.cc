@@ -403,7 +403,7 @@ void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const
 
 Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
   const uint64_t wanted = unit_length(snapshot.size_bytes, index);
-  BlockPtr block = pool_->reserve_past_limit(MemoryPool::block_bytes(wanted)).make_block(wanted);
+  BlockPtr block = memory_to_seal(MemoryPool::block_bytes(wanted)).make_block(wanted);
   const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
   const bool spilled = unit != nullptr && unit->spilled && !unit->block;
   const uint64_t length = spilled ? unit->spill_bytes : unit_length(snapshot.base.size_bytes, index);
@@ -411,7 +411,7 @@ Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
   const uint64_t valid = std::min({spilled ? uint64_t{unit->spill_valid_bytes} : base_left, length, wanted});
   BlockPtr whole = block;  // the stored unit may be longer than what is left of it
   if (align_up(length, kBlockBytes) > block->capacity_bytes())
-    whole = pool_->reserve_past_limit(MemoryPool::block_bytes(length)).make_block(length);
+    whole = memory_to_seal(MemoryPool::block_bytes(length)).make_block(length);
   if (!spilled && snapshot.base.place.kind == PlaceKind::kInline) {
     std::memcpy(whole->data(), snapshot.base.inline_bytes.data() + index * kUnitBytes, length);
   } else if (length > 0) {

@@ -30,6 +30,12 @@ bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   return files_->settle() > 0 || evicted;
 }
 
+// Sealing gives memory back, and must not wait for it.
+Reservation StoreImpl::memory_to_seal(uint64_t bytes) {
+  Reservation memory = reserve_memory(bytes, MemoryFor::kReader);
+  return memory.bytes() > 0 ? std::move(memory) : pool_->reserve_past_limit(bytes);
+}
+
 void StoreImpl::note_clean(const ObjectPtr& object) {
   std::lock_guard object_lock(object->mutex);
   if (object->forgotten) return;
