@@ -497,7 +497,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       Unit& unit = object->units[index];
       const bool known = index < sealed.snapshot.units.size();
       const bool written = unit.block && known && unit.block == sealed.snapshot.units[index].block;
-      if (written || !object->content_dirty()) unit.dirty = false;
+      if (written || !object->content_dirty()) unit.set_dirty(false);
       unit.spilled = false;  // the spill file is the base now
       clean_units |= unit.block && !unit.dirty;
     }

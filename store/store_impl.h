@@ -194,8 +194,11 @@ class StoreImpl final : public Store {
 
   // --- sizes and holes (store_size.cc) ---
   void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
-  Status resize_now(const ObjectPtr& object, uint64_t size_bytes);
-  void zero_tail(Object& object, uint64_t from);  // object.mutex held: bytes of RAM units from there on become zeros
+  void resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
+  void resize_with(ObjectPtr object, uint64_t size_bytes, Reservation memory, StatusCompletion done);
+  Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Reservation& memory);
+  // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most. object.mutex held.
+  void zero_tail(Object& object, uint64_t from, Reservation& memory);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
 
   // --- files 1:1 with a backing file (store_raw.cc) ---
@@ -211,18 +214,13 @@ class StoreImpl final : public Store {
 
   // --- memory (store_memory.cc) ---
   // Who wants it. What is read ahead leaves in RAM what readers of chains are expected to read. Writers leave an eighth to
-  // readers: else a restore would wait for its memory behind them, at the speed at which the volume takes what they wrote.
+  // readers, to take or to have in it what they read: else a restore would wait for its memory behind them, at the speed at
+  // which the volume takes what they wrote.
   enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
   uint64_t readers_bytes() const { return pool_->limit_bytes() / 8; }
   uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter && !stopping_ ? readers_bytes() : 0; }
-  // Of what is in use: on its way to the volume, at most (what was spilled or only sized counts as well).
-  uint64_t dirty_memory_bytes() const { return std::min(space_.reserved_bytes(), pool_->used_bytes()); }
-  // Writers wait all the same: for what is dirty to reach the volume, and giving up what is clean would only cost readers what
-  // was read ahead for them. An estimate; where no writer was served for a while, it was wrong.
-  bool evicts_in_vain_for_writers() const;
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes, MemoryFor who);
-  Reservation memory_to_seal(uint64_t bytes);  // past the limit, where nothing clean can be given up. No lock held
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
   bool recover_memory(uint64_t bytes, MemoryFor who);
   uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
@@ -258,8 +256,10 @@ class StoreImpl final : public Store {
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
   void mark_quarantined(const ObjectPtr& object);  // names_mutex_ held exclusively, and the object's
   SealedBody quarantine_record(const ObjectPtr& object);  // object->mutex held
-  // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. For sealing and spilling.
-  Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index);
+  // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. `writer`: of the lane that calls; null on the
+  // keeper and before the threads start, where one unit is let go of before the next.
+  class BodyWriter;
+  Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer);
 
   // --- big bodies in memory files (store_memory_files.cc) ---
   // What a request lacks of a memory file, and what it was given.
@@ -364,7 +364,6 @@ class StoreImpl final : public Store {
   // --- sealing (store_seal.cc) ---
   struct PackTarget;   // the open pack extent of a lane
   struct SealPlan;
-  class BodyWriter;
   bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.
@@ -378,7 +377,8 @@ class StoreImpl final : public Store {
   void cut_closed(PackTarget& target);
   Status write_body(SealPlan& plan, BodyWriter& writer);
   Status finish_solo(SealPlan& plan);
-  bool same_bytes_as_replaced(SealPlan& plan);
+  bool same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer);
+  Reservation memory_to_seal(uint64_t bytes, BodyWriter* writer);  // of a unit at most
 
   // --- spilling (store_spill.cc) ---
   bool spill_one();
@@ -635,7 +635,6 @@ class StoreImpl final : public Store {
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   std::atomic<uint64_t> waiting_count_{0};
-  std::atomic<int64_t> no_writer_served_since_ns_{0};  // though some wait; 0: none waits, or one was served
 
   std::mutex kernel_ahead_mutex_;  // leaf
   std::condition_variable kernel_ahead_ready_;

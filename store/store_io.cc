@@ -215,7 +215,7 @@ void StoreImpl::place_piece(Object& object, size_t index, uint64_t begin, uint64
     std::memcpy(unit.block->data() + begin, bytes, end - begin);
   else
     std::memset(unit.block->data() + begin, 0, end - begin);
-  unit.dirty = true;
+  unit.set_dirty(true);
 }
 
 StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
@@ -424,6 +424,7 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
     ahead = attempts > 0 ? wanted : static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
   }
   if (missing_first == SIZE_MAX) {
+    pin.reset();  // the reply keeps what it needs; who has his answer keeps nothing from being evicted any more
     if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(length, std::memory_order_relaxed);
     return done(std::move(reply));
   }

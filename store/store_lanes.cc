@@ -30,7 +30,8 @@ void StoreImpl::kick_bulk(bool hurry) {
   bulk_ready_.notify_one();
 }
 
-bool StoreImpl::memory_pressure() const { return pool_->used_bytes() * 4 > pool_->limit_bytes() * 3; }
+// Whoever needs memory gives up what is clean himself.
+bool StoreImpl::memory_pressure() const { return pool_->held_bytes() * 4 > pool_->limit_bytes() * 3; }
 
 std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
   std::vector<ObjectPtr> candidates;
@@ -126,8 +127,7 @@ std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
 bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
-    const bool short_of_memory = memory_pressure() || waiting_count_.load() > 0;
-    return short_of_memory && evict_clean(kMaxSpillBytes) == 0 && spill_one();
+    return (memory_pressure() || waiting_count_.load() > 0) && spill_one();
   }
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);

@@ -302,7 +302,7 @@ void StoreImpl::place_loaded(LoadJob& job, size_t i) {
                                      : std::min<uint64_t>(job.lengths[i], object.base_valid_bytes - index * kUnitBytes);
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   unit.block = std::move(block);
-  unit.dirty = job.spilled;  // the base does not have it
+  unit.set_dirty(job.spilled);  // the base does not have it
 }
 
 void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
@@ -401,19 +401,17 @@ void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const
   commit(std::move(request));
 }
 
-Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
+Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer) {
   const uint64_t wanted = unit_length(snapshot.size_bytes, index);
-  BlockPtr block = memory_to_seal(MemoryPool::block_bytes(wanted)).make_block(wanted);
   const Unit* unit = index < snapshot.units.size() ? &snapshot.units[index] : nullptr;
   const bool spilled = unit != nullptr && unit->spilled && !unit->block;
   const uint64_t length = spilled ? unit->spill_bytes : unit_length(snapshot.base.size_bytes, index);
   const uint64_t base_left = snapshot.base_valid_bytes - std::min(snapshot.base_valid_bytes, index * kUnitBytes);
   const uint64_t valid = std::min({spilled ? uint64_t{unit->spill_valid_bytes} : base_left, length, wanted});
-  BlockPtr whole = block;  // the stored unit may be longer than what is left of it
-  if (align_up(length, kBlockBytes) > block->capacity_bytes())
-    whole = memory_to_seal(MemoryPool::block_bytes(length)).make_block(length);
+  const uint64_t most = std::max(length, wanted);  // the stored unit may be longer than what is left of it
+  BlockPtr block = memory_to_seal(MemoryPool::block_bytes(most), writer).make_block(most);
   if (!spilled && snapshot.base.place.kind == PlaceKind::kInline) {
-    std::memcpy(whole->data(), snapshot.base.inline_bytes.data() + index * kUnitBytes, length);
+    std::memcpy(block->data(), snapshot.base.inline_bytes.data() + index * kUnitBytes, length);
   } else if (length > 0) {
     FilePtr file = snapshot.spill;
     const Place place = spilled ? Place{PlaceKind::kSolo, snapshot.spill_extent, 0, 0} : snapshot.base.place;
@@ -421,10 +419,10 @@ Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
       KVC_ASSIGN(file, extents_->open(place.extent, place.kind));
     }
     const uint64_t expected = spilled ? unit->spill_checksum : snapshot.base.checksums.at(index);
-    const auto piece = whole->bytes().first(align_up(length, kBlockBytes));
+    const auto piece = block->bytes().first(align_up(length, kBlockBytes));
     auto got = file->read(piece, place.offset + index * kUnitBytes);
     if (got) counters_.read_bytes_from_volume.fetch_add(*got, std::memory_order_relaxed);
-    const auto is_right = [&] { return got && *got >= length && checksum(whole->bytes().first(length)) == expected; };
+    const auto is_right = [&] { return got && *got >= length && checksum(block->bytes().first(length)) == expected; };
     if (!is_right() && !spilled) {  // perhaps the cache lied, or the descriptor is dead
       if (!got) extents_->close_cached(place.extent);
       KVC_ASSIGN(const FilePtr fresh, extents_->open_fresh(place.extent, place.kind));
@@ -435,7 +433,6 @@ Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index) {
       return fail(Code::kCorrupt, fmt::format("{}: unit {} of object {} does not match its checksum", file->path(), index,
                                               snapshot.object ? snapshot.object->id.value : 0));
   }
-  if (whole != block) std::memcpy(block->data(), whole->data(), valid);
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   return block;
 }

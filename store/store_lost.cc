@@ -60,7 +60,7 @@ bool StoreImpl::move_from_lost(const ObjectPtr& object) {
     space_.reserve(wanted - object->reserved_bytes);
     object->reserved_bytes = wanted;
   }
-  for (Unit& unit : object->units) unit.dirty = unit.block != nullptr;  // perhaps the only copy: not evicted
+  for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // perhaps the only copy: not evicted
   mark_content_dirty(object);
   object->moving_version = object->content_version;
   return true;
@@ -128,7 +128,7 @@ bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& wh
     std::lock_guard lock(object->mutex);
     if (!object->is_moving() && !is_beyond_help(*object)) return false;
     object->sealed_version = object->content_version;
-    for (Unit& unit : object->units) unit.dirty = false;
+    for (Unit& unit : object->units) unit.set_dirty(false);
     space_.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
     mark_quarantined(object);
     request.bodies.push_back(quarantine_record(object));

@@ -14,26 +14,12 @@ Reservation StoreImpl::reserve_memory(uint64_t bytes, MemoryFor who) {
   }
 }
 
-bool StoreImpl::evicts_in_vain_for_writers() const {
-  constexpr int64_t kPatienceNs = 50'000'000;
-  const int64_t since_ns = no_writer_served_since_ns_.load(std::memory_order_relaxed);
-  if (stopping_ || (since_ns != 0 && clock_.monotonic_ns() - since_ns > kPatienceNs)) return false;
-  const uint64_t kept = dirty_memory_bytes() + readers_bytes() + files_->lingering_bytes() +
-                        ahead_in_flight_bytes_.load(std::memory_order_relaxed);
-  return pool_->used_bytes() <= kept;
-}
-
 bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   if (files_->settle() > 0) return true;
-  if (who == MemoryFor::kWriter && evicts_in_vain_for_writers()) return false;
+  // Writers wait for what is dirty to reach the volume: what readers have, or was read ahead for them, is not theirs to take.
+  if (!pool_->could_reserve(bytes, left_to_others(who))) return false;
   const bool evicted = evict_clean(std::max<uint64_t>(bytes, 4 * kMiB), who == MemoryFor::kReadAhead) > 0;
   return files_->settle() > 0 || evicted;
-}
-
-// Sealing gives memory back, and must not wait for it.
-Reservation StoreImpl::memory_to_seal(uint64_t bytes) {
-  Reservation memory = reserve_memory(bytes, MemoryFor::kReader);
-  return memory.bytes() > 0 ? std::move(memory) : pool_->reserve_past_limit(bytes);
 }
 
 void StoreImpl::note_clean(const ObjectPtr& object) {
@@ -186,17 +172,8 @@ void StoreImpl::give_answers() {
 }
 
 bool StoreImpl::resume_waiting() {
-  const bool readers = resume_waiting(waiting_readers_), writers = resume_waiting(waiting_writers_);
-  bool writers_wait = false;
-  {
-    std::lock_guard lock(waiting_mutex_);
-    writers_wait = !waiting_writers_.empty();
-  }
-  if (writers || !writers_wait)
-    no_writer_served_since_ns_.store(0, std::memory_order_relaxed);
-  else if (no_writer_served_since_ns_.load(std::memory_order_relaxed) == 0)
-    no_writer_served_since_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
-  return writers || readers;
+  const bool readers = resume_waiting(waiting_readers_);
+  return resume_waiting(waiting_writers_) || readers;
 }
 
 // Of one kind, as far as there is memory.

@@ -120,7 +120,7 @@ bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
   if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
   if (got == MemoryFiles::Got::kNoMemory) {
     // Nobody waits for a file where blocks are to be had.
-    if (pool_->used_bytes() + MemoryFile::kChunkBytes + left_bytes > pool_->limit_bytes()) return false;
+    if (!pool_->could_reserve(MemoryFile::kChunkBytes, left_bytes)) return false;
     file.refused = true;
   }
   if (grows) return true;  // one that cannot grow says so by itself
@@ -292,7 +292,11 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
   if (!may_move(*object) || object->size_bytes != size || object->units.size() != blocks.size()) return false;
   for (size_t index = 0; index < blocks.size(); ++index)
     if (object->units[index].block != blocks[index]) return false;
-  for (size_t index = 0; index < blocks.size(); ++index) object->units[index].block = std::move(moved[index]);
+  for (size_t index = 0; index < blocks.size(); ++index) {
+    Unit& unit = object->units[index];
+    unit.block = std::move(moved[index]);
+    unit.set_dirty(unit.dirty);
+  }
   object->memory_file = std::move(file);
   return true;
 }

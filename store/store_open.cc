@@ -86,7 +86,7 @@ Status StoreImpl::start(std::string_view holder) {
   lock_ = std::move(*lock);
   KVC_TRY(lock_->describe(holder));
   KVC_TRY(fill_in_options());
-  pool_ = std::make_unique<MemoryPool>(options_.memory_bytes);
+  pool_ = std::make_unique<MemoryPool>(options_.memory_bytes, kSealingBytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
   pool_->set_available_callback([this] { tell_memory_came_back(); });

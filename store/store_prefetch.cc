@@ -161,10 +161,10 @@ bool StoreImpl::prefetch_step() {
   return any;
 }
 
-// Clean bodies can make room; dirty ones (reserved for the volume) cannot, nor what clients have mapped, nor what is being read
+// Clean bodies can make room; dirty ones cannot, nor what clients have mapped, nor what is being read
 // ahead or queued for it, for readers that may have gone as well.
 uint64_t StoreImpl::free_for_ahead() {
-  uint64_t held = dirty_memory_bytes();
+  uint64_t held = pool_->dirty_bytes();
   held += files_->lingering_bytes() + ahead_in_flight_bytes_.load(std::memory_order_relaxed);
   {
     std::lock_guard lock(prefetch_mutex_);

@@ -240,7 +240,7 @@ StoreImpl::Wholeness StoreImpl::wholeness(const ObjectRecord& object) {
   stored.base_valid_bytes = body.size_bytes;
   if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return Wholeness::kAbsent;
   for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
-    if (auto block = fetch_unit(stored, index); !block) return judge(block.error());
+    if (auto block = fetch_unit(stored, index, nullptr); !block) return judge(block.error());
   return Wholeness::kWhole;
 }
 

@@ -107,6 +107,14 @@ class StoreImpl::BodyWriter {
   uint64_t in_flight_ = 0;
 };
 
+// Sealing gives memory back, and must not wait until others do. The caller has nothing else that was read back then.
+Reservation StoreImpl::memory_to_seal(uint64_t bytes, BodyWriter* writer) {
+  Reservation memory = reserve_memory(bytes, MemoryFor::kReader);
+  if (memory.bytes() > 0) return memory;
+  if (writer != nullptr) writer->wait_all();
+  return pool_->reserve_to_seal(bytes);
+}
+
 bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
   std::lock_guard lock(object->mutex);
   if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
@@ -227,7 +235,7 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
       continue;
     }
     if (!block && ((unit != nullptr && unit->spilled) || index * kUnitBytes < snapshot.base_valid_bytes)) {
-      KVC_ASSIGN(block, fetch_unit(snapshot, index));
+      KVC_ASSIGN(block, fetch_unit(snapshot, index, &writer));
     }
     if (!block) {
       body.checksums.push_back(checksum_of_zeros(length));
@@ -268,7 +276,7 @@ Status StoreImpl::finish_solo(SealPlan& plan) {
 }
 
 // A rename put this object in place of another: when that has the same bytes its place is taken over.
-bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
+bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   ObjectId replaced;
   {
     std::shared_lock names(names_mutex_);
@@ -294,7 +302,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan) {
     const Unit* unit = index < plan.snapshot.units.size() ? &plan.snapshot.units[index] : nullptr;
     if (unit == nullptr || !unit->block || unit->block->capacity_bytes() < length) return false;
     if (checksum(unit->block->bytes().first(length)) != old.checksums.at(index)) return false;
-    auto block = fetch_unit(stored, index);
+    auto block = fetch_unit(stored, index, &writer);
     if (!block || std::memcmp((*block)->data(), unit->block->data(), length) != 0) return false;
     checksums.push_back(old.checksums[index]);
   }
@@ -347,7 +355,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     for (size_t i = 0; i < plans.size(); ++i) {
       SealPlan& plan = plans[i];
       plan.snapshot = std::move(snapshots[i]);
-      if (same_bytes_as_replaced(plan)) continue;
+      if (same_bytes_as_replaced(plan, writer)) continue;
       Status done = place_body(plan, target);
       kill_point("body-placed");
       if (done) {

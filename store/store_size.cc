@@ -9,17 +9,15 @@
 
 namespace kvcachefs {
 
-void StoreImpl::zero_tail(Object& object, uint64_t from) {
+void StoreImpl::zero_tail(Object& object, uint64_t from, Reservation& memory) {
   const size_t index = unit_of(from);
   Unit* unit = object.unit_or_null(index);
   if (unit == nullptr) return;
   const uint64_t in_unit = from % kUnitBytes;
   unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
   if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
-  Reservation memory;
   const uint64_t capacity = unit->block->capacity_bytes();
   if (clones_a_block(object, index, index, index * kUnitBytes + capacity)) object.memory_file.reset();
-  if (const uint64_t needed = memory_for_piece(object, index, in_unit, capacity)) memory = pool_->reserve_past_limit(needed);
   place_piece(object, index, in_unit, capacity, nullptr, memory);
 }
 
@@ -50,10 +48,28 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     return done({});
   }
   if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
-  with_room([this, object, size_bytes] { return resize_now(object, size_bytes); }, std::move(done));
+  resize_body(std::move(object), size_bytes, std::move(done));
 }
 
-Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
+// The unit that the new end cuts may be held by others, and is cloned then.
+void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
+  if (size_bytes % kUnitBytes == 0) return resize_with(std::move(object), size_bytes, {}, std::move(done));
+  auto attempt = [this, object = std::move(object), size_bytes, done = std::move(done)]() mutable {
+    Reservation memory = reserve_memory(kUnitBytes, MemoryFor::kWriter);
+    if (memory.bytes() == 0) return false;
+    resize_with(std::move(object), size_bytes, std::move(memory), std::move(done));
+    return true;
+  };
+  if (!attempt()) wait_for_memory(MemoryFor::kWriter, std::move(attempt));
+}
+
+void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Reservation memory, StatusCompletion done) {
+  with_room([this, object = std::move(object), size_bytes,
+             memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, memory); },
+            std::move(done));
+}
+
+Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reservation& memory) {
   std::lock_guard lock(object->mutex);
   if (size_bytes == object->size_bytes && !object->write_error) {
     note_modified(object);
@@ -63,7 +79,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes) {
   if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
-    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes);
+    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes, memory);
     object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
   }

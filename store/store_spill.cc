@@ -106,7 +106,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
       unit.spilled = true;
       unit.spill_bytes = unit.spill_valid_bytes = piece.bytes;
       unit.spill_checksum = piece.checksum;
-      unit.dirty = false;
+      unit.set_dirty(false);
       dropped.push_back(std::move(unit.block));
       unit.block.reset();
     }

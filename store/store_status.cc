@@ -55,7 +55,7 @@ StoreStatus StoreImpl::status() {
   }
   status.memory_limit_bytes = pool_->limit_bytes();
   status.memory_used_bytes = pool_->used_bytes();
-  status.memory_dirty_bytes = dirty_memory_bytes();
+  status.memory_dirty_bytes = pool_->dirty_bytes();
   status.memory_files = uses_memory_files();
   status.memory_file_bytes = files_->file_bytes();
   status.memory_file_spare_bytes = files_->spare_bytes();

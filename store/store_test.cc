@@ -190,7 +190,31 @@ TEST_F(BesideWriters, ReadersAreServedFirst) {
   EXPECT_EQ(answered(), "") << "there was memory for it: nothing is tested";
 }
 
-// Bodies of which two thirds fit into memory, none of them in it. Not smaller: memory pressure gives 64 MiB back at once.
+// What was read ahead for readers lies there for a while.
+TEST(Store, WritersWhoWaitLeaveReadersWhatTheyHave) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  options.prefetch = false;
+  TestStore store(options);
+  const std::string body = TestStore::payload(1, kMiB);
+  ASSERT_TRUE(store.write_file("old", body));
+  store.remount();
+  EXPECT_EQ(store.read_file("old"), body);
+  const uint64_t from_volume = store->status().read_bytes_from_volume;
+  Handle* writer = store.create("new");
+  uint64_t at = 0, written = 0;
+  for (; written == at && at < options.memory_bytes; at += body.size())
+    store->write(writer, at, std::as_bytes(std::span(body)), [&](Result<size_t> bytes) { written += bytes.value_or(0); });
+  EXPECT_LT(written, at) << "there was memory for all of it: nothing is tested";
+  EXPECT_EQ(store->status().memory_dirty_bytes, written);
+  EXPECT_EQ(store.read_file("old"), body);
+  EXPECT_EQ(store->status().read_bytes_from_volume, from_volume);
+  store.settle();
+  EXPECT_EQ(written, at);
+  store.close(writer);
+}
+
+// Bodies of which two thirds fit into memory, none of them in it.
 class ManyBodies : public ::testing::Test {
  protected:
   static StoreOptions options() {
@@ -228,6 +252,16 @@ TEST_F(ManyBodies, WhatIsOpenedAgainAndAgainStaysInMemory) {
     read(0);
     ASSERT_EQ(from_volume(), before) << "after " << i << " others";
   }
+}
+
+TEST_F(ManyBodies, NothingIsGivenUpThatNobodyNeeds) {
+  for (int i = 0; i < kBodies; ++i) read(i);
+  const uint64_t used = store->status().memory_used_bytes;
+  EXPECT_GT(used, options().memory_bytes * 3 / 4);
+  ASSERT_TRUE(store.write_file("new", "little"));
+  store.drain();
+  store.settle();
+  EXPECT_GE(store->status().memory_used_bytes, used);
 }
 
 TEST_F(ManyBodies, WhatIsOpenStaysInMemory) {

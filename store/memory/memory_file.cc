@@ -44,8 +44,9 @@ bool reserve_pages(int descriptor, uint64_t offset, uint64_t bytes) {
 
 // --- one file ---
 
-MemoryFile::MemoryFile(int descriptor, std::byte* data, uint64_t capacity_bytes)
-    : descriptor_(descriptor),
+MemoryFile::MemoryFile(MemoryPool& pool, int descriptor, std::byte* data, uint64_t capacity_bytes)
+    : pool_(pool),
+      descriptor_(descriptor),
       data_(data),
       capacity_bytes_(capacity_bytes),
       chunks_(capacity_bytes / kChunkBytes),
@@ -68,7 +69,7 @@ BlockPtr MemoryFile::make_block(const std::shared_ptr<MemoryFile>& self, size_t 
   // Acquire: who had the unit before has let go of its bytes.
   if (!self->has_pages(index) || self->taken_[index].exchange(true, std::memory_order_acquire)) return nullptr;
   self->block_count_.fetch_add(1, std::memory_order_relaxed);
-  return std::make_shared<Block>(self, self->data_ + index * kUnitBytes, static_cast<uint32_t>(kUnitBytes));
+  return std::make_shared<Block>(self->pool_, self, self->data_ + index * kUnitBytes, static_cast<uint32_t>(kUnitBytes));
 }
 
 void MemoryFile::give(const std::byte* data) {
@@ -128,7 +129,7 @@ std::unique_ptr<MemoryFile> MemoryFiles::make(uint64_t capacity_bytes) {
     return nullptr;
   }
   open_files_.fetch_add(1);
-  return std::unique_ptr<MemoryFile>(new MemoryFile(descriptor, data, capacity_bytes));
+  return std::unique_ptr<MemoryFile>(new MemoryFile(pool_, descriptor, data, capacity_bytes));
 }
 
 bool MemoryFiles::fill(MemoryFile& file, uint64_t bytes) {

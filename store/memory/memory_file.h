@@ -50,10 +50,11 @@ class MemoryFile {
  private:
   friend class Block;
   friend class MemoryFiles;
-  MemoryFile(int descriptor, std::byte* data, uint64_t capacity_bytes);
+  MemoryFile(MemoryPool& pool, int descriptor, std::byte* data, uint64_t capacity_bytes);
   bool has_pages(size_t index) const;
   void give(const std::byte* data);  // a block of it is gone
 
+  MemoryPool& pool_;
   const int descriptor_;
   std::byte* const data_;
   const uint64_t capacity_bytes_;
@@ -87,7 +88,7 @@ class MemoryFiles {
   // From now on somebody calls prepare_ahead(), soon after wants_spares() says so.
   void expect_warmer() { has_warmer_.store(true, std::memory_order_relaxed); }
   enum class Got : uint8_t { kYes, kNoMemory, kNo };  // kNo: not to be had, with memory or without; use the pool's blocks
-  // None of these may be called with a lock held. So many bytes of the limit are left to others.
+  // None of these may be called with a lock held. `left_bytes` as for MemoryPool::try_reserve().
   Got take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes = 0);  // for a body of about `bytes`
   Got grow(MemoryFile& file, size_t first_unit, size_t last_unit, uint64_t left_bytes = 0);
   // Ends the files that were passed through and let go of, and counts what the kernel has given back. The bytes that came.

@@ -31,13 +31,27 @@ struct MemoryPool::Arena {
   uint8_t state[kSlots];
 };
 
+// What it held goes first: who finds its memory given back is not refused for it.
 Block::~Block() {
+  set_holds(Holds::kNew);
   if (file_) {
     file_->give(data_);
     return;
   }
-  pool_->give(data_, order_of(capacity_bytes()));
-  pool_->uncharge(capacity_bytes());
+  pool_.give(data_, order_of(capacity_bytes()));
+  pool_.uncharge(capacity_bytes());
+}
+
+void Block::set_holds(Holds holds) {
+  if (holds == holds_) return;
+  if (holds_ == Holds::kClean) pool_.clean_bytes_.fetch_sub(counted_bytes_);
+  if (holds_ == Holds::kDirty) pool_.dirty_bytes_.fetch_sub(counted_bytes_);
+  holds_ = holds;
+  counted_bytes_ = capacity_bytes();
+  if (holds == Holds::kDirty) pool_.dirty_bytes_.fetch_add(counted_bytes_);
+  if (holds != Holds::kClean) return;
+  pool_.clean_bytes_.fetch_add(counted_bytes_);
+  pool_.tell_available();
 }
 
 bool Block::frozen() const { return file_ && file_->frozen(); }
@@ -62,7 +76,8 @@ BlockPtr Reservation::make_block(size_t bytes) {
   return std::make_shared<Block>(*pool_, pool_->take(order_of(size)), size);
 }
 
-MemoryPool::MemoryPool(uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+MemoryPool::MemoryPool(uint64_t limit_bytes, uint64_t sealing_bytes)
+    : sealing_bytes_(sealing_bytes), limit_bytes_(limit_bytes) {}
 
 MemoryPool::~MemoryPool() {
   for (auto& arena : arenas_) munmap(arena->base, kArenaBytes);
@@ -77,7 +92,7 @@ bool MemoryPool::try_use(uint64_t bytes, uint64_t left_bytes) {
   uint64_t used = used_bytes_.load(std::memory_order_relaxed);
   for (int attempt = 0; attempt < 2; ++attempt) {
     do {
-      if (used + bytes + left_bytes > limit_bytes()) break;
+      if (used + bytes + sealing_bytes_ > limit_bytes() || (left_bytes > 0 && !could_reserve(bytes, left_bytes))) break;
       if (used_bytes_.compare_exchange_weak(used, used + bytes)) return true;
     } while (true);
     // Announce the refusal, then look once more: memory given back in between would otherwise tell nobody.
@@ -115,7 +130,7 @@ bool MemoryPool::make_room(uint64_t bytes) {
   return true;
 }
 
-Reservation MemoryPool::reserve_past_limit(uint64_t bytes) {
+Reservation MemoryPool::reserve_to_seal(uint64_t bytes) {
   used_bytes_.fetch_add(bytes);
   return Reservation(this, bytes);
 }

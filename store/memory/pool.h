@@ -4,8 +4,12 @@
 // Invariant 10 (store/README.md): the bytes handed out never exceed the limit. Who needs memory reserves first,
 // without holding any lock, so that a full pool can never deadlock a lock holder; blocks are then cut from the
 // reservation and cannot fail.
+//
+// The owner of a block says what it holds. What is clean can be given up at any time; the rest is held: it comes back when
+// it reached the volume, or arrived from there, or was answered.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -27,10 +31,13 @@ class MemoryPool;
 // starts undefined.
 class Block {
  public:
+  // kNew: nothing that anybody could read yet.
+  enum class Holds : uint8_t { kNew, kClean, kDirty };
+
   Block(MemoryPool& pool, std::byte* data, uint32_t capacity_bytes)
-      : pool_(&pool), data_(data), capacity_bytes_(capacity_bytes) {}
-  Block(std::shared_ptr<MemoryFile> file, std::byte* data, uint32_t capacity_bytes)
-      : file_(std::move(file)), data_(data), capacity_bytes_(capacity_bytes) {}
+      : pool_(pool), data_(data), capacity_bytes_(capacity_bytes) {}
+  Block(MemoryPool& pool, std::shared_ptr<MemoryFile> file, std::byte* data, uint32_t capacity_bytes)
+      : pool_(pool), file_(std::move(file)), data_(data), capacity_bytes_(capacity_bytes) {}
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
@@ -41,12 +48,16 @@ class Block {
   bool frozen() const;  // its bytes never change again (memory_file.h)
   // A file that is cut has no bytes of it beyond. By who freezes it, under the lock of the body.
   void shorten(uint32_t bytes) { capacity_bytes_.store(bytes, std::memory_order_relaxed); }
+  // For the pool's sums. Under the lock of the body that has it.
+  void set_holds(Holds holds);
 
  private:
-  MemoryPool* pool_ = nullptr;
+  MemoryPool& pool_;
   std::shared_ptr<MemoryFile> file_;
   std::byte* data_;
   std::atomic<uint32_t> capacity_bytes_;
+  Holds holds_ = Holds::kNew;    // the lock of the body
+  uint32_t counted_bytes_ = 0;  // the lock of the body: as what it holds
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -74,7 +85,8 @@ class MemoryPool {
   static constexpr uint64_t kArenaBytes = 2 * kMiB;
   static constexpr uint64_t kMaxBlockBytes = kUnitBytes;
 
-  explicit MemoryPool(uint64_t limit_bytes);
+  // `sealing_bytes` of the limit are for reserve_to_seal(); of what is left to others, where somebody leaves them more.
+  explicit MemoryPool(uint64_t limit_bytes, uint64_t sealing_bytes = 0);
   ~MemoryPool();  // every block is gone by then
   MemoryPool(const MemoryPool&) = delete;
   MemoryPool& operator=(const MemoryPool&) = delete;
@@ -82,17 +94,21 @@ class MemoryPool {
   // The size a block for `bytes` takes: the power of two from 4 KiB to 256 KiB.
   static uint32_t block_bytes(size_t bytes);
 
-  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit less `left_bytes` would
-  // be passed, or the machine gives no more. `left_bytes` are for others. Never blocks.
+  // Sets `bytes` aside, or nothing: an empty Reservation (bytes() == 0 for bytes > 0) when the limit would be passed, or less
+  // than `left_bytes` be left for others to take or to have clean, or the machine gives no more. Never blocks.
   Reservation try_reserve(uint64_t bytes, uint64_t left_bytes = 0);
-  // Past the limit if need be: for the few megabytes the flusher needs to give memory back (a window of a body at a time).
-  Reservation reserve_past_limit(uint64_t bytes);
+  // Whether giving up what is clean can be of use to who was refused. A guess: others take and give meanwhile.
+  bool could_reserve(uint64_t bytes, uint64_t left_bytes) const {
+    return held_bytes() + bytes + std::max(left_bytes, sealing_bytes_) <= limit_bytes();
+  }
+  // Never refused: for what gives memory back. All callers together have `sealing_bytes` at most.
+  Reservation reserve_to_seal(uint64_t bytes);
   // Maps one more arena with its pages there if fewer than `ahead_bytes` beyond what is in use are, within the limit; false
   // if there are enough, or no more to be had. For a thread of low priority: who then needs memory finds it ready.
   bool prepare_ahead(uint64_t ahead_bytes);
 
   // --- for the memory files, whose memory counts against the same limit ---
-  // Counts `bytes` more as used, without arenas for them; false when the limit less `left_bytes` would be passed. Never blocks.
+  // Counts `bytes` more as used, without arenas for them; refused as try_reserve(). Never blocks.
   bool try_charge(uint64_t bytes, uint64_t left_bytes = 0);
   void uncharge_files(uint64_t bytes);
   // Memory that is there besides the arenas, in use or not: what is mapped stays within the limit, all together.
@@ -104,13 +120,19 @@ class MemoryPool {
   // Gives up to so many bytes outside back that nobody uses; false: there are none. Set once before use.
   void set_give_spares(std::function<bool(uint64_t)> give) { give_spares_ = std::move(give); }
 
-  // Called, from whatever thread gives memory back, when some came back after a refused try_reserve. Must not block and
-  // must not call the pool.
+  // Called, from whatever thread gives memory back or says that it is clean, after a refused try_reserve. Must not block
+  // and must not call the pool.
   void set_available_callback(std::function<void()> callback);
 
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
+  uint64_t dirty_bytes() const { return dirty_bytes_.load(std::memory_order_relaxed); }  // of these
+  // Of these, what is not clean. Not exact while blocks come and go.
+  uint64_t held_bytes() const {
+    const uint64_t used = used_bytes_.load();
+    return used - std::min(used, clean_bytes_.load());
+  }
   // What is there: arenas and memory files.
   uint64_t mapped_bytes() const { return arena_bytes_.load(std::memory_order_relaxed) + outside_bytes_.load(std::memory_order_relaxed); }
 
@@ -131,8 +153,10 @@ class MemoryPool {
   bool map_region(size_t most_bytes, size_t slack_bytes);
   std::unique_ptr<Arena> map_arena(Need need);  // with its pages there
 
+  const uint64_t sealing_bytes_;
   std::atomic<uint64_t> limit_bytes_;
   std::atomic<uint64_t> used_bytes_{0};
+  std::atomic<uint64_t> clean_bytes_{0}, dirty_bytes_{0};  // of used_bytes_, what blocks hold
   std::atomic<uint64_t> file_used_bytes_{0};  // of used_bytes_, what is not in arenas
   std::atomic<uint64_t> arena_bytes_{0};
   std::atomic<uint64_t> outside_bytes_{0};

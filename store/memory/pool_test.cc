@@ -107,6 +107,52 @@ uint64_t mapped_by_this_process() {
   return pages * kBlockBytes;
 }
 
+TEST(MemoryPool, WhatBlocksHoldIsSummedUp) {
+  MemoryPool pool(kMiB);
+  BlockPtr block = pool.try_reserve(kUnitBytes).make_block(kUnitBytes);
+  EXPECT_EQ(pool.held_bytes(), kUnitBytes) << "nobody said that it can be given up";
+  EXPECT_EQ(pool.dirty_bytes(), 0u);
+  block->set_holds(Block::Holds::kDirty);
+  EXPECT_EQ(pool.held_bytes(), kUnitBytes);
+  EXPECT_EQ(pool.dirty_bytes(), kUnitBytes);
+  block->set_holds(Block::Holds::kClean);
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  EXPECT_EQ(pool.dirty_bytes(), 0u);
+  block->set_holds(Block::Holds::kDirty);
+  block.reset();
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  EXPECT_EQ(pool.dirty_bytes(), 0u);
+}
+
+TEST(MemoryPool, WhatIsLeftToOthersMayBeCleanInsteadOfFree) {
+  MemoryPool pool(kMiB);
+  BlockPtr mine = pool.try_reserve(kUnitBytes).make_block(kUnitBytes);
+  BlockPtr theirs = pool.try_reserve(kUnitBytes).make_block(kUnitBytes);
+  EXPECT_EQ(pool.try_reserve(2 * kUnitBytes, kUnitBytes).bytes(), 0u);
+  EXPECT_FALSE(pool.could_reserve(2 * kUnitBytes, kUnitBytes));
+  int told = 0;
+  pool.set_available_callback([&] { ++told; });
+  theirs->set_holds(Block::Holds::kDirty);
+  EXPECT_EQ(told, 0);
+  theirs->set_holds(Block::Holds::kClean);
+  EXPECT_EQ(told, 1) << "who was refused hears of it";
+  EXPECT_EQ(pool.try_reserve(2 * kUnitBytes, kUnitBytes).bytes(), 2 * kUnitBytes);
+  EXPECT_EQ(pool.try_reserve(2 * kUnitBytes + kBlockBytes, 0).bytes(), 0u) << "clean is not free";
+  EXPECT_TRUE(pool.could_reserve(2 * kUnitBytes + kBlockBytes, 0));
+  theirs.reset();
+  EXPECT_EQ(pool.held_bytes(), kUnitBytes);
+}
+
+TEST(MemoryPool, WhatSealsHasItsOwn) {
+  MemoryPool pool(kMiB, kUnitBytes);
+  EXPECT_EQ(pool.try_reserve(kMiB).bytes(), 0u);
+  Reservation all = pool.try_reserve(3 * kUnitBytes);
+  ASSERT_EQ(all.bytes(), 3 * kUnitBytes);
+  EXPECT_FALSE(pool.try_charge(kBlockBytes));
+  BlockPtr block = pool.reserve_to_seal(kUnitBytes).make_block(kUnitBytes);
+  EXPECT_EQ(pool.used_bytes(), pool.limit_bytes());
+}
+
 TEST(MemoryPool, WhereAddressSpaceIsShortReservationsAreRefused) {
   rlimit before{};
   ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
@@ -124,7 +170,7 @@ TEST(MemoryPool, WhereAddressSpaceIsShortReservationsAreRefused) {
     EXPECT_LE(held.size() * kUnitBytes, 200 * kMiB);
     EXPECT_EQ(pool.used_bytes(), held.size() * kUnitBytes);
     EXPECT_FALSE(pool.prepare_ahead(4 * kMiB));
-    BlockPtr urgent = pool.reserve_past_limit(kUnitBytes).make_block(kUnitBytes);  // has something left
+    BlockPtr urgent = pool.reserve_to_seal(kUnitBytes).make_block(kUnitBytes);  // has something left
     std::memset(urgent->data(), 1, kUnitBytes);
     EXPECT_EQ(told, 0);
     held.pop_back();
