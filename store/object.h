@@ -162,6 +162,21 @@ class Object {
       if (index >= first && index < last) return true;
     return false;
   }
+  void add_handle() {
+    if (handles++ == 0) pin_frozen();
+  }
+  bool drop_handle() {  // true: it was the last
+    if (--handles > 0) return false;
+    pin_frozen();
+    return true;
+  }
+  // A frozen file is not given up while somebody has the body open (evict_clean()): the sum of what can be is told.
+  void pin_frozen() {
+    for (const Unit& unit : units) {
+      if (!unit.block || !unit.block->frozen()) continue;
+      return unit.block->file()->set_pinned(handles > 0);
+    }
+  }
   Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
   // The unit has bytes on the volume that are not in RAM.
   bool needs_load(size_t index) {

@@ -69,7 +69,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
       std::shared_lock names(names_mutex_);
       if (live(id) == object) {
         std::lock_guard lock(object->mutex);
-        ++object->handles;
+        object->add_handle();
       } else {
         object.reset();
       }
@@ -78,7 +78,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     done = [this, object, done = std::move(done)](Result<Stat> result) mutable {
       {
         std::lock_guard lock(object->mutex);
-        --object->handles;
+        object->drop_handle();
       }
       forget_when_idle(object);
       done(std::move(result));

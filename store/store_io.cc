@@ -78,7 +78,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
     if (request.truncate) truncate_at_open(object);
-    ++object->handles;
+    object->add_handle();
     ++object->opens;
     if (request.write && object->write_handles++ == 0) object->written_anew = object->size_bytes == 0;
     if (request.truncate) {
@@ -113,7 +113,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
     if (handle->request.write && --object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
-    last = --object->handles == 0;
+    last = object->drop_handle();
     if (object->content_dirty()) kick_bulk();
   }
   if (last && !stays_in_ram(*object)) forget_when_idle(object);
@@ -232,7 +232,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
   if (clones_a_block(object, first, last, end)) object.memory_file.reset();
   if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
-  uint64_t needed = 0;
+  uint64_t needed = 0, turns_dirty = 0;
   auto bounds = [&](size_t index) {
     const uint64_t unit_start = index * kUnitBytes;
     return std::pair{std::max(source.offset, unit_start) - unit_start, std::min(end - unit_start, kUnitBytes)};
@@ -251,7 +251,11 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
       return Progress::kNeedsLoad;
     }
     needed += memory_for_piece(object, index, begin, stop);
+    if (const Unit* unit = object.unit_or_null(index); unit != nullptr && unit->block && !unit->dirty)
+      turns_dirty += unit->block->capacity_bytes();
   }
+  // What is overwritten where it lies becomes the writers' as well.
+  if (turns_dirty > 0 && !pool_->could_reserve(turns_dirty, left_to_others(MemoryFor::kWriter))) needed += turns_dirty;
   if (needed > attempt.memory.bytes()) {
     attempt.memory_needed = needed;
     return Progress::kNeedsMemory;

@@ -112,10 +112,11 @@ bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
   const uint64_t left_bytes = left_to_others(who);
   const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
   MemoryFiles::Got got = MemoryFiles::Got::kNo;
+  uint64_t needed_bytes = MemoryFile::kChunkBytes;
   if (grows || file.bytes <= files_->most_bytes()) {  // else the limit was lowered
     do {
-      got = grows ? files_->grow(*grows, file.first, file.last, left_bytes) : files_->take(file.bytes, file.fresh, left_bytes);
-    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(std::max(file.bytes, MemoryFile::kChunkBytes), who));
+      got = grows ? files_->grow(*grows, file.first, file.last, left_bytes) : files_->take(file.bytes, file.fresh, left_bytes, &needed_bytes);
+    } while (got == MemoryFiles::Got::kNoMemory && recover_memory(needed_bytes, who));
   }
   if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
   if (got == MemoryFiles::Got::kNoMemory) {
@@ -174,6 +175,7 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
       const uint64_t in_last = object.size_bytes - (object.units.size() - 1) * kUnitBytes;
       object.units.back().block->shorten(static_cast<uint32_t>(align_up(in_last, kBlockBytes)));
       object.memory_file.reset();
+      object.pin_frozen();
     }
   }
   if (!files_->cut(*file)) return nullptr;
@@ -270,8 +272,9 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
   if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return false;
   const WantedUnits pin(object, 0, blocks.size());  // or room would be made of what is moved
   MemoryFilePtr file;
-  MemoryFiles::Got got = files_->take(size, file);
-  if (got == MemoryFiles::Got::kNoMemory && recover_memory(size, MemoryFor::kReader)) got = files_->take(size, file);
+  uint64_t needed = 0;
+  MemoryFiles::Got got = files_->take(size, file, 0, &needed);
+  if (got == MemoryFiles::Got::kNoMemory && recover_memory(needed, MemoryFor::kReader)) got = files_->take(size, file);
   if (got != MemoryFiles::Got::kYes) {
     move_refused_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
     return false;

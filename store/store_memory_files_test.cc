@@ -328,6 +328,65 @@ TEST(StoreMemoryFilesInLittleMemory, MoreIsWrittenAndReadThanFits) {
   for (int i = 0; i < 8; ++i) EXPECT_EQ(store.read_file("body" + std::to_string(i)), store.payload(20 + i, kSize));
 }
 
+// Files are taken by a guess, and come back as a whole.
+TEST(StoreMemoryFilesInLittleMemory, WhatLiesInFilesThatAreTooLargeIsGivenUp) {
+  constexpr uint64_t kGuessBytes = 8 * kMiB;
+  TestStore store(options(64 * kMiB));
+  if (Status status = store->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+  const std::string body = store.payload(1, kGuessBytes);
+  for (int i = 0; i < 2; ++i) ASSERT_TRUE(store.write_file("large" + std::to_string(i), body));
+  store.drain();
+  store->drop_caches();
+  std::vector<Handle*> writers;
+  for (int i = 0; i < 7; ++i) {
+    writers.push_back(store.create("little" + std::to_string(i)));
+    store.pwrite(writers.back(), 0, "little");
+  }
+  for (Handle* writer : writers) ASSERT_TRUE(store.close(writer));
+  store.drain();
+  EXPECT_GT(store->status().memory_used_bytes, 48 * kMiB) << "no file was taken: nothing is tested";
+  EXPECT_EQ(store->status().memory_dirty_bytes, 0u);
+  ASSERT_TRUE(store.write_file("next", body));
+  EXPECT_EQ(store.read_file("next"), body);
+  EXPECT_EQ(store.read_file("little0"), "little");
+}
+
+// Readers have a share that writers leave to them, whatever is pinned in RAM beside it.
+TEST(StoreMemoryFilesInLittleMemory, WritersDoNotTakeWhatIsPinnedForCleanMemory) {
+  TestStore store(options(64 * kMiB));
+  if (Status status = store->expect_passthrough(); !status) GTEST_SKIP() << status.error().message;
+  const std::string body = store.payload(1, 8 * kMiB), old = store.payload(2, kMiB);
+  std::vector<Handle*> readers;
+  int in_files = 0;
+  for (int i = 0; i < 4; ++i) {
+    const std::string name = "open" + std::to_string(i);
+    ASSERT_TRUE(store.write_file(name, body));
+    readers.push_back(store.open(name, {}));
+    auto found = store->lookup(kRootId, name, {.thread_id = 1});
+    ASSERT_TRUE(found);
+    in_files += store->backing_file(found->id).in_memory ? 1 : 0;
+  }
+  ASSERT_GE(in_files, 2) << "more than the readers' share: else nothing is tested";
+  ASSERT_TRUE(store.write_file("old", old));
+  store.drain();
+  store->drop_caches();
+  Handle* writer = store.create("new");
+  const std::string piece = store.payload(3, kMiB);
+  uint64_t at = 0, written = 0;
+  for (; written == at && at < 64 * kMiB; at += kMiB)
+    store->write(writer, at, std::as_bytes(std::span(piece)), [&](Result<size_t> bytes) { written += bytes.value_or(0); });
+  EXPECT_LT(written, at);
+  Handle* reader = store.open("old", {});
+  std::atomic<bool> read = false;
+  store->read(reader, 0, kMiB, [&](Result<ReadReply> reply) { read = reply && reply->bytes == kMiB; });
+  for (int i = 0; i < 5000 && !read; ++i) usleep(1000);  // the store is not pumped: nothing of the writers' comes back
+  EXPECT_TRUE(read);
+  store.settle();
+  for (Handle* each : readers) store->release(each);
+  store->release(reader);
+  store.close(writer);
+}
+
 // A file that is held by who waits could not be spilled.
 TEST(StoreMemoryFilesInLittleMemory, WhoWaitsForMemoryHoldsNoFile) {
   constexpr uint64_t kFileBytes = 14 * kMiB;  // four are all that writers may have

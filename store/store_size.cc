@@ -51,9 +51,15 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
   resize_body(std::move(object), size_bytes, std::move(done));
 }
 
-// The unit that the new end cuts may be held by others, and is cloned then.
+// The unit that the new end cuts may be held by others, and is cloned then. The kernel has a file resized and written by one
+// client at a time: what grows now does not shrink when its turn comes.
 void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
-  if (size_bytes % kUnitBytes == 0) return resize_with(std::move(object), size_bytes, {}, std::move(done));
+  bool cuts = size_bytes % kUnitBytes != 0;
+  {
+    std::lock_guard lock(object->mutex);
+    cuts &= size_bytes < object->size_bytes;
+  }
+  if (!cuts) return resize_with(std::move(object), size_bytes, {}, std::move(done));
   auto attempt = [this, object = std::move(object), size_bytes, done = std::move(done)]() mutable {
     Reservation memory = reserve_memory(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
@@ -75,6 +81,8 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reser
     note_modified(object);
     return {};
   }
+  if (size_bytes < object->size_bytes && size_bytes % kUnitBytes != 0 && memory.bytes() < kUnitBytes)
+    return fail(Code::kBusy, fmt::format("object {}: cut to {} bytes while others made it longer", object->id.value, size_bytes));
   // Also for less than before: the body is written anew as a whole.
   if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {

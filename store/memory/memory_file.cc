@@ -69,10 +69,44 @@ BlockPtr MemoryFile::make_block(const std::shared_ptr<MemoryFile>& self, size_t 
   // Acquire: who had the unit before has let go of its bytes.
   if (!self->has_pages(index) || self->taken_[index].exchange(true, std::memory_order_acquire)) return nullptr;
   self->block_count_.fetch_add(1, std::memory_order_relaxed);
+  {
+    std::lock_guard lock(self->holds_mutex_);
+    ++self->other_blocks_;
+    self->count_clean();
+  }
   return std::make_shared<Block>(self->pool_, self, self->data_ + index * kUnitBytes, static_cast<uint32_t>(kUnitBytes));
 }
 
-void MemoryFile::give(const std::byte* data) {
+void MemoryFile::set_pinned(bool pinned) {
+  std::lock_guard lock(holds_mutex_);
+  pinned_ = pinned;
+  count_clean();
+}
+
+void MemoryFile::count_blocks(Block::Holds before, Block::Holds after) {
+  std::lock_guard lock(holds_mutex_);
+  --(before == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
+  ++(after == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
+  count_clean();
+}
+
+void MemoryFile::count_pages() {
+  std::lock_guard lock(holds_mutex_);
+  count_clean();
+}
+
+void MemoryFile::count_clean() {
+  const bool clean = clean_blocks_ > 0 && other_blocks_ == 0 && !pinned_;
+  const uint64_t before = std::exchange(clean_bytes_, clean ? page_bytes_.load() : 0);
+  if (before != clean_bytes_) pool_.add_clean(static_cast<int64_t>(clean_bytes_ - before));
+}
+
+void MemoryFile::give(const std::byte* data, Block::Holds held) {
+  {
+    std::lock_guard lock(holds_mutex_);
+    --(held == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
+    count_clean();
+  }
   block_count_.fetch_sub(1, std::memory_order_relaxed);
   taken_[static_cast<size_t>(data - data_) / kUnitBytes].store(false, std::memory_order_release);
 }
@@ -165,13 +199,15 @@ std::unique_ptr<MemoryFile> MemoryFiles::take_spare(uint64_t bytes, Pages pages)
   return file;
 }
 
-MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes) {
+MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes, uint64_t* needed_bytes) {
   if (!started()) return Got::kNo;
   const uint64_t capacity = align_up(bytes, MemoryFile::kChunkBytes);
   wanted_bytes_.store(capacity, std::memory_order_relaxed);
   const bool warming_up = is_warming_up(capacity);
   if (std::unique_ptr<MemoryFile> spare = take_spare(capacity, warming_up ? Pages::kReady : Pages::kAny)) {
-    const bool charged = pool_.try_charge(spare->page_bytes_.load(), left_bytes);
+    const uint64_t pages = spare->page_bytes_.load();
+    if (needed_bytes != nullptr) *needed_bytes = pages;
+    const bool charged = pool_.try_charge(pages, left_bytes);
     if (charged) {
       file = wrap(spare.release());
       return Got::kYes;
@@ -183,6 +219,7 @@ MemoryFiles::Got MemoryFiles::take(uint64_t bytes, MemoryFilePtr& file, uint64_t
   }
   if (warming_up) return Got::kNo;
   // Who gives memory up now may do so in a file that fits. All of it at once: who waits for more later holds what he has.
+  if (needed_bytes != nullptr) *needed_bytes = capacity;
   if (!pool_.try_charge(capacity, left_bytes)) return Got::kNoMemory;
   // Addresses cost nothing: for a body that turns out to be larger.
   std::unique_ptr<MemoryFile> made = make(2 * capacity);
@@ -204,6 +241,7 @@ bool MemoryFiles::add_pages(MemoryFile& file, size_t chunk) {
   held_bytes_.fetch_add(kBytes);
   pool_.add_outside(static_cast<int64_t>(kBytes));
   file.page_bytes_.fetch_add(kBytes);
+  file.count_pages();
   file.chunks_[chunk].store(true, std::memory_order_release);
   return true;
 }
@@ -371,6 +409,7 @@ Status MemoryFiles::cut(MemoryFile& file) {
     const uint64_t pages = file.page_bytes_.load(), left = std::min(pages, static_cast<uint64_t>(info.st_blocks) * 512);
     came = pages - left;
     file.page_bytes_.store(left);
+    file.count_pages();
     passed_bytes_.fetch_sub(came);
     held_bytes_.fetch_sub(came);
     pool_.add_outside(-static_cast<int64_t>(came));

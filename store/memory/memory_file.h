@@ -39,6 +39,8 @@ class MemoryFile {
   bool frozen() const { return frozen_bytes_.load(std::memory_order_relaxed) > 0; }
   uint64_t frozen_bytes() const { return frozen_bytes_.load(std::memory_order_relaxed); }
   size_t block_count() const { return block_count_.load(std::memory_order_relaxed); }
+  // While it is pinned it cannot be given up, though all of it may be clean: somebody has the body open by passthrough.
+  void set_pinned(bool pinned);
 
   // For the body that has the file, under its lock. The unit has pages and no block: make_block() succeeds.
   bool offers(size_t index) const { return has_pages(index) && !taken_[index].load(std::memory_order_relaxed); }
@@ -52,7 +54,10 @@ class MemoryFile {
   friend class MemoryFiles;
   MemoryFile(MemoryPool& pool, int descriptor, std::byte* data, uint64_t capacity_bytes);
   bool has_pages(size_t index) const;
-  void give(const std::byte* data);  // a block of it is gone
+  void give(const std::byte* data, Block::Holds held);  // a block of it is gone
+  void count_blocks(Block::Holds before, Block::Holds after);  // of one block
+  void count_clean();  // holds_mutex_ held: after any change of what that depends on
+  void count_pages();  // page_bytes_ changed
 
   MemoryPool& pool_;
   const int descriptor_;
@@ -67,6 +72,12 @@ class MemoryFile {
   std::atomic<uint64_t> page_bytes_{0};    // (atomic) what its pages take; changed under mutex_
   std::atomic<uint64_t> passed_page_bytes_{0};  // of these, what freeze() counted as passed through
   bool cut_ = false;                       // mutex_
+
+  std::mutex holds_mutex_;    // a leaf. Guards:
+  size_t clean_blocks_ = 0;
+  size_t other_blocks_ = 0;   // as long as there is one, no page comes back
+  bool pinned_ = false;
+  uint64_t clean_bytes_ = 0;  // counted in the pool's sum: all its pages or none
 };
 using MemoryFilePtr = std::shared_ptr<MemoryFile>;
 
@@ -89,7 +100,8 @@ class MemoryFiles {
   void expect_warmer() { has_warmer_.store(true, std::memory_order_relaxed); }
   enum class Got : uint8_t { kYes, kNoMemory, kNo };  // kNo: not to be had, with memory or without; use the pool's blocks
   // None of these may be called with a lock held. `left_bytes` as for MemoryPool::try_reserve().
-  Got take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes = 0);  // for a body of about `bytes`
+  // For a body of about `bytes`. `needed_bytes` is told what kNoMemory lacks.
+  Got take(uint64_t bytes, MemoryFilePtr& file, uint64_t left_bytes = 0, uint64_t* needed_bytes = nullptr);
   Got grow(MemoryFile& file, size_t first_unit, size_t last_unit, uint64_t left_bytes = 0);
   // Ends the files that were passed through and let go of, and counts what the kernel has given back. The bytes that came.
   uint64_t settle();

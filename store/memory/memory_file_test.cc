@@ -225,6 +225,36 @@ TEST_F(MemoryFilesTest, SparesOfOtherSizesMakeWay) {
   expect_nothing_is_held();
 }
 
+TEST_F(MemoryFilesTest, OneIsCleanAsAWholeOrNotAtAll) {
+  MemoryFilePtr file;
+  ASSERT_EQ(files.take(4 * kMiB, file), Got::kYes);
+  const uint64_t pages = pool.used_bytes();
+  BlockPtr first = MemoryFile::make_block(file, 0), second = MemoryFile::make_block(file, 1);
+  first->set_holds(Block::Holds::kClean);
+  EXPECT_EQ(pool.held_bytes(), pages) << "its pages do not come back while the second block is there";
+  second->set_holds(Block::Holds::kDirty);
+  EXPECT_EQ(pool.dirty_bytes(), kUnitBytes);
+  second->set_holds(Block::Holds::kClean);
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  ASSERT_EQ(files.grow(*file, 16, 17), Got::kYes);
+  EXPECT_GT(pool.used_bytes(), pages);
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  file->set_pinned(true);
+  EXPECT_EQ(pool.held_bytes(), pool.used_bytes());
+  file->set_pinned(false);
+  ASSERT_TRUE(files.freeze(*file, kUnitBytes + 5));
+  ASSERT_TRUE(files.cut(*file));
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  first.reset();
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  second.reset();
+  EXPECT_EQ(pool.held_bytes(), pool.used_bytes()) << "nothing of it can be given up by the body any more";
+  file.reset();
+  expect_nothing_is_held();
+  EXPECT_EQ(pool.held_bytes(), 0u);
+  EXPECT_EQ(pool.dirty_bytes(), 0u);
+}
+
 TEST_F(MemoryFilesTest, FullOfBodiesNothingIsMade) {
   auto first = body(30 * kMiB, 'a'), second = body(30 * kMiB, 'b');
   MemoryFilePtr file;

@@ -33,25 +33,24 @@ struct MemoryPool::Arena {
 
 // What it held goes first: who finds its memory given back is not refused for it.
 Block::~Block() {
-  set_holds(Holds::kNew);
+  if (holds_ == Holds::kDirty) pool_.dirty_bytes_.fetch_sub(dirty_bytes_);
   if (file_) {
-    file_->give(data_);
+    file_->give(data_, holds_);
     return;
   }
+  if (holds_ == Holds::kClean) pool_.add_clean(-int64_t{capacity_bytes()});
   pool_.give(data_, order_of(capacity_bytes()));
   pool_.uncharge(capacity_bytes());
 }
 
 void Block::set_holds(Holds holds) {
   if (holds == holds_) return;
-  if (holds_ == Holds::kClean) pool_.clean_bytes_.fetch_sub(counted_bytes_);
-  if (holds_ == Holds::kDirty) pool_.dirty_bytes_.fetch_sub(counted_bytes_);
-  holds_ = holds;
-  counted_bytes_ = capacity_bytes();
-  if (holds == Holds::kDirty) pool_.dirty_bytes_.fetch_add(counted_bytes_);
-  if (holds != Holds::kClean) return;
-  pool_.clean_bytes_.fetch_add(counted_bytes_);
-  pool_.tell_available();
+  const Holds before = std::exchange(holds_, holds);
+  pool_.dirty_bytes_.fetch_sub(std::exchange(dirty_bytes_, holds == Holds::kDirty ? capacity_bytes() : 0));
+  pool_.dirty_bytes_.fetch_add(dirty_bytes_);
+  if (file_) return file_->count_blocks(before, holds);
+  if (before == Holds::kClean) pool_.add_clean(-int64_t{capacity_bytes()});
+  if (holds == Holds::kClean) pool_.add_clean(capacity_bytes());
 }
 
 bool Block::frozen() const { return file_ && file_->frozen(); }
@@ -140,6 +139,11 @@ void MemoryPool::set_available_callback(std::function<void()> callback) { availa
 void MemoryPool::uncharge(uint64_t bytes) {
   used_bytes_.fetch_sub(bytes);
   tell_available();
+}
+
+void MemoryPool::add_clean(int64_t bytes) {
+  clean_bytes_.fetch_add(static_cast<uint64_t>(bytes));
+  if (bytes > 0) tell_available();
 }
 
 void MemoryPool::tell_available() {

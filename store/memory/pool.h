@@ -48,7 +48,7 @@ class Block {
   bool frozen() const;  // its bytes never change again (memory_file.h)
   // A file that is cut has no bytes of it beyond. By who freezes it, under the lock of the body.
   void shorten(uint32_t bytes) { capacity_bytes_.store(bytes, std::memory_order_relaxed); }
-  // For the pool's sums. Under the lock of the body that has it.
+  // For the pool's sums. Under the lock of the body that has it. A memory file is clean as a whole or not at all.
   void set_holds(Holds holds);
 
  private:
@@ -56,8 +56,8 @@ class Block {
   std::shared_ptr<MemoryFile> file_;
   std::byte* data_;
   std::atomic<uint32_t> capacity_bytes_;
-  Holds holds_ = Holds::kNew;    // the lock of the body
-  uint32_t counted_bytes_ = 0;  // the lock of the body: as what it holds
+  Holds holds_ = Holds::kNew;   // the lock of the body
+  uint32_t dirty_bytes_ = 0;    // the lock of the body: counted so
 };
 using BlockPtr = std::shared_ptr<Block>;
 
@@ -126,6 +126,9 @@ class MemoryPool {
 
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
+  // What can be given up became so much more, or less.
+  void add_clean(int64_t bytes);
+
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   uint64_t dirty_bytes() const { return dirty_bytes_.load(std::memory_order_relaxed); }  // of these
   // Of these, what is not clean. Not exact while blocks come and go.

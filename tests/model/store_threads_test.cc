@@ -218,7 +218,6 @@ INSTANTIATE_TEST_SUITE_P(StoreThreads, UnfinishedFilesBeyondMemory, ::testing::B
 
 TEST_P(UnfinishedFilesBeyondMemory, DoNotDeadlock) {
   constexpr uint64_t kThreads = 32, kFileBytes = 4 * kMiB;
-  constexpr uint64_t kSlackBytes = 16 * kMiB;  // what the flusher may take past the limit
   StoreOptions options;
   options.memory_bytes = 16 * kMiB;
   options.memory_file_min_bytes = kMiB;
@@ -259,7 +258,7 @@ TEST_P(UnfinishedFilesBeyondMemory, DoNotDeadlock) {
   stop = true;
   watcher.join();
   fmt::print("at most {} MiB of memory\n", most_memory.load() >> 20);
-  EXPECT_LE(most_memory.load(), options.memory_bytes + kSlackBytes);
+  EXPECT_LE(most_memory.load(), options.memory_bytes);
   store.close();
   store.mount();
   check_all(store, kNames + kThreads);
