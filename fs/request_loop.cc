@@ -18,6 +18,7 @@ namespace {
 using namespace std::chrono_literals;
 
 constexpr auto kTick = 1ms;           // how long one request may keep the waiter from the others
+constexpr auto kLoneTick = 4ms;       // the same with one processor, where each tick takes it away from them
 constexpr auto kLongestTick = 8ms;    // ticks double while they find the waiter waiting, and end with one without a request
 constexpr auto kSoon = 10us;          // from a close to the lookup of the next name
 constexpr uint32_t kShortInARow = 4;  // short requests taken one after another without a wait: one thread does not suffice
@@ -57,6 +58,7 @@ struct RequestLoop::Hand {
   uint32_t in_a_row = 0;  // requests taken without a wait
   bool aside = false;     // the worker has set one aside
   bool just_now = false;  // ... and has handled none since
+  bool answered = false;  // and there has been no processor for the client to send another since
 };
 
 void RequestLoop::work(uint32_t self) {
@@ -89,6 +91,7 @@ void RequestLoop::work(uint32_t self) {
 
 // With one just set aside, what may overtake it is waited for, for as long as it takes a client from a close to the next call.
 int RequestLoop::next(Hand& hand) {
+  if (std::exchange(hand.answered, false) && !hand.aside) return -EAGAIN;
   int got = hand.worker->receive();
   if (got != -EAGAIN || !std::exchange(hand.just_now, false) || settings_.busy_poll.count() == 0) return got;
   const Clock::time_point started = Clock::now();
@@ -113,10 +116,12 @@ void RequestLoop::take(Hand& hand) {
   if (hand.aside && (!worker.may_overtake() || hand.in_a_row > kShortInARow)) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
     // Whether more is waiting is asked only where the answer is worth a system call.
-    if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
+    const bool may_call = !settings_.one_processor;
+    if (may_call && (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor()))) call_one();
     if (unwatched_) start_watch();
   }
   as_busy(hand, [&] { worker.process(); });
+  hand.answered = settings_.one_processor;
   last_kind_.store(worker.kind(), std::memory_order_relaxed);
 }
 
@@ -165,7 +170,8 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
 bool RequestLoop::park(uint32_t self) {
   std::unique_lock lock(mutex_);
   ++parked_;
-  auto tick = std::chrono::duration_cast<std::chrono::milliseconds>(kTick);
+  const std::chrono::milliseconds shortest = settings_.one_processor ? kLoneTick : kTick;
+  auto tick = shortest;
   while (!ended_) {
     if (calls_ > 0) {
       --calls_;
@@ -183,13 +189,13 @@ bool RequestLoop::park(uint32_t self) {
     const bool busy = (waiter_ & kBusy) != 0, quiet = received_.load(std::memory_order_relaxed) == seen;
     if (busy && quiet && become_waiter(self)) break;
     if (busy)
-      tick = kTick;
+      tick = shortest;
     else if (tick < kLongestTick)
       tick *= 2;
     else if (quiet) {
       unwatched_ = true;
       if (received_.load() != seen) unwatched_ = false;  // it came before it could see that
-      tick = kTick;
+      tick = shortest;
     }
   }
   --parked_;

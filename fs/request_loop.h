@@ -7,11 +7,15 @@
 //  - when requests queue up: those called go on for as long as they find some;
 //  - when the waiter has been handling one request for a tick: the parked thread that watches becomes the waiter.
 // Who finds nothing to do while the waiter is busy becomes the waiter, else it parks. So a handler may block: it keeps one
-// thread, and what comes meanwhile waits for a tick or two. A tick is 1 ms while ticks find the waiter busy; they double
-// up to 8 ms while they find it waiting, since they are most of what the loop costs where requests are milliseconds apart.
+// thread, and what comes meanwhile waits for a tick or two. A tick is 1 ms (4 ms with one processor) while ticks find the
+// waiter busy; they double up to 8 ms while they find it waiting, since they are most of what the loop costs where requests
+// are milliseconds apart.
 //
 // Whether the waiter polls is learned by the kind of the request that it answered last: after LOOKUP comes OPEN at once, but
 // after an OPEN that the kernel passes through nothing for as long as the client reads.
+//
+// On a machine with one processor a second thread takes nothing off the first, and no client has sent anything by the time its
+// reply is written: none is called, and the waiter waits without a look at the device first.
 //
 // What nobody waits for (RELEASE) is set aside while there is something to do that may overtake it: a close and the lookup of
 // the next name come together. It is handled while the client is on its way back with the next request, and overtaken by three
@@ -62,6 +66,7 @@ class RequestLoop {
   struct Settings {
     uint32_t threads = 2;
     std::chrono::nanoseconds busy_poll{0};  // before the waiter sleeps, while requests follow each other that fast
+    bool one_processor = false;             // that clients and all threads share
   };
   RequestLoop(RequestDevice& device, Settings settings);
   RequestLoop(const RequestLoop&) = delete;

@@ -120,9 +120,17 @@ class Running {
   std::thread thread_;
 };
 
-class RequestLoopTest : public testing::TestWithParam<std::chrono::nanoseconds> {
+struct How {
+  const char* name;
+  std::chrono::nanoseconds busy_poll;
+  bool one_processor;
+};
+
+class RequestLoopTest : public testing::TestWithParam<How> {
  protected:
-  RequestLoop::Settings settings(uint32_t threads) const { return {.threads = threads, .busy_poll = GetParam()}; }
+  RequestLoop::Settings settings(uint32_t threads) const {
+    return {.threads = threads, .busy_poll = GetParam().busy_poll, .one_processor = GetParam().one_processor};
+  }
   SocketDevice device_;
 };
 
@@ -285,8 +293,9 @@ TEST_P(RequestLoopTest, AFailureOfTheDeviceIsReported) {
   EXPECT_EQ(running.join(), -EIO);
 }
 
-INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest, testing::Values(0ns, 50us),
-                         [](const auto& test) { return test.param.count() == 0 ? "off" : "on"; });
+INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest,
+                         testing::Values(How{"off", 0ns, false}, How{"on", 50us, false}, How{"OneProcessor", 0ns, true}),
+                         [](const auto& test) { return test.param.name; });
 
 }  // namespace
 }  // namespace kvcachefs

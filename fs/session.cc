@@ -476,7 +476,8 @@ int run_mount(const MountRequest& request) {
     return readiness.failed(status.error());
   }
   FuseDevice device(driver.session);
-  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us)});
+  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us),
+                             .one_processor = std::thread::hardware_concurrency() == 1});
   const int result = serve(driver, loop, readiness);
   const Status status = take_down(driver);
   driver.control.reset();

@@ -141,7 +141,7 @@ std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) 
 
 void Prefetcher::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
   std::unique_lock lock(mutex_);
-  for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, body.latency_ns, now_ns);
+  for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
 }
 

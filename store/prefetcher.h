@@ -51,7 +51,7 @@ class Prefetcher {
   struct Loaded {
     ObjectId id;
     uint64_t bytes = 0;
-    int64_t latency_ns = 0;
+    int64_t begun_ns = 0;  // when its read was
   };
   void loaded(std::span<const Loaded> bodies, int64_t now_ns);
   void skipped(ObjectId id, SkipReason reason);

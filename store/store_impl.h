@@ -305,10 +305,11 @@ class StoreImpl final : public Store {
   };
   enum class BodyAhead : uint8_t { kDone, kPart, kNoMemory };
   bool submit_queued(HeldLoads& held);
-  void load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lacks_memory);
-  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
+  void load_ahead(ReadAheadQueue::Item item, int64_t now_ns, HeldLoads& held, bool& lacks_memory);
+  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, int64_t now_ns, std::vector<std::shared_ptr<LoadJob>>& jobs,
+                          uint64_t& bytes);
   static Lacking lacking(Object& object, size_t first, uint64_t room_bytes);
-  std::shared_ptr<AheadWaiter> make_ahead_waiter(ObjectId id);
+  std::shared_ptr<AheadWaiter> make_ahead_waiter(ObjectId id, int64_t begun_ns);
   uint64_t ahead_limit_bytes() const;
   uint64_t free_for_ahead();
   void cancel_ahead(ObjectId id);

@@ -88,12 +88,12 @@ struct StoreImpl::AheadWaiter : LoadWaiter {
   uint64_t bytes = 0;  // of them all. Both are set before the last read is counted
 };
 
-void StoreImpl::load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lacks_memory) {
+void StoreImpl::load_ahead(ReadAheadQueue::Item item, int64_t now_ns, HeldLoads& held, bool& lacks_memory) {
   if (held.awaited != item.awaited) submit_loads(std::exchange(held, {}).jobs);
   held.note(item);
   const size_t before = held.jobs.size();
   uint64_t bytes = 0;
-  const BodyAhead outcome = prefetch_body(item, held.jobs, bytes);
+  const BodyAhead outcome = prefetch_body(item, now_ns, held.jobs, bytes);
   held.bytes += bytes;
   if (held.bytes > held.enough() && before > 0) {  // cut where the read would be cut: what does not fit begins the next
     std::vector<std::shared_ptr<LoadJob>> next(std::make_move_iterator(held.jobs.begin() + static_cast<ptrdiff_t>(before)),
@@ -115,6 +115,7 @@ void StoreImpl::load_ahead(ReadAheadQueue::Item item, HeldLoads& held, bool& lac
 // What is queued, as far as there is room. True if anything of it was begun, or ended.
 bool StoreImpl::submit_queued(HeldLoads& held) {
   bool any = false;
+  int64_t now_ns = 0;
   for (ahead_lacks_memory_ = false; !ahead_lacks_memory_;) {
     std::optional<ReadAheadQueue::Item> item;
     {
@@ -122,7 +123,8 @@ bool StoreImpl::submit_queued(HeldLoads& held) {
       item = ahead_queue_.next(ahead_in_flight_bytes_.load(std::memory_order_relaxed), ahead_limit_bytes());
     }
     if (!item) break;
-    load_ahead(std::move(*item), held, ahead_lacks_memory_);
+    if (now_ns == 0) now_ns = clock_.monotonic_ns();  // once for all
+    load_ahead(std::move(*item), now_ns, held, ahead_lacks_memory_);
     any |= !ahead_lacks_memory_;
   }
   return any;
@@ -287,8 +289,8 @@ StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t roo
 }
 
 // Adds the reads that a body takes, as far as there is room for them now; ends the planned load itself when it takes none.
-StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, std::vector<std::shared_ptr<LoadJob>>& jobs,
-                                              uint64_t& bytes) {
+StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, int64_t now_ns,
+                                              std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes) {
   const ObjectId id = item.load.id;
   auto got = get(id);
   if (!got) {
@@ -313,7 +315,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
     forget_when_idle(object);
     return BodyAhead::kDone;
   }
-  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id);
+  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id, now_ns);
   LoadMemory memory;
   if (!item.awaited) memory.who = MemoryFor::kReadAhead;
   const size_t before = jobs.size();
@@ -340,13 +342,13 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
 
 // From now on its reads count as under way: how long it was queued says nothing of the volume, and windows that counted it would
 // feed on themselves.
-std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(ObjectId id) {
+std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(ObjectId id, int64_t begun_ns) {
   auto waiter = std::make_shared<AheadWaiter>();
-  waiter->done = [this, id, since_ns = clock_.monotonic_ns(), ahead = waiter.get()](Status status) {
+  waiter->done = [this, id, begun_ns, ahead = waiter.get()](Status status) {
     if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
     Arrivals alone(*this);
     Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;
-    all.bodies.push_back({id, ahead->bytes, clock_.monotonic_ns() - since_ns});
+    all.bodies.push_back({id, ahead->bytes, begun_ns});
     all.objects.push_back(std::move(ahead->object));
   };
   return waiter;

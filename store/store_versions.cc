@@ -256,9 +256,9 @@ bool StoreImpl::looked_again(uint32_t thread_id) {
 // again and opens what it finds. The kernel does so once, so no open is told twice; nor one whose thread is not known, but
 // where looking again finds another object for sure.
 Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller) {
-  const int64_t now = clock_.monotonic_ns();
   const bool known = caller.thread_id != 0;
-  const bool recheck = known && object->relookup_until_ns.load(std::memory_order_relaxed) > now;
+  const int64_t relookup_until_ns = object->relookup_until_ns.load(std::memory_order_relaxed);
+  const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > clock_.monotonic_ns();
   if (!request.truncate && !request.write && !recheck && told_stale_count_.load(std::memory_order_relaxed) == 0) return {};
   std::unique_lock lock(names_mutex_);
   auto take_over = [&] {
@@ -277,7 +277,7 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   if (recheck) return stale("another version of its name may be meant");
   if (request.write && object->nlink == 0) return stale("it was replaced");
   if (!request.truncate) return {};
-  if (known && now - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
+  if (known && clock_.monotonic_ns() - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
   if (still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
   take_over();
   return {};
