@@ -116,8 +116,7 @@ void RequestLoop::take(Hand& hand) {
   if (hand.aside && (!worker.may_overtake() || hand.in_a_row > kShortInARow)) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
     // Whether more is waiting is asked only where the answer is worth a system call.
-    const bool may_call = !settings_.one_processor;
-    if (may_call && (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor()))) call_one();
+    if (worker.is_short() ? hand.in_a_row >= kShortInARow : readable(device_.descriptor())) call_one();
     if (unwatched_) start_watch();
   }
   as_busy(hand, [&] { worker.process(); });

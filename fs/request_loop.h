@@ -14,8 +14,8 @@
 // Whether the waiter polls is learned by the kind of the request that it answered last: after LOOKUP comes OPEN at once, but
 // after an OPEN that the kernel passes through nothing for as long as the client reads.
 //
-// On a machine with one processor a second thread takes nothing off the first, and no client has sent anything by the time its
-// reply is written: none is called, and the waiter waits without a look at the device first.
+// On a machine with one processor no client has sent anything by the time its reply is written: the waiter waits without a look
+// at the device first.
 //
 // What nobody waits for (RELEASE) is set aside while there is something to do that may overtake it: a close and the lookup of
 // the next name come together. It is handled while the client is on its way back with the next request, and overtaken by three

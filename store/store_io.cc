@@ -232,7 +232,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
   if (clones_a_block(object, first, last, end)) object.memory_file.reset();
   if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
-  uint64_t needed = 0, turns_dirty = 0;
+  uint64_t needed = 0;
   auto bounds = [&](size_t index) {
     const uint64_t unit_start = index * kUnitBytes;
     return std::pair{std::max(source.offset, unit_start) - unit_start, std::min(end - unit_start, kUnitBytes)};
@@ -251,11 +251,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
       return Progress::kNeedsLoad;
     }
     needed += memory_for_piece(object, index, begin, stop);
-    if (const Unit* unit = object.unit_or_null(index); unit != nullptr && unit->block && !unit->dirty)
-      turns_dirty += unit->block->capacity_bytes();
   }
-  // What is overwritten where it lies becomes the writers' as well.
-  if (turns_dirty > 0 && !pool_->could_reserve(turns_dirty, left_to_others(MemoryFor::kWriter))) needed += turns_dirty;
   if (needed > attempt.memory.bytes()) {
     attempt.memory_needed = needed;
     return Progress::kNeedsMemory;

@@ -123,8 +123,10 @@ bool StoreImpl::submit_queued(HeldLoads& held) {
       item = ahead_queue_.next(ahead_in_flight_bytes_.load(std::memory_order_relaxed), ahead_limit_bytes());
     }
     if (!item) break;
-    if (now_ns == 0) now_ns = clock_.monotonic_ns();  // once for all
+    if (now_ns == 0) now_ns = clock_.monotonic_ns();
+    const size_t before = held.jobs.size();
     load_ahead(std::move(*item), now_ns, held, ahead_lacks_memory_);
+    if (held.jobs.size() <= before) now_ns = 0;  // what goes out together was begun together; sending it takes time
     any |= !ahead_lacks_memory_;
   }
   return any;

@@ -51,8 +51,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
   resize_body(std::move(object), size_bytes, std::move(done));
 }
 
-// The unit that the new end cuts may be held by others, and is cloned then. The kernel has a file resized and written by one
-// client at a time: what grows now does not shrink when its turn comes.
+// The unit that the new end cuts may be held by others, and is cloned then.
 void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
   bool cuts = size_bytes % kUnitBytes != 0;
   {
@@ -70,9 +69,12 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusComplet
 }
 
 void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Reservation memory, StatusCompletion done) {
-  with_room([this, object = std::move(object), size_bytes,
+  with_room([this, object, size_bytes,
              memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, memory); },
-            std::move(done));
+            [this, again = object, size_bytes, done = std::move(done)](Status status) mutable {
+              if (status || status.error().code != Code::kBusy) return done(std::move(status));
+              resize_body(std::move(again), size_bytes, std::move(done));
+            });
 }
 
 Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reservation& memory) {
@@ -82,7 +84,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reser
     return {};
   }
   if (size_bytes < object->size_bytes && size_bytes % kUnitBytes != 0 && memory.bytes() < kUnitBytes)
-    return fail(Code::kBusy, fmt::format("object {}: cut to {} bytes while others made it longer", object->id.value, size_bytes));
+    return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
   // Also for less than before: the body is written anew as a whole.
   if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {

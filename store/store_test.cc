@@ -185,29 +185,6 @@ TEST_F(BesideWriters, ReadersFindMemoryThatIsTheirs) {
   EXPECT_EQ(answered(), "r") << "it waits for what the writers have";
 }
 
-// What is overwritten where it lies takes no memory, and becomes the writers' all the same.
-TEST(Store, WritersTakeNoMoreByOverwritingWhatIsInMemory) {
-  StoreOptions options;
-  options.memory_bytes = 16 * kMiB;
-  options.prefetch = false;
-  TestStore store(options);
-  const std::string body = TestStore::payload(1, 15 * kMiB), other = TestStore::payload(2, 15 * kMiB);
-  ASSERT_TRUE(store.write_file("body", body));
-  store.remount();
-  EXPECT_EQ(store.read_file("body"), body);
-  EXPECT_GT(store->status().memory_used_bytes, 14 * kMiB) << "nothing is tested";
-  Handle* writer = store.open("body", {.read = true, .write = true});
-  uint64_t at = 0, written = 0;
-  for (; written == at && at < body.size(); at += kMiB)
-    store->write(writer, at, std::as_bytes(std::span(other)).subspan(at, kMiB), [&](Result<size_t> bytes) { written += bytes.value_or(0); });
-  EXPECT_LT(written, at);
-  EXPECT_LE(store->status().memory_dirty_bytes, 14 * kMiB);
-  store.settle();
-  for (; at < body.size(); at += kMiB) store.pwrite(writer, at, other.substr(at, kMiB));
-  ASSERT_TRUE(store.close(writer));
-  EXPECT_EQ(store.read_file("body"), other);
-}
-
 TEST_F(BesideWriters, ReadersAreServedFirst) {
   read(15 * kMiB);  // the next write does not fit beside it
   EXPECT_EQ(answered(), "") << "there was memory for it: nothing is tested";

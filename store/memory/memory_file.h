@@ -73,7 +73,7 @@ class MemoryFile {
   std::atomic<uint64_t> passed_page_bytes_{0};  // of these, what freeze() counted as passed through
   bool cut_ = false;                       // mutex_
 
-  std::mutex holds_mutex_;    // a leaf. Guards:
+  std::mutex holds_mutex_;    // a leaf, but for what the pool's callback takes. Guards:
   size_t clean_blocks_ = 0;
   size_t other_blocks_ = 0;   // as long as there is one, no page comes back
   bool pinned_ = false;
