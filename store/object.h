@@ -92,6 +92,7 @@ class Object {
   bool written_anew = true;       // it was empty since those who have it open for writing began: no journaled version is whole
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
+  bool may_be_frozen = false;  // blocks of it may be of a memory file that was passed through
   bool goes_when_loaded = false;  // removed while reads of it were under way: it leaves with the last of them
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
@@ -172,11 +173,15 @@ class Object {
   }
   // A frozen file is not given up while somebody has the body open (evict_clean()): the sum of what can be is told.
   void pin_frozen() {
+    if (!may_be_frozen) return;  // most bodies, at each open and close
     for (const Unit& unit : units) {
       if (!unit.block || !unit.block->frozen()) continue;
       return unit.block->file()->set_pinned(handles > 0);
     }
+    may_be_frozen = false;
   }
+  // The new end lies in a unit, of which the rest becomes zeros.
+  bool is_cut_in_a_unit(uint64_t new_size_bytes) const { return new_size_bytes < size_bytes && new_size_bytes % kUnitBytes != 0; }
   Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
   // The unit has bytes on the volume that are not in RAM.
   bool needs_load(size_t index) {

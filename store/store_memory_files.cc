@@ -115,7 +115,8 @@ bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
   uint64_t needed_bytes = MemoryFile::kChunkBytes;
   if (grows || file.bytes <= files_->most_bytes()) {  // else the limit was lowered
     do {
-      got = grows ? files_->grow(*grows, file.first, file.last, left_bytes) : files_->take(file.bytes, file.fresh, left_bytes, &needed_bytes);
+      got = grows ? files_->grow(*grows, file.first, file.last, left_bytes)
+                  : files_->take(file.bytes, file.fresh, left_bytes, &needed_bytes);
     } while (got == MemoryFiles::Got::kNoMemory && recover_memory(needed_bytes, who));
   }
   if (!grows && background_ && files_->wants_spares(warm_bytes() / 2)) kick_warmer();
@@ -175,6 +176,7 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
       const uint64_t in_last = object.size_bytes - (object.units.size() - 1) * kUnitBytes;
       object.units.back().block->shorten(static_cast<uint32_t>(align_up(in_last, kBlockBytes)));
       object.memory_file.reset();
+      object.may_be_frozen = true;
       object.pin_frozen();
     }
   }

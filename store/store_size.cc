@@ -53,10 +53,10 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
 
 // The unit that the new end cuts may be held by others, and is cloned then.
 void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
-  bool cuts = size_bytes % kUnitBytes != 0;
+  bool cuts = false;
   {
     std::lock_guard lock(object->mutex);
-    cuts &= size_bytes < object->size_bytes;
+    cuts = object->is_cut_in_a_unit(size_bytes);
   }
   if (!cuts) return resize_with(std::move(object), size_bytes, {}, std::move(done));
   auto attempt = [this, object = std::move(object), size_bytes, done = std::move(done)]() mutable {
@@ -83,13 +83,14 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reser
     note_modified(object);
     return {};
   }
-  if (size_bytes < object->size_bytes && size_bytes % kUnitBytes != 0 && memory.bytes() < kUnitBytes)
+  const bool cuts = object->is_cut_in_a_unit(size_bytes);
+  if (cuts && memory.bytes() < kUnitBytes)
     return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
   // Also for less than before: the body is written anew as a whole.
   if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
-    if (size_bytes % kUnitBytes != 0) zero_tail(*object, size_bytes, memory);
+    if (cuts) zero_tail(*object, size_bytes, memory);
     object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
   }

@@ -1,6 +1,7 @@
 // The store through its face, on a real directory and in one thread (pump), small and readable cases.
 #include <sys/stat.h>
 
+#include <atomic>
 #include <cstring>
 #include <filesystem>
 #include <mutex>
@@ -122,6 +123,29 @@ TEST(Store, ABodyLargerThanMemoryIsSpilled) {
   std::string all;
   for (int i = 0; i < 64; ++i) all += piece;
   EXPECT_EQ(store.read_file("big"), all);
+}
+
+TEST(Store, AReadThatIsAnsweredKeepsNothingInMemory) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("body", TestStore::payload(1, kMiB)));
+  store.remount();
+  Handle* reader = store.open("body", {});
+  ASSERT_NE(reader, nullptr);
+  std::atomic<bool> answered = false;
+  uint64_t in_reply = 0, afterwards = UINT64_MAX;
+  store->read(reader, 0, kMiB, [&](Result<ReadReply> reply) {
+    in_reply = reply ? reply->bytes : 0;
+    reply = ReadReply{};
+    store->drop_caches();
+    afterwards = store->status().memory_used_bytes;
+    answered = true;
+  });
+  for (int i = 0; i < 10'000 && !answered; ++i)
+    if (!store->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  ASSERT_TRUE(answered);
+  EXPECT_EQ(in_reply, kMiB);
+  EXPECT_EQ(afterwards, 0u);
+  store.close(reader);
 }
 
 // Writers have taken all the memory that they may have, and nothing of it reaches the volume unless the store is pumped.

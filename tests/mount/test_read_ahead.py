@@ -3,6 +3,8 @@
 import concurrent.futures
 import os
 import random
+import threading
+import time
 
 import pytest
 
@@ -50,6 +52,17 @@ def gds_put(path, content):
     os.rename(temporary, f"{path}.metadata")
 
 
+def chains(mount):
+    with open(os.path.join(mount.path, ".kvcachefs", "chains"), encoding="ascii") as file:
+        lines = [line.split() for line in file]
+    return [(words[0], dict(word.split("=") for word in words[1:])) for words in lines]
+
+
+def ready_bytes(mount):
+    """Read ahead, and not opened yet."""
+    return sum(int(fields["ready_bytes"]) for line, fields in chains(mount) if line == "run")
+
+
 @pytest.mark.parametrize("size", [512 * 1024, 3 * MIB])
 def test_gds_probes_of_sidecars_read_the_bodies_ahead(new_mount, size):
     mount = new_mount({"memory": "512M"})
@@ -67,8 +80,22 @@ def test_gds_probes_of_sidecars_read_the_bodies_ahead(new_mount, size):
     def probe():
         assert all(gds_has(path) for path in paths)
 
+    # On a busy machine four readers overtake what reads ahead of them, and what they read themselves it never will. So each opens
+    # its body after those before it were opened, and once something is ready.
+    turn = threading.Condition()
+    opened = 0
+
     def load(index):
-        with open(paths[index], "rb", buffering=0) as file:
+        nonlocal opened
+        with turn:
+            assert turn.wait_for(lambda: opened == index, 60), f"body {index - 1} was not opened"
+            until = time.monotonic() + 2  # no longer: what a run that ended had made ready is not told
+            while ready_bytes(mount) == 0 and time.monotonic() < until:
+                time.sleep(0.01)
+            file = open(paths[index], "rb", buffering=0)
+            opened += 1
+            turn.notify_all()
+        with file:
             assert_bytes(file.read(size + HEADER + 1), bodies[index], paths[index])
 
     probe()
@@ -89,19 +116,14 @@ def test_chains_tell_what_is_read_ahead(new_mount):
             file.write(payload(name, MIB))
         os.rename(os.path.join(mount.path, f"{name}.tmp"), os.path.join(mount.path, name))
 
-    def chains():
-        with open(os.path.join(mount.path, ".kvcachefs", "chains"), encoding="ascii") as file:
-            lines = [line.split() for line in file]
-        return [(words[0], dict(word.split("=") for word in words[1:])) for words in lines]
-
     mount.remount()
-    assert [line for line, _ in chains()] == ["volume", "known", "runs"]
-    assert dict(chains())["runs"] == {"live": "0", "shown": "0"}
+    assert [line for line, _ in chains(mount)] == ["volume", "known", "runs"]
+    assert dict(chains(mount))["runs"] == {"live": "0", "shown": "0"}
     with open(os.path.join(mount.path, names[0]), "rb", buffering=0) as file:
         file.read(MIB)
 
         def following():
-            runs = [fields for line, fields in chains() if line == "run"]
+            runs = [fields for line, fields in chains(mount) if line == "run"]
             return runs if runs and int(runs[0]["ready_bytes"]) > 0 else None
 
         (run,) = wait_until(following, 1.5, "something is ready")
@@ -110,6 +132,6 @@ def test_chains_tell_what_is_read_ahead(new_mount):
     assert int(run["next"]) == inode
     assert 0 < int(run["ready_bytes"]) + int(run["in_flight_bytes"]) <= int(run["planned_bytes"]) <= 40 * MIB
     assert int(run["window_bytes"]) >= 2 * MIB and int(run["expected"]) >= 2
-    known = dict(chains())["known"]
+    known = dict(chains(mount))["known"]
     assert int(known["rows"]) >= 2 and int(known["streams"]) >= 1
-    assert float(dict(chains())["volume"]["bandwidth_bytes_per_s"]) > 0
+    assert float(dict(chains(mount))["volume"]["bandwidth_bytes_per_s"]) > 0
