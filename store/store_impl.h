@@ -24,6 +24,7 @@
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
+#include "store/kernel_ahead.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/namespace.h"
@@ -319,7 +320,6 @@ class StoreImpl final : public Store {
   std::optional<SkipReason> leave_to_kernel(ObjectId id, uint64_t size_bytes);
   bool direct_reader_came() const;
   void kernel_reads(uint64_t bytes);  // of the volume, for clients: writes are held back
-  void read_ahead_in_kernel(FilePtr file, uint64_t size_bytes);
   void kernel_ahead_loop();
   void prefetch_loop();
 
@@ -637,9 +637,7 @@ class StoreImpl final : public Store {
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   std::atomic<uint64_t> waiting_count_{0};
 
-  std::mutex kernel_ahead_mutex_;  // leaf
-  std::condition_variable kernel_ahead_ready_;
-  std::deque<std::pair<FilePtr, uint64_t>> kernel_ahead_;  // kernel_ahead_mutex_: files and sizes, to be read into the page cache
+  KernelAhead kernel_ahead_;
   std::mutex warmer_mutex_;  // leaf
   std::condition_variable warmer_ready_;
   bool warmer_kicked_ = true;

@@ -223,7 +223,7 @@ std::optional<SkipReason> StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_
   FilePtr file = passable_file(id);
   if (!file) return {};
   if (direct_reader_came()) return SkipReason::kOnlyOpened;
-  read_ahead_in_kernel(std::move(file), size_bytes);
+  kernel_ahead_.push({id, std::move(file), size_bytes});
   return SkipReason::kLeftToKernel;
 }
 
@@ -234,31 +234,18 @@ bool StoreImpl::direct_reader_came() const {
   return direct_ns != 0 && clock_.monotonic_ns() - direct_ns <= kRememberedNs;
 }
 
-void StoreImpl::read_ahead_in_kernel(FilePtr file, uint64_t size_bytes) {
-  constexpr size_t kMostWaiting = 64;
-  std::lock_guard lock(kernel_ahead_mutex_);
-  if (kernel_ahead_.size() >= kMostWaiting) return;  // it is the one needed last
-  kernel_ahead_.emplace_back(std::move(file), size_bytes);
-  kernel_ahead_ready_.notify_one();
-}
-
-// Two threads at it: each has one request at a time under way, which does not fill the device. Each at a body of its own: both
-// at the one that is needed next collide with its reader (cold 9 MiB: 0.76 GiB/s against 0.94).
+// Several threads at it, each at a body of its own: one has a request or two at a time under way, which does not fill the device
+// (cold 9 MiB, one reader: 1.13 GiB/s with one thread, 1.36 with two, 1.44 with four). Its reader waits meanwhile
+// (await_loads()): beside it he would fill the cache in small pages (0.80 to 1.02 GiB/s).
 void StoreImpl::kernel_ahead_loop() {
-  while (true) {
-    std::pair<FilePtr, uint64_t> next;
-    {
-      std::unique_lock lock(kernel_ahead_mutex_);
-      kernel_ahead_ready_.wait(lock, [&] { return stopping_ || !kernel_ahead_.empty(); });
-      if (stopping_) return;
-      next = std::move(kernel_ahead_.front());
-      kernel_ahead_.pop_front();
+  while (auto work = kernel_ahead_.next()) {
+    if (!direct_reader_came()) {  // since it was queued
+      kernel_reads(work->size_bytes);
+      const uint64_t before = thread_input_bytes();
+      work->file->will_need(0, work->size_bytes);
+      counters_.kernel_ahead_bytes.fetch_add(thread_input_bytes() - before, std::memory_order_relaxed);
     }
-    if (direct_reader_came()) continue;  // since it was queued
-    kernel_reads(next.second);
-    const uint64_t before = thread_input_bytes();
-    next.first->will_need(0, next.second);
-    counters_.kernel_ahead_bytes.fetch_add(thread_input_bytes() - before, std::memory_order_relaxed);
+    kernel_ahead_.finish(work->id);
   }
 }
 

@@ -12,6 +12,7 @@
 namespace kvcachefs {
 
 namespace {
+constexpr int kKernelThreads = 4;  // that read files into the page cache: mostly they wait for the volume
 // With a name for who looks at the processors.
 template <typename Loop>
 std::thread start_thread(const char* name, Loop loop) {
@@ -51,7 +52,7 @@ void StoreImpl::start_threads() {
   files_->expect_warmer();
   threads_.push_back(start_thread("kvc-warmer", [this] { warmer_loop(); }));
   threads_.push_back(start_thread("kvc-mover", [this] { mover_loop(); }));
-  for (int i = 0; i < 2; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { kernel_ahead_loop(); }));
+  for (int i = 0; i < kKernelThreads; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { kernel_ahead_loop(); }));
 }
 
 void StoreImpl::bulk_loop() {
@@ -155,11 +156,11 @@ void StoreImpl::stop_threads() {
   for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
                               std::pair{&keeper_mutex_, &keeper_ready_},
                               std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
-                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&mover_mutex_, &mover_ready_},
-                              std::pair{&kernel_ahead_mutex_, &kernel_ahead_ready_}}) {
+                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&mover_mutex_, &mover_ready_}}) {
     std::lock_guard lock(*mutex);
     ready->notify_all();
   }
+  kernel_ahead_.stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // The committer last: the others may still wait for it.
@@ -171,6 +172,7 @@ void StoreImpl::stop_threads() {
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
   volume_->drain();
+  kernel_ahead_.give_up();
   answer_waiting();
   answer_unfinished();
   give_answers();

@@ -708,6 +708,28 @@ TEST(Chains, TheWindowGrowsWithBandwidthTimesLatency) {
   EXPECT_GE(far, 40u);
 }
 
+// Four who share a run have four chunks in hand: with two ahead they would overtake what is read ahead.
+TEST(Chains, TheWindowHoldsAChunkMoreThanThoseWhoReadTogether) {
+  for (const uint64_t threads : {1, 2, 4}) {
+    Mount mount;
+    mount.instant = false;
+    mount.chunk_bytes = 9 * kChunk;
+    mount.write_chain(0, 40);
+    for (uint64_t n = 0; n < 12; ++n) {
+      mount.read(100 + n % threads, n, 0, 100 * kMillisecond);  // slower than the volume by far
+      for (ObjectId object : std::exchange(mount.loading, {})) {  // which gives one after the other
+        mount.now += 10 * kMillisecond;
+        mount.in_ram.insert(object);
+        mount.chains.on_loaded(object, mount.chunk_bytes, kMillisecond, mount.now);
+      }
+    }
+    const auto runs = mount.chains.summary(mount.now).runs;
+    ASSERT_EQ(runs.size(), 1u);
+    EXPECT_EQ(runs[0].readers, threads);
+    EXPECT_EQ(runs[0].window_bytes, (threads + 1) * mount.chunk_bytes);
+  }
+}
+
 TEST(Chains, TheWindowGrowsWhileReadersHaveToWaitAndShrinksAgain) {
   Mount mount;
   mount.write_chain(0, 600);

@@ -41,10 +41,11 @@ uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
   return std::min(run.share(bytes), most_bookable());
 }
 
-// At least two chunks, or a chunk larger than the window would never be read ahead. What is left of a list that is known in
-// full, of a kind that readers come for.
+// At least two chunks, or a chunk larger than the window would never be read ahead, and one more than those who share the run
+// read at a time: they would overtake it. What is left of a list that is known in full, of a kind that readers come for.
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
-  uint64_t wanted = std::max(options_.ahead_min_bytes, 2 * chunk_estimate(run));
+  const uint64_t chunks = std::max<uint64_t>(run.streams, 1) + 1;
+  uint64_t wanted = std::max(options_.ahead_min_bytes, chunks * chunk_estimate(run));
   if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
     const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
     wanted = std::max(wanted, std::min({run.ahead_bytes(), kListedWindowBytes, share}));
