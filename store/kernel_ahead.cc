@@ -13,7 +13,11 @@ void KernelAhead::push(Work work) {
   std::lock_guard lock(mutex_);
   if (stopped_ || queue_.size() >= kMostQueued) return;
   const ObjectId id = work.id;
-  if (!entries_.try_emplace(id, Entry{std::move(work), false, {}}).second) return;
+  if (auto found = entries_.find(id); found != entries_.end()) {
+    if (!found->second.begun) std::swap(found->second.work, work);  // it may lie elsewhere by now; the old file is let go of outside
+    return;
+  }
+  entries_[id].work = std::move(work);
   count_.store(entries_.size(), std::memory_order_relaxed);
   queue_.push_back(id);
   ready_.notify_one();
@@ -23,13 +27,15 @@ bool KernelAhead::await(ObjectId id, Then& then) {
   if (count_.load(std::memory_order_relaxed) == 0) return false;
   std::lock_guard lock(mutex_);
   auto found = entries_.find(id);
-  if (stopped_ || found == entries_.end() || found->second.work.size_bytes > kMostAwaitedBytes) return false;
+  if (stopped_ || found == entries_.end() || found->second.is_large()) return false;
   Entry& entry = found->second;
-  entry.waiting.push_back(std::move(then));
-  if (!entry.begun) {
-    auto place = std::find(queue_.begin(), queue_.end(), id);
-    std::rotate(queue_.begin(), place, std::next(place));
+  if (entry.begun ? std::chrono::steady_clock::now() - *entry.begun > kStalled : large_begun_ > 0) return false;
+  if (!entry.begun && entry.waiting.empty()) {  // behind those that are awaited already
+    const auto place = std::find(queue_.begin(), queue_.end(), id);
+    const auto front = std::find_if(queue_.begin(), place, [&](ObjectId each) { return entries_.at(each).waiting.empty(); });
+    std::rotate(front, place, std::next(place));
   }
+  entry.waiting.push_back(std::move(then));
   return true;
 }
 
@@ -39,16 +45,20 @@ std::optional<KernelAhead::Work> KernelAhead::next() {
   if (stopped_) return {};
   Entry& entry = entries_.at(queue_.front());
   queue_.pop_front();
-  entry.begun = true;
+  entry.begun = std::chrono::steady_clock::now();
+  if (entry.is_large()) ++large_begun_;
   return entry.work;
 }
 
 void KernelAhead::finish(ObjectId id) {
   std::vector<Then> waiting;
+  decltype(entries_)::node_type done;  // its file is let go of after the lock
   {
     std::lock_guard lock(mutex_);
-    auto done = entries_.extract(id);
-    if (!done.empty()) waiting = std::move(done.mapped().waiting);
+    done = entries_.extract(id);
+    if (done.empty()) return;
+    if (done.mapped().is_large()) --large_begun_;
+    waiting = std::move(done.mapped().waiting);
     count_.store(entries_.size(), std::memory_order_relaxed);
   }
   for (Then& then : waiting) then();

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -22,6 +23,7 @@ class KernelAhead {
  public:
   using Then = std::move_only_function<void()>;
   static constexpr uint64_t kMostAwaitedBytes = uint64_t{64} << 20;
+  static constexpr auto kStalled = std::chrono::milliseconds(500);
   struct Work {
     ObjectId id;
     FilePtr file;
@@ -30,8 +32,9 @@ class KernelAhead {
 
   // Left out where it is there already, or too many are: it is the one needed last.
   void push(Work work);
-  // True: it is queued, and the next now, or being read; `then` was taken, and is called by the thread that ends that. False
-  // also of a large one: its reader gets more from what is there meanwhile.
+  // True: it is being read, or queued, and goes before all that nobody waits for; `then` was taken, and is called by the thread
+  // that reads it. False also where that can take long: of a large one, of one behind a large one, of one that has been read for
+  // so long that the volume seems to stall.
   bool await(ObjectId id, Then& then);
   // The next to be read; blocks until there is one. None: it was stopped.
   std::optional<Work> next();
@@ -44,13 +47,15 @@ class KernelAhead {
  private:
   struct Entry {
     Work work;
-    bool begun = false;
+    std::optional<std::chrono::steady_clock::time_point> begun;  // else it is queued
     std::vector<Then> waiting;
+    bool is_large() const { return work.size_bytes > kMostAwaitedBytes; }
   };
   std::mutex mutex_;
   std::condition_variable ready_;
   std::unordered_map<ObjectId, Entry> entries_;  // queued or being read
   std::deque<ObjectId> queue_;                   // not begun
+  size_t large_begun_ = 0;
   bool stopped_ = false;
   std::atomic<size_t> count_{0};  // of entries_: most opens find none, without the lock
 };

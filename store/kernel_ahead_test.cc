@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -56,6 +57,38 @@ TEST(KernelAhead, WhatSomebodyWaitsForIsNext) {
   int called = 0;
   EXPECT_TRUE(await(ahead, 3, called));
   for (uint64_t id : {3, 1, 2, 4}) EXPECT_EQ(next_id(ahead), id);
+}
+
+TEST(KernelAhead, WhoWaitedFirstComesFirst) {
+  KernelAhead ahead;
+  for (uint64_t id : {1, 2, 3, 4}) push(ahead, id);
+  int called = 0;
+  for (uint64_t id : {3, 2, 3}) EXPECT_TRUE(await(ahead, id, called));
+  for (uint64_t id : {3, 2, 1, 4}) EXPECT_EQ(next_id(ahead), id);
+}
+
+TEST(KernelAhead, NobodyWaitsBehindALargeOne) {
+  KernelAhead ahead;
+  push(ahead, 1, KernelAhead::kMostAwaitedBytes + 1);
+  push(ahead, 2);
+  push(ahead, 3);
+  int called = 0;
+  ASSERT_EQ(next_id(ahead), 1u);
+  ASSERT_EQ(next_id(ahead), 2u);
+  EXPECT_TRUE(await(ahead, 2, called)) << "it is being read";
+  EXPECT_FALSE(await(ahead, 3, called)) << "it may wait for long";
+  ahead.finish(ObjectId{1});
+  EXPECT_TRUE(await(ahead, 3, called));
+  ahead.give_up();
+}
+
+TEST(KernelAhead, NobodyWaitsForAVolumeThatStalls) {
+  KernelAhead ahead;
+  push(ahead, 1);
+  ASSERT_EQ(next_id(ahead), 1u);
+  std::this_thread::sleep_for(KernelAhead::kStalled + std::chrono::milliseconds(50));
+  int called = 0;
+  EXPECT_FALSE(await(ahead, 1, called));
 }
 
 TEST(KernelAhead, NobodyWaitsForALargeOne) {

@@ -203,8 +203,9 @@ class Store {
   virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
   // A client has a body mapped and touched it here, not by passthrough: big ones are loaded into memory files for a while.
   virtual void note_mapped_read(Handle* handle) = 0;
-  // Calls back once what is being loaded of the body has come, if that makes it one file in RAM; at once where there is
-  // nothing to wait for. So those who map whole bodies get them passed through, instead of page by page.
+  // Calls back once what is being loaded of the body has come, if that makes it one file in RAM, or once the page cache has been
+  // filled with its extent, if that is under way (from a thread of the store then); at once where there is nothing to wait for. So
+  // those who map whole bodies get them passed through, instead of page by page.
   virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
   // Between the two the calling thread wakes nobody to read ahead; the second does, where it is due. For a client is

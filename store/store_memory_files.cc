@@ -217,7 +217,7 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
 }
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
-  if (background_ && kernel_ahead_.await(handle->object->id, then)) return;
+  if (background_ && passes_extents_ && kernel_ahead_.await(handle->object->id, then)) return;
   if (!loads_into_files()) return then();
   hurry_into_file(handle->object);
   auto waiter = std::make_shared<LoadWaiter>();

@@ -14,6 +14,7 @@ namespace {
 constexpr int64_t kProbeQuietNs = 2'000'000;
 constexpr uint64_t kProbedReadBytes = uint64_t{1} << 20;
 constexpr uint64_t kListedWindowBytes = uint64_t{32} << 20;
+constexpr uint64_t kMostReaders = 8;
 constexpr int kMostWidened = 3;
 constexpr int64_t kWidenPauseNs = 20'000'000;  // for the last widening to show
 constexpr int64_t kNarrowAfterNs = 10'000'000'000;
@@ -42,9 +43,10 @@ uint64_t PrefetchPlanner::bookable(const ReadRun& run, uint64_t bytes) const {
 }
 
 // At least two chunks, or a chunk larger than the window would never be read ahead, and one more than those who share the run
-// read at a time: they would overtake it. What is left of a list that is known in full, of a kind that readers come for.
+// read at a time: they would overtake it. (As far as threads tell: a client may begin one for each chunk.) What is left of a list
+// that is known in full, of a kind that readers come for.
 uint64_t PrefetchPlanner::first_window(const ReadRun& run) const {
-  const uint64_t chunks = std::max<uint64_t>(run.streams, 1) + 1;
+  const uint64_t chunks = std::clamp<uint64_t>(run.streams, 1, kMostReaders) + 1;
   uint64_t wanted = std::max(options_.ahead_min_bytes, chunks * chunk_estimate(run));
   if (run.reason == LoadReason::kProbe && run.ends_here && run.listed && proven(run.stem, run.reason)) {
     const uint64_t share = options_.total_max_bytes / std::max<size_t>(live_slots_.size(), 1);
