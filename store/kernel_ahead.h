@@ -30,7 +30,8 @@ class KernelAhead {
     uint64_t size_bytes = 0;
   };
 
-  // Left out where it is there already, or too many are: it is the one needed last.
+  // Left out where too many are queued: it is the one needed last. Of a body that is queued already the newer file is taken, of one
+  // that is being read nothing more.
   void push(Work work);
   // True: it is being read, or queued, and goes before all that nobody waits for; `then` was taken, and is called by the thread
   // that reads it. False also where that can take long: of a large one, of one behind a large one, of one that has been read for
