@@ -53,7 +53,8 @@ std::string status_json(Driver& driver) {
   json["features"] = features_json(driver, s);
   json["options"] = options_json(driver);
   json["capacity"] = {{"limit_bytes", s.limit_bytes}, {"physical_bytes", s.physical_bytes}, {"live_bytes", s.live_bytes},
-                      {"reclaimable_bytes", s.reclaimable_bytes}, {"staged_bytes", s.staged_bytes}};
+                      {"reclaimable_bytes", s.reclaimable_bytes}, {"staged_bytes", s.staged_bytes},
+                      {"reserve_bytes", s.reserve_bytes}};
   json["objects"] = {{"total", s.objects_total}, {"directories", s.directories}, {"inline", s.objects_inline},
                      {"packed", s.objects_packed}, {"solo", s.objects_solo}, {"raw", s.objects_raw},
                      {"quarantined", s.objects_quarantined}, {"in_ram", s.objects_in_ram}, {"open_handles", s.open_handles}};

@@ -82,6 +82,7 @@ class Object {
   uint64_t content_version = 0;   // rises with every change of bytes or size
   uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty
   uint64_t moving_version = 0;    // content_version that is journaled already, and sealed once more
+  uint64_t named_version = 0;     // content_version when it was last renamed or linked: such a name says at least that
   uint64_t attributes_version = 0, attributes_durable = 0;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
@@ -135,6 +136,7 @@ class Object {
   bool content_dirty() const { return content_version != sealed_version; }
   // Dirty only because its extent could not be synced (store_lost.cc).
   bool is_moving() const { return content_dirty() && moving_version == content_version; }
+  uint64_t journaled_version() const { return is_moving() ? content_version : sealed_version; }
   bool any_in_ram() const {
     return std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.block != nullptr; });
   }

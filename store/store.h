@@ -103,7 +103,8 @@ struct StoreStatus {
   uint32_t epoch = 0;
   int64_t state_since_ns = 0;
   bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
-  uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0;
+  uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
+           reserve_bytes = 0;
   uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
            objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
   bool memory_files = false;
@@ -209,8 +210,8 @@ class Store {
   virtual void await_loads(Handle* handle, std::move_only_function<void()> then) = 0;
 
   // Between the two the calling thread wakes nobody to read ahead; the second does, where it is due. For a client is
-  // answered in between, who need not wait until a thread is awake. A read that has to load resumes by itself. They do
-  // not nest.
+  // answered in between, who need not wait until a thread is awake. A read that has to load resumes by itself. Time
+  // stands still for the calling thread meanwhile. They do not nest.
   virtual void hold_read_ahead() = 0;
   virtual void resume_read_ahead() = 0;
 

@@ -61,7 +61,7 @@ bool StoreImpl::commit_step() {
   while (status && build_batch(commit)) status = journal_batch(commit);
   Status marked;
   if (status) {
-    if (commit.sync) status = journal_->sync();
+    if (commit.sync) status = sync_journal();
     if (status && commit.sync) kill_point("journal-synced");
     if (status && commit.sync_all) marked = may_mark();
     if (status && commit.sync_all && marked) status = mark_synced();
@@ -92,7 +92,7 @@ Status StoreImpl::journal_batch(Commit& commit) {
   JournalPosition after;
   if (!commit.batch.records.empty()) {
     kill_point("batch-made");
-    KVC_ASSIGN(after, journal_->append(commit.batch));
+    KVC_ASSIGN(after, append_to_journal(commit.batch));
     kill_point("batch-appended");
     if (commit.replaces) kill_point("replacement-appended");
     if (commit.removes) kill_point("removal-appended");
@@ -103,6 +103,19 @@ Status StoreImpl::journal_batch(Commit& commit) {
   if (!applied) log::error("index: {}", applied.error().message);
   kill_point("batch-applied");
   return {};
+}
+
+void StoreImpl::note_full(const Error& error) {
+  counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
+  log::warn("{}; the journal takes of the room that is kept for it, {} are left", error.message, format_size(reserve_->held_bytes()));
+}
+
+Result<JournalPosition> StoreImpl::append_to_journal(const Batch& batch) {
+  return with_reserve([&] { return journal_->append(batch); });
+}
+
+Status StoreImpl::sync_journal() {
+  return with_reserve([&] { return journal_->sync(); });
 }
 
 // All bodies in them are committed or given up: the reclaimer looks at them once more, for everything may have died already.
@@ -139,12 +152,12 @@ Status StoreImpl::mark_synced() {
   Batch mark;
   mark.stamp = stamps_.next();
   mark.records.emplace_back(SyncedRecord{});
-  KVC_ASSIGN(JournalPosition after, journal_->append(mark));
+  KVC_ASSIGN(JournalPosition after, append_to_journal(mark));
   kill_point("mark-appended");
   auto freed = index_->apply(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
   index_->freeze();
-  KVC_TRY(journal_->sync());  // the index must not reach past the end of what is on the medium
+  KVC_TRY(sync_journal());  // the index must not reach past the end of what is on the medium
   forget_unmarked();
   kill_point("mark-synced");
   return {};
@@ -277,7 +290,7 @@ void StoreImpl::choose_shares(Commit& commit) {
   auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
   if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
   for (const SealedBody& sealed : commit.bodies)
-    if (sealed.snapshot.object->nlink > 0) commit.put.insert(sealed.snapshot.object->id);
+    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
   for (bool again = true; again;) {  // a body that is dropped keeps its name from being given
     again = false;
     std::unordered_map<ObjectId, uint32_t> losing;
@@ -337,7 +350,7 @@ void StoreImpl::add_bodies(Commit& commit) {
     record.object.body = sealed.body;
     commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(sealed.body));
     commit.attributes.emplace_back(object, object->attributes_version);
-    commit.put.insert(object->id);
+    commit.put.insert_or_assign(object->id, sealed.snapshot.content_version);
     commit.sealed.push_back(std::move(sealed));
   }
 }
@@ -360,7 +373,7 @@ void StoreImpl::add_attributes(Commit& commit) {
       record.object.attributes = object->attributes;
       record.object.body = object->base;
       commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(object->base));
-      commit.put.insert(object->id);
+      commit.put.emplace(object->id, 0);
     } else {
       // Comes with its body. Marked clean so that a later change lists it again.
       object->attributes_durable = object->attributes_version;
@@ -385,14 +398,32 @@ ObjectId StoreImpl::version_to_keep(const NameState& state) const {
   return newest == state.older_versions.rend() ? ObjectId{} : *newest;
 }
 
+// To the journal, once this batch is in it: as it was when it was renamed or linked, or later. For a name that is given to an
+// older body of its object shows bytes that nobody ever saw under it. names_mutex_ held.
+bool StoreImpl::is_known(const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = live(id);
+  if (!object || !object->is_regular()) return true;
+  const auto put = commit.put.find(id);
+  if (!object->durable && put == commit.put.end()) return false;
+  std::lock_guard lock(object->mutex);
+  return object->raw || (put != commit.put.end() && put->second >= object->named_version) ||
+         (object->durable && object->journaled_version() >= object->named_version);
+}
+
+// It was renamed, and its new name waits for its body: taken from the old one it would be gone, with what was synced of it.
+// Who syncs another that took the old name cannot wait for that. names_mutex_ held.
+bool StoreImpl::would_be_nameless(const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = id.valid() ? live(id) : nullptr;
+  return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(commit, id);
+}
+
 StoreImpl::NameChange StoreImpl::change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const {
-  auto known = [&](ObjectId id) {  // to the journal, once this batch is in it
-    ObjectPtr object = live(id);
-    return !object || !object->is_regular() || object->durable || commit.put.contains(id);
-  };
   *named = version_to_keep(state);
-  if (named->valid() && known(*named) && known(parent)) return NameChange::kGiven;
-  if (state.durable.valid() && (!state.child.valid() || state.erase_durable)) return NameChange::kTaken;
+  if (named->valid() && is_known(commit, *named) && is_known(commit, parent))
+    return *named != state.durable && !commit.sync && would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther
+                                                                                                : NameChange::kGiven;
+  if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
+    return would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
   return state.child.valid() ? NameChange::kWaits : NameChange::kNone;
 }
 
@@ -417,6 +448,9 @@ void StoreImpl::add_names(Commit& commit) {
       case NameChange::kWaits:  // its body is not sealed yet
         if (state->older_versions.empty()) names_->park(std::move(name), state->child);
         else names_->put_back_pending(std::move(name));  // or the seal of another version is enough
+        break;
+      case NameChange::kWaitsForOther:
+        names_->put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits
         commit.names.emplace_back(std::move(name), ObjectId{});

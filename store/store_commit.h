@@ -3,7 +3,7 @@
 
 #include <cstdint>
 #include <deque>
-#include <unordered_set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -46,7 +46,7 @@ struct Commit {
   std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
   std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
   std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
-  std::unordered_set<ObjectId> put;  // objects whose records are in this batch or one before
+  std::unordered_map<ObjectId, uint64_t> put;  // objects whose records are in this batch or one before, with the content's version
   // One batch, and what has to be settled when it is in the journal.
   Batch batch;
   uint64_t batch_bytes = 0;  // about

@@ -32,6 +32,7 @@
 #include "store/pack_sweep.h"
 #include "store/prefetcher.h"
 #include "store/read_ahead_queue.h"
+#include "store/reserve.h"
 #include "store/size_guess.h"
 #include "store/space.h"
 #include "store/store.h"
@@ -427,6 +428,12 @@ class StoreImpl final : public Store {
   // --- journal (store_commit.cc, store_commit.h) ---
   void commit(CommitRequest request);
   bool commit_step();
+  // Of the journal. Where there is no room the reserve is given up for it, bit by bit.
+  template <class Attempt>
+  auto with_reserve(Attempt attempt);
+  void note_full(const Error& error);
+  Result<JournalPosition> append_to_journal(const Batch& batch);
+  Status sync_journal();
   Status sync_data(Commit& commit);
   Status mark_synced();
   void take_rows(Commit& commit);
@@ -439,7 +446,9 @@ class StoreImpl final : public Store {
   void add_names(Commit& commit);
   void add_rows(Commit& commit);
   // What a batch says of a dirty name.
-  enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kNone };
+  enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
+  bool is_known(const Commit& commit, ObjectId id) const;
+  bool would_be_nameless(const Commit& commit, ObjectId id) const;
   NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
   ObjectId version_to_keep(const NameState& state) const;
   void choose_shares(Commit& commit);
@@ -481,6 +490,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait();
   void measure_backing();
+  void refill_reserve();
   void refresh_space();
   void measure_overhead();
   bool checkpoint_for_room();
@@ -547,7 +557,7 @@ class StoreImpl final : public Store {
 
   // Fixed after start().
   const std::shared_ptr<Volume> volume_;
-  Clock& clock_;
+  RequestClock clock_;
   HybridClock stamps_;
   FileIdentity identity_;
   uint32_t previous_epoch_ = 0;
@@ -556,6 +566,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Namespace> names_;  // its content is guarded by names_mutex_
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;
+  std::unique_ptr<Reserve> reserve_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
   SizeGuess size_guess_;
@@ -713,5 +724,16 @@ class StoreImpl final : public Store {
   std::vector<std::thread> threads_;
   std::thread committer_;
 };
+
+template <class Attempt>
+auto StoreImpl::with_reserve(Attempt attempt) {
+  constexpr uint64_t kBitBytes = kMiB;
+  auto result = attempt();
+  while (!result && result.error().code == Code::kNoSpace && reserve_->give(kBitBytes)) {
+    note_full(result.error());
+    result = attempt();
+  }
+  return result;
+}
 
 }  // namespace kvcachefs

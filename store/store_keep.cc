@@ -31,6 +31,19 @@ void StoreImpl::set_state(std::string state, std::string reason) {
   state_since_ns_ = clock_.realtime_ns();
 }
 
+// Once there is room again what was taken of it. A small volume is not filled with it.
+void StoreImpl::refill_reserve() {
+  constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch is half of it at most
+  constexpr uint64_t kSmallPart = 256;           // of the file system, and a quarter of it of the capacity
+  if (read_only_) return;
+  auto backing = volume_->space();
+  if (!backing) return;
+  const uint64_t small = std::min(backing->total_bytes / kSmallPart, space_.limit_bytes() / (kSmallPart / 4));
+  const uint64_t bytes = std::min(kReserveBytes, small - small % kBlockBytes);
+  if (Status refilled = reserve_->refill(bytes, backing->available_bytes); !refilled)
+    log::warn("room for the journal could not be kept: {}", refilled.error().message);
+}
+
 // Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
 void StoreImpl::measure_backing() {
   if (auto backing = volume_->space()) space_.set_backing(*backing);
@@ -58,9 +71,9 @@ void StoreImpl::refresh_space() {
   space_.set_raw(raw_bytes);
 }
 
-// Journals, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
+// Journals with their reserve, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
 void StoreImpl::measure_overhead() {
-  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed) + reserve_->held_bytes();
   struct stat data {};
   if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
     bytes += static_cast<uint64_t>(data.st_blocks) * 512;
@@ -104,6 +117,7 @@ bool StoreImpl::keeper_step(bool force) {
   if (now - verified_again_ns_ > kIndexIntervalNs) {
     verified_again_ns_ = now;
     verify_again();
+    refill_reserve();
   }
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
   // What somebody had open when it was removed can be given back now.
@@ -140,7 +154,7 @@ Status StoreImpl::sync_point() {
   rescue_from_lost();
   CommitRequest request;
   request.sync = request.sync_all = true;
-  request.successors = prefetcher_->changed_rows(kMostRows);
+  if (!reserve_->is_cut()) request.successors = prefetcher_->changed_rows(kMostRows);  // else they wait for room
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   request.done = [promise](Status status) { promise->set_value(std::move(status)); };
@@ -219,7 +233,7 @@ Status StoreImpl::write_checkpoint() {
 
 Status StoreImpl::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
-  KVC_TRY(journal_->rotate());
+  KVC_TRY(with_reserve([this] { return journal_->rotate(); }));
   KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
   checkpoint_to_clear_.reset();
   journal_files_ = 1;

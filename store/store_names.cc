@@ -417,6 +417,10 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;
+    {
+      std::lock_guard object_lock(object->mutex);
+      object->named_version = object->content_version;
+    }
     prefetcher_->published(caller.thread_id, parent, name, id, object->origin);
     change_links(object, +1);
     touch_directory(parent);

@@ -24,6 +24,7 @@ namespace {
 
 constexpr const char* kFirstMountLock = ".kvcachefs-first-mount";
 constexpr uint64_t kJournalFileBytes = 64 * kMiB;
+constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
 
 std::string host_name() {
@@ -84,6 +85,9 @@ Status StoreImpl::start(std::string_view holder) {
     return std::unexpected(std::move(lock).error());
   }
   lock_ = std::move(*lock);
+  reserve_ = std::make_unique<Reserve>(volume_, fmt::format("nodes/{}/RESERVE", identity_.node));
+  // Else a volume that others have filled could not be mounted to remove something.
+  if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
   KVC_TRY(lock_->describe(holder));
   KVC_TRY(fill_in_options());
   pool_ = std::make_unique<MemoryPool>(options_.memory_bytes, kSealingBytes);
@@ -242,7 +246,7 @@ Status StoreImpl::start_epoch() {
     KVC_TRY(std::move(made));
     identity_.epoch = epoch;
     KVC_TRY(volume_->sync_directory("nodes/" + identity_.node));
-    KVC_ASSIGN(journal_, JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes));
+    KVC_ASSIGN(journal_, with_reserve([this] { return JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes); }));
     return {};
   }
   return fail(Code::kTooBig, fmt::format("node {} of volume {} has used all {} epochs: copy its content to a new volume",
@@ -263,7 +267,7 @@ Status StoreImpl::make_root() {
   Batch batch;
   batch.stamp = stamps_.next();
   batch.records.emplace_back(std::move(root));
-  KVC_ASSIGN(JournalPosition after, journal_->append(batch));
+  KVC_ASSIGN(JournalPosition after, append_to_journal(batch));
   KVC_ASSIGN(auto freed, index_->apply(batch, after));
   return {};
 }

@@ -59,9 +59,13 @@ void StoreImpl::kick_prefetch() {
   prefetch_ready_.notify_one();
 }
 
-void StoreImpl::hold_read_ahead() { held_kick = {.store = this}; }
+void StoreImpl::hold_read_ahead() {
+  held_kick = {.store = this};
+  clock_.hold();
+}
 
 void StoreImpl::resume_read_ahead() {
+  clock_.release();
   if (std::exchange(held_kick, {}).due) kick_prefetch();
 }
 

@@ -291,7 +291,7 @@ Status StoreImpl::drop_nameless(std::span<const ObjectId> nameless) {
     batch.records.emplace_back(NameRecord{kRootId, name, id});
     batch.records.emplace_back(UnnameRecord{kRootId, name, id});
   }
-  KVC_ASSIGN(JournalPosition after, journal_->append(batch));
+  KVC_ASSIGN(JournalPosition after, append_to_journal(batch));
   KVC_ASSIGN(auto freed, index_->apply(batch, after));
   std::lock_guard lock(keeper_mutex_);
   for (FreedPlace& place : freed) {

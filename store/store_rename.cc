@@ -139,8 +139,12 @@ void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace:
 void StoreImpl::note_moved(Rename& rename) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;
-  if (!source->durable && source->is_regular()) rename.unsealed.push_back(source);
-  if (rename.exchanges() && !target->durable && target->is_regular()) rename.unsealed.push_back(target);
+  for (const ObjectPtr& moved : {source, rename.exchanges() ? target : ObjectPtr()}) {
+    if (!moved || !moved->is_regular()) continue;
+    std::lock_guard lock(moved->mutex);
+    moved->named_version = moved->content_version;
+    if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
+  }
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);

@@ -41,6 +41,7 @@ StoreStatus StoreImpl::status() {
   status.live_bytes = space_.live_bytes();
   status.reclaimable_bytes = space_.dead_bytes();
   status.staged_bytes = space_.reserved_bytes();
+  status.reserve_bytes = reserve_->held_bytes();
   const IndexTotals totals = index_->totals();
   status.objects_total = totals.objects;
   status.directories = totals.directories;

@@ -133,6 +133,36 @@ TEST(Types, ObjectIdPacks) {
   EXPECT_EQ(id.number(), 123'456'789'012 % (uint64_t{1} << 36));
 }
 
+TEST(Clock, ARequestIsOfOneMomentAndTheWallClockIsASecondBehindAtMost) {
+  // Two clocks that go by themselves: each look is later than the one before.
+  struct Running final : Clock {
+    int64_t realtime_ns() const override { return wall_ns + ++looks; }
+    int64_t monotonic_ns() const override { return monotonic + ++looks; }
+    mutable int64_t looks = 0;
+    int64_t wall_ns = 5'000'000'000'000, monotonic = 7'000;
+  } machine;
+  RequestClock clock(machine);
+  const int64_t before = clock.monotonic_ns();
+  EXPECT_GT(clock.monotonic_ns(), before);
+  clock.hold();
+  const int64_t now = clock.monotonic_ns(), wall = clock.realtime_ns(), looks = machine.looks;
+  EXPECT_NEAR(static_cast<double>(wall - machine.wall_ns), 0, 100);
+  EXPECT_EQ(clock.monotonic_ns(), now);
+  EXPECT_EQ(clock.realtime_ns(), wall);
+  EXPECT_EQ(machine.looks, looks);
+  std::thread([&] { EXPECT_GT(clock.monotonic_ns(), now); }).join();  // others are not held
+  clock.release();
+  EXPECT_GT(clock.monotonic_ns(), now);
+
+  machine.wall_ns += 3'600'000'000'000;  // set by an hour
+  clock.hold();
+  EXPECT_LT(clock.realtime_ns(), machine.wall_ns);
+  clock.hold();
+  machine.monotonic += 2'000'000'000;
+  EXPECT_GT(clock.realtime_ns(), machine.wall_ns);
+  clock.release();
+}
+
 TEST(Clock, StampsRiseAlsoAcrossThreadsAndBackwardTime) {
   ManualClock clock(1000);
   HybridClock stamps(clock);

@@ -426,6 +426,99 @@ TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
   }
 }
 
+// A file that is journaled, written to and then renamed: nobody ever saw its older bytes under the new name.
+class RenamedWhileItWaits : public Promises {
+ protected:
+  static constexpr size_t kBytes = 5'000;
+  void SetUp() override {
+    start();
+    put("old", kA);
+    put("new", kOther);
+    put("third", kThird);
+    ASSERT_TRUE(rig_->drain());
+    writer_ = open("old", /*write=*/true);  // it stays open: what is written is not sealed by itself for a while
+    ASSERT_TRUE(rig_->write(writer_, 0, kB));
+    ASSERT_TRUE(rig_->flush(writer_));
+  }
+  // Takes with it whatever name can be journaled now, but no body of others.
+  void sync_something_else(const std::string& name = "else") {
+    auto handle = rig_->create(name);
+    ASSERT_TRUE(handle);
+    ASSERT_TRUE(rig_->write(*handle, 0, kElse));
+    ASSERT_TRUE(rig_->flush(*handle));
+    ASSERT_TRUE(rig_->fsync(*handle));
+  }
+  std::string found(const std::string& name) {
+    auto bytes = rig_->read(name);
+    return bytes ? bytes->value_or("absent") : bytes.error().message;
+  }
+  void finish_and_look() {
+    writer_.reset();
+    ASSERT_TRUE(rig_->drain());
+    kill_and_mount();
+  }
+
+  const std::string kA = content('A', kBytes), kB = content('B', kBytes), kOther = content('o', kBytes), kThird = content('3', kBytes),
+                    kElse = content('e', kBytes);
+  Rig::HandlePtr writer_;
+};
+
+TEST_F(RenamedWhileItWaits, NoNameShowsWhatItNeverWas) {
+  ASSERT_TRUE(rig_->rename("old", "new"));
+  sync_something_else();
+  keep_open(writer_);
+  kill_and_mount();
+  EXPECT_EQ(found("else"), kElse);
+  EXPECT_EQ(found("new"), kOther);
+  EXPECT_EQ(found("old"), kA) << "it was journaled, and is called nothing else yet";
+}
+
+TEST_F(RenamedWhileItWaits, TheNameIsGivenWithTheBody) {
+  ASSERT_TRUE(rig_->rename("old", "new"));
+  sync_something_else();
+  finish_and_look();
+  EXPECT_EQ(found("new"), kB);
+  EXPECT_EQ(found("old"), "absent");
+}
+
+TEST_F(RenamedWhileItWaits, WhoSyncsItHasTheNewName) {
+  ASSERT_TRUE(rig_->rename("old", "new"));
+  ASSERT_TRUE(rig_->fsync(writer_));
+  keep_open(writer_);
+  kill_and_mount();
+  EXPECT_EQ(found("new"), kB);
+  EXPECT_EQ(found("old"), "absent");
+}
+
+TEST_F(RenamedWhileItWaits, ItsOldNameIsTakenByAnotherThatIsSynced) {
+  ASSERT_TRUE(rig_->rename("old", "new"));
+  sync_something_else("old");
+  finish_and_look();
+  EXPECT_EQ(found("new"), kB);
+  EXPECT_EQ(found("old"), kElse);
+}
+
+TEST_F(RenamedWhileItWaits, ItIsRemovedWithAllItsNames) {
+  ASSERT_TRUE(rig_->rename("old", "new"));
+  sync_something_else();
+  ASSERT_TRUE(rig_->unlink("new"));
+  finish_and_look();
+  EXPECT_EQ(found("new"), "absent");
+  EXPECT_EQ(found("old"), "absent");
+}
+
+TEST_F(RenamedWhileItWaits, TwoAreExchanged) {
+  ASSERT_TRUE(rig_->rename("old", "third", RenameMode::kExchange));
+  sync_something_else();
+  EXPECT_EQ(found("third"), kB);
+  EXPECT_EQ(found("old"), kThird);
+  keep_open(writer_);
+  kill_and_mount();
+  EXPECT_TRUE(found("third") == kThird || found("third") == "absent") << found("third").substr(0, 10);
+  EXPECT_TRUE(found("old") == kA || found("old") == kThird) << found("old").substr(0, 10);
+  EXPECT_TRUE(found("third") == kThird || found("old") == kThird) << "its bytes were journaled";
+}
+
 TEST_F(Promises, ACheckpointThatFailedAtTheLastStepIsMadeAnew) {
   start();
   put("f", content('a', kPackedBytes));

@@ -159,11 +159,11 @@ Status Rig::fsync(const HandlePtr& handle) {
   return wait<void>([&](auto done) { store_->fsync(handle.get(), std::move(done)); });
 }
 
-Status Rig::rename(const std::string& from, const std::string& to) {
+Status Rig::rename(const std::string& from, const std::string& to, RenameMode mode) {
   KVC_ASSIGN(const auto old_place, parent_of(from));
   KVC_ASSIGN(const auto new_place, parent_of(to));
   KVC_TRY(wait<void>([&](auto done) {
-    store_->rename(old_place.first, old_place.second, new_place.first, new_place.second, RenameMode::kReplace, kCaller,
+    store_->rename(old_place.first, old_place.second, new_place.first, new_place.second, mode, kCaller,
                    std::move(done));
   }));
   return {};

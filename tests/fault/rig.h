@@ -60,7 +60,7 @@ class Rig {
   Status write(const HandlePtr& handle, uint64_t offset, const std::string& bytes);
   Status flush(const HandlePtr& handle);
   Status fsync(const HandlePtr& handle);
-  Status rename(const std::string& from, const std::string& to);
+  Status rename(const std::string& from, const std::string& to, RenameMode mode = RenameMode::kReplace);
   Status unlink(const std::string& path);
   Status truncate(const std::string& path, uint64_t size_bytes);
   Status make_directory(const std::string& path);

@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
@@ -131,6 +133,50 @@ TEST_F(Room, IsAskedForByWhatMakesTheJournalGrow) {
   rig_.settle();
   EXPECT_EQ(set("user.b", 1), Code::kNoData);
   EXPECT_EQ(link("b"), Code::kNoData);
+}
+
+// On a full disk the journal takes of what was kept for it.
+class FilledByOthers : public Room {
+ protected:
+  static constexpr int kFiles = 400;
+  static constexpr uint64_t kFileBytes = 64 * kKiB;
+  static std::string name(int i) { return fmt::format("a-name-that-is-long-enough-to-fill-blocks-of-a-journal-{:04}", i); }
+  void SetUp() override {
+    Room::SetUp();
+    rig_.pass_time(kUpkeepNs);
+    for (int i = 0; i < kFiles; ++i) ASSERT_EQ(put(name(i), kFileBytes), Code::kNoData);
+    ASSERT_TRUE(rig_.drain());
+    rig_.pass_time(kUpkeepNs);
+    others_fill(0);
+    ASSERT_EQ(free_bytes(), 0u);
+  }
+  uint64_t free_bytes() { return disk_->space()->available_bytes; }
+  void remove_all() {
+    for (int i = 0; i < kFiles; ++i) ASSERT_TRUE(rig_.unlink(name(i)));
+  }
+  void all_comes_back() {
+    ASSERT_TRUE(rig_.drain());
+    for (int i = 0; i < 3; ++i) rig_.pass_time(kUpkeepNs);
+    EXPECT_GT(free_bytes(), kFiles * kFileBytes / 2);
+    EXPECT_EQ(put("again", kMiB), Code::kNoData);
+    others_leave();
+    for (int i = 0; i < 2; ++i) rig_.pass_time(kUpkeepNs);
+    EXPECT_EQ(disk_->info("nodes/test/RESERVE")->allocated_bytes, kDiskBytes / 256) << "whole again";
+    EXPECT_EQ(put("after", kMiB), Code::kNoData);
+  }
+};
+
+TEST_F(FilledByOthers, RemovalsGiveRoomBack) {
+  remove_all();
+  all_comes_back();
+}
+
+TEST_F(FilledByOthers, ItCanBeMounted) {
+  rig_.die();
+  const Status mounted = rig_.mount();
+  ASSERT_TRUE(mounted) << mounted.error().message;
+  remove_all();
+  all_comes_back();
 }
 
 }  // namespace
