@@ -2,7 +2,9 @@
 #include <linux/falloc.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <functional>
 
 #include "fs/control.h"
 #include "fs/driver.h"
@@ -155,10 +157,22 @@ struct Copy : std::enable_shared_from_this<Copy> {
   Handle* to;
   uint64_t from_offset, to_offset, left, copied = 0;
 
+  // Pieces that are in RAM are read and written inside the calls: one after the other here, not within each other.
   void step() {
+    enum : int { kCalling, kWaits, kGoesOn };
+    while (true) {
+      if (left == 0) return void(fuse_reply_write(request, copied));
+      auto turn = std::make_shared<std::atomic<int>>(kCalling);
+      copy_piece([self = shared_from_this(), turn] {
+        if (turn->exchange(kGoesOn) == kWaits) self->step();
+      });
+      if (turn->exchange(kWaits) == kCalling) return;
+    }
+  }
+  // `next` is called if there may be more.
+  void copy_piece(std::function<void()> next) {
     constexpr uint64_t kPieceBytes = 1 << 20;
-    if (left == 0) return void(fuse_reply_write(request, copied));
-    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this()](Result<ReadReply> reply) {
+    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
       if (!reply) return self->finish(reply.error());
       if (reply->bytes == 0) return void(fuse_reply_write(self->request, self->copied));
       std::vector<std::byte> bytes;
@@ -167,13 +181,14 @@ struct Copy : std::enable_shared_from_this<Copy> {
         const auto* start = static_cast<const std::byte*>(piece.iov_base);
         bytes.insert(bytes.end(), start, start + piece.iov_len);
       }
-      self->store->write(self->to, self->to_offset, bytes, [self, count = bytes.size()](Result<size_t> written) {
+      reply = ReadReply{};  // it keeps what it came from in RAM
+      self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
         if (!written) return self->finish(written.error());
         self->copied += count;
         self->from_offset += count;
         self->to_offset += count;
         self->left -= std::min(self->left, count);
-        self->step();
+        next();
       });
     });
   }

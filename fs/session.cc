@@ -66,7 +66,7 @@ class Capabilities {
 
 // Found at the first open: nothing tells beforehand.
 void passthrough_refused(Driver& driver, bool in_memory, int error) {
-  if (!in_memory) driver.store->extents_are_not_passed();
+  driver.store->backing_refused(in_memory);
   const std::string what = in_memory ? "of chunks in RAM" : "of chunks on this volume";
   driver.add_lost_feature(fmt::format("passthrough {} (the kernel refuses: {}); ", what, std::strerror(error)));
   log::warn("the kernel takes no backing file for passthrough {}: {}{}; they go through the daemon", what, std::strerror(error),

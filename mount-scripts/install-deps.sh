@@ -262,7 +262,8 @@ what_is_lost() {
 
 command -v apt-get >/dev/null 2>&1 || die "no apt-get here. Install by your own means: ${packages[*]}"
 install_packages "${packages[@]}"
-if [ "$(id -u)" -eq 0 ] && [ -n "${SUDO_USER-}" ] && [ "$SUDO_USER" != root ]; then
+# Not so in a shell of root's that remembers who called sudo, with the repository where only root can read it.
+if [ "$(id -u)" -eq 0 ] && [ -n "${SUDO_USER-}" ] && [ "$SUDO_USER" != root ] && sudo -H -u "$SUDO_USER" -- test -x "$0"; then
   # Run as `sudo install-deps.sh`: the library belongs into the cache of the user who will build.
   if [ "$libfuse" != system ]; then
     install_packages "${libfuse_packages[@]}"

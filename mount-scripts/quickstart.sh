@@ -30,7 +30,7 @@ base=$(realpath -m -- "${1:-${XDG_DATA_HOME:-$HOME/.local/share}/kvcachefs/quick
 volume=$(realpath -m -- "$base/volume") # as the mount table will show it
 readonly base volume mountpoint=$base/mnt chunk_directory=$base/mnt/kvcachefs-quickstart
 readonly made_here=$base/.volume-made-by-quickstart
-build=${KVCACHEFS_BUILD_DIR:-$repo/build/release}
+build=$(realpath -m -- "${KVCACHEFS_BUILD_DIR:-$repo/build/release}")
 kvcachefs=$build/bin/kvcachefs
 
 started=$SECONDS
@@ -84,7 +84,7 @@ check_directory() {
 check_directory "$@"
 
 heading "install what the build needs"
-"$repo/mount-scripts/install-deps.sh"
+env -u SUDO_USER "$repo/mount-scripts/install-deps.sh" # for who builds here
 
 heading "build"
 (cd "$repo" && cmake --preset release -B "$build" >/dev/null && cmake --build "$build" --target kvcachefs)

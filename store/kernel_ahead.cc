@@ -1,6 +1,7 @@
 #include "store/kernel_ahead.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 namespace kvcachefs {
@@ -29,14 +30,34 @@ bool KernelAhead::await(ObjectId id, Then& then) {
   auto found = entries_.find(id);
   if (stopped_ || found == entries_.end() || found->second.is_large()) return false;
   Entry& entry = found->second;
-  if (entry.begun ? std::chrono::steady_clock::now() - *entry.begun > kStalled : large_begun_ > 0) return false;
+  if (stalls() || (!entry.begun && large_begun_ > 0)) return false;
   if (!entry.begun && entry.waiting.empty()) {  // behind those that are awaited already
     const auto place = std::find(queue_.begin(), queue_.end(), id);
-    const auto front = std::find_if(queue_.begin(), place, [&](ObjectId each) { return entries_.at(each).waiting.empty(); });
+    uint64_t before_bytes = 0;
+    auto front = queue_.begin();
+    for (; front != place && !entries_.at(*front).waiting.empty(); ++front) before_bytes += entries_.at(*front).work.size_bytes;
+    if (before_bytes > kMostAwaitedBytes) return false;
     std::rotate(front, place, std::next(place));
   }
   entry.waiting.push_back(std::move(then));
   return true;
+}
+
+bool KernelAhead::stalls() const {
+  const auto now = std::chrono::steady_clock::now();
+  return std::ranges::any_of(entries_, [&](const auto& each) { return each.second.begun && now - *each.second.begun > kStalled; });
+}
+
+std::vector<KernelAhead::Then> KernelAhead::take_stalled() {
+  std::vector<Then> taken;
+  if (count_.load(std::memory_order_relaxed) == 0) return taken;
+  std::lock_guard lock(mutex_);
+  if (!stalls()) return taken;
+  for (auto& [id, entry] : entries_) {
+    std::ranges::move(entry.waiting, std::back_inserter(taken));
+    entry.waiting.clear();
+  }
+  return taken;
 }
 
 std::optional<KernelAhead::Work> KernelAhead::next() {

@@ -34,9 +34,11 @@ class KernelAhead {
   // that is being read nothing more.
   void push(Work work);
   // True: it is being read, or queued, and goes before all that nobody waits for; `then` was taken, and is called by the thread
-  // that reads it. False also where that can take long: of a large one, of one behind a large one, of one that has been read for
-  // so long that the volume seems to stall.
+  // that reads it. False also where that can take long: of a large one, of one behind a large one or behind as many bytes, and
+  // where one has been read for so long that the volume seems to stall.
   bool await(ObjectId id, Then& then);
+  // Those who wait for a volume that has come to stall meanwhile: to be called by the caller, from where that may be done.
+  std::vector<Then> take_stalled();
   // The next to be read; blocks until there is one. None: it was stopped.
   std::optional<Work> next();
   // What next() gave is done with: whoever waits is called.
@@ -52,6 +54,8 @@ class KernelAhead {
     std::vector<Then> waiting;
     bool is_large() const { return work.size_bytes > kMostAwaitedBytes; }
   };
+  bool stalls() const;  // mutex_ held
+
   std::mutex mutex_;
   std::condition_variable ready_;
   std::unordered_map<ObjectId, Entry> entries_;  // queued or being read

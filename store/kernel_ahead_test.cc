@@ -89,6 +89,38 @@ TEST(KernelAhead, NobodyWaitsForAVolumeThatStalls) {
   std::this_thread::sleep_for(KernelAhead::kStalled + std::chrono::milliseconds(50));
   int called = 0;
   EXPECT_FALSE(await(ahead, 1, called));
+  push(ahead, 2);
+  EXPECT_FALSE(await(ahead, 2, called)) << "queued behind it";
+}
+
+TEST(KernelAhead, WhoWaitsWhenTheVolumeComesToStallIsGivenBack) {
+  KernelAhead ahead;
+  push(ahead, 1);
+  push(ahead, 2);
+  ASSERT_EQ(next_id(ahead), 1u);
+  int called = 0;
+  EXPECT_TRUE(await(ahead, 1, called));
+  EXPECT_TRUE(await(ahead, 2, called));
+  EXPECT_TRUE(ahead.take_stalled().empty());
+  std::this_thread::sleep_for(KernelAhead::kStalled + std::chrono::milliseconds(50));
+  auto taken = ahead.take_stalled();
+  EXPECT_EQ(taken.size(), 2u);
+  for (auto& then : taken) then();
+  EXPECT_EQ(called, 2);
+  ahead.finish(ObjectId{1});
+  ahead.give_up();
+  EXPECT_EQ(called, 2) << "once each";
+}
+
+TEST(KernelAhead, NobodyWaitsBehindManyBytes) {
+  KernelAhead ahead;
+  constexpr uint64_t kBytes = KernelAhead::kMostAwaitedBytes / 2;
+  int called = 0;
+  for (uint64_t id = 1; id <= 4; ++id) push(ahead, id, kBytes + 1);
+  EXPECT_TRUE(await(ahead, 1, called));
+  EXPECT_TRUE(await(ahead, 2, called));
+  EXPECT_FALSE(await(ahead, 3, called));
+  ahead.give_up();
 }
 
 TEST(KernelAhead, NobodyWaitsForALargeOne) {

@@ -198,8 +198,8 @@ class Store {
   // The kernel takes backing files on this mount: bodies that have one are not read ahead into RAM, and big ones in RAM lie
   // in files of their own. Called before use. An error: there are no such files in RAM here; all else goes on.
   virtual Status expect_passthrough() = 0;
-  // It turned out that the kernel takes files in RAM alone.
-  virtual void extents_are_not_passed() = 0;
+  // It turned out that the kernel does not take those in RAM, or those on the volume.
+  virtual void backing_refused(bool in_memory) = 0;
   // `direct`: with O_DIRECT. `in_memory`: as in BackingFile.
   virtual void count_passthrough_open(ObjectId id, bool direct, bool in_memory) = 0;
   // A client has a body mapped and touched it here, not by passthrough: big ones are loaded into memory files for a while.

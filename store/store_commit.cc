@@ -132,6 +132,7 @@ Status StoreImpl::sync_data(Commit& commit) {
   for (CommitRequest& request : commit.requests) {
     commit.sync |= request.sync || request.sync_all;
     commit.sync_all |= request.sync_all;
+    commit.awaited.insert(request.awaited.begin(), request.awaited.end());
     if (!request.sync) continue;
     for (const SealedBody& sealed : request.bodies)  // also a place that is shared: it may not be synced either
       if (sealed.body.place.extent.valid()) request.extents.push_back(sealed.body.place.extent);
@@ -156,8 +157,8 @@ Status StoreImpl::mark_synced() {
   kill_point("mark-appended");
   auto freed = index_->apply(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
-  index_->freeze();
   KVC_TRY(sync_journal());  // the index must not reach past the end of what is on the medium
+  index_->freeze();
   forget_unmarked();
   kill_point("mark-synced");
   return {};
@@ -240,6 +241,7 @@ void StoreImpl::take_waiting(Commit& commit) {
       changed.swap(dirty_attributes_);
     }
     for (ObjectPtr& object : changed) {
+      names_->unpark(object->id);  // what it waits for may not come any more: a change was undone
       {
         std::lock_guard lock(object->mutex);
         bytes += bytes_of(object->attributes);
@@ -420,8 +422,9 @@ bool StoreImpl::would_be_nameless(const Commit& commit, ObjectId id) const {
 StoreImpl::NameChange StoreImpl::change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const {
   *named = version_to_keep(state);
   if (named->valid() && is_known(commit, *named) && is_known(commit, parent))
-    return *named != state.durable && !commit.sync && would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther
-                                                                                                : NameChange::kGiven;
+    return *named != state.durable && !commit.awaited.contains(*named) && would_be_nameless(commit, state.durable)
+               ? NameChange::kWaitsForOther
+               : NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
     return would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
   return state.child.valid() ? NameChange::kWaits : NameChange::kNone;

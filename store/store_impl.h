@@ -89,7 +89,7 @@ class StoreImpl final : public Store {
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
   Status expect_passthrough() override;
-  void extents_are_not_passed() override;
+  void backing_refused(bool in_memory) override;
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
   void note_mapped_read(Handle* handle) override;
   void await_loads(Handle* handle, std::move_only_function<void()> then) override;
@@ -319,7 +319,7 @@ class StoreImpl final : public Store {
   void promote_ahead(ObjectId id);
   void ahead_arrived(uint64_t bytes);
   std::optional<SkipReason> leave_to_kernel(ObjectId id, uint64_t size_bytes);
-  bool direct_reader_came() const;
+  bool came_lately(const std::atomic<int64_t>& at_ns) const;
   void kernel_reads(uint64_t bytes);  // of the volume, for clients: writes are held back
   void kernel_ahead_loop();
   void prefetch_loop();
@@ -373,6 +373,7 @@ class StoreImpl final : public Store {
   void end_seal(const ObjectPtr& object);
   void abandon_seal(const ObjectPtr& object);
   void give_back(ObjectId object, const Place& place);  // space written to in vain
+  void undo_write(SealPlan& plan);
   Status place_body(SealPlan& plan, PackTarget& target);
   bool size_ahead(File& file, uint64_t bytes);
   void close_target(PackTarget& target);
@@ -472,6 +473,8 @@ class StoreImpl final : public Store {
   Status sync_point();           // data, then journal, then a SyncedRecord
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
+  uint64_t least_checkpoint_bytes() const;
+  void note_upkeep_error(const Status& status, int64_t now_ns);
   Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
   struct OpenPack {  // the one that is being punched
@@ -543,6 +546,7 @@ class StoreImpl final : public Store {
   void stop_threads();
   void answer_waiting();
   void answer_unfinished();
+  void finish_keeper_work();
   void bulk_loop();
   void keeper_loop();
   void resumer_loop();
@@ -588,6 +592,8 @@ class StoreImpl final : public Store {
   Space space_;
   std::atomic<bool> passes_through_{false};    // set once
   std::atomic<bool> passes_extents_{true};     // false once the kernel refused one
+  std::atomic<bool> passes_memory_{true};      // the same of memory files
+  std::atomic<int64_t> read_here_ns_{0};      // (atomic) when a solo body was last opened to be read and written: not passed through
   std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
@@ -686,6 +692,8 @@ class StoreImpl final : public Store {
   int64_t state_since_ns_ = 0;               // keeper_mutex_
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
+  std::string upkeep_told_;     // the last error of upkeep
+  int64_t upkeep_told_ns_ = 0;
   uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
   uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
   int64_t last_index_point_ns_ = 0;

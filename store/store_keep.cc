@@ -110,6 +110,7 @@ bool StoreImpl::keeper_step(bool force) {
   for (auto& item : work) item();
   if (has_versions_) sweep_versions();
   end_lingering();
+  for (auto& then : kernel_ahead_.take_stalled()) answer_later(std::move(then));
   files_->settle();
   keep_to_memory();
   const uint64_t rows = index_->overlay_rows();
@@ -132,12 +133,19 @@ bool StoreImpl::keeper_step(bool force) {
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
   Status status = index_point();
-  if (!status) {
-    log::error("upkeep: {}", status.error().message);
-    set_trouble(status);
-  }
+  if (!status) note_upkeep_error(status, now);
   refresh_space();
   return true;
+}
+
+// What goes on failing, perhaps each second, is told now and then.
+void StoreImpl::note_upkeep_error(const Status& status, int64_t now_ns) {
+  constexpr int64_t kTellAgainNs = 60'000'000'000;
+  set_trouble(status);
+  if (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs) return;
+  upkeep_told_ = status.error().message;
+  upkeep_told_ns_ = now_ns;
+  log::error("upkeep: {}", upkeep_told_);
 }
 
 // Here, where nobody waits: the committer has answers to give, and does what is left.
@@ -199,10 +207,19 @@ Status StoreImpl::index_point() {
   return {};
 }
 
+uint64_t StoreImpl::least_checkpoint_bytes() const {
+  constexpr uint64_t kObjectBytes = 64;  // with a short name
+  const IndexTotals totals = index_->totals();
+  return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+}
+
 // A copy of everything live, from the index as it was just committed: only this thread commits, so the scan sees one
 // state. Journals before it can go afterwards.
 Status StoreImpl::write_checkpoint() {
   if (checkpoint_to_clear_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
+  if (auto backing = volume_->space(); backing && backing->available_bytes < least_checkpoint_bytes())  // not to fill it in vain
+    return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", volume_->root(),
+                                            format_size(least_checkpoint_bytes()), format_size(backing->available_bytes)));
   const uint64_t seq = checkpoint_seq_++;  // never again: one that failed may have left its name
   CheckpointHeader header;
   header.covers = index_->position();

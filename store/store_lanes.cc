@@ -133,13 +133,14 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
   request.closed = std::exchange(bulk_target_->closed, {});
   set_trouble(status);
+  const bool helped = status || !request.bodies.empty();
   request.done = [this](Status committed) {
     if (committed) return;
     std::lock_guard lock(bulk_mutex_);
     bulk_commit_error_ = std::move(committed).error();
   };
   commit(std::move(request));
-  return true;
+  return helped;  // else the next try is as good as this one was, and can wait
 }
 
 void StoreImpl::commit_pending_names(Remaining& remaining) {
@@ -308,6 +309,7 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
       continue;
     }
     turn.request.sync |= item.sync;
+    if (item.object) turn.request.awaited.push_back(item.object->id);
     waiting->push_back(std::move(item));
   }
   turn.request.done = [this, waiting](Status result) {

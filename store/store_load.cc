@@ -246,7 +246,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
   Status status;
   bool look_again = false;
   if (result) {
-    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
+    if (job->place.kind != PlaceKind::kInline) counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
     status = job->check(*result, job->file.get());
     look_again = !status && job->place.kind != PlaceKind::kInline;  // perhaps the cache lied
   } else {

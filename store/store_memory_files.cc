@@ -13,10 +13,10 @@ Status StoreImpl::expect_passthrough() {
   return files_->start();
 }
 
-void StoreImpl::extents_are_not_passed() { passes_extents_ = false; }
+void StoreImpl::backing_refused(bool in_memory) { (in_memory ? passes_memory_ : passes_extents_) = false; }
 
 bool StoreImpl::uses_memory_files() const {
-  return memory_file_min_bytes_.load(std::memory_order_relaxed) > 0 && files_->started();
+  return passes_memory_ && memory_file_min_bytes_.load(std::memory_order_relaxed) > 0 && files_->started();
 }
 
 bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
@@ -156,7 +156,7 @@ MemoryFilePtr StoreImpl::whole_in_file(const Object& object) {
 
 // The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
 MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
-  if (!files_->started() || verify_ == Verify::kAlways) return nullptr;
+  if (!files_->started() || !passes_memory_ || verify_ == Verify::kAlways) return nullptr;
   auto found = get(id);
   if (!found) return nullptr;
   Object& object = **found;
@@ -218,7 +218,7 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
   if (background_ && passes_extents_ && kernel_ahead_.await(handle->object->id, then)) return;
-  if (!loads_into_files()) return then();
+  if (!passes_memory_ || !loads_into_files()) return then();
   hurry_into_file(handle->object);
   auto waiter = std::make_shared<LoadWaiter>();
   bool waits = false;

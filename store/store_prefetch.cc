@@ -112,6 +112,7 @@ void StoreImpl::load_ahead(ReadAheadQueue::Item item, int64_t now_ns, HeldLoads&
   if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
   lacks_memory = outcome == BodyAhead::kNoMemory;
   if (outcome == BodyAhead::kDone) return;
+  if (outcome == BodyAhead::kPart) item.awaited = false;  // of a large one: the rest as there is room, or when it is asked for
   std::lock_guard lock(prefetch_mutex_);
   ahead_queue_.put_back(std::move(item));
 }
@@ -223,19 +224,20 @@ void StoreImpl::ahead_arrived(uint64_t bytes) {
 // Of a body that will be passed through: the kernel reads it, bytes of it in RAM here would be read twice. It is read ahead into
 // the page cache, unless clients read with O_DIRECT. For those it has been opened, which reads its inode.
 std::optional<SkipReason> StoreImpl::leave_to_kernel(ObjectId id, uint64_t size_bytes) {
-  if (!passes_through_) return {};
+  if (!passes_through_ || came_lately(read_here_ns_)) return {};
   FilePtr file = passable_file(id);
   if (!file) return {};
-  if (direct_reader_came()) return SkipReason::kOnlyOpened;
+  if (came_lately(passed_direct_ns_)) return SkipReason::kOnlyOpened;
   kernel_ahead_.push({id, std::move(file), size_bytes});
   return SkipReason::kLeftToKernel;
 }
 
-// Lately, to a body that is passed through: such a reader would wait for the device twice.
-bool StoreImpl::direct_reader_came() const {
+// A reader of a kind: with O_DIRECT, to a body that is passed through, he would wait for the device twice; by a descriptor that
+// can write as well he reads here, past the page cache.
+bool StoreImpl::came_lately(const std::atomic<int64_t>& at_ns) const {
   constexpr int64_t kRememberedNs = 10'000'000'000;
-  const int64_t direct_ns = passed_direct_ns_.load(std::memory_order_relaxed);
-  return direct_ns != 0 && clock_.monotonic_ns() - direct_ns <= kRememberedNs;
+  const int64_t came_ns = at_ns.load(std::memory_order_relaxed);
+  return came_ns != 0 && clock_.monotonic_ns() - came_ns <= kRememberedNs;
 }
 
 // Several threads at it, each at a body of its own: one has a request or two at a time under way, which does not fill the device
@@ -243,7 +245,7 @@ bool StoreImpl::direct_reader_came() const {
 // up to 64 MiB (await_loads()): beside it he would fill the cache in small pages (0.80 to 1.02 GiB/s).
 void StoreImpl::kernel_ahead_loop() {
   while (auto work = kernel_ahead_.next()) {
-    if (passes_extents_ && !direct_reader_came()) {  // since it was queued
+    if (passes_extents_ && !came_lately(passed_direct_ns_)) {  // since it was queued
       kernel_reads(work->size_bytes);
       const uint64_t before = thread_input_bytes();
       work->file->will_need(0, work->size_bytes);

@@ -348,6 +348,19 @@ void StoreImpl::give_back(ObjectId object, const Place& place) {
   space_.hope();
 }
 
+// Of a body that failed. No record ever named the place: its blocks are given back at once, for it may be for want of them.
+void StoreImpl::undo_write(SealPlan& plan) {
+  const Place& place = plan.body.place;
+  Status undone = fail(Code::kUnsupported, "");
+  if (place.kind == PlaceKind::kSolo) {
+    plan.file.reset();
+    undone = extents_->remove(place.extent, PlaceKind::kSolo);
+  } else if (place.kind == PlaceKind::kPacked && plan.file && volume_->features().punch_hole) {
+    undone = plan.file->punch(place.offset, align_up(place.length, kBlockBytes));
+  }
+  if (!undone) give_back({}, place);
+}
+
 std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status) {
   std::vector<SealPlan> plans(snapshots.size());
   {
@@ -387,7 +400,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
         status = plan.status;
       }
       if (target.file && plan.file == target.file) close_target(target);  // its descriptor may be dead
-      if (plan.file != plan.snapshot.spill || !plan.file) give_back({}, plan.body.place);
+      if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
       if (!gone) abandon_seal(plan.snapshot.object);
       forget_when_idle(plan.snapshot.object);
       continue;

@@ -172,10 +172,25 @@ void StoreImpl::stop_threads() {
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
   volume_->drain();
+  finish_keeper_work();
   kernel_ahead_.give_up();
   answer_waiting();
   answer_unfinished();
   give_answers();
+}
+
+// What reads that ended since have left to the keeper: to look again at bytes that did not match, before they are answered.
+void StoreImpl::finish_keeper_work() {
+  while (true) {
+    std::deque<std::move_only_function<void()>> work;
+    {
+      std::lock_guard lock(keeper_mutex_);
+      work.swap(keeper_work_);
+    }
+    if (work.empty()) return;
+    for (auto& item : work) item();
+    volume_->drain();
+  }
 }
 
 // Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.

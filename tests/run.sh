@@ -41,7 +41,7 @@ while [ $# -gt 0 ]; do
       case $1 in
         --preset) presets+=("$2") ;;
         --jobs) jobs=$2 ;;
-        --build-dir) build=$2 ;;
+        --build-dir) build=$(realpath -m -- "$2") ;;
       esac
       shift
       ;;
@@ -318,8 +318,14 @@ sets=(--tests)
 if [[ " ${presets[*]} " == *" fuzz "* ]]; then sets+=(--fuzz); fi
 if [ "$clients" = yes ]; then sets+=(--clients); fi
 if [ "$install" = yes ]; then
-  # Without the mark: a service that a package starts is none of ours.
-  stage install 900 env -u KVCACHEFS_TEST_RUN "$repo/mount-scripts/install-deps.sh" "${sets[@]}" || die "installing what the tests need failed"
+  # Without the mark: a service that a package starts is none of ours. And for who builds here, whoever called sudo.
+  install_deps=(env -u KVCACHEFS_TEST_RUN -u SUDO_USER "$repo/mount-scripts/install-deps.sh" "${sets[@]}")
+  if [ "$(id -u)" -eq 0 ]; then
+    stage install 900 "${install_deps[@]}" || die "installing what the tests need failed"
+  else # sudo asks for a password on the terminal, which a stage has not
+    headline install
+    "${install_deps[@]}" || die "installing what the tests need failed"
+  fi
 fi
 for preset in "${presets[@]}"; do
   run_preset "$preset"

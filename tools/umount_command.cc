@@ -2,6 +2,8 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <sys/xattr.h>
@@ -13,9 +15,11 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -161,15 +165,32 @@ Status unmount(const std::string& mountpoint, bool lazy) {
   return fail_errno(errno, fmt::format("unmounting {}", mountpoint));
 }
 
-// Until the daemon has ended. It ends by itself once it has written out what it holds.
-void wait_for_end(const Arguments& arguments, const std::string& mountpoint, int daemon) {
+// A process that still sees the file system: in a mount namespace of its own, as of a container, the mount goes on.
+std::optional<std::string> who_sees(dev_t device) {
+  const std::string wanted = fmt::format(" {}:{} ", major(device), minor(device));
+  std::error_code error;
+  for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
+    std::ifstream mounts(process.path() / "mountinfo");
+    for (std::string line; std::getline(mounts, line);)
+      if (line.find(wanted) < line.find('/')) return process.path().filename().string();
+  }
+  return std::nullopt;
+}
+
+// Until the daemon has ended. It ends by itself once it has written out what it holds, unless others still see the mount.
+Status wait_for_end(const Arguments& arguments, const std::string& mountpoint, int daemon, dev_t device) {
   Progress progress([&] {
     if (!arguments.quiet) fmt::print(stderr, "{}: unmounted, waiting for the daemon to close the volume\n", mountpoint);
   });
+  constexpr int kLookMs = 2000;
   pollfd end{daemon, POLLIN, 0};
-  while (poll(&end, 1, -1) < 0 && errno == EINTR) {
-  }
+  std::optional<std::string> process;
+  while (!process && poll(&end, 1, kLookMs) <= 0) process = device == 0 ? std::nullopt : who_sees(device);
   close(daemon);
+  if (!process) return {};
+  return fail(Code::kBusy, fmt::format("{} is unmounted here and goes on in another mount namespace (process {} sees it, perhaps of "
+                                       "a container): its daemon ends when that does",
+                                       mountpoint, *process));
 }
 
 Status unmount_whole(const Arguments& arguments) {
@@ -186,6 +207,8 @@ Status unmount_whole(const Arguments& arguments) {
     return std::unexpected(std::move(drained).error());
   }
   const int64_t drained_ns = system_clock().monotonic_ns();
+  struct stat root {};
+  const dev_t device = daemon >= 0 && stat(mountpoint.c_str(), &root) == 0 ? root.st_dev : 0;
   if (Status result = unmount(mountpoint, arguments.lazy); !result) {
     if (daemon >= 0) close(daemon);
     return result;
@@ -195,7 +218,7 @@ Status unmount_whole(const Arguments& arguments) {
     close(daemon);
     ending = "its daemon writes out what is staged when the last open file is closed, and ends";
   } else if (daemon >= 0) {
-    wait_for_end(arguments, mountpoint, daemon);
+    KVC_TRY(wait_for_end(arguments, mountpoint, daemon, device));
     ending = *drained ? "its daemon has closed the volume" : "its daemon has ended";
   }
   auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e9; };

@@ -470,7 +470,7 @@ void PrefetchPlanner::mark_read(ReadRun& run, ObjectId id, uint64_t size_bytes, 
   n.read_by = ref;
   n.read_at = ++run.reads;
   if (size_bytes > 0) {
-    run.chunk_bytes = run.chunk_bytes == 0 ? size_bytes : (3 * run.chunk_bytes + size_bytes) / 4;
+    run.chunk_bytes = run.chunk_bytes == 0 ? size_bytes : (3 * run.chunk_bytes + size_bytes + 3) / 4;
     typical_chunk_bytes_ = (7 * typical_chunk_bytes_ + size_bytes) / 8;
     note_size(run.stem, size_bytes);
   }

@@ -33,7 +33,7 @@ void PrefetchPlanner::note_size(uint64_t stem, uint64_t size_bytes) {
   if (size_bytes == 0) return;
   if (stem_chunk_bytes_.size() >= kMaxTables && !stem_chunk_bytes_.contains(stem)) stem_chunk_bytes_.clear();
   auto [found, inserted] = stem_chunk_bytes_.try_emplace(stem, size_bytes);
-  if (!inserted) found->second = (7 * found->second + size_bytes) / 8;
+  if (!inserted) found->second = (7 * found->second + size_bytes + 7) / 8;
 }
 
 // What is larger than all that may be ready takes all of it: else it would hold up what follows it for ever. What is only

@@ -96,15 +96,21 @@ UniqueFd create_probe(int root_fd, const std::string& name) {
   return fd;
 }
 
-bool write_block(int fd, const std::byte* block) {
-  return retry_interrupted([&] { return ::pwrite(fd, block, kProbeBytes, 0); }) == static_cast<ssize_t>(kProbeBytes);
+enum class Written : uint8_t { kYes, kNo, kNoRoom };
+
+Written write_block(int fd, const std::byte* block) {
+  const ssize_t written = retry_interrupted([&] { return ::pwrite(fd, block, kProbeBytes, 0); });
+  if (written == static_cast<ssize_t>(kProbeBytes)) return Written::kYes;
+  return written >= 0 || errno == ENOSPC || errno == EDQUOT ? Written::kNoRoom : Written::kNo;
 }
 
 bool probe_direct(int root_fd, const std::string& name) {
   const UniqueFd fd(retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC); }));
   const AlignedBlock out = make_block(std::byte{0x5a});
   const AlignedBlock in = make_block(std::byte{0});
-  if (!fd.valid() || !out || !in || !write_block(fd.get(), out.get())) return false;
+  if (!fd.valid() || !out || !in) return false;
+  const Written written = write_block(fd.get(), out.get());
+  if (written != Written::kYes) return written == Written::kNoRoom;  // it was opened so, at least
   const ssize_t got = retry_interrupted([&] { return ::pread(fd.get(), in.get(), kProbeBytes, 0); });
   return got == static_cast<ssize_t>(kProbeBytes) && std::memcmp(in.get(), out.get(), kProbeBytes) == 0;
 }
@@ -117,11 +123,13 @@ blkcnt_t blocks_of(int fd) {
 
 bool probe_punch(int fd) {
   const AlignedBlock block = make_block(std::byte{0x5a});
-  if (!block || !write_block(fd, block.get())) return false;
+  const Written written = block ? write_block(fd, block.get()) : Written::kNo;
+  if (written == Written::kNo) return false;
   const blkcnt_t before = blocks_of(fd);
   const int result = retry_interrupted(
       [&] { return ::fallocate(fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(kProbeBytes)); });
-  return result == 0 && blocks_of(fd) < before;
+  // On a full file system there is nothing to punch, and its word is taken: a mount that could not would free nothing.
+  return result == 0 && (written == Written::kNoRoom || blocks_of(fd) < before);
 }
 
 }  // namespace

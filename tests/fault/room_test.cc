@@ -135,6 +135,24 @@ TEST_F(Room, IsAskedForByWhatMakesTheJournalGrow) {
   EXPECT_EQ(link("b"), Code::kNoData);
 }
 
+TEST_F(Room, IsNotTakenByWhatCannotBeWritten) {
+  auto handle = rig_.create("large");
+  ASSERT_TRUE(handle);
+  ASSERT_TRUE(rig_.write(*handle, 0, std::string(9 * kMiB, 'x')));
+  ASSERT_TRUE(rig_.flush(*handle));
+  others_fill(3 * kMiB);
+  handle->reset();
+  const auto free_bytes = [&] { return disk_->space()->available_bytes; };
+  for (int i = 0; i < 20; ++i) rig_.pass_time(1'000'000'000);
+  EXPECT_GE(rig_.errors(), 1u);
+  EXPECT_GE(free_bytes(), 2 * kMiB) << "given back at once, though nothing can be synced";
+  EXPECT_EQ(rig_.store().status().reclaimable_bytes, 0u);
+  others_leave();
+  for (int i = 0; i < 3; ++i) rig_.pass_time(kUpkeepNs);
+  EXPECT_TRUE(rig_.drain());
+  EXPECT_EQ(rig_.store().status().objects_solo + rig_.store().status().objects_raw, 1u);
+}
+
 // On a full disk the journal takes of what was kept for it.
 class FilledByOthers : public Room {
  protected:

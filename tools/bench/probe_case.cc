@@ -47,7 +47,7 @@ class ProbeCase final : public BenchCase {
   // Each thread asks for a stretch of names in prefix order, over and over.
   Status phase(Report& report, const CaseDir& dir, const std::string& name, const Chain& chain, bool expected,
                uint64_t probes) const {
-    const uint64_t each = probes / threads_;
+    const uint64_t each = std::max<uint64_t>(1, probes / threads_);
     auto ask = [&](unsigned thread) -> Status {
       const ChunkIo io(dir.root, spec_.style, thread);
       const uint64_t begin = thread * chain.size() / threads_;
