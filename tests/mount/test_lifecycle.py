@@ -383,6 +383,82 @@ def test_umount_of_a_busy_mount_leaves_it_usable(new_mount):
     check(mount, "more")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace of its own needs root")
+def test_umount_tells_of_a_mount_that_goes_on_elsewhere(new_mount):
+    """As of a container that was started meanwhile: the daemon goes on for it, and is not waited for."""
+    mount = new_mount()
+    put(mount, "chunk")
+    ours = os.readlink("/proc/self/ns/mnt")
+    elsewhere = subprocess.Popen(["unshare", "--mount", "--propagation", "private", "sleep", "300"])
+    try:
+        wait_until(lambda: os.readlink(f"/proc/{elsewhere.pid}/ns/mnt") != ours, 20, "another namespace is there")
+        result = run_command("umount", mount.path)
+        assert result.returncode != 0
+        assert f"process {elsewhere.pid}" in result.stderr
+        assert not mount._mounted()
+    finally:
+        elsewhere.kill()
+        elsewhere.wait()
+    mount._wait_for_end(60)
+    mount.start()
+    check(mount, "chunk")
+
+
+@contextlib.contextmanager
+def small_disk(size):
+    path = kvc_mount.make_temp_dir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "kvcachefs-test", path], check=True)
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", "-l", path], check=True)
+        kvc_mount.remove_temp_dir(path)
+
+
+def fill(path):
+    with contextlib.suppress(OSError), open(path, "ab", buffering=0) as file:
+        for size in (MIB, 4096):
+            with contextlib.suppress(OSError):
+                while True:
+                    file.write(bytes(size))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own needs root")
+def test_a_disk_that_others_have_filled_can_be_emptied(new_mount):
+    """Also after kill -9 on the full disk: what is removed comes back, and goes on missing."""
+    with small_disk(192 * MIB) as disk:
+        mount = new_mount({"memory": "64M"}, volume=os.path.join(disk, "volume"))
+        try:
+            for index in range(60):
+                put(mount, f"chunk{index}")
+            mount.drain()
+            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] > 0, 30, "room is kept for the journal")
+
+            def free():
+                info = os.statvfs(disk)
+                return info.f_bavail * info.f_frsize
+
+            for life, names in enumerate((range(30), range(30, 60))):
+                fill(os.path.join(disk, f"others{life}"))
+                assert free() == 0
+                if life > 0:
+                    mount.kill()
+                    mount.start()
+                for index in names:
+                    os.unlink(os.path.join(mount.path, f"chunk{index}"))
+                wait_until(lambda: free() > 20 * MIB, 60, "what was removed comes back")
+            for name in ("others0", "others1"):
+                os.unlink(os.path.join(disk, name))
+            wait_until(lambda: mount.status()["capacity"]["reserve_bytes"] == 192 * MIB // 256, 30, "room is kept again")
+            mount.remount()
+            assert os.listdir(mount.path) == []
+            put(mount, "after")
+            mount.remount()
+            check(mount, "after")
+        finally:
+            mount.destroy()
+
+
 def test_umount_of_what_is_no_mount(temp_dir):
     for path in (temp_dir, os.path.join(temp_dir, "absent")):
         result = run_command("umount", path)
