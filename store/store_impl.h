@@ -41,6 +41,8 @@
 
 namespace kvcachefs {
 
+class ReplayFilter;
+
 class StoreImpl final : public Store {
  public:
   StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock);
@@ -529,8 +531,7 @@ class StoreImpl final : public Store {
   bool is_refused(const Record& record);
   Status load_checkpoint(const CheckpointInfo& checkpoint);
   Status replay(const std::vector<JournalFileInfo>& journals);
-  struct LeftOut;
-  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out);
+  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
   enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };
   Wholeness wholeness(const ObjectRecord& object);
   void verify_again();

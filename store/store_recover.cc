@@ -9,6 +9,7 @@
 
 #include "store/base/log.h"
 #include "store/extent/pack_gaps.h"
+#include "store/index/replay_filter.h"
 #include "store/store_impl.h"
 #include "store/store_io.h"
 #include "store/store_start.h"
@@ -114,32 +115,6 @@ Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
 
 // --- replay ---
 
-// What replay left out so far, because bodies that were never synced turned out not to be whole.
-struct StoreImpl::LeftOut {
-  std::unordered_set<ObjectId> objects;  // no version of them is whole
-  std::unordered_set<ObjectId> older;    // the last version is not, one before it is: they have the names that one had
-  std::vector<NameRecord> names;         // of both: given after all when a later version is whole
-  std::vector<UnnameRecord> kept;        // of `older`: names they would have lost for one that is left out, until then
-
-  // `name` is spoken for anew. Whether an object left out had it.
-  bool forget(ObjectId parent, std::string_view name) {
-    return std::erase_if(names, [&](const NameRecord& each) { return each.parent == parent && each.name == name; }) > 0;
-  }
-  bool erase(ObjectId object) { return objects.erase(object) + older.erase(object) > 0; }
-  // What was left out of the object's names is done after all; those it is to have only if `whole`.
-  void catch_up(ObjectId object, bool whole, Batch& batch) {
-    for (const NameRecord& name : names)
-      if (whole && name.child == object) batch.records.emplace_back(name);
-    for (const UnnameRecord& name : kept)
-      if (name.child == object) batch.records.emplace_back(name);
-    std::erase_if(names, [&](const NameRecord& name) { return name.child == object; });
-    std::erase_if(kept, [&](const UnnameRecord& name) { return name.child == object; });
-  }
-  bool has_name(ObjectId child) const {
-    return std::any_of(names.begin(), names.end(), [&](const NameRecord& each) { return each.child == child; });
-  }
-};
-
 Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   // Epochs of another boot of this machine: what they did not sync may be lost or torn.
   std::unordered_set<uint32_t> other_boot;
@@ -147,11 +122,11 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
     if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
   bool unsynced_seen = false;
-  LeftOut left_out;
+  ReplayFilter filter(*index_);
   auto result = replay_journals(*volume_, identity_, index_->position(),
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
-                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), left_out);
+                                  return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), filter);
                                 });
   if (!result) return std::unexpected(std::move(result).error());
   unclean_start_ |= unsynced_seen || result->torn_tails > 0;
@@ -176,63 +151,20 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
   return {};
 }
 
-// After an unclean stop of the host, a body that was not synced is read before it is trusted; one that fails is absent: its
-// record is left out, and so are the names of an object without any whole version, so that what was there before stays. One
-// whose earlier version is whole has that under the names it had then: a rename since is left out, too.
-Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, LeftOut& left_out) {
+// After an unclean stop of the host, a body that was not synced is read before it is trusted.
+Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter) {
   stamps_.observe(batch.stamp);
   judged_tail_ |= verify;
-  Batch trusted;
-  trusted.stamp = batch.stamp;
-  std::unordered_set<ObjectId> put;
-  for (const Record& record : batch.records) {
-    if (const auto* body = std::get_if<PutRecord>(&record)) {
-      const ObjectId id = body->object.id;
-      const Wholeness found = is_refused(record) ? Wholeness::kAbsent : verify ? wholeness(body->object) : Wholeness::kWhole;
-      if (found == Wholeness::kUnknown) unverified_.insert(id);
-      if (found == Wholeness::kWhole) unverified_.erase(id);  // an earlier version of it
-      if (found == Wholeness::kAbsent) {
-        counters_.dropped_bodies.fetch_add(1);
-        KVC_ASSIGN(auto earlier, index_->find_object_summary(id));
-        if (!earlier && !put.contains(id))
-          left_out.objects.insert(id);
-        else if (!left_out.objects.contains(id))
-          left_out.older.insert(id);
-        continue;
-      }
-      put.insert(id);
-      trusted.records.push_back(record);
-      if (left_out.erase(id)) left_out.catch_up(id, /*whole=*/true, trusted);
-      continue;
-    }
-    if (const auto* name = std::get_if<NameRecord>(&record)) {
-      left_out.forget(name->parent, name->name);
-      bool left = left_out.objects.contains(name->child);
-      if (left_out.older.contains(name->child)) {  // that version was never called so, unless it was
-        KVC_ASSIGN(const auto there, index_->find_name(name->parent, name->name));
-        left = !there || there->child != name->child;
-      }
-      if (left) {
-        left_out.names.push_back(*name);
-        continue;
-      }
-    } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
-      // Unlinked: what the object left out had replaced must not come back. Not so if it has another name (a rename).
-      if (left_out.forget(gone->parent, gone->name) && !left_out.has_name(gone->child)) {
-        left_out.catch_up(gone->child, /*whole=*/false, trusted);
-        KVC_ASSIGN(auto before, index_->find_name(gone->parent, gone->name));
-        if (before) trusted.records.emplace_back(UnnameRecord{gone->parent, gone->name, before->child});
-        continue;
-      }
-      if (left_out.older.contains(gone->child) && left_out.has_name(gone->child)) {
-        left_out.kept.push_back(*gone);
-        continue;
-      }
-    } else if (is_refused(record)) {
-      continue;
-    }
-    trusted.records.push_back(record);
-  }
+  const auto refused = [&](const Record& record) {
+    const auto* put = std::get_if<PutRecord>(&record);
+    if (put == nullptr) return is_refused(record);
+    const Wholeness found = is_refused(record) ? Wholeness::kAbsent : verify ? wholeness(put->object) : Wholeness::kWhole;
+    if (found == Wholeness::kUnknown) unverified_.insert(put->object.id);
+    if (found == Wholeness::kWhole) unverified_.erase(put->object.id);  // an earlier version of it
+    if (found == Wholeness::kAbsent) counters_.dropped_bodies.fetch_add(1);
+    return found == Wholeness::kAbsent;
+  };
+  KVC_ASSIGN(const Batch trusted, filter.believed(batch, refused));
   KVC_ASSIGN(auto freed, index_->apply(trusted, after));
   std::lock_guard lock(keeper_mutex_);
   for (FreedPlace& place : freed) {

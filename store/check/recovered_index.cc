@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "store/base/checksum.h"
+#include "store/index/replay_filter.h"
 #include "store/journal/record_codec.h"
 
 namespace kvcachefs {
@@ -25,49 +25,25 @@ std::string boot_id() {
 
 IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volume_uuid, node.identity.node}; }
 
-// The batch without the bodies that did not reach the medium, and without the names that would have shown them.
-class TrustedBatches {
- public:
-  TrustedBatches(const NodeHistory& history, const Index& index, BodyChecker& bodies, std::vector<std::string>& dropped)
-      : history_(history), index_(index), bodies_(bodies), dropped_(dropped) {}
-
-  Result<Batch> trusted(const Batch& batch, uint32_t epoch, bool synced) {
-    if (synced || !history_.other_boot.contains(epoch)) return batch;
-    Batch result;
-    result.stamp = batch.stamp;
-    std::unordered_set<ObjectId> absent;
-    for (const Record& record : batch.records) {
-      if (const auto* put = std::get_if<PutRecord>(&record)) {
-        // What the medium did not give may be good.
-        if (auto bad = bodies_.check(put->object); bad && bad->wrong) {
-          KVC_ASSIGN(const auto earlier, index_.find_object_summary(put->object.id));
-          if (!earlier) absent.insert(put->object.id);
-          dropped_.push_back(fmt::format("object {} was not on the medium when the host went down: {}",
-                                         put->object.id.value, bad->why));
-          continue;
-        }
-      } else if (const auto* name = std::get_if<NameRecord>(&record); name != nullptr && absent.contains(name->child)) {
-        continue;
-      }
-      result.records.push_back(record);
-    }
-    return result;
-  }
-
- private:
-  const NodeHistory& history_;
-  const Index& index_;
-  BodyChecker& bodies_;
-  std::vector<std::string>& dropped_;
-};
+// A body that is not on the medium as its record says. What the medium did not give may be good.
+bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::string>& dropped) {
+  const auto bad = bodies.check(object);
+  if (!bad || !bad->wrong) return false;
+  dropped.push_back(fmt::format("object {} was not on the medium when the host went down: {}", object.id.value, bad->why));
+  return true;
+}
 
 Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, RecoveredIndex& into) {
-  TrustedBatches filter(history, *into.index, bodies, into.dropped);
+  ReplayFilter filter(*into.index);
   auto statistics =
       replay_journals(*node.volume, node.identity, into.index->position(),
                       [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                         into.unclean |= !synced;
-                        KVC_ASSIGN(const Batch trusted, filter.trusted(batch, after.epoch, synced));
+                        const bool verify = !synced && history.other_boot.contains(after.epoch);
+                        KVC_ASSIGN(const Batch trusted, filter.believed(batch, [&](const Record& record) {
+                          const auto* put = std::get_if<PutRecord>(&record);
+                          return put != nullptr && verify && was_lost(put->object, bodies, into.dropped);
+                        }));
                         KVC_ASSIGN(const auto freed, into.index->apply(trusted, after));
                         if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
                         return {};
