@@ -730,6 +730,27 @@ TEST(Chains, TheWindowHoldsAChunkMoreThanThoseWhoReadTogether) {
   }
 }
 
+// The mean of what came says little of the next two: they are read ahead together all the same.
+TEST(Chains, TwoAtLeastAreReadAheadThoughTheyAreLargerThanTheMean) {
+  Mount mount;
+  mount.instant = false;
+  mount.chunk_bytes = 3 * kChunk * 9;  // a shorter one of the kind, some time ago
+  mount.write_chain(0, 20);
+  mount.read(1, 500);
+  mount.chunk_bytes = mount.probed_bytes = 9 * kChunk * 9;
+  mount.read(1, 501);
+  mount.wait(60'000 * kMillisecond);
+  for (uint64_t n = 0; n < 8; ++n) mount.probe(7, n, true);
+  mount.wait(3 * kMillisecond);
+  EXPECT_EQ(mount.loading.size(), 2u);
+  for (uint64_t n = 0; n < 6; ++n) {
+    mount.finish_loads(100 * kMillisecond);
+    mount.probed_bytes = mount.chunk_bytes += mount.chunk_bytes / 16;
+    mount.read(7, n, 0, 200 * kMillisecond);
+    EXPECT_GE(mount.planned.size(), n + 3) << n;
+  }
+}
+
 TEST(Chains, TheWindowGrowsWhileReadersHaveToWaitAndShrinksAgain) {
   Mount mount;
   mount.write_chain(0, 600);

@@ -177,6 +177,7 @@ class PrefetchPlanner {
   uint64_t first_window(const ReadRun& run) const;
   void adapt_windows(bool reader_waits, int64_t now);
   uint64_t chunk_estimate(const ReadRun& run) const;
+  bool takes_a_second(const ReadRun& run, uint64_t next_bytes, uint64_t window) const;
   double caution(const ReadRun& run) const;
   bool needs_loads(const ReadRun& run, int64_t now) const;
   bool waits_for_probes(const ReadRun& run, int64_t now) const;

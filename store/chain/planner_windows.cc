@@ -97,6 +97,12 @@ uint64_t PrefetchPlanner::window_bytes(const ReadRun& run) const {
   return std::max(cautious, std::min(wanted, 2 * chunk_estimate(run)));
 }
 
+// A window of two chunks is one for two of different sizes as well, though they are more than twice the mean.
+bool PrefetchPlanner::takes_a_second(const ReadRun& run, uint64_t next_bytes, uint64_t window) const {
+  const uint64_t chunk = chunk_estimate(run);
+  return window >= 2 * chunk && 2 * run.outstanding_bytes() < 3 * std::max(next_bytes, chunk);  // about one is ahead
+}
+
 // Refilled when half empty, so that neighbours are read in large reads and not one by one.
 bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
   if (run.generation == 0) return false;
@@ -105,7 +111,8 @@ bool PrefetchPlanner::needs_loads(const ReadRun& run, int64_t now) const {
   if (run.refilling) return true;
   const size_t unplanned = run.ahead_count() - run.unplanned_distance();
   if (run.arrivals == 0 && run.reason == LoadReason::kProbe) return unplanned > 0;
-  return 2 * run.outstanding_bytes() <= window &&
+  const uint64_t next_bytes = unplanned > 0 ? run.unplanned_bytes_estimate() : 0;
+  return (2 * run.outstanding_bytes() <= window || takes_a_second(run, next_bytes, window)) &&
          (unplanned > 0 ||
           (!run.ends_here && run.end_seen != successors_.changes() && run.ahead_count() >= kMinExpected));
 }
@@ -168,7 +175,8 @@ bool PrefetchPlanner::plan_one(ReadRun& run, int64_t now, uint64_t& free_bytes, 
   const ObjectId id = run.peek_unplanned();
   const uint64_t bytes = run.unplanned_bytes_estimate();
   // The first object may be larger than the window, the following ones not cross it.
-  if (run.outstanding_bytes() > 0 && run.outstanding_bytes() + bytes > window_bytes(run)) return false;
+  const uint64_t window = window_bytes(run);
+  if (run.outstanding_bytes() > 0 && run.outstanding_bytes() + bytes > window && !takes_a_second(run, bytes, window)) return false;
   if (bytes > room_bytes) return false;
   if (accounting_.state(id) == PrefetchState::kNone) {
     if (bytes > free_bytes) return false;
