@@ -48,9 +48,14 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
     }
     if (is_of_the_machine(opened.error())) return std::unexpected(std::move(opened).error());
     *why = opened.error().message;
-    log::warn("{}; moved to {}.damaged, a new one is made", *why, index->directory_.path());
     index->env_.reset();
-    KVC_TRY(index->directory_.set_aside());
+    if (index->half_loaded_) {  // nothing that is to be looked at, and perhaps half of what there is room for
+      log::warn("{}; a new one is made", *why);
+      KVC_TRY(index->directory_.clear());
+    } else {
+      log::warn("{}; moved to {}.damaged, a new one is made", *why, index->directory_.path());
+      KVC_TRY(index->directory_.set_aside());
+    }
     IndexDirectory kept = std::move(index->directory_);
     index.reset(new LmdbIndex(std::move(kept)));
   }
@@ -75,7 +80,8 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   KVC_ASSIGN(const bool stated, env_->get(Table::kMeta, kStateKey, value));
   if (!stated) return fail(Code::kCorrupt, fmt::format("index {} has no state", directory_.path()));
   KVC_ASSIGN(const CommittedState committed, decode_state_row(value));
-  if (committed.loading) {
+  half_loaded_ = committed.loading;
+  if (half_loaded_) {
     return fail(Code::kCorrupt, fmt::format("index {}: its load of a checkpoint did not end", directory_.path()));
   }
   state_ = committed.state;

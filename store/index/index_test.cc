@@ -314,6 +314,7 @@ TEST_F(IndexTest, AnUnfinishedLoadIsForgotten) {
   index.reset();
   index = open_index(path, Index::Found::kFresh);
   EXPECT_EQ(index->totals().directories, 0u);
+  EXPECT_FALSE(std::filesystem::exists(path + ".damaged")) << "there is nothing in it to look at";
 }
 
 TEST_F(IndexTest, ALoadRefusesWhatIsOutOfOrder) {

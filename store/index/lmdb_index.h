@@ -115,6 +115,7 @@ class LmdbIndex final : public Index, private RowSource {
   std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
   mutable std::shared_mutex overlay_mutex_;  // memory work only
   bool closed_cleanly_ = false;              // fixed by open()
+  bool half_loaded_ = false;  // its load of a checkpoint was cut short
   // All below is guarded by overlay_mutex_. The layers, newest first:
   Layer active_;
   std::unique_ptr<Frozen> waiting_;  // for the next commit()
