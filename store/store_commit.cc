@@ -69,10 +69,10 @@ bool StoreImpl::commit_step() {
   } else {
     give_up(commit, status);
   }
+  set_trouble(Trouble::kJournal, status);
   if (!status) {
     counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
     log::error("journal: {}", status.error().message);
-    set_trouble(status);
     kick_bulk();  // to try again
   }
   prefetcher_->not_kept(commit.early_rows);

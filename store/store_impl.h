@@ -3,6 +3,7 @@
 // in turn.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -347,7 +348,8 @@ class StoreImpl final : public Store {
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  void set_trouble(const Status& status);
+  enum class Trouble : uint8_t { kData, kJournal, kUpkeep };
+  void set_trouble(Trouble of, const Status& status);
   struct UrgentItem {
     ObjectPtr object;  // may be null: names only
     uint64_t content_version = 0;  // of it, that must be journaled
@@ -476,7 +478,7 @@ class StoreImpl final : public Store {
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
   uint64_t least_checkpoint_bytes() const;
-  void note_upkeep_error(const Status& status, int64_t now_ns);
+  void note_upkeep(const Status& status, int64_t now_ns);
   Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead);
   struct OpenPack {  // the one that is being punched
@@ -499,7 +501,6 @@ class StoreImpl final : public Store {
   void refresh_space();
   void measure_overhead();
   bool checkpoint_for_room();
-  void set_state(std::string state, std::string reason);
 
   // --- what earlier lives left (store_sweep.cc) ---
   void take_leftovers();
@@ -689,7 +690,9 @@ class StoreImpl final : public Store {
   uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
   uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
   std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
-  std::string state_ = "ok", state_reason_;  // keeper_mutex_
+  std::array<std::string, 3> troubles_;  // keeper_mutex_: the last error of each, until it is over
+  std::atomic<uint8_t> troubled_{0};     // (atomic) a bit of each; changed with keeper_mutex_ held
+  std::string state_reason_;             // keeper_mutex_: one of them; empty: all is well
   int64_t state_since_ns_ = 0;               // keeper_mutex_
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet

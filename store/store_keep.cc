@@ -23,12 +23,21 @@ constexpr uint64_t kManyJournalFiles = 32;
 constexpr uint64_t kRoomCheckpointBytes = 8 * kMiB;    // of journal: where there is no room, they are worth a checkpoint
 }  // namespace
 
-void StoreImpl::set_state(std::string state, std::string reason) {
+// What fails is told until the same succeeds.
+void StoreImpl::set_trouble(Trouble of, const Status& status) {
+  const auto index = static_cast<size_t>(of);
+  const auto bit = static_cast<uint8_t>(1U << index);
+  if (status && (troubled_.load(std::memory_order_relaxed) & bit) == 0) return;  // most calls
   std::lock_guard lock(keeper_mutex_);
-  if (state_ == state) return;
-  state_ = std::move(state);
-  state_reason_ = std::move(reason);
-  state_since_ns_ = clock_.realtime_ns();
+  troubles_[index] = status ? std::string() : status.error().message;
+  if (status)
+    troubled_ &= static_cast<uint8_t>(~bit);
+  else
+    troubled_ |= bit;
+  const auto first = std::ranges::find_if(troubles_, [](const std::string& text) { return !text.empty(); });
+  const bool was_degraded = !state_reason_.empty();
+  state_reason_ = first == troubles_.end() ? std::string() : *first;
+  if (was_degraded == state_reason_.empty()) state_since_ns_ = clock_.realtime_ns();
 }
 
 // Once there is room again what was taken of it. A small volume is not filled with it.
@@ -132,17 +141,17 @@ bool StoreImpl::keeper_step(bool force) {
   }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
-  Status status = index_point();
-  if (!status) note_upkeep_error(status, now);
+  note_upkeep(index_point(), now);
   refresh_space();
   return true;
 }
 
 // What goes on failing, perhaps each second, is told now and then.
-void StoreImpl::note_upkeep_error(const Status& status, int64_t now_ns) {
+void StoreImpl::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
-  set_trouble(status);
-  if (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs) return;
+  set_trouble(Trouble::kUpkeep, status);
+  if (status && pool_->dirty_bytes() == 0) set_trouble(Trouble::kData, {});  // what could not be written is gone
+  if (status || (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs)) return;
   upkeep_told_ = status.error().message;
   upkeep_told_ns_ = now_ns;
   log::error("upkeep: {}", upkeep_told_);
@@ -153,7 +162,7 @@ void StoreImpl::sync_ahead() {
   const Status status = extents_->sync_ahead();
   if (status) return;
   counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-  set_trouble(status);
+  set_trouble(Trouble::kData, status);
 }
 
 Status StoreImpl::sync_point() {
@@ -320,10 +329,7 @@ bool StoreImpl::make_room() {
   uint64_t so_far = 0;
   do {
     so_far = given_back();
-    Status status = index_point();
-    if (status) continue;
-    log::error("upkeep: {}", status.error().message);
-    set_trouble(status);
+    note_upkeep(index_point(), clock_.monotonic_ns());
   } while (reclaim_cut_short_ && given_back() != so_far && !stopping_);
   const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();

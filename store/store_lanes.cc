@@ -88,15 +88,6 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
   return snapshots;
 }
 
-void StoreImpl::set_trouble(const Status& status) {
-  if (!status) return set_state("degraded", status.error().message);
-  std::lock_guard lock(keeper_mutex_);
-  if (state_ != "degraded") return;
-  state_ = "ok";
-  state_reason_.clear();
-  state_since_ns_ = clock_.realtime_ns();
-}
-
 // With what each waits for. Those that waited too long for a journal that takes nothing are answered.
 std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
   std::vector<Drain> drains;
@@ -132,7 +123,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
   request.closed = std::exchange(bulk_target_->closed, {});
-  set_trouble(status);
+  set_trouble(Trouble::kData, status);
   const bool helped = status || !request.bodies.empty();
   request.done = [this](Status committed) {
     if (committed) return;
@@ -355,6 +346,7 @@ bool StoreImpl::urgent_step() {
   if (!turn.snapshots.empty()) turn.request.bodies = seal(std::move(turn.snapshots), *urgent_target_, status);
   turn.request.closed = std::exchange(urgent_target_->closed, {});
   for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
+  if (!turn.request.bodies.empty()) set_trouble(Trouble::kData, {});
   commit_urgent(turn, failed, status);
   for (UrgentItem& item : turn.deferred) defer_urgent(std::move(item));
   return true;

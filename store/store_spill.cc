@@ -42,7 +42,7 @@ bool StoreImpl::spill_one() {
     end_seal(largest);
   }
   requeue_deferred();
-  set_trouble(status);
+  set_trouble(Trouble::kData, status);
   std::unique_lock lock(names_mutex_);
   forget_if_idle(largest);
   return status.has_value();

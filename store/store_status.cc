@@ -32,7 +32,7 @@ StoreStatus StoreImpl::status() {
   status.epoch = identity_.epoch;
   {
     std::lock_guard lock(keeper_mutex_);
-    status.state = state_;
+    status.state = state_reason_.empty() ? "ok" : "degraded";
     status.state_reason = state_reason_;
     status.state_since_ns = state_since_ns_;
   }

@@ -147,10 +147,26 @@ TEST_F(Room, IsNotTakenByWhatCannotBeWritten) {
   EXPECT_GE(rig_.errors(), 1u);
   EXPECT_GE(free_bytes(), 2 * kMiB) << "given back at once, though nothing can be synced";
   EXPECT_EQ(rig_.store().status().reclaimable_bytes, 0u);
+  EXPECT_EQ(rig_.store().status().state, "degraded");
   others_leave();
   for (int i = 0; i < 3; ++i) rig_.pass_time(kUpkeepNs);
   EXPECT_TRUE(rig_.drain());
-  EXPECT_EQ(rig_.store().status().objects_solo + rig_.store().status().objects_raw, 1u);
+  EXPECT_EQ(rig_.store().status().objects_solo, 1u);
+  EXPECT_EQ(rig_.store().status().state, "ok");
+}
+
+TEST_F(Room, ThatWasMissedIsNoTroubleOnceNothingWantsIt) {
+  auto handle = rig_.create("large");
+  ASSERT_TRUE(handle);
+  ASSERT_TRUE(rig_.write(*handle, 0, std::string(9 * kMiB, 'x')));
+  others_fill(3 * kMiB);
+  ASSERT_TRUE(rig_.flush(*handle));
+  handle->reset();
+  rig_.pass_time(kUpkeepNs);
+  ASSERT_EQ(rig_.store().status().state, "degraded");
+  ASSERT_TRUE(rig_.unlink("large"));
+  for (int i = 0; i < 3; ++i) rig_.pass_time(kUpkeepNs);
+  EXPECT_EQ(rig_.store().status().state, "ok");
 }
 
 // On a full disk the journal takes of what was kept for it.
