@@ -67,6 +67,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
       const bool spilled = unit != nullptr;
       const bool extend = jobs.size() > jobs_before && jobs.back()->spilled == spilled &&
                           jobs.back()->first + jobs.back()->blocks.size() == index &&
+                          jobs.back()->lengths.back() == kUnitBytes &&  // of a spilled unit only the beginning may lie there
                           jobs.back()->blocks.size() < kUnitsPerRequest && index != wanted;
       if (!extend) {
         auto job = std::make_shared<LoadJob>();

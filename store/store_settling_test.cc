@@ -756,6 +756,28 @@ TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
   EXPECT_TRUE(store.read_file("holes") == expected);
 }
 
+// Only its beginning lies in the spill file: what follows it there is not where its bytes end.
+TEST(StoreSettling, APartOfAUnitThatWasSpilledIsReadWithWhatFollows) {
+  StoreOptions options;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  Handle* gap = store.create("gap");
+  std::string expected = store.payload(1, 100 * kKiB);
+  store.pwrite(gap, 0, expected);
+  expected.resize(kUnitBytes);
+  for (int i = 0; i < 12; ++i) {
+    const std::string piece = store.payload(i + 2, kMiB);
+    store.pwrite(gap, expected.size(), piece);
+    expected += piece;
+  }
+  Handle* other = store.create("other");  // does not fit beside it: both are spilled
+  for (int i = 0; i < 40; ++i) store.pwrite(other, static_cast<uint64_t>(i) * kMiB, store.payload(i, kMiB));
+  EXPECT_TRUE(store.read_file("gap") == expected);
+  ASSERT_TRUE(store.close(gap));
+  ASSERT_TRUE(store.close(other));
+  EXPECT_TRUE(store.read_file("gap") == expected);
+}
+
 // --- what could not be synced ---
 
 TEST(StoreSettling, ABodyThatCouldNotBeSyncedIsNotPassedThroughUntilItLiesElsewhere) {
