@@ -132,7 +132,6 @@ Status StoreImpl::sync_data(Commit& commit) {
   for (CommitRequest& request : commit.requests) {
     commit.sync |= request.sync || request.sync_all;
     commit.sync_all |= request.sync_all;
-    commit.awaited.insert(request.awaited.begin(), request.awaited.end());
     if (!request.sync) continue;
     for (const SealedBody& sealed : request.bodies)  // also a place that is shared: it may not be synced either
       if (sealed.body.place.extent.valid()) request.extents.push_back(sealed.body.place.extent);
@@ -260,10 +259,41 @@ void StoreImpl::take_waiting(Commit& commit) {
     bytes += bytes_of(name);
     commit.pending.push_back(std::move(name));
   }
+  take_dispossessed(commit);
   take_nameless(commit);
   bytes += kNamelessBytes * commit.nameless.size();
   commit.split = bytes >= kBatchBytes;
   choose_shares(commit);
+}
+
+// names_mutex_ held. Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
+// So that one has its new name with the body that is journaled, and before the other has the old one.
+void StoreImpl::take_dispossessed(Commit& commit) {
+  for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
+    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
+  const auto dispossesses = [&](const DirtyName& name) {
+    const NameState* state = names_->state(name);
+    ObjectId named;
+    return state != nullptr && state->durable.valid() &&
+           change_of(commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
+           would_be_nameless(commit, state->durable);
+  };
+  for (bool again = true; std::exchange(again, false);) {  // one that is named so may take the name of the next
+    for (size_t i = 0; i < commit.pending.size(); ++i) {
+      if (!dispossesses(commit.pending[i])) continue;
+      const ObjectId object = names_->state(commit.pending[i])->durable;
+      commit.named_as_is.insert(object);
+      names_->unpark(object);
+      for (DirtyName& name : names_->take_pending()) commit.pending.push_back(std::move(name));
+      again = true;
+    }
+  }
+  commit.put.clear();
+  if (commit.named_as_is.empty()) return;
+  std::stable_partition(commit.pending.begin(), commit.pending.end(), [&](const DirtyName& name) {
+    const NameState* state = names_->state(name);
+    return state != nullptr && commit.named_as_is.contains(state->child);
+  });
 }
 
 // names_mutex_ held. The removal of a name takes its object along only if the journal knew the name. An object whose body was
@@ -408,12 +438,12 @@ bool StoreImpl::is_known(const Commit& commit, ObjectId id) const {
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
   std::lock_guard lock(object->mutex);
-  return object->raw || (put != commit.put.end() && put->second >= object->named_version) ||
+  return object->raw || commit.named_as_is.contains(id) || (put != commit.put.end() && put->second >= object->named_version) ||
          (object->durable && object->journaled_version() >= object->named_version);
 }
 
 // It was renamed, and its new name waits for its body: taken from the old one it would be gone, with what was synced of it.
-// Who syncs another that took the old name cannot wait for that. names_mutex_ held.
+// names_mutex_ held.
 bool StoreImpl::would_be_nameless(const Commit& commit, ObjectId id) const {
   const ObjectPtr object = id.valid() ? live(id) : nullptr;
   return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(commit, id);
@@ -422,9 +452,7 @@ bool StoreImpl::would_be_nameless(const Commit& commit, ObjectId id) const {
 StoreImpl::NameChange StoreImpl::change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const {
   *named = version_to_keep(state);
   if (named->valid() && is_known(commit, *named) && is_known(commit, parent))
-    return *named != state.durable && !commit.awaited.contains(*named) && would_be_nameless(commit, state.durable)
-               ? NameChange::kWaitsForOther
-               : NameChange::kGiven;
+    return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
     return would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
   return state.child.valid() ? NameChange::kWaits : NameChange::kNone;

@@ -28,7 +28,6 @@ struct CommitRequest {
   std::vector<SuccessorsRecord> successors;
   std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
   std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
-  std::vector<ObjectId> awaited;  // objects that somebody waits for: their names are to be journaled as well
   bool sync = false;        // sync these bodies' extents before the record and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and say so in the journal
   StatusCompletion done;    // may be empty
@@ -47,7 +46,7 @@ struct Commit {
   std::deque<SuccessorsRecord> successors;
   std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
   std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
-  std::unordered_set<ObjectId> awaited;  // of all `requests`
+  std::unordered_set<ObjectId> named_as_is;  // their names do not wait for what was written to them since
   std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
   std::unordered_map<ObjectId, uint64_t> put;  // objects whose records are in this batch or one before, with the content's version
   // One batch, and what has to be settled when it is in the journal.

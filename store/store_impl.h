@@ -457,6 +457,7 @@ class StoreImpl final : public Store {
   NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
   ObjectId version_to_keep(const NameState& state) const;
   void choose_shares(Commit& commit);
+  void take_dispossessed(Commit& commit);
   void drop_body(SealedBody& sealed);
   void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);

@@ -48,9 +48,13 @@ void StoreImpl::refill_reserve() {
   auto backing = volume_->space();
   if (!backing) return;
   const uint64_t small = std::min(backing->total_bytes / kSmallPart, space_.limit_bytes() / (kSmallPart / 4));
-  const uint64_t bytes = std::min(kReserveBytes, small - small % kBlockBytes);
+  const uint64_t bytes = std::min(kReserveBytes, small - small % kBlockBytes), held = reserve_->held_bytes();
+  const uint64_t lacks = bytes - std::min(bytes, held);
+  if (lacks == 0 || !space_.try_reserve(lacks)) return;  // the capacity holds for it as well
   if (Status refilled = reserve_->refill(bytes, backing->available_bytes); !refilled)
     log::warn("room for the journal could not be kept: {}", refilled.error().message);
+  measure_overhead();
+  space_.release(lacks);
 }
 
 // Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
@@ -226,7 +230,8 @@ uint64_t StoreImpl::least_checkpoint_bytes() const {
 // state. Journals before it can go afterwards.
 Status StoreImpl::write_checkpoint() {
   if (checkpoint_to_clear_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
-  if (auto backing = volume_->space(); backing && backing->available_bytes < least_checkpoint_bytes())  // not to fill it in vain
+  // Not to fill it in vain; but nothing is given back before the first after an unclean end, and root may have more than that.
+  if (auto backing = volume_->space(); backing && !judged_tail_ && backing->available_bytes < least_checkpoint_bytes())
     return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", volume_->root(),
                                             format_size(least_checkpoint_bytes()), format_size(backing->available_bytes)));
   const uint64_t seq = checkpoint_seq_++;  // never again: one that failed may have left its name

@@ -300,7 +300,6 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
       continue;
     }
     turn.request.sync |= item.sync;
-    if (item.object) turn.request.awaited.push_back(item.object->id);
     waiting->push_back(std::move(item));
   }
   turn.request.done = [this, waiting](Status result) {

@@ -119,6 +119,7 @@ Status StoreImpl::start(std::string_view holder) {
   find_quarantined();
   space_.set_live(index_->totals().live_bytes);
   refresh_space();
+  if (!volume_->features().network) refill_reserve();  // there it may be megabytes to write: the keeper's
   state_since_ns_ = clock_.realtime_ns();
   last_index_point_ns_ = clock_.monotonic_ns();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),

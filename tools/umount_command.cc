@@ -166,13 +166,13 @@ Status unmount(const std::string& mountpoint, bool lazy) {
 }
 
 // A process that still sees the file system: in a mount namespace of its own, as of a container, the mount goes on.
-std::optional<std::string> who_sees(dev_t device) {
+std::optional<std::string> who_sees(dev_t device) {  // the number alone may be another's by now
   const std::string wanted = fmt::format(" {}:{} ", major(device), minor(device));
   std::error_code error;
   for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
     std::ifstream mounts(process.path() / "mountinfo");
     for (std::string line; std::getline(mounts, line);)
-      if (line.find(wanted) < line.find('/')) return process.path().filename().string();
+      if (line.find(wanted) < line.find('/') && line.find(" - fuse.kvcachefs ") != std::string::npos) return process.path().filename().string();
   }
   return std::nullopt;
 }

@@ -15,7 +15,7 @@ Result<Batch> ReplayFilter::believed(const Batch& batch, const Refused& refused)
       left = refused(record);
       if (left) KVC_TRY(leave_out(*body, put));
     } else if (const auto* name = std::get_if<NameRecord>(&record)) {
-      KVC_ASSIGN(left, leaves_out(*name));
+      KVC_ASSIGN(left, leaves_out(*name, result));
     } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
       KVC_ASSIGN(left, leaves_out(*gone, result));
     } else {
@@ -42,12 +42,15 @@ Status ReplayFilter::leave_out(const PutRecord& record, const std::unordered_set
   return {};
 }
 
-Result<bool> ReplayFilter::leaves_out(const NameRecord& name) {
+Result<bool> ReplayFilter::leaves_out(const NameRecord& name, Batch& result) {
   forget(name.parent, name.name);
   bool left = absent_.contains(name.child);
-  if (older_.contains(name.child)) {  // what is left of it was never called so, unless it was
+  if (!left && !older_.empty()) {
     KVC_ASSIGN(const auto there, index_.find_name(name.parent, name.name));
-    left = !there || there->child != name.child;
+    // What is left of it was never called so, unless it was.
+    if (older_.contains(name.child)) left = !there || there->child != name.child;
+    // Another takes the name that it was to keep: it has those that were left out, or it would be gone.
+    if (!left && there && there->child != name.child && older_.erase(there->child) > 0) catch_up(there->child, /*whole=*/true, result);
   }
   if (left) names_.push_back(name);
   return left;

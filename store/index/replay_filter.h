@@ -23,7 +23,7 @@ class ReplayFilter {
 
  private:
   Status leave_out(const PutRecord& record, const std::unordered_set<ObjectId>& put);
-  Result<bool> leaves_out(const NameRecord& name);
+  Result<bool> leaves_out(const NameRecord& name, Batch& result);
   Result<bool> leaves_out(const UnnameRecord& name, Batch& result);
   bool forget(ObjectId parent, std::string_view name);
   bool has_name(ObjectId child) const;
