@@ -39,6 +39,8 @@ class FuseWorker : public RequestDevice::Worker {
         return false;
     }
   }
+  // An open is one only where a file has to be opened for it.
+  bool is_long() const override { return !is_short() && header().opcode != FUSE_OPEN; }
   uint32_t kind() const override { return header().opcode % RequestDevice::kKinds; }
   bool may_wait() const override { return header().opcode == FUSE_RELEASE || header().opcode == FUSE_FORGET; }
   bool may_overtake() const override {

@@ -86,6 +86,7 @@ void RequestLoop::work(uint32_t self) {
     }
   }
   if (hand.aside) process_aside(hand);
+  if (settings_.leave_off) settings_.leave_off();
   end(0);
 }
 
@@ -113,6 +114,7 @@ void RequestLoop::take(Hand& hand) {
     return;
   }
   hand.just_now = false;
+  if (settings_.leave_off && (worker.is_long() || hand.in_a_row >= kShortInARow)) settings_.leave_off();
   if (hand.aside && (!worker.may_overtake() || hand.in_a_row > kShortInARow)) process_aside(hand);
   if (parked_.load(std::memory_order_relaxed) > 0) {
     // Whether more is waiting is asked only where the answer is worth a system call.
@@ -152,12 +154,15 @@ int RequestLoop::wait_as_waiter(RequestDevice::Worker& worker) {
   const Clock::time_point started = may_poll ? Clock::now() : Clock::time_point{};
   std::atomic<bool>& poll_first = poll_after_[last_kind_.load(std::memory_order_relaxed)];
   if (may_poll && poll_first.load(std::memory_order_relaxed)) {
+    bool helped = false;
     do {
-      ::sched_yield();  // the one polled for may be waiting for this very processor
+      helped = settings_.help && settings_.help();
+      if (!helped) ::sched_yield();  // the one polled for may be waiting for this very processor
       const int got = worker.receive();
       if (got != -EAGAIN || stopping_) return got;
-    } while (Clock::now() - started < settings_.busy_poll);
+    } while (helped || Clock::now() - started < settings_.busy_poll);
   }
+  if (settings_.leave_off) settings_.leave_off();
   pollfd either[] = {{.fd = device_.descriptor(), .events = POLLIN, .revents = 0},
                      {.fd = stop_event_.get(), .events = POLLIN, .revents = 0}};
   ::poll(either, 2, -1);  // an error is a reason to look again, too

@@ -14,6 +14,9 @@
 // Whether the waiter polls is learned by the kind of the request that it answered last: after LOOKUP comes OPEN at once, but
 // after an OPEN that the kernel passes through nothing for as long as the client reads.
 //
+// While it polls it helps (`Settings::help`): small pieces of work that would otherwise wake a thread on its processor. It leaves
+// off before it sleeps, handles a request that is long, or has no pause for it any more.
+//
 // On a machine with one processor no client has sent anything by the time its reply is written: the waiter waits without a look
 // at the device first.
 //
@@ -29,6 +32,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 
@@ -50,6 +54,7 @@ class RequestDevice {
     // What follows is of the request taken last.
     virtual void process() = 0;
     virtual bool is_short() const = 0;      // it takes less than waking a thread does
+    virtual bool is_long() const = 0;       // ... or a hundred times that; most are neither
     virtual uint32_t kind() const = 0;      // below kKinds
     virtual bool may_wait() const = 0;      // nobody waits for it to be handled
     virtual bool may_overtake() const = 0;  // it matters to nobody whether it comes before or after one that was set aside
@@ -67,6 +72,10 @@ class RequestLoop {
     uint32_t threads = 2;
     std::chrono::nanoseconds busy_poll{0};  // before the waiter sleeps, while requests follow each other that fast
     bool one_processor = false;             // that clients and all threads share
+    // What the waiter does meanwhile, some microseconds at a time; false: nothing to do. And that it does something else from now
+    // on, or sleeps: from any thread, also in vain. Both or none.
+    std::function<bool()> help{};
+    std::function<void()> leave_off{};
   };
   RequestLoop(RequestDevice& device, Settings settings);
   RequestLoop(const RequestLoop&) = delete;

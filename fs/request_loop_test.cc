@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <functional>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -74,6 +75,7 @@ class SocketDevice : public RequestDevice {
       device_.note(kind_);
     }
     bool is_short() const override { return kind_ == kShort; }
+    bool is_long() const override { return kind_ == kLong; }
     uint32_t kind() const override { return static_cast<uint32_t>(kind_) % kKinds; }
     bool may_wait() const override { return kind_ == kWaits; }
     bool may_overtake() const override { return kind_ == kShort; }
@@ -291,6 +293,82 @@ TEST_P(RequestLoopTest, AFailureOfTheDeviceIsReported) {
   Running running(device_, settings(3));
   device_.fail_with(-EIO);
   EXPECT_EQ(running.join(), -EIO);
+}
+
+// --- help ---
+
+// Counts what the loop does of it.
+class Helped {
+ public:
+  RequestLoop::Settings settings(uint32_t threads) {
+    return {.threads = threads,
+            .busy_poll = 1s,
+            .one_processor = false,
+            .help = [this] {
+              helping = true;
+              const bool any = pieces > 0;
+              if (any) --pieces;
+              return any;
+            },
+            .leave_off = [this] {
+              if (helping.exchange(false)) ++left;
+            }};
+  }
+  void await(const std::function<bool()>& what) const {
+    while (!what()) std::this_thread::sleep_for(1ms);
+  }
+  std::atomic<int> pieces{0}, left{0};
+  std::atomic<bool> helping{false};
+};
+
+TEST(RequestLoopHelp, WhoPollsHelpsUntilThereIsNothingToDo) {
+  SocketDevice device;
+  Helped helped;
+  Running running(device, helped.settings(2));
+  for (uint64_t i = 1; i <= 3; ++i) {  // the first teaches it to poll
+    device.request(kShort);
+    device.await_handled(i);
+  }
+  helped.await([&] { return helped.helping.load(); });
+  helped.pieces = 50;
+  helped.await([&] { return helped.pieces == 0; });
+  device.request(kShort);
+  device.await_handled(4);
+}
+
+TEST(RequestLoopHelp, ItIsLeftOffForALongRequestAndBeforeTheLoopSleepsOrEnds) {
+  SocketDevice device;
+  Helped helped;
+  Running running(device, helped.settings(1));
+  for (uint64_t i = 1; i <= 3; ++i) {
+    device.request(kShort);
+    device.await_handled(i);
+  }
+  helped.await([&] { return helped.helping.load(); });
+  const int before = helped.left;
+  device.request(kLong);
+  device.await_handled(4);
+  EXPECT_GT(helped.left, before);
+  device.request(kShort);
+  device.await_handled(5);
+  helped.await([&] { return helped.helping.load(); });
+  helped.await([&] { return !helped.helping.load(); });  // a second without a request
+  device.request(kShort);
+  device.await_handled(6);
+  running.loop.stop();
+  EXPECT_EQ(running.join(), 0);
+  EXPECT_FALSE(helped.helping);
+}
+
+TEST(RequestLoopHelp, NobodyHelpsWhoHasNoPause) {
+  constexpr uint64_t kRequests = 20;
+  SocketDevice device;
+  Helped helped;
+  for (uint64_t i = 0; i < kRequests; ++i) device.request(kShort);
+  helped.helping = true;  // as if before
+  Running running(device, helped.settings(1));
+  device.await_handled(kRequests);
+  EXPECT_GT(helped.left, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest,

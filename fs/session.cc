@@ -424,6 +424,20 @@ void announce(Driver& driver, Readiness& readiness) {
   StopOnSignals::mount_is_announced();
 }
 
+RequestLoop::Settings loop_settings(Driver& driver) {
+  // With more processors there is a free one for the threads that read ahead, and the loop has less to do without that.
+  constexpr unsigned kFewProcessors = 4;
+  const unsigned processors = std::thread::hardware_concurrency();
+  RequestLoop::Settings settings{.threads = driver.options.threads,
+                                 .busy_poll = std::chrono::microseconds(driver.options.busy_poll_us),
+                                 .one_processor = processors == 1};
+  if (processors <= kFewProcessors && settings.busy_poll.count() > 0) {
+    settings.help = [store = driver.store] { return store->help(); };
+    settings.leave_off = [store = driver.store] { store->leave_off(); };
+  }
+  return settings;
+}
+
 // Until somebody unmounts or a signal comes; negative: the loop failed.
 int serve(Driver& driver, RequestLoop& loop, Readiness& readiness) {
   const StopOnSignals stop_on_signals(loop);
@@ -476,8 +490,7 @@ int run_mount(const MountRequest& request) {
     return readiness.failed(status.error());
   }
   FuseDevice device(driver.session);
-  RequestLoop loop(device, {.threads = options->threads, .busy_poll = std::chrono::microseconds(options->busy_poll_us),
-                             .one_processor = std::thread::hardware_concurrency() == 1});
+  RequestLoop loop(device, loop_settings(driver));
   const int result = serve(driver, loop, readiness);
   const Status status = take_down(driver);
   driver.control.reset();

@@ -215,6 +215,13 @@ class Store {
   virtual void hold_read_ahead() = 0;
   virtual void resume_read_ahead() = 0;
 
+  // For a thread that polls for requests: does a piece of what nobody waits for (reading ahead small bodies, and taking in what
+  // came of that), some microseconds of work, instead of a thread that would take the processor away from it. False: there is
+  // nothing to do. From the first call on such work is left to the caller, until it leaves off, before it sleeps or does something
+  // that takes long. One thread at a time helps; leave_off() may be called by any, also in vain.
+  virtual bool help() = 0;
+  virtual void leave_off() = 0;
+
   // --- the whole ---
   virtual FileSystemSpace space() = 0;
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.

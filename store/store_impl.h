@@ -299,20 +299,32 @@ class StoreImpl final : public Store {
   void hold_read_ahead() override;
   void resume_read_ahead() override;
   bool prefetch_step();
+  bool help() override;
+  void leave_off() override;
   struct HeldLoads;
   struct AheadWaiter;
   struct AheadBytes;
   struct Arrivals;
+  struct ArrivedRead;
   struct Lacking;
   struct BegunAhead {  // a body of which the first units are being read ahead, or were
     std::shared_ptr<AheadWaiter> waiter;
     size_t next_unit = 0;
   };
-  enum class BodyAhead : uint8_t { kDone, kPart, kNoMemory };
-  bool submit_queued(HeldLoads& held);
-  void load_ahead(ReadAheadQueue::Item item, int64_t now_ns, HeldLoads& held, bool& lacks_memory);
-  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, int64_t now_ns, std::vector<std::shared_ptr<LoadJob>>& jobs,
-                          uint64_t& bytes);
+  enum class BodyAhead : uint8_t { kDone, kPart, kNoMemory, kNotHere };
+  enum class By : uint8_t { kThread, kHelper };  // a helper takes what is small, and cannot block
+  enum class AheadPiece : uint8_t { kNothing, kDone };
+  AheadPiece prefetch_piece(By by);
+  AheadPiece begin_queued(By by);
+  AheadPiece plan_some();
+  AheadPiece submit_held();
+  void load_ahead(ReadAheadQueue::Item item, By by);
+  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, By by, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
+  void start_round();
+  void wake_prefetcher();
+  bool leave_to_helper(std::unique_ptr<ArrivedRead>& read);
+  void take_in_next(ArrivedRead& read);
+  AheadPiece take_in_arrived();
   static Lacking lacking(Object& object, size_t first, uint64_t room_bytes);
   std::shared_ptr<AheadWaiter> make_ahead_waiter(ObjectId id, int64_t begun_ns);
   uint64_t ahead_limit_bytes() const;
@@ -671,9 +683,20 @@ class StoreImpl final : public Store {
   bool prefetch_kicked_ = false;
   ReadAheadQueue ahead_queue_;                      // prefetch_mutex_
   std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of memory for what is being read ahead
-  // Only prefetch_step() touches these.
+  bool helped_ = false;         // prefetch_mutex_: a thread that polls does what can be done in passing
+  bool for_thread_ = false;     // prefetch_mutex_: ... but not what is next
+  bool thread_works_ = false;   // prefetch_mutex_: the prefetcher does
+  std::deque<std::unique_ptr<ArrivedRead>> arrived_;  // prefetch_mutex_: left to who helps
+  std::atomic<bool> helper_due_{false};   // there may be something for it; set after the above
+  std::atomic<bool> helper_there_{false};  // as helped_, to be looked at without the lock
+  // One piece of reading ahead at a time, by the prefetcher, a helper (which does not wait for the lock) or pump(). Before all
+  // other locks, and held while an extent is opened; no request of a client ever waits for it. Guards:
+  std::mutex prefetch_turn_;
   std::unordered_map<ObjectId, BegunAhead> begun_ahead_;  // of those in ahead_queue_
   bool ahead_lacks_memory_ = false;                       // ... for the next of ahead_queue_
+  std::unique_ptr<HeldLoads> held_loads_;                 // begun, and not given to the volume yet
+  size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
+  bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
 
   std::mutex keeper_mutex_;  // leaf
   std::condition_variable keeper_ready_;

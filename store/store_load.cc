@@ -194,22 +194,23 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
         for (auto& job : together) submit_loads({std::move(job)});
         return;
       }
-      Arrivals arrivals(*this);  // of all these bodies
-      uint64_t before = 0;
-      for (auto& job : together) {
-        const uint64_t padded = job->padded_bytes();
-        if (!result) {
-          finish_load(std::move(job), std::unexpected(result.error()));
-        } else {
-          const uint64_t got = *result > before ? std::min<uint64_t>(*result - before, padded) : 0;
-          finish_load(std::move(job), static_cast<size_t>(got));
-        }
-        before += padded;
-      }
+      auto read = std::make_unique<ArrivedRead>(std::move(together), std::move(result), clock_.monotonic_ns());
+      if (leave_to_helper(read)) return;
+      Arrivals arrivals(*this, read->arrived_ns);  // of all these bodies
+      while (read->next < read->jobs.size()) take_in_next(*read);
     };
     requests.push_back(std::move(request));
   }
   if (!requests.empty()) volume_->submit(std::move(requests));
+}
+
+void StoreImpl::take_in_next(ArrivedRead& read) {
+  std::shared_ptr<LoadJob> job = std::move(read.jobs[read.next++]);
+  const uint64_t before = read.before_bytes, padded = job->padded_bytes();
+  read.before_bytes += padded;
+  if (!read.result) return finish_load(std::move(job), std::unexpected(read.result.error()));
+  const uint64_t got = *read.result > before ? std::min<uint64_t>(*read.result - before, padded) : 0;
+  finish_load(std::move(job), static_cast<size_t>(got));
 }
 
 void StoreImpl::read_inline(std::shared_ptr<LoadJob> job) {

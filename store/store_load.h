@@ -35,11 +35,12 @@ struct StoreImpl::AheadBytes {
 // Bodies that are read ahead and came with one read of the volume: the prefetcher, whose lock clients want, is told of them
 // together. On the stack of who takes in the read.
 struct StoreImpl::Arrivals {
-  explicit Arrivals(StoreImpl& of);
+  Arrivals(StoreImpl& of, int64_t at_ns);
   ~Arrivals();
   Arrivals(const Arrivals&) = delete;
   Arrivals& operator=(const Arrivals&) = delete;
   StoreImpl& store;
+  const int64_t arrived_ns;
   Arrivals* outer;     // on the same stack, of the same store
   void* shadowed;      // on the same stack
   std::vector<Prefetcher::Loaded> bodies;
@@ -74,6 +75,29 @@ struct StoreImpl::LoadJob {
     for (const BlockPtr& block : blocks) bytes += block->capacity_bytes();
     return bytes;
   }
+};
+
+// What one read of the volume brought, of several bodies, some of which may be taken in already.
+struct StoreImpl::ArrivedRead {
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  Result<size_t> result;
+  int64_t arrived_ns = 0;
+  size_t next = 0;           // of jobs
+  uint64_t before_bytes = 0;  // of the read, for the jobs before that
+};
+
+// Reads ahead that wait for their neighbours.
+struct StoreImpl::HeldLoads {
+  std::vector<std::shared_ptr<LoadJob>> jobs;
+  uint64_t bytes = 0;
+  int64_t begun_ns = 0;  // all together; sending them takes time
+  uint32_t run = 0;      // of the first
+  bool mixed = false;    // there are others'
+  bool awaited = false;  // somebody waits for them
+  bool urgent = false;   // a reader is right behind the first
+
+  void note(const ReadAheadQueue::Item& item);
+  uint64_t enough() const;
 };
 
 // What make_jobs() lacks, and what it was given.

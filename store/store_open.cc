@@ -15,6 +15,7 @@
 #include "store/base/log.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
+#include "store/store_load.h"
 #include "store/store_seal.h"
 #include "store/store_start.h"
 
@@ -60,6 +61,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   background_ = options_.background;
   read_only_ = options_.read_only;
   verify_ = options_.verify;
+  held_loads_ = std::make_unique<HeldLoads>();
 }
 
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
@@ -367,6 +369,8 @@ Status StoreImpl::close() {
 StoreImpl::~StoreImpl() {
   if (!threads_.empty()) stop_threads();
   volume_->drain();
+  arrived_.clear();  // before what they count in
+  held_loads_.reset();
 }
 
 }  // namespace kvcachefs

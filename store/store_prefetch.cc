@@ -28,6 +28,7 @@ constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead wi
 // or left out.
 constexpr uint64_t kLocalUnderWayBytes = 16 * kMiB;
 constexpr uint64_t kNetworkUnderWayBytes = 64 * kMiB;
+constexpr uint64_t kHelpedBytes = 128 * kKiB;  // larger bodies take a thread that polls too long from its requests
 constexpr int64_t kMemoryPauseNs = 20'000'000;  // before memory that was refused is asked for again
 
 // What this thread holds back between hold_read_ahead() and resume_read_ahead().
@@ -52,11 +53,21 @@ void StoreImpl::kick_prefetch() {
     held_kick.due = true;
     return;
   }
+  wake_prefetcher();
+}
+
+// Or who helps, which looks by itself.
+void StoreImpl::wake_prefetcher() {
+  bool helped = false;
   {
     std::lock_guard lock(prefetch_mutex_);
     prefetch_kicked_ = true;
+    helped = helped_;
   }
-  prefetch_ready_.notify_one();
+  if (helped)
+    helper_due_ = true;
+  else
+    prefetch_ready_.notify_one();
 }
 
 void StoreImpl::hold_read_ahead() {
@@ -69,22 +80,13 @@ void StoreImpl::resume_read_ahead() {
   if (std::exchange(held_kick, {}).due) kick_prefetch();
 }
 
-// Reads that wait for their neighbours.
-struct StoreImpl::HeldLoads {
-  std::vector<std::shared_ptr<LoadJob>> jobs;
-  uint64_t bytes = 0;
-  uint32_t run = 0;      // of the first
-  bool mixed = false;    // there are others'
-  bool awaited = false;  // somebody waits for them
-  bool urgent = false;   // a reader is right behind the first
+void StoreImpl::HeldLoads::note(const ReadAheadQueue::Item& item) {
+  if (jobs.empty())
+    *this = {.jobs = {}, .begun_ns = begun_ns, .run = item.load.run, .awaited = item.awaited, .urgent = item.awaited || item.load.priority == 0};
+  mixed |= item.load.run != run;
+}
 
-  void note(const ReadAheadQueue::Item& item) {
-    if (jobs.empty())
-      *this = {.jobs = {}, .run = item.load.run, .awaited = item.awaited, .urgent = item.awaited || item.load.priority == 0};
-    mixed |= item.load.run != run;
-  }
-  uint64_t enough() const { return mixed ? kMixedBytes : urgent ? kFirstBytes : kOneReadBytes; }
-};
+uint64_t StoreImpl::HeldLoads::enough() const { return mixed ? kMixedBytes : urgent ? kFirstBytes : kOneReadBytes; }
 
 // Of a body that is being read ahead: ends the planned load with what came of it, once all is there.
 struct StoreImpl::AheadWaiter : LoadWaiter {
@@ -92,49 +94,57 @@ struct StoreImpl::AheadWaiter : LoadWaiter {
   uint64_t bytes = 0;  // of them all. Both are set before the last read is counted
 };
 
-void StoreImpl::load_ahead(ReadAheadQueue::Item item, int64_t now_ns, HeldLoads& held, bool& lacks_memory) {
-  if (held.awaited != item.awaited) submit_loads(std::exchange(held, {}).jobs);
+void StoreImpl::load_ahead(ReadAheadQueue::Item item, By by) {
+  HeldLoads& held = *held_loads_;
+  if (held.awaited != item.awaited) submit_held();
   held.note(item);
+  if (held.begun_ns == 0) held.begun_ns = clock_.monotonic_ns();
   const size_t before = held.jobs.size();
   uint64_t bytes = 0;
-  const BodyAhead outcome = prefetch_body(item, now_ns, held.jobs, bytes);
+  const BodyAhead outcome = prefetch_body(item, by, held.jobs, bytes);
   held.bytes += bytes;
   if (held.bytes > held.enough() && before > 0) {  // cut where the read would be cut: what does not fit begins the next
     std::vector<std::shared_ptr<LoadJob>> next(std::make_move_iterator(held.jobs.begin() + static_cast<ptrdiff_t>(before)),
                                                std::make_move_iterator(held.jobs.end()));
     held.jobs.resize(before);
-    submit_loads(std::move(held.jobs));
-    held = {};
+    const int64_t begun_ns = held.begun_ns;
+    submit_held();
+    held.begun_ns = begun_ns;
     held.note(item);
     held.jobs = std::move(next);
     held.bytes = bytes;
   }
-  if (held.bytes >= held.enough()) submit_loads(std::exchange(held, {}).jobs);
-  lacks_memory = outcome == BodyAhead::kNoMemory;
+  if (held.bytes >= held.enough()) submit_held();
+  if (held.jobs.empty()) held.begun_ns = 0;
+  ahead_lacks_memory_ = outcome == BodyAhead::kNoMemory;
   if (outcome == BodyAhead::kDone) return;
   if (outcome == BodyAhead::kPart) item.awaited = false;  // of a large one: the rest as there is room, or when it is asked for
-  std::lock_guard lock(prefetch_mutex_);
-  ahead_queue_.put_back(std::move(item));
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    ahead_queue_.put_back(std::move(item));
+    if (outcome != BodyAhead::kNotHere) return;
+    for_thread_ = true;
+  }
+  prefetch_ready_.notify_one();
 }
 
-// What is queued, as far as there is room. True if anything of it was begun, or ended.
-bool StoreImpl::submit_queued(HeldLoads& held) {
-  bool any = false;
-  int64_t now_ns = 0;
-  for (ahead_lacks_memory_ = false; !ahead_lacks_memory_;) {
-    std::optional<ReadAheadQueue::Item> item;
-    {
-      std::lock_guard lock(prefetch_mutex_);
-      item = ahead_queue_.next(ahead_in_flight_bytes_.load(std::memory_order_relaxed), ahead_limit_bytes());
-    }
-    if (!item) break;
-    if (now_ns == 0) now_ns = clock_.monotonic_ns();
-    const size_t before = held.jobs.size();
-    load_ahead(std::move(*item), now_ns, held, ahead_lacks_memory_);
-    if (held.jobs.size() <= before) now_ns = 0;  // what goes out together was begun together; sending it takes time
-    any |= !ahead_lacks_memory_;
+StoreImpl::AheadPiece StoreImpl::submit_held() {
+  if (held_loads_->jobs.empty()) return AheadPiece::kNothing;
+  submit_loads(std::exchange(*held_loads_, {}).jobs);
+  return AheadPiece::kDone;
+}
+
+// The next that is queued, where there is room for it.
+StoreImpl::AheadPiece StoreImpl::begin_queued(By by) {
+  if (ahead_lacks_memory_) return AheadPiece::kNothing;
+  std::optional<ReadAheadQueue::Item> item;
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    item = ahead_queue_.next(ahead_in_flight_bytes_.load(std::memory_order_relaxed), ahead_limit_bytes());
   }
-  return any;
+  if (!item) return AheadPiece::kNothing;
+  load_ahead(std::move(*item), by);
+  return ahead_lacks_memory_ ? AheadPiece::kNothing : AheadPiece::kDone;
 }
 
 // Below what the volume has under way at a time it would be idle now and then; above, what somebody waits for waits longer.
@@ -143,30 +153,52 @@ uint64_t StoreImpl::ahead_limit_bytes() const {
   return std::min(most, pool_->limit_bytes() / 2);
 }
 
-bool StoreImpl::prefetch_step() {
+// A few of what follows. Clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks that up.
+StoreImpl::AheadPiece StoreImpl::plan_some() {
+  if (plans_left_ == 0) return AheadPiece::kNothing;
+  const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), free_for_ahead());
+  for (ObjectId id : plan.cancels) cancel_ahead(id);
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load);
+  }
+  for (ObjectId id : plan.again)
+    if (ObjectPtr object = find_live(id)) move_soon(object);
+  plans_left_ = plan.loads.empty() ? 0 : plans_left_ - std::min(plans_left_, plan.loads.size());
+  return plan.loads.empty() && plan.cancels.empty() ? AheadPiece::kNothing : AheadPiece::kDone;
+}
+
+// prefetch_turn_ held. What somebody waits for is queued first, so before anything is planned.
+StoreImpl::AheadPiece StoreImpl::prefetch_piece(By by) {
+  if (begin_queued(by) == AheadPiece::kDone) return AheadPiece::kDone;
+  if (plan_some() == AheadPiece::kDone) return AheadPiece::kDone;
+  return submit_held();
+}
+
+// prefetch_turn_ held.
+void StoreImpl::start_round() {
   {
     std::lock_guard lock(prefetch_mutex_);
     prefetch_kicked_ = false;
   }
-  HeldLoads loads_held;
-  bool any = submit_queued(loads_held);  // what somebody waits for, before anything is planned
-  // By pieces: clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks up what follows.
-  for (size_t planned = 0; planned < kMaxLoadsAtOnce;) {
-    const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), free_for_ahead());
-    for (ObjectId id : plan.cancels) cancel_ahead(id);
-    {
-      std::lock_guard lock(prefetch_mutex_);
-      for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load);
-    }
-    for (ObjectId id : plan.again)
-      if (ObjectPtr object = find_live(id)) move_soon(object);
-    any |= !plan.loads.empty() || !plan.cancels.empty();
-    if (!ahead_lacks_memory_) any |= submit_queued(loads_held);
-    if (plan.loads.empty()) break;
-    planned += plan.loads.size();
-    if (loads_held.jobs.empty()) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
+  ahead_lacks_memory_ = false;
+  plans_left_ = kMaxLoadsAtOnce;
+}
+
+bool StoreImpl::prefetch_step() {
+  bool any = false;
+  {
+    std::lock_guard turn(prefetch_turn_);
+    start_round();
   }
-  submit_loads(std::move(loads_held.jobs));
+  for (bool goes_on = true; goes_on;) {
+    std::unique_lock turn(prefetch_turn_);
+    goes_on = take_in_arrived() == AheadPiece::kDone || prefetch_piece(By::kThread) == AheadPiece::kDone;
+    const bool in_hand = !held_loads_->jobs.empty();
+    turn.unlock();
+    any |= goes_on;
+    if (goes_on && !in_hand) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
+  }
   return any;
 }
 
@@ -203,9 +235,8 @@ void StoreImpl::promote_ahead(ObjectId id) {
   {
     std::lock_guard lock(prefetch_mutex_);
     if (!ahead_queue_.promote(id)) return;
-    prefetch_kicked_ = true;
   }
-  prefetch_ready_.notify_one();
+  wake_prefetcher();
 }
 
 // Some of what was under way is there, or failed. More is begun when a quarter is: not for each read by itself.
@@ -216,9 +247,8 @@ void StoreImpl::ahead_arrived(uint64_t bytes) {
   {
     std::lock_guard lock(prefetch_mutex_);
     if (ahead_queue_.empty()) return;
-    prefetch_kicked_ = true;
   }
-  prefetch_ready_.notify_one();
+  wake_prefetcher();
 }
 
 // Of a body that will be passed through: the kernel reads it, bytes of it in RAM here would be read twice. It is read ahead into
@@ -263,6 +293,7 @@ struct StoreImpl::Lacking {
   uint64_t now_bytes = 0;      // of memory, for [first, last)
   uint64_t all_bytes = 0;      // of memory, for all of the body
   bool solo = false;           // it lies in a file of its own
+  ExtentId pack;               // the one it lies in; not valid: it lies elsewhere
 };
 
 StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t room_bytes) {
@@ -270,6 +301,7 @@ StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t roo
   std::lock_guard lock(object.mutex);
   lacks.size_bytes = object.size_bytes;
   lacks.solo = object.base.place.kind == PlaceKind::kSolo;
+  if (object.base.place.kind == PlaceKind::kPacked && !object.spill) lacks.pack = object.base.place.extent;
   const bool readable = object.is_regular() && !object.raw && !object.base.quarantined && object.base.place.kind != PlaceKind::kRaw;
   if (readable && object.size_bytes <= kMaxBodyBytes) lacks.units = div_ceil(object.size_bytes, kUnitBytes);
   lacks.last = lacks.units;
@@ -284,9 +316,10 @@ StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t roo
 }
 
 // Adds the reads that a body takes, as far as there is room for them now; ends the planned load itself when it takes none.
-StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, int64_t now_ns,
+StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, By by,
                                               std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes) {
   const ObjectId id = item.load.id;
+  if (by == By::kHelper && item.load.bytes > kHelpedBytes) return BodyAhead::kNotHere;
   auto got = get(id);
   if (!got) {
     end_ahead(id, got.error().code == Code::kNotFound ? SkipReason::kGone : SkipReason::kFailed);
@@ -298,6 +331,8 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   const size_t first = is_begun ? begun->second.next_unit : 0;
   const uint64_t limit = ahead_limit_bytes(), under_way = ahead_in_flight_bytes_.load(std::memory_order_relaxed);
   const Lacking lacks = lacking(*object, first, std::max(kOneReadBytes, limit - std::min(limit, under_way)));
+  const FilePtr file = lacks.pack.valid() ? extents_->cached(lacks.pack) : nullptr;
+  if (by == By::kHelper && lacks.all_bytes > 0 && (!file || lacks.all_bytes > kHelpedBytes)) return BodyAhead::kNotHere;
   std::optional<SkipReason> end;
   if (lacks.all_bytes == 0)
     end = lacks.units == 0 ? SkipReason::kFailed : SkipReason::kResident;
@@ -310,7 +345,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
     forget_when_idle(object);
     return BodyAhead::kDone;
   }
-  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id, now_ns);
+  auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id, held_loads_->begun_ns);
   LoadMemory memory;
   if (!item.awaited) memory.who = MemoryFor::kReadAhead;
   const size_t before = jobs.size();
@@ -322,6 +357,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   }
   waiter->object = object;
   for (size_t i = before; i < jobs.size(); ++i) {
+    if (jobs[i]->place.kind == PlaceKind::kPacked && jobs[i]->place.extent == lacks.pack) jobs[i]->file = file;
     jobs[i]->ahead = AheadBytes(*this, jobs[i]->memory_bytes());
     bytes += jobs[i]->ahead.bytes();
     for (uint32_t length : jobs[i]->lengths) waiter->bytes += length;
@@ -341,7 +377,7 @@ std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(ObjectId id
   auto waiter = std::make_shared<AheadWaiter>();
   waiter->done = [this, id, begun_ns, ahead = waiter.get()](Status status) {
     if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
-    Arrivals alone(*this);
+    Arrivals alone(*this, clock_.monotonic_ns());
     Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;
     all.bodies.push_back({id, ahead->bytes, begun_ns});
     all.objects.push_back(std::move(ahead->object));
@@ -353,7 +389,7 @@ namespace {
 constinit thread_local void* innermost_arrivals = nullptr;
 }  // namespace
 
-StoreImpl::Arrivals::Arrivals(StoreImpl& of) : store(of), outer(static_cast<Arrivals*>(innermost_arrivals)) {
+StoreImpl::Arrivals::Arrivals(StoreImpl& of, int64_t at_ns) : store(of), arrived_ns(at_ns), outer(static_cast<Arrivals*>(innermost_arrivals)) {
   if (outer != nullptr && &outer->store != &store) outer = nullptr;
   shadowed = std::exchange(innermost_arrivals, this);
 }
@@ -361,7 +397,7 @@ StoreImpl::Arrivals::Arrivals(StoreImpl& of) : store(of), outer(static_cast<Arri
 StoreImpl::Arrivals::~Arrivals() {
   innermost_arrivals = shadowed;
   if (bodies.empty()) return;
-  store.prefetcher_->loaded(bodies, store.clock_.monotonic_ns());
+  store.prefetcher_->loaded(bodies, arrived_ns);
   for (const ObjectPtr& object : objects) {
     std::unique_lock lock(object->mutex);
     const bool left = !object->any_in_ram();
@@ -374,18 +410,26 @@ void StoreImpl::prefetch_loop() {
   while (true) {
     // None while nobody reads: an idle mount is not woken.
     std::optional<int64_t> deadline = prefetcher_->deadline();
-    if (ahead_lacks_memory_)  // nobody tells of bodies that became clean
-      deadline = std::min(deadline.value_or(INT64_MAX), clock_.monotonic_ns() + kMemoryPauseNs);
+    {
+      std::lock_guard turn(prefetch_turn_);
+      if (ahead_lacks_memory_)  // nobody tells of bodies that became clean
+        deadline = std::min(deadline.value_or(INT64_MAX), clock_.monotonic_ns() + kMemoryPauseNs);
+    }
     {
       std::unique_lock lock(prefetch_mutex_);
-      const auto wanted = [&] { return stopping_ || prefetch_kicked_; };
+      const auto wanted = [&] { return stopping_ || for_thread_ || (!helped_ && (prefetch_kicked_ || !arrived_.empty())); };
       if (deadline)
         prefetch_ready_.wait_for(lock, std::chrono::nanoseconds(std::max<int64_t>(*deadline - clock_.monotonic_ns(), 0)), wanted);
       else
         prefetch_ready_.wait(lock, wanted);
       if (stopping_) return;
+      for_thread_ = false;
+      thread_works_ = true;
     }
     prefetch_step();
+    std::lock_guard lock(prefetch_mutex_);
+    thread_works_ = false;
+    helper_due_ = true;  // what came meanwhile
   }
 }
 

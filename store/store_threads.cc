@@ -171,7 +171,14 @@ void StoreImpl::stop_threads() {
   commit_ready_.notify_all();
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    helped_ = false;
+  }
+  helper_there_ = false;
   volume_->drain();
+  while (take_in_arrived() == AheadPiece::kDone) {
+  }
   finish_keeper_work();
   kernel_ahead_.give_up();
   answer_waiting();

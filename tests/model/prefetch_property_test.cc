@@ -115,6 +115,8 @@ class Twins {
   void pump_some() {
     each([&](TestStore& store) {
       for (uint64_t i = below(4); i > 0; --i) store->pump();
+      for (uint64_t i = below(8); i > 0; --i) store->help();
+      if (one_in(3)) store->leave_off();
     });
   }
 

@@ -351,5 +351,67 @@ TEST_F(PrefetchQueue, AStoreThatIsClosedWithAFullQueueCloses) {
   for (const char* chain : kChains) EXPECT_TRUE(read(chain, 7));
 }
 
+// --- somebody helps ---
+
+TEST_F(PrefetchQueue, WhoHelpsReadsAheadSmallBodies) {
+  make(64, 64 * kKiB, 256 * kMiB);
+  EXPECT_TRUE(read("alpha", 0));  // its extent is open now
+  probe("alpha");
+  clock_.advance_ns(3'000'000);
+  const uint64_t before = store_->status().read_bytes_from_volume;
+  while (store_->help()) {
+  }
+  const StoreStatus status = store_->status();
+  EXPECT_EQ(status.prefetch_read_bytes, 63 * 64 * kKiB);
+  EXPECT_EQ(status.read_bytes_from_volume - before, 63 * 64 * kKiB);
+  store_->leave_off();
+  for (uint64_t chunk = 0; chunk < chunks_; ++chunk) EXPECT_TRUE(read("alpha", chunk));
+  EXPECT_EQ(store_->status().read_bytes_from_volume - before, 63 * 64 * kKiB) << "something was read twice";
+  expect_all_accounted();
+}
+
+TEST_F(PrefetchQueue, WhatArrivesIsTakenInByWhoHelpsAndByNobodyElse) {
+  make(33, 64 * kKiB, 256 * kMiB);
+  EXPECT_TRUE(read("alpha", 0));
+  probe("alpha");
+  clock_.advance_ns(3'000'000);
+  volume_->hold(is_background_read);
+  while (store_->help()) {
+  }
+  ASSERT_GT(held_bytes(), 0u);
+  volume_->let_go();  // on this thread
+  EXPECT_EQ(store_->status().prefetch_read_bytes, 0u);
+  EXPECT_TRUE(store_->help());
+  EXPECT_EQ(store_->status().prefetch_read_bytes, 64 * kKiB) << "one body at a time";
+  Handle* handle = open("alpha", 2);
+  auto pending = start_read(handle, 0, chunk_bytes_);
+  EXPECT_FALSE(pending->answered) << "it has arrived, and was not taken in";
+  EXPECT_TRUE(store_->help());
+  EXPECT_TRUE(pending->answered);
+  store_->release(handle);
+  store_->leave_off();
+  pump();  // the rest
+  EXPECT_EQ(store_->status().prefetch_read_bytes, 32 * 64 * kKiB);
+  pending.reset();
+  expect_all_accounted();
+}
+
+TEST_F(PrefetchQueue, LargeBodiesAndFilesThatAreNotOpenAreNotForWhoHelps) {
+  make(8, kMiB, 256 * kMiB);
+  EXPECT_TRUE(read("alpha", 0));
+  probe("alpha");
+  clock_.advance_ns(3'000'000);
+  volume_->hold(is_background_read);
+  while (store_->help()) {
+  }
+  EXPECT_EQ(held_bytes(), 0u);
+  pump();
+  EXPECT_EQ(held_bytes(), 7 * kMiB);
+  volume_->let_go();
+  EXPECT_EQ(store_->status().prefetch_read_bytes, 7 * kMiB) << "nobody else takes in what is large";
+  store_->leave_off();
+  expect_all_accounted();
+}
+
 }  // namespace
 }  // namespace kvcachefs::testing

@@ -269,6 +269,7 @@ TEST(PrefetchRaces, BodiesThatAreReadAheadMayBeRemovedReplacedChangedOrPushedOut
       for (uint64_t chunk = 0; chunk < kOwnChunks; ++chunk) change_own(world, client, owner, chunk);
   }
   uint64_t read_ahead = 0, used = 0, actions = 0;
+  std::atomic<uint64_t> helped{0};
   for (int round = 0; round < kLives && !HasFailure(); ++round) {
     world.store.close();
     world.mount();
@@ -276,6 +277,15 @@ TEST(PrefetchRaces, BodiesThatAreReadAheadMayBeRemovedReplacedChangedOrPushedOut
     std::atomic<uint64_t> done{0};
     {
       std::vector<std::jthread> clients;
+      clients.emplace_back([&, seed_of_round = seed + static_cast<uint64_t>(round)] {  // as a thread that polls for requests
+        Client chance(*world.store.operator->(), seed_of_round);
+        while (!over(world)) {
+          helped += world.store->help();
+          if (chance.below(64) == 0) world.store->leave_off();
+          if (chance.below(4) == 0) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        }
+        world.store->leave_off();
+      });
       for (uint64_t thread = 0; thread < 3 + kOwners + 1; ++thread)
         clients.emplace_back([&, thread] {
           Client client(*world.store.operator->(), seed + static_cast<uint64_t>(round) * 100 + thread);
@@ -308,6 +318,7 @@ TEST(PrefetchRaces, BodiesThatAreReadAheadMayBeRemovedReplacedChangedOrPushedOut
              used >> 20, world.passed.load());
   EXPECT_GT(used, 0u) << "nothing was read ahead: this has tested nothing";
   EXPECT_GT(world.passed, 0u);
+  EXPECT_GT(helped, 0u);
   world.store.close();
   world.mount();
   check_everything(world);
