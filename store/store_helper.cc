@@ -11,8 +11,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kMostArrived = 4;             // reads of up to 1 MiB: beyond, the helper does not keep up
-constexpr uint64_t kTakenInBytes = 128 << 10;  // checking a larger body takes too long
+constexpr size_t kMostArrived = 4;  // reads of up to 1 MiB: beyond, the helper does not keep up
 }  // namespace
 
 bool StoreImpl::help() {
@@ -23,30 +22,42 @@ bool StoreImpl::help() {
     helper_there_ = true;
     helper_due_ = true;
   }
-  if (!helper_due_.exchange(false)) return false;
+  const bool deadline = clock_.monotonic_ns() >= helper_deadline_ns_.load(std::memory_order_relaxed);
+  if (!deadline && !helper_due_.load(std::memory_order_relaxed)) return false;
+  helper_due_ = false;  // before the look at what there is
   std::unique_lock turn(prefetch_turn_, std::try_to_lock);
   if (!turn) return helper_due_ = true, false;  // the prefetcher is at it
-  bool any = take_in_arrived() == AheadPiece::kDone, kicked = false, threads = false;
-  if (!any) {
-    {
-      std::lock_guard lock(prefetch_mutex_);
-      threads = thread_works_ || for_thread_;
-      kicked = prefetch_kicked_;
-    }
-    if (!threads && kicked) start_round();
-    if (!threads && (kicked || helper_goes_on_)) any = helper_goes_on_ = prefetch_piece(By::kHelper) == AheadPiece::kDone;
+  const bool any = take_in_arrived() == AheadPiece::kDone || help_prefetcher(deadline);
+  turn.unlock();
+  if (!any) return false;
+  helper_due_ = true;
+  if (!helper_there_) wake_prefetcher();  // another thread left off meanwhile, for all
+  return true;
+}
+
+// prefetch_turn_ held.
+bool StoreImpl::help_prefetcher(bool deadline) {
+  bool kicked = false;
+  {
+    std::lock_guard lock(prefetch_mutex_);
+    if (thread_works_ || for_thread_) return false;  // it tells when it is done
+    kicked = prefetch_kicked_;
   }
-  if (any) helper_due_ = true;
-  return any;
+  if (kicked || deadline) start_round();
+  if (!kicked && !deadline && !helper_goes_on_) return false;
+  helper_goes_on_ = prefetch_piece(By::kHelper) == AheadPiece::kDone;
+  helper_deadline_ns_ = helper_goes_on_ ? INT64_MAX : prefetcher_->deadline().value_or(INT64_MAX);
+  return helper_goes_on_;
 }
 
 void StoreImpl::leave_off() {
   if (!helper_there_.load(std::memory_order_relaxed)) return;
   bool left = false;
   {
-    std::unique_lock turn(prefetch_turn_, std::try_to_lock);  // not had: the prefetcher is awake, and looks once more
+    std::unique_lock turn(prefetch_turn_, std::try_to_lock);  // not had: who has it goes on, or wakes the prefetcher
     std::lock_guard lock(prefetch_mutex_);
     if (turn && std::exchange(helper_goes_on_, false)) prefetch_kicked_ = true;
+    if (helper_deadline_ns_.exchange(INT64_MAX) != INT64_MAX) prefetch_kicked_ = true;  // it has one to wait for
     helped_ = false;
     helper_there_ = false;
     left = prefetch_kicked_ || !arrived_.empty();
@@ -58,7 +69,7 @@ void StoreImpl::leave_off() {
 bool StoreImpl::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
   if (!helper_there_.load(std::memory_order_relaxed) || !read->result || read->jobs.front()->urgent) return false;
   for (const auto& job : read->jobs)
-    if (job->padded_bytes() > kTakenInBytes) return false;
+    if (job->padded_bytes() > kHelpedBytes) return false;
   {
     std::lock_guard lock(prefetch_mutex_);
     if (!helped_ || arrived_.size() >= kMostArrived) return false;

@@ -321,6 +321,7 @@ class StoreImpl final : public Store {
   void load_ahead(ReadAheadQueue::Item item, By by);
   BodyAhead prefetch_body(const ReadAheadQueue::Item& item, By by, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
   void start_round();
+  bool help_prefetcher(bool deadline);
   void wake_prefetcher();
   bool leave_to_helper(std::unique_ptr<ArrivedRead>& read);
   void take_in_next(ArrivedRead& read);
@@ -689,6 +690,7 @@ class StoreImpl final : public Store {
   std::deque<std::unique_ptr<ArrivedRead>> arrived_;  // prefetch_mutex_: left to who helps
   std::atomic<bool> helper_due_{false};   // there may be something for it; set after the above
   std::atomic<bool> helper_there_{false};  // as helped_, to be looked at without the lock
+  std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of what it planned last: the prefetcher is asleep
   // One piece of reading ahead at a time, by the prefetcher, a helper (which does not wait for the lock) or pump(). Before all
   // other locks, and held while an extent is opened; no request of a client ever waits for it. Guards:
   std::mutex prefetch_turn_;

@@ -8,6 +8,9 @@
 
 namespace kvcachefs {
 
+// Larger bodies are not for a thread that polls (help()): to check one takes it from its requests for too long.
+constexpr uint64_t kHelpedBytes = 128 * kKiB;
+
 // Counts among what is being read ahead, until it is released.
 struct StoreImpl::AheadBytes {
   AheadBytes() = default;

@@ -28,7 +28,6 @@ constexpr uint64_t kMaxBodyBytes = 256 * kMiB;  // larger ones are read ahead wi
 // or left out.
 constexpr uint64_t kLocalUnderWayBytes = 16 * kMiB;
 constexpr uint64_t kNetworkUnderWayBytes = 64 * kMiB;
-constexpr uint64_t kHelpedBytes = 128 * kKiB;  // larger bodies take a thread that polls too long from its requests
 constexpr int64_t kMemoryPauseNs = 20'000'000;  // before memory that was refused is asked for again
 
 // What this thread holds back between hold_read_ahead() and resume_read_ahead().
@@ -82,7 +81,11 @@ void StoreImpl::resume_read_ahead() {
 
 void StoreImpl::HeldLoads::note(const ReadAheadQueue::Item& item) {
   if (jobs.empty())
-    *this = {.jobs = {}, .begun_ns = begun_ns, .run = item.load.run, .awaited = item.awaited, .urgent = item.awaited || item.load.priority == 0};
+    *this = {.jobs = {},
+             .begun_ns = begun_ns,
+             .run = item.load.run,
+             .awaited = item.awaited,
+             .urgent = item.awaited || item.load.priority == 0};
   mixed |= item.load.run != run;
 }
 
@@ -122,7 +125,7 @@ void StoreImpl::load_ahead(ReadAheadQueue::Item item, By by) {
   {
     std::lock_guard lock(prefetch_mutex_);
     ahead_queue_.put_back(std::move(item));
-    if (outcome != BodyAhead::kNotHere) return;
+    if (by == By::kThread || outcome == BodyAhead::kPart) return;  // where it finds no memory it waits, which the helper cannot
     for_thread_ = true;
   }
   prefetch_ready_.notify_one();
@@ -389,7 +392,8 @@ namespace {
 constinit thread_local void* innermost_arrivals = nullptr;
 }  // namespace
 
-StoreImpl::Arrivals::Arrivals(StoreImpl& of, int64_t at_ns) : store(of), arrived_ns(at_ns), outer(static_cast<Arrivals*>(innermost_arrivals)) {
+StoreImpl::Arrivals::Arrivals(StoreImpl& of, int64_t at_ns)
+    : store(of), arrived_ns(at_ns), outer(static_cast<Arrivals*>(innermost_arrivals)) {
   if (outer != nullptr && &outer->store != &store) outer = nullptr;
   shadowed = std::exchange(innermost_arrivals, this);
 }

@@ -396,6 +396,26 @@ TEST_F(PrefetchQueue, WhatArrivesIsTakenInByWhoHelpsAndByNobodyElse) {
   expect_all_accounted();
 }
 
+// A list of names goes out when no more of it comes, which nobody tells.
+TEST_F(PrefetchQueue, WhoHelpsKeepsTheDeadlinesOfPlans) {
+  make(40, 64 * kKiB, 256 * kMiB);  // whole reads of 1 MiB go at once
+  EXPECT_TRUE(read("beta", 0));     // all lie in one extent, which is open now
+  while (store_->help()) {
+  }
+  const uint64_t before = store_->status().prefetch_read_bytes;
+  probe("alpha");
+  while (store_->help()) {
+  }
+  EXPECT_LT(store_->status().prefetch_read_bytes - before, 40 * 64 * kKiB);
+  clock_.advance_ns(3'000'000);
+  EXPECT_TRUE(store_->help());
+  while (store_->help()) {
+  }
+  EXPECT_EQ(store_->status().prefetch_read_bytes - before, 40 * 64 * kKiB);
+  store_->leave_off();
+  expect_all_accounted();
+}
+
 TEST_F(PrefetchQueue, LargeBodiesAndFilesThatAreNotOpenAreNotForWhoHelps) {
   make(8, kMiB, 256 * kMiB);
   EXPECT_TRUE(read("alpha", 0));
