@@ -86,7 +86,6 @@ void RequestLoop::work(uint32_t self) {
     }
   }
   if (hand.aside) process_aside(hand);
-  if (settings_.leave_off) settings_.leave_off();
   end(0);
 }
 
@@ -221,6 +220,7 @@ void RequestLoop::start_watch() {
 }
 
 void RequestLoop::end(int result) {
+  if (settings_.leave_off) settings_.leave_off();
   std::lock_guard lock(mutex_);
   if (ended_) return;
   ended_ = true;

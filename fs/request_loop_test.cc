@@ -317,6 +317,13 @@ class Helped {
   void await(const std::function<bool()>& what) const {
     while (!what()) std::this_thread::sleep_for(1ms);
   }
+  // Requests that follow each other soon, until the loop polls after them.
+  void teach(SocketDevice& device) const {
+    for (uint64_t handled = device.handled(); !helping;) {
+      device.request(kShort);
+      device.await_handled(++handled);
+    }
+  }
   std::atomic<int> pieces{0}, left{0};
   std::atomic<bool> helping{false};
 };
@@ -325,37 +332,38 @@ TEST(RequestLoopHelp, WhoPollsHelpsUntilThereIsNothingToDo) {
   SocketDevice device;
   Helped helped;
   Running running(device, helped.settings(2));
-  for (uint64_t i = 1; i <= 3; ++i) {  // the first teaches it to poll
-    device.request(kShort);
-    device.await_handled(i);
-  }
-  helped.await([&] { return helped.helping.load(); });
+  helped.teach(device);
   helped.pieces = 50;
-  helped.await([&] { return helped.pieces == 0; });
-  device.request(kShort);
-  device.await_handled(4);
+  for (uint64_t handled = device.handled(); helped.pieces > 0;) {
+    device.request(kShort);
+    device.await_handled(++handled);
+  }
 }
 
 TEST(RequestLoopHelp, ItIsLeftOffForALongRequestAndBeforeTheLoopSleepsOrEnds) {
   SocketDevice device;
   Helped helped;
   Running running(device, helped.settings(1));
-  for (uint64_t i = 1; i <= 3; ++i) {
-    device.request(kShort);
-    device.await_handled(i);
-  }
-  helped.await([&] { return helped.helping.load(); });
+  helped.teach(device);
   const int before = helped.left;
+  const uint64_t handled = device.handled();
   device.request(kLong);
-  device.await_handled(4);
+  device.await_handled(handled + 1);
   EXPECT_GT(helped.left, before);
-  device.request(kShort);
-  device.await_handled(5);
-  helped.await([&] { return helped.helping.load(); });
+  helped.teach(device);
   helped.await([&] { return !helped.helping.load(); });  // a second without a request
-  device.request(kShort);
-  device.await_handled(6);
+  helped.teach(device);
   running.loop.stop();
+  EXPECT_EQ(running.join(), 0);
+  EXPECT_FALSE(helped.helping);
+}
+
+TEST(RequestLoopHelp, ItIsLeftOffWhereTheDeviceEnds) {
+  SocketDevice device;
+  Helped helped;
+  Running running(device, helped.settings(1));
+  helped.teach(device);
+  device.disconnect();
   EXPECT_EQ(running.join(), 0);
   EXPECT_FALSE(helped.helping);
 }
