@@ -269,6 +269,11 @@ void StoreImpl::take_waiting(Commit& commit) {
 // names_mutex_ held. Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
 // So that one has its new name with the body that is journaled, and before the other has the old one.
 void StoreImpl::take_dispossessed(Commit& commit) {
+  const auto was_journaled = [&](const DirtyName& name) {
+    const NameState* state = names_->state(name);
+    return state != nullptr && state->durable.valid();
+  };
+  if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // nothing but new names: as usual
   for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
     if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
   const auto dispossesses = [&](const DirtyName& name) {

@@ -194,13 +194,15 @@ bool StoreImpl::prefetch_step() {
     std::lock_guard turn(prefetch_turn_);
     start_round();
   }
-  for (bool goes_on = true; goes_on;) {
+  for (bool goes_on = true, planned = false; goes_on;) {
     std::unique_lock turn(prefetch_turn_);
+    const size_t plans_left = plans_left_;
     goes_on = take_in_arrived() == AheadPiece::kDone || prefetch_piece(By::kThread) == AheadPiece::kDone;
-    const bool in_hand = !held_loads_->jobs.empty();
+    const bool plans = plans_left_ < plans_left, in_hand = !held_loads_->jobs.empty();
     turn.unlock();
     any |= goes_on;
-    if (goes_on && !in_hand) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
+    // Between plans, not between bodies: where others compute, each time costs milliseconds.
+    if (goes_on && plans && std::exchange(planned, true) && !in_hand) ::sched_yield();  // readers first, also on this processor; none waits for what is in hand
   }
   return any;
 }

@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import signal
+import stat
 import subprocess
 import time
 
@@ -97,6 +98,18 @@ def add_dead_ranges(volume):
                     pack.write(b"dead" * 32768)
 
 
+def journal_batches(path, count):
+    """So many batches of the journal at least that name nothing new: the directory's own mode, changed and back."""
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        for number in range(count + count % 2):
+            os.chmod(path, mode ^ 0o020 if number % 2 == 0 else mode)
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 @pytest.fixture(scope="module")
 def crashed(request):
     """crashed(durability): (volume, manifest, {name: version}) to be copied; made once each."""
@@ -124,6 +137,7 @@ def crashed(request):
             found = judge(mount, directory, durability, 1)
             manifest.settle(directory, found)
             wait_until(lambda: has_checkpoint(mount.volume), 60, "the unclean end is covered by a checkpoint")
+            journal_batches(mount.path, 3)  # to be replayed: what the writers get done may be fewer
             writers = Writers(mount, directory, 2, found)
             wait_until(lambda: died(mount), 60, "20 extents are made")
             mount.kill()

@@ -66,6 +66,11 @@ class PrefetchQueue : public ::testing::Test {
   void pump() {
     for (int quiet = 0; quiet < 3;) quiet = store_->pump() ? 0 : quiet + 1;
   }
+  // As a thread of fs/ in its pauses.
+  void help() {
+    while (store_->help()) {
+    }
+  }
   void pass_time(int64_t ns) {
     clock_.advance_ns(ns);
     pump();
@@ -359,8 +364,7 @@ TEST_F(PrefetchQueue, WhoHelpsReadsAheadSmallBodies) {
   probe("alpha");
   clock_.advance_ns(3'000'000);
   const uint64_t before = store_->status().read_bytes_from_volume;
-  while (store_->help()) {
-  }
+  help();
   const StoreStatus status = store_->status();
   EXPECT_EQ(status.prefetch_read_bytes, 63 * 64 * kKiB);
   EXPECT_EQ(status.read_bytes_from_volume - before, 63 * 64 * kKiB);
@@ -376,8 +380,7 @@ TEST_F(PrefetchQueue, WhatArrivesIsTakenInByWhoHelpsAndByNobodyElse) {
   probe("alpha");
   clock_.advance_ns(3'000'000);
   volume_->hold(is_background_read);
-  while (store_->help()) {
-  }
+  help();
   ASSERT_GT(held_bytes(), 0u);
   volume_->let_go();  // on this thread
   EXPECT_EQ(store_->status().prefetch_read_bytes, 0u);
@@ -400,17 +403,14 @@ TEST_F(PrefetchQueue, WhatArrivesIsTakenInByWhoHelpsAndByNobodyElse) {
 TEST_F(PrefetchQueue, WhoHelpsKeepsTheDeadlinesOfPlans) {
   make(40, 64 * kKiB, 256 * kMiB);  // whole reads of 1 MiB go at once
   EXPECT_TRUE(read("beta", 0));     // all lie in one extent, which is open now
-  while (store_->help()) {
-  }
+  help();
   const uint64_t before = store_->status().prefetch_read_bytes;
   probe("alpha");
-  while (store_->help()) {
-  }
+  help();
   EXPECT_LT(store_->status().prefetch_read_bytes - before, 40 * 64 * kKiB);
   clock_.advance_ns(3'000'000);
   EXPECT_TRUE(store_->help());
-  while (store_->help()) {
-  }
+  help();
   EXPECT_EQ(store_->status().prefetch_read_bytes - before, 40 * 64 * kKiB);
   store_->leave_off();
   expect_all_accounted();
@@ -422,8 +422,7 @@ TEST_F(PrefetchQueue, LargeBodiesAndFilesThatAreNotOpenAreNotForWhoHelps) {
   probe("alpha");
   clock_.advance_ns(3'000'000);
   volume_->hold(is_background_read);
-  while (store_->help()) {
-  }
+  help();
   EXPECT_EQ(held_bytes(), 0u);
   pump();
   EXPECT_EQ(held_bytes(), 7 * kMiB);
