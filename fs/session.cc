@@ -3,17 +3,13 @@
 #include <fcntl.h>
 #include <linux/close_range.h>
 #include <poll.h>
-#include <sys/resource.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <sys/un.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
 #include <chrono>
-#include <csignal>
 #include <cstdlib>
 #include <cstring>
 #include <fstream>
@@ -26,11 +22,12 @@
 #include "fs/driver.h"
 #include "fs/fuse_device.h"
 #include "fs/mountpoint.h"
+#include "fs/negotiate.h"
 #include "fs/offers.h"
+#include "fs/process.h"
 #include "fs/request_loop.h"
 #include "kvcachefs_version.h"
 #include "store/base/clock.h"
-#include "store/base/kill_point.h"
 #include "store/base/log.h"
 
 namespace kvcachefs {
@@ -38,95 +35,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kMountType = "fuse.kvcachefs";
-constexpr unsigned kReadAheadBytes = 4 << 20;       // of buffered and mmap readers; the kernel's 128 KiB is far too little
-constexpr unsigned kRequestBytes = 1 << 20;         // fs.fuse.max_pages_limit is 256 pages by default
-constexpr unsigned kMaxBackground = 1024;           // RELEASE is a background request: it must not queue behind writes
-constexpr uint64_t kMaxLogBytes = 16 << 20;
-constexpr size_t kKeepLogFiles = 3;
-
-// Capabilities as 64 bits: libfuse >= 3.17 has more than 32 of them and functions to set them.
-class Capabilities {
- public:
-  explicit Capabilities(fuse_conn_info* connection) : connection_(connection) {}
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 17)
-  bool want(uint64_t capability) { return fuse_set_feature_flag(connection_, capability); }
-  void refuse(uint64_t capability) { fuse_unset_feature_flag(connection_, capability); }
-#else
-  bool want(uint64_t capability) {
-    if (!(connection_->capable & capability)) return false;
-    connection_->want |= static_cast<unsigned>(capability);
-    return true;
-  }
-  void refuse(uint64_t capability) { connection_->want &= ~static_cast<unsigned>(capability); }
-#endif
-
- private:
-  fuse_conn_info* connection_;
-};
-
-// Found at the first open: nothing tells beforehand.
-void passthrough_refused(Driver& driver, bool in_memory, int error) {
-  driver.store->backing_refused(in_memory);
-  const std::string what = in_memory ? "of chunks in RAM" : "of chunks on this volume";
-  driver.add_lost_feature(fmt::format("passthrough {} (the kernel refuses: {}); ", what, std::strerror(error)));
-  log::warn("the kernel takes no backing file for passthrough {}: {}{}; they go through the daemon", what, std::strerror(error),
-            error == ELOOP ? " (the volume lies on file systems stacked too high, as of overlayfs on overlayfs)" : "");
-}
-
-// The one place where it is decided what the kernel and this driver agree on.
-void negotiate(void* userdata, fuse_conn_info* connection) {
-  Driver& driver = *static_cast<Driver*>(userdata);
-  Capabilities capabilities(connection);
-  // Never splice: replies by splice reach a fifth of the rate of writev, and libfuse >= 3.17 turns it on by itself.
-  for (uint64_t splice : {FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE, FUSE_CAP_SPLICE_MOVE}) capabilities.refuse(splice);
-  // Never the write-back cache: the slowest way of all, appends become random writes, and it excludes passthrough.
-  capabilities.refuse(FUSE_CAP_WRITEBACK_CACHE);
-  // The kernel keeps flock and fcntl locks itself: all users of a mount are on this machine.
-  capabilities.refuse(FUSE_CAP_POSIX_LOCKS);
-  capabilities.refuse(FUSE_CAP_FLOCK_LOCKS);
-  capabilities.want(FUSE_CAP_ASYNC_READ);
-  capabilities.want(FUSE_CAP_ASYNC_DIO);        // several requests of one O_DIRECT read at once; off costs half of it
-  capabilities.want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open: a second writer can be told ESTALE
-  capabilities.want(FUSE_CAP_PARALLEL_DIROPS);
-  capabilities.want(FUSE_CAP_READDIRPLUS);
-  capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
-  capabilities.want(FUSE_CAP_CACHE_SYMLINKS);
-  // Set-id bits are dropped here where it is told when; else the kernel does it, which asks for security.capability before
-  // every write.
-  capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
-#ifdef FUSE_CAP_HANDLE_KILLPRIV_V2
-  if (kTellsOfPrivileges<fuse_file_info>) capabilities.want(FUSE_CAP_HANDLE_KILLPRIV_V2);
-  else capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV_V2);
-#endif
-#ifdef FUSE_CAP_DIRECT_IO_ALLOW_MMAP
-  // Without it an open with FOPEN_DIRECT_IO cannot be mmapped shared: then buffered opens go through the page cache.
-  driver.direct_io_mmap = capabilities.want(FUSE_CAP_DIRECT_IO_ALLOW_MMAP);
-#endif
-#ifdef FUSE_CAP_PASSTHROUGH
-  if (driver.options.store.passthrough && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
-    connection->max_backing_stack_depth = 1;
-    driver.passthrough.enable(driver.session, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
-    if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
-      driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
-  }
-#endif
-#ifdef FUSE_CAP_OVER_IO_URING
-  if (driver.ring_used() && !fuse_get_feature_flag(connection, FUSE_CAP_OVER_IO_URING)) {
-    const std::string_view state = "off: the kernel does not offer it for this mount";
-    driver.set_ring(false, state);
-    driver.add_lost_feature(fmt::format("FUSE over io_uring ({}); ", state));
-  }
-#endif
-  connection->max_write = kRequestBytes;
-  connection->max_readahead = kReadAheadBytes;
-  connection->max_background = kMaxBackground;
-  connection->congestion_threshold = kMaxBackground * 3 / 4;
-  connection->time_gran = 1;
-
-  if (!driver.direct_io_mmap) driver.add_lost_feature("mmap of files opened for direct I/O (Linux 6.6, libfuse 3.17); ");
-  if (!driver.passthrough.enabled() && driver.options.passthrough != Switch::kOff)
-    driver.add_lost_feature("passthrough (Linux 6.9, libfuse 3.17, root); ");
-}
 
 // Buffered readers and mmap: the kernel's read-ahead for this mount. Root only; else the default stays.
 void raise_read_ahead(Driver& driver) {
@@ -136,93 +44,6 @@ void raise_read_ahead(Driver& driver) {
   setting << kReadAheadBytes / 1024 << std::endl;
   if (!setting) driver.add_lost_feature("read-ahead beyond 128 KiB (root); ");
 }
-
-// An engine without its cache goes on; a dead mount takes it down.
-void lower_oom_score() {
-  constexpr int kWanted = -500;
-  constexpr const char* kPath = "/proc/self/oom_score_adj";
-  int score = 0;
-  if (std::ifstream(kPath) >> score && score <= kWanted) return;  // OOMScoreAdjust= of the unit
-  std::ofstream(kPath) << kWanted << std::endl;
-}
-
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-  if (geteuid() != 0) return;
-  limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, 1 << 20);
-  setrlimit(RLIMIT_NOFILE, &limit);  // in vain for a root that may not (CAP_SYS_RESOURCE)
-}
-
-void tell_systemd(const char* state) {
-  const char* path = std::getenv("NOTIFY_SOCKET");
-  if (path == nullptr || path[0] == 0) return;
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  const size_t length = std::min(std::strlen(path), sizeof address.sun_path - 1);
-  std::memcpy(address.sun_path, path, length);
-  if (address.sun_path[0] == '@') address.sun_path[0] = 0;
-  const int socket_fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  if (socket_fd < 0) return;
-  sendto(socket_fd, state, std::strlen(state), 0, reinterpret_cast<sockaddr*>(&address),
-         static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
-  close(socket_fd);
-}
-
-// Tells who started the daemon how it went: through a pipe to the waiting parent, or on stderr.
-class Readiness {
- public:
-  // Forks unless in the foreground; the parent waits for the report and exits with it.
-  static Readiness start(bool foreground) {
-    Readiness readiness;
-    if (foreground) return readiness;
-    int ends[2];
-    if (pipe2(ends, O_CLOEXEC) != 0) return readiness;
-    const pid_t child = fork();
-    if (child != 0) {
-      close(ends[1]);
-      std::string report;
-      char buffer[512];
-      ssize_t got = 0;
-      while ((got = ::read(ends[0], buffer, sizeof buffer)) > 0) report.append(buffer, static_cast<size_t>(got));
-      if (report == "ok") _exit(0);
-      if (report.empty()) report = "the daemon ended before the mount was ready";
-      std::fprintf(stderr, "kvcachefs: %s\n", report.c_str());
-      _exit(1);
-    }
-    close(ends[0]);
-    setsid();
-    readiness.pipe_ = ends[1];
-    return readiness;
-  }
-  void ready() {
-    tell_systemd("READY=1");
-    if (pipe_ < 0) return;
-    // Detached from here on.
-    if (chdir("/") != 0) log::warn("chdir /: {}", std::strerror(errno));
-    const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-    for (int descriptor : {0, 1, 2}) dup2(null, descriptor);
-    close(null);
-    report("ok");
-  }
-  int failed(const Error& error) {
-    if (pipe_ < 0)
-      std::fprintf(stderr, "kvcachefs: %s\n", error.message.c_str());
-    else
-      report(error.message);
-    return 1;
-  }
-
- private:
-  void report(std::string_view text) {
-    if (write(pipe_, text.data(), text.size()) < 0) log::warn("nobody waits for the mount");
-    close(pipe_);
-    pipe_ = -1;
-  }
-  int pipe_ = -1;
-};
 
 std::string holder_text(const std::string& mountpoint, const char* state) {
   char host[256] = "?";
@@ -333,57 +154,9 @@ bool mount_answers(const std::string& mountpoint) {
   return answers;
 }
 
-// SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order. Not before it was announced: who announces
-// it asks the mount, and waits for the answer. Afterwards what is staged is written out, which may take minutes: a second
-// SIGTERM or SIGHUP must not lose it. Ctrl-C pressed again still ends the daemon.
-class StopOnSignals {
- public:
-  explicit StopOnSignals(RequestLoop& loop) {
-    loop_to_stop = &loop;
-    for (int number : {SIGTERM, SIGINT, SIGHUP})
-      set(number, [](int) {
-        wanted = true;
-        if (announced) loop_to_stop.load()->stop();
-      });
-    std::signal(SIGPIPE, SIG_IGN);
-  }
-  static void mount_is_announced() {
-    announced = true;
-    if (wanted) loop_to_stop.load()->stop();
-  }
-  ~StopOnSignals() {
-    for (int number : {SIGTERM, SIGHUP}) set(number, SIG_IGN);
-    set(SIGINT, SIG_DFL);
-  }
-
- private:
-  static inline std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the handler
-  static inline std::atomic<bool> wanted{false}, announced{false};
-
-  static void set(int number, void (*handler)(int)) {
-    struct sigaction action {};
-    if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;  // nohup(1)
-    action.sa_handler = handler;
-    action.sa_flags = SA_RESTART;
-    sigaction(number, &action, nullptr);
-  }
-};
-
 int refuse(const Error& error) {
   std::fprintf(stderr, "kvcachefs: %s\n", error.message.c_str());
   return 1;
-}
-
-// What is the process's and not the mount's.
-Status set_up_process(const MountOptions& options) {
-  if (const char* point = std::getenv("KVCACHEFS_KILL_POINT"); point != nullptr)  // of tests
-    if (Status status = arm_kill_point(point); !status)
-      return std::unexpected(std::move(status).error().at("KVCACHEFS_KILL_POINT"));
-  if (auto level = log::parse_level(options.log_level)) log::set_level(*level);
-  if (options.log_file.empty()) return {};
-  if (Status status = log::to_file(options.log_file, kMaxLogBytes, kKeepLogFiles); !status)
-    return std::unexpected(std::move(status).error().at("option log_file"));
-  return {};
 }
 
 Status prepare_paths(Driver& driver, const MountRequest& request) {
