@@ -202,9 +202,9 @@ TEST_F(IndexDamageTest, AFileCutShortUnderAnOpenIndexIsNoSigbus) {
   }
   EXPECT_TRUE(corrupt);
   EXPECT_TRUE(index->damaged());
-  EXPECT_EQ(access((path() + "/damaged").c_str(), F_OK), 0) << "the next open would not know";
   EXPECT_FALSE(index->list(kRootId, 0, 10));
   EXPECT_EQ(index->commit().error().code, Code::kCorrupt);
+  EXPECT_EQ(access((path() + "/damaged").c_str(), F_OK), 0) << "the next open would not know";
   EXPECT_EQ(index->close_clean().error().code, Code::kCorrupt);
   index.reset();
   // The owner opens anew and rebuilds.

@@ -23,6 +23,7 @@
 #include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/index/fault_guard.h"
+#include "store/index/reader_pool.h"
 
 namespace kvcachefs {
 
@@ -34,7 +35,6 @@ constexpr const char* kTableNames[kTableCount] = {"meta", "names", "objects", "e
 constexpr size_t kChecksumBytes = 4;
 // Above any row there can be (the checksums of a body of 2 TiB are 64 MiB); a longer one is a damaged length.
 constexpr size_t kMaxRowBytes = 256 * kMiB;
-constexpr unsigned kMaxReaders = 1024;
 // What is worth a rewrite at close, and what would take too long then: a million rows a second, or many pages.
 constexpr uint64_t kMinRewrittenBytes = 128 * kKiB, kMaxRefilledBytes = 64 * kMiB, kMaxCompactedBytes = 512 * kMiB;
 constexpr uint64_t kRefillBytes = 16 * kMiB;  // a transaction: its pages are in RAM until its end
@@ -57,115 +57,158 @@ bool file_system_full(const std::string& directory) {
 
 }  // namespace
 
-// A read transaction as of its construction, and the right to be in the map.
+// One opening of the file: LMDB's environment, its tables, and its readers. Replaced as a whole.
+class LmdbEnv::Environment {
+ public:
+  Environment() : readers([this](MDB_txn*& txn) { return start_reader(txn); }) {}
+  Environment(const Environment&) = delete;
+  Environment& operator=(const Environment&) = delete;
+  int open(const std::string& directory, uint64_t map_bytes, Open how);
+  // Waits for its readers.
+  bool close();
+
+  MDB_env* env = nullptr;
+  unsigned tables[kTableCount] = {};
+  ReaderPool readers;
+  // Left by a fault while it wrote: LMDB's own state may be inconsistent, so that it is only read from now on, and its map
+  // and descriptors are leaked.
+  std::atomic<bool> broken = false;
+
+ private:
+  int open_tables(Open how);
+  int start_reader(MDB_txn*& txn) const;
+};
+
+// Under the guard: an LMDB code.
+int LmdbEnv::Environment::open(const std::string& directory, uint64_t map_bytes, Open how) {
+  int code = mdb_env_create(&env);
+  if (code != 0) return code;
+  mdb_env_set_assert(env, on_assertion);
+  code = mdb_env_set_maxdbs(env, kTableCount);
+  if (code == 0) code = mdb_env_set_mapsize(env, map_bytes);
+  // NOLOCK: see reader_pool.h; the lock of IndexDirectory keeps other processes out, write_mutex_ other writers. NOTLS: read
+  // transactions belong to the pool, not to threads. NORDAHEAD: lookups are random. Never WRITEMAP (a full disk would be a
+  // SIGBUS), never NOSYNC (invariant 11).
+  if (code == 0) code = mdb_env_open(env, directory.c_str(), MDB_NOLOCK | MDB_NOTLS | MDB_NORDAHEAD, 0600);
+  if (code == 0) code = open_tables(how);
+  if (code != 0) mdb_env_close(std::exchange(env, nullptr));
+  return code;
+}
+
+int LmdbEnv::Environment::open_tables(Open how) {
+  // Existing ones are opened for reading: to make a table whose name was damaged would write into damaged pages.
+  const bool create = how == Open::kNew;
+  MDB_txn* txn = nullptr;
+  int code = mdb_txn_begin(env, nullptr, create ? 0 : MDB_RDONLY, &txn);
+  for (size_t i = 0; i < kTableCount && code == 0; ++i) {
+    code = mdb_dbi_open(txn, kTableNames[i], create ? MDB_CREATE : 0, &tables[i]);
+    unsigned flags = 0;
+    if (code == 0) code = mdb_dbi_flags(txn, tables[i], &flags);
+    if (code == 0 && flags != 0) code = MDB_INCOMPATIBLE;
+  }
+  if (code == 0) return mdb_txn_commit(txn);
+  if (txn != nullptr) mdb_txn_abort(txn);
+  return code;
+}
+
+int LmdbEnv::Environment::start_reader(MDB_txn*& txn) const {
+  int code = 0;
+  MDB_txn* started = txn;
+  const bool whole = run_guarded([&] {
+    if (started != nullptr) mdb_txn_reset(started);
+    code = started != nullptr ? mdb_txn_renew(started) : mdb_txn_begin(env, nullptr, MDB_RDONLY, &started);
+    if (code != 0 && txn != nullptr) mdb_txn_abort(txn);
+  });
+  if (whole && code == 0) {
+    txn = started;
+    return 0;
+  }
+  txn = nullptr;
+  return whole ? code : MDB_CORRUPTED;
+}
+
+bool LmdbEnv::Environment::close() {
+  const std::vector<MDB_txn*> ended = readers.retire();
+  if (env == nullptr || broken) return true;
+  const bool whole = run_guarded([&] {
+    for (MDB_txn* txn : ended) mdb_txn_abort(txn);
+    mdb_env_close(env);
+  });
+  env = nullptr;
+  return whole;
+}
+
+// A read transaction as of its construction.
 class LmdbEnv::Reader {
  public:
-  explicit Reader(const LmdbEnv& env) : env_(env), in_map_(env.map_mutex_) {
-    {
-      std::lock_guard lock(env_.pool_mutex_);
-      if (!env_.pool_.empty()) {
-        txn_ = env_.pool_.back();
-        env_.pool_.pop_back();
-      }
-    }
-    if (env_.env_ == nullptr) {  // could not be reopened
-      code_ = MDB_CORRUPTED;
-      return;
-    }
-    MDB_txn* txn = txn_;
-    int code = 0;
-    const bool whole = run_guarded(
-        [&] { code = txn != nullptr ? mdb_txn_renew(txn) : mdb_txn_begin(env_.env_, nullptr, MDB_RDONLY, &txn); });
-    code_ = whole ? code : MDB_CORRUPTED;
-    if (code_ == 0) txn_ = txn;
+  explicit Reader(const LmdbEnv& env) {
+    do {
+      opened_ = env.opened();
+      if (opened_ == nullptr) return;  // closed
+      reader_ = opened_->readers.take();
+    } while (reader_.retired);
   }
   ~Reader() {
-    if (txn_ == nullptr || env_.damaged()) return;
-    if (!run_guarded([this] { mdb_txn_reset(txn_); })) {
-      (void)env_.damage("a read transaction could not be ended");
-      return;
-    }
-    std::lock_guard lock(env_.pool_mutex_);
-    env_.pool_.push_back(txn_);
+    if (reader_.txn != nullptr) opened_->readers.give_back(reader_, left_);
   }
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
-  int code() const { return code_; }
-  MDB_txn* txn() const { return txn_; }
+  bool closed() const { return opened_ == nullptr; }
+  int code() const { return reader_.code; }
+  MDB_txn* txn() const { return reader_.txn; }
+  unsigned table(Table table) const { return opened_->tables[static_cast<size_t>(table)]; }
+  // After guarded use of the transaction: whether it can be used again.
+  void used(bool whole, int code) {
+    if (!whole) left_ = ReaderPool::Left::kLost;
+    if (whole && code != 0 && code != MDB_NOTFOUND) left_ = ReaderPool::Left::kSpoiled;
+  }
 
  private:
-  const LmdbEnv& env_;
-  std::shared_lock<std::shared_mutex> in_map_;
-  MDB_txn* txn_ = nullptr;
-  int code_ = 0;
+  std::shared_ptr<Environment> opened_;
+  ReaderPool::Reader reader_;
+  ReaderPool::Left left_ = ReaderPool::Left::kSound;
 };
 
 Result<std::unique_ptr<LmdbEnv>> LmdbEnv::open(const std::string& directory, Open how, uint64_t map_bytes) {
   fault_guard::install();
   std::unique_ptr<LmdbEnv> env(new LmdbEnv(directory, map_bytes));
-  KVC_TRY(env->open_environment(how));
+  KVC_ASSIGN(env->opened_, env->open_environment(how, map_bytes));
   return env;
 }
 
 LmdbEnv::~LmdbEnv() {
-  if (!damaged()) close_environment();
+  (void)replace(nullptr);
+  if (damaged()) mark_damaged();
+}
+
+std::shared_ptr<LmdbEnv::Environment> LmdbEnv::opened() const {
+  std::lock_guard lock(opened_mutex_);
+  return opened_;
+}
+
+Result<std::shared_ptr<LmdbEnv::Environment>> LmdbEnv::open_environment(Open how, uint64_t map_bytes) const {
+  auto opening = std::make_shared<Environment>();
+  int code = 0;
+  if (!run_guarded([&] { code = opening->open(directory_, map_bytes, how); })) return damage("it could not be opened");
+  if (code != 0) return error(code, "opening it");
+  return opening;
+}
+
+bool LmdbEnv::replace(std::shared_ptr<Environment> next) {
+  {
+    std::lock_guard lock(opened_mutex_);
+    std::swap(opened_, next);
+  }
+  return next == nullptr || next->close();
 }
 
 Status LmdbEnv::close(uint64_t unused_bytes) {
   const bool copied = write_copy(unused_bytes);
   std::lock_guard writers(write_mutex_);
-  std::unique_lock readers(map_mutex_);
   if (damaged()) return damage(kFoundBefore);
-  const bool closed = close_environment();
-  damaged_.store(true, std::memory_order_release);
-  if (!closed) return fail(Code::kCorrupt, fmt::format("index {} could not be closed", directory_));
+  if (!replace(nullptr)) return fail(Code::kCorrupt, fmt::format("index {} could not be closed", directory_));
   const std::string copy = directory_ + kCopyName;
   if (copied && std::rename(copy.c_str(), (directory_ + "/data.mdb").c_str()) != 0) unlink(copy.c_str());
-  return {};
-}
-
-Status LmdbEnv::open_environment(Open how) {
-  int code = 0;
-  MDB_env* opened = nullptr;
-  const bool whole = run_guarded([&] {
-    code = mdb_env_create(&opened);
-    if (code != 0) return;
-    mdb_env_set_assert(opened, on_assertion);
-    if (code == 0) code = mdb_env_set_maxdbs(opened, kTableCount);
-    if (code == 0) code = mdb_env_set_maxreaders(opened, kMaxReaders);
-    if (code == 0) code = mdb_env_set_mapsize(opened, map_bytes_);
-    // NOTLS: read transactions belong to the pool, not to threads. NORDAHEAD: lookups are random. Never WRITEMAP (a
-    // full disk would be a SIGBUS), never NOSYNC (invariant 11).
-    if (code == 0) code = mdb_env_open(opened, directory_.c_str(), MDB_NOTLS | MDB_NORDAHEAD, 0600);
-    if (code != 0) mdb_env_close(opened);
-  });
-  if (!whole) return damage("it could not be opened");
-  if (code != 0) return error(code, "opening it");
-  env_ = opened;
-  return open_tables(how);
-}
-
-Status LmdbEnv::open_tables(Open how) {
-  int code = 0;
-  // Existing ones are opened for reading: to make a table whose name was damaged would write into damaged pages.
-  const bool create = how == Open::kNew;
-  const bool whole = run_guarded([&] {
-    MDB_txn* txn = nullptr;
-    code = mdb_txn_begin(env_, nullptr, create ? 0 : MDB_RDONLY, &txn);
-    for (size_t i = 0; i < kTableCount && code == 0; ++i) {
-      code = mdb_dbi_open(txn, kTableNames[i], create ? MDB_CREATE : 0, &tables_[i]);
-      unsigned flags = 0;
-      if (code == 0) code = mdb_dbi_flags(txn, tables_[i], &flags);
-      if (code == 0 && flags != 0) code = MDB_INCOMPATIBLE;
-    }
-    if (code == 0) {
-      code = mdb_txn_commit(txn);
-    } else if (txn != nullptr) {
-      mdb_txn_abort(txn);
-    }
-  });
-  if (!whole) return damage("its tables could not be opened");
-  if (code != 0) return error(code, "opening its tables");
   return {};
 }
 
@@ -225,7 +268,7 @@ bool LmdbEnv::compact() {
   if (fd < 0) return false;
   int code = 0;
   // Copies with a thread of its own, which no guard can save: the caller has just checked the pages.
-  const bool whole = run_guarded([&] { code = mdb_env_copyfd2(env_, fd, MDB_CP_COMPACT); });
+  const bool whole = run_guarded([&] { code = mdb_env_copyfd2(opened()->env, fd, MDB_CP_COMPACT); });
   const bool synced = whole && code == 0 && fsync(fd) == 0;
   ::close(fd);
   if (!whole) (void)damage("it cannot be copied");
@@ -233,43 +276,32 @@ bool LmdbEnv::compact() {
   return synced;
 }
 
-bool LmdbEnv::close_environment() {
-  if (env_ == nullptr) return true;
-  const bool whole = run_guarded([this] {
-    for (MDB_txn* txn : pool_) mdb_txn_abort(txn);
-    mdb_env_close(env_);
-  });
-  pool_.clear();
-  env_ = nullptr;
-  return whole;
-}
-
-Status LmdbEnv::reopen(uint64_t map_bytes) {
-  std::lock_guard writers(write_mutex_);
-  std::unique_lock readers(map_mutex_);
-  if (damaged()) return damage(kFoundBefore);
-  std::lock_guard lock(pool_mutex_);
-  if (!close_environment()) return damage("it could not be closed");
-  map_bytes_ = map_bytes;
-  auto opened = open_environment(Open::kExisting);
-  // Without an environment there is nothing left to read: the same as damage for everyone above.
-  if (!opened) damaged_.store(true, std::memory_order_release);
-  return opened;
-}
-
 Status LmdbEnv::enlarge_map() {
+  std::lock_guard writers(write_mutex_);
   log::info("index {}: growing its map to {}", directory_, format_size(map_bytes_ * 2));
-  return reopen(map_bytes_ * 2);
+  if (damaged()) return damage(kFoundBefore);
+  KVC_ASSIGN(auto larger, open_environment(Open::kExisting, map_bytes_ * 2));
+  map_bytes_ *= 2;
+  if (!replace(std::move(larger))) return damage("it could not be closed");
+  return {};
 }
 
 std::unexpected<Error> LmdbEnv::damage(std::string_view what) const {
-  if (!damaged_.exchange(true, std::memory_order_acq_rel)) {
-    log::error("index {} is damaged: {}", directory_, what);
-    // For the next open: what is too large to be checked then would be trusted once more.
-    if (const int mark = ::open((directory_ + "/damaged").c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, 0600); mark >= 0) ::close(mark);
-  }
+  if (!damaged_.exchange(true, std::memory_order_acq_rel)) log::error("index {} is damaged: {}", directory_, what);
   return fail(Code::kCorrupt, fmt::format("index {} is damaged ({}); it is to be rebuilt from checkpoint and journals",
                                           directory_, what));
+}
+
+std::unexpected<Error> LmdbEnv::closed() const {
+  return fail(Code::kInvalid, fmt::format("index {} is closed", directory_));
+}
+
+void LmdbEnv::mark_damaged() const {
+  const std::string mark = directory_ + "/damaged";
+  const int fd = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+  if (fd < 0) return log::error("index {}: its damage could not be noted: {}", directory_, std::strerror(errno));
+  fsync(fd);
+  ::close(fd);
 }
 
 std::unexpected<Error> LmdbEnv::error(int code, std::string_view what) const {
@@ -301,9 +333,9 @@ uint64_t LmdbEnv::file_bytes() const {
 }
 
 void LmdbEnv::keep_in_memory(uint64_t most_bytes) const {
-  std::shared_lock reading(map_mutex_);
+  const auto kept_open = opened();
   struct stat info = {};
-  if (env_ == nullptr || stat((directory_ + "/data.mdb").c_str(), &info) != 0) return;
+  if (kept_open == nullptr || stat((directory_ + "/data.mdb").c_str(), &info) != 0) return;
   // LMDB does not tell where its map is.
   std::ifstream maps("/proc/self/maps");
   for (std::string line; std::getline(maps, line);) {
@@ -335,28 +367,18 @@ bool LmdbEnv::is_sound_row(std::string_view table, ByteSpan key, ByteSpan stored
 }
 
 Result<bool> LmdbEnv::get(Table table, ByteSpan key, Bytes& value) const {
-  bool panic = false;
-  auto found = get_once(table, key, value, &panic);
-  if (!panic) return found;
-  KVC_TRY(const_cast<LmdbEnv*>(this)->reopen(map_bytes_));
-  return get_once(table, key, value, &panic);
-}
-
-Result<bool> LmdbEnv::get_once(Table table, ByteSpan key, Bytes& value, bool* panic) const {
-  if (damaged()) return damage(kFoundBefore);
   Reader reader(*this);
-  if (reader.code() != 0) {
-    *panic = reader.code() == MDB_PANIC;
-    return error(reader.code(), "starting to read");
-  }
+  if (reader.closed()) return closed();
+  if (reader.code() != 0) return error(reader.code(), "starting to read");
   int code = 0;
   MDB_val found = {};
   value.resize(std::max<size_t>(value.capacity(), 512));
-  const bool whole = run_guarded([&] {
+  bool whole = run_guarded([&] {
     MDB_val wanted = as_val(key);
-    code = mdb_get(reader.txn(), tables_[static_cast<size_t>(table)], &wanted, &found);
+    code = mdb_get(reader.txn(), reader.table(table), &wanted, &found);
     if (code == 0 && found.mv_size <= value.size()) std::memcpy(value.data(), found.mv_data, found.mv_size);
   });
+  reader.used(whole, code);
   if (!whole) return damage("a page sends readers astray");
   if (code == MDB_NOTFOUND) return false;
   if (code != 0) return damage(mdb_strerror(code));  // reading what is mapped has no other reason to fail
@@ -375,18 +397,21 @@ struct LmdbEnv::Copied {
   Bytes buffer = Bytes(64 * kKiB);
   size_t rows = 0;
   size_t used = 0;
-  size_t need = 0;  // > 0: the row at the cursor takes this much and did not fit
+  size_t need = 0;  // > 0: the next row takes this much and did not fit
 
-  // Guarded code: owns nothing, allocates nothing.
-  int fill(MDB_cursor* cursor, MDB_val* from, size_t limit) {
+  // From the first row with a key >= `from`, or above it. Guarded code: owns nothing, allocates nothing.
+  int fill(MDB_cursor* cursor, MDB_val from, bool above, size_t limit) {
     rows = used = need = 0;
-    MDB_val key = *from;
+    MDB_val key = from;
     MDB_val value = {};
-    MDB_cursor_op operation = from->mv_data != nullptr ? MDB_SET_RANGE : MDB_NEXT;
-    if (from->mv_size == SIZE_MAX) operation = MDB_GET_CURRENT;
-    for (; rows < limit; ++rows, operation = MDB_NEXT) {
+    MDB_cursor_op operation = MDB_SET_RANGE;
+    for (; rows < limit; operation = MDB_NEXT) {
       const int code = mdb_cursor_get(cursor, &key, &value, operation);
       if (code != 0) return code;
+      if (above && key.mv_size == from.mv_size && std::memcmp(key.mv_data, from.mv_data, from.mv_size) == 0) {
+        above = false;
+        continue;
+      }
       const size_t size = 8 + key.mv_size + value.mv_size;
       if (key.mv_size > UINT16_MAX || value.mv_size > kMaxRowBytes) return MDB_CORRUPTED;
       if (size > buffer.size() - used) {
@@ -398,30 +423,34 @@ struct LmdbEnv::Copied {
       std::memcpy(buffer.data() + used + 8, key.mv_data, key.mv_size);
       std::memcpy(buffer.data() + used + 8 + key.mv_size, value.mv_data, value.mv_size);
       used += size;
+      ++rows;
     }
     return 0;
   }
 };
 
 Status LmdbEnv::scan(Table table, ByteSpan from, const RowFunction& row) const {
-  if (damaged()) return damage(kFoundBefore);
-  Reader reader(*this);
-  if (reader.code() != 0) return error(reader.code(), "starting to read");
-  MDB_cursor* cursor = nullptr;
-  int code = 0;
-  bool whole = run_guarded([&] { code = mdb_cursor_open(reader.txn(), tables_[static_cast<size_t>(table)], &cursor); });
-  if (!whole || code != 0) return damage("a table cannot be scanned");
-
-  Copied copied;
   static constexpr std::byte kFirst{};
-  MDB_val start = {std::max<size_t>(from.size(), 1), const_cast<std::byte*>(from.empty() ? &kFirst : from.data())};
+  Copied copied;
   Bytes last, value;
-  Status status;
-  for (size_t limit = 32; status && code == 0; limit = std::min<size_t>(limit * 2, 1024)) {
-    whole = run_guarded([&] { code = copied.fill(cursor, &start, limit); });
-    if (!whole || (code != 0 && code != MDB_NOTFOUND)) return damage("a page sends scans astray");
-    bool stop = false;
-    for (size_t at = 0, n = 0; n < copied.rows && status && !stop; ++n) {
+  int code = 0;
+  for (size_t limit = 32; code == 0; limit = std::min<size_t>(limit * 2, 1024)) {
+    const ByteSpan start = !last.empty() ? ByteSpan(last) : !from.empty() ? from : ByteSpan(&kFirst, 1);
+    {
+      Reader reader(*this);
+      if (reader.closed()) return closed();
+      if (reader.code() != 0) return error(reader.code(), "starting to read");
+      const bool whole = run_guarded([&] {
+        MDB_cursor* cursor = nullptr;
+        code = mdb_cursor_open(reader.txn(), reader.table(table), &cursor);
+        if (code != 0) return;
+        code = copied.fill(cursor, as_val(start), !last.empty(), limit);
+        mdb_cursor_close(cursor);
+      });
+      reader.used(whole, code);
+      if (!whole || (code != 0 && code != MDB_NOTFOUND)) return damage("a page sends scans astray");
+    }
+    for (size_t at = 0, n = 0; n < copied.rows; ++n) {
       uint32_t lengths[2];
       std::memcpy(lengths, copied.buffer.data() + at, 8);
       const ByteSpan key = ByteSpan(copied.buffer).subspan(at + 8, lengths[0]);
@@ -430,47 +459,55 @@ Status LmdbEnv::scan(Table table, ByteSpan from, const RowFunction& row) const {
       // Keys that do not ascend would make a scan of a damaged tree go round for ever.
       if (!last.empty() && !std::ranges::lexicographical_compare(last, key)) return damage("keys are out of order");
       last.assign(key.begin(), key.end());
-      status = verify(table, key, value);
-      if (status) stop = !row(key, value);
+      KVC_TRY(verify(table, key, value));
+      if (!row(key, value)) return {};
     }
-    if (stop) break;
-    start = {copied.need > 0 ? SIZE_MAX : 0, nullptr};  // the row that did not fit, or the next one
     if (copied.need > copied.buffer.size()) copied.buffer.resize(copied.need);
   }
-  if (!damaged() && !run_guarded([&] { mdb_cursor_close(cursor); })) return damage("a scan could not be ended");
-  return status;
+  return {};
 }
 
 Result<LmdbEnv::Writer> LmdbEnv::begin_write() {
-  for (int attempt = 0;; ++attempt) {
-    if (damaged()) return damage(kFoundBefore);
-    Writer writer(*this, std::unique_lock(write_mutex_));
-    int code = 0;
-    const bool whole = run_guarded([&] { code = mdb_txn_begin(env_, nullptr, 0, &writer.txn_); });
-    if (!whole) return damage("a write transaction could not be started");
-    if (code == 0) return writer;
-    writer.txn_ = nullptr;
-    if (code != MDB_PANIC || attempt > 0) return error(code, "starting to write");
-    writer.lock_.unlock();
-    KVC_TRY(reopen(map_bytes_));
+  std::unique_lock lock(write_mutex_);
+  if (damaged()) return damage(kFoundBefore);
+  if (must_reopen_) {
+    KVC_ASSIGN(auto anew, open_environment(Open::kExisting, map_bytes_));
+    must_reopen_ = false;
+    if (!replace(std::move(anew))) return damage("it could not be closed");
   }
+  Writer writer(*this, std::move(lock), opened());
+  if (writer.opened_ == nullptr) return closed();
+  writer.opened_->readers.await_overtaken();
+  int code = 0;
+  const bool whole = run_guarded([&] { code = mdb_txn_begin(writer.opened_->env, nullptr, 0, &writer.txn_); });
+  if (!whole) return writer.broken("a write transaction could not be started");
+  if (code == 0) return writer;
+  writer.txn_ = nullptr;
+  must_reopen_ = code == MDB_PANIC;
+  return error(code, "starting to write");
 }
 
 LmdbEnv::Writer::Writer(Writer&& other) noexcept
     : env_(other.env_),
+      opened_(std::move(other.opened_)),
       lock_(std::move(other.lock_)),
       txn_(std::exchange(other.txn_, nullptr)),
       map_full_(other.map_full_),
       scratch_(std::move(other.scratch_)) {}
 
 LmdbEnv::Writer::~Writer() {
-  if (txn_ == nullptr || env_->damaged()) return;
-  if (!run_guarded([this] { mdb_txn_abort(txn_); })) (void)env_->damage("a write could not be undone");
+  if (txn_ == nullptr || opened_->broken) return;
+  if (!run_guarded([this] { mdb_txn_abort(txn_); })) (void)broken("a write could not be undone");
 }
 
 Status LmdbEnv::Writer::failed(int code, const char* what) {
   map_full_ = code == MDB_MAP_FULL;
   return env_->error(code, what);
+}
+
+std::unexpected<Error> LmdbEnv::Writer::broken(const char* what) {
+  opened_->broken = true;
+  return env_->damage(what);
 }
 
 Status LmdbEnv::Writer::put(Table table, ByteSpan key, ByteSpan value) { return store(table, key, value, 0); }
@@ -486,9 +523,9 @@ Status LmdbEnv::Writer::store(Table table, ByteSpan key, ByteSpan value, unsigne
   const bool whole = run_guarded([&] {
     MDB_val row_key = as_val(key);
     MDB_val row_value = as_val(scratch_);
-    code = mdb_put(txn_, env_->tables_[static_cast<size_t>(table)], &row_key, &row_value, flags);
+    code = mdb_put(txn_, opened_->tables[static_cast<size_t>(table)], &row_key, &row_value, flags);
   });
-  if (!whole) return env_->damage("a page sends writers astray");
+  if (!whole) return broken("a page sends writers astray");
   if (code == MDB_KEYEXIST) return fail(Code::kCorrupt, "rows of a bulk load are not in ascending order");
   if (code != 0) return failed(code, "writing a row");
   return {};
@@ -498,9 +535,9 @@ Status LmdbEnv::Writer::remove(Table table, ByteSpan key) {
   int code = 0;
   const bool whole = run_guarded([&] {
     MDB_val row_key = as_val(key);
-    code = mdb_del(txn_, env_->tables_[static_cast<size_t>(table)], &row_key, nullptr);
+    code = mdb_del(txn_, opened_->tables[static_cast<size_t>(table)], &row_key, nullptr);
   });
-  if (!whole) return env_->damage("a page sends writers astray");
+  if (!whole) return broken("a page sends writers astray");
   if (code != 0 && code != MDB_NOTFOUND) return failed(code, "removing a row");
   return {};
 }
@@ -508,7 +545,14 @@ Status LmdbEnv::Writer::remove(Table table, ByteSpan key) {
 Status LmdbEnv::Writer::commit() {
   MDB_txn* txn = std::exchange(txn_, nullptr);  // gone whatever comes of it
   int code = 0;
-  if (!run_guarded([&] { code = mdb_txn_commit(txn); })) return env_->damage("a commit was lost");
+  opened_->readers.close_gate();
+  const bool whole = run_guarded([&] { code = mdb_txn_commit(txn); });
+  if (!whole) {
+    // The gate stays closed: a meta page may be half written, and readers have what was provided.
+    return broken("a commit was lost");
+  }
+  const int started = opened_->readers.open_gate(code == 0);
+  env_->must_reopen_ = code != 0 && started != 0;
   if (code != 0) return failed(code, "committing");
   return {};
 }

@@ -3,10 +3,11 @@
 //
 // Every row carries 4 bytes of checksum over table, key and value, so that a flipped value, a row in the wrong table or
 // a changed key is found out. Every call into LMDB and every look at mapped memory runs under the fault guard. After
-// the first sign of damage the environment is never touched again: calls answer kCorrupt, and its map, locks and
-// descriptors are leaked on purpose, since LMDB's own state may be inconsistent.
+// the first sign of damage nothing is written any more, for LMDB copies pages without looking at them: writes answer
+// kCorrupt. Reads go on: each answers a row that matches its checksum, or kCorrupt for itself.
 //
-// Threads: get, scan and damaged from any thread. One Writer at a time.
+// Threads: get, scan and damaged from any thread; they touch memory only (page faults apart) and never wait for a Writer.
+// One Writer at a time.
 #pragma once
 
 #include <atomic>
@@ -14,14 +15,12 @@
 #include <functional>
 #include <memory>
 #include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
 #include "store/base/bytes.h"
 #include "store/base/result.h"
 
-struct MDB_env;
 struct MDB_txn;
 
 namespace kvcachefs {
@@ -30,6 +29,8 @@ enum class Table : uint8_t { kMeta = 0, kNames, kObjects, kExtents, kSuccessors 
 inline constexpr size_t kTableCount = 5;
 
 class LmdbEnv {
+  class Environment;  // one opening of the file
+
  public:
   enum class Open : uint8_t { kExisting, kNew };
   // Opens data.mdb in `directory`, or makes it and its tables. `map_bytes` is address space, neither memory nor disk.
@@ -43,8 +44,8 @@ class LmdbEnv {
   // The newest committed row; false if there is none.
   Result<bool> get(Table table, ByteSpan key, Bytes& value) const;
 
-  // Rows with key >= `from` in key order, as of one moment. The spans are copies, valid during the call. A false return
-  // stops. No commit may run meanwhile if `row` takes its time: the read transaction is held all along.
+  // Rows with key >= `from` in key order. The spans are copies, valid during the call. A false return stops. Read in pieces,
+  // without a transaction while `row` runs: as of one moment only if no commit runs meanwhile.
   using RowFunction = std::function<bool(ByteSpan key, ByteSpan value)>;
   Status scan(Table table, ByteSpan from, const RowFunction& row) const;
 
@@ -65,20 +66,23 @@ class LmdbEnv {
 
    private:
     friend class LmdbEnv;
-    Writer(LmdbEnv& env, std::unique_lock<std::mutex> lock) : env_(&env), lock_(std::move(lock)) {}
+    Writer(LmdbEnv& env, std::unique_lock<std::mutex> lock, std::shared_ptr<Environment> opened)
+        : env_(&env), opened_(std::move(opened)), lock_(std::move(lock)) {}
     Status store(Table table, ByteSpan key, ByteSpan value, unsigned flags);
     Status failed(int code, const char* what);
+    std::unexpected<Error> broken(const char* what);
     LmdbEnv* env_;
+    std::shared_ptr<Environment> opened_;
     std::unique_lock<std::mutex> lock_;
     MDB_txn* txn_ = nullptr;
     bool map_full_ = false;
     Bytes scratch_;
   };
   Result<Writer> begin_write();
-  // Doubles the map. Waits for readers; they wait for it.
+  // Doubles the map, by an opening beside the one that readers use meanwhile.
   Status enlarge_map();
 
-  // Every later call answers kCorrupt. A file of which much is `unused_bytes` is rewritten without them, if it is not
+  // No call may come after it. A file of which much is `unused_bytes` is rewritten without them, if it is not
   // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
   Status close(uint64_t unused_bytes);
 
@@ -86,6 +90,8 @@ class LmdbEnv {
   // cache would push them out, and then each lookup waits for the disk. Reads from the disk; best effort (RLIMIT_MEMLOCK).
   void keep_in_memory(uint64_t most_bytes) const;
 
+  // Makes a file that tells the next open not to trust the data. Blocks.
+  void mark_damaged() const;
   bool damaged() const { return damaged_.load(std::memory_order_acquire); }
   // For finders of damage above this layer. Returns the error to pass on.
   std::unexpected<Error> damage(std::string_view what) const;
@@ -96,29 +102,26 @@ class LmdbEnv {
   class Reader;
   struct Copied;
   LmdbEnv(std::string directory, uint64_t map_bytes) : directory_(std::move(directory)), map_bytes_(map_bytes) {}
-  Status open_environment(Open how);
-  Status open_tables(Open how);
-  bool close_environment();
+  std::shared_ptr<Environment> opened() const;
+  Result<std::shared_ptr<Environment>> open_environment(Open how, uint64_t map_bytes) const;
+  // `next`, perhaps null, takes the place of the environment, which is closed when its readers are gone.
+  bool replace(std::shared_ptr<Environment> next);
   // Both leave a file beside the data that close() puts in its place; false: none.
   bool refill();
   bool compact();
   bool write_copy(uint64_t unused_bytes);
-  // Closes and opens: with a larger map, or because LMDB refuses to go on after a failed write of its meta page.
-  Status reopen(uint64_t map_bytes);
+  std::unexpected<Error> closed() const;
   std::unexpected<Error> error(int code, std::string_view what) const;
-  Result<bool> get_once(Table table, ByteSpan key, Bytes& value, bool* panic) const;
   Status verify(Table table, ByteSpan key, Bytes& value) const;
 
   const std::string directory_;
-  uint64_t map_bytes_;
-  MDB_env* env_ = nullptr;
-  unsigned tables_[kTableCount] = {};
+  uint64_t map_bytes_;          // changed with write_mutex_ held
+  bool must_reopen_ = false;    // with write_mutex_ held: LMDB gave up over a failed write of its meta page
   mutable std::atomic<bool> damaged_{false};
-  // Lock order: write_mutex_, map_mutex_, pool_mutex_.
-  std::mutex write_mutex_;               // held by the Writer
-  mutable std::shared_mutex map_mutex_;  // shared: in a read transaction; alone: while the environment is replaced
-  mutable std::mutex pool_mutex_;
-  mutable std::vector<MDB_txn*> pool_;  // reset read transactions; beginning one anew takes a lock of LMDB's
+  // Lock order: write_mutex_, opened_mutex_, that of a ReaderPool.
+  std::mutex write_mutex_;            // held by the Writer
+  mutable std::mutex opened_mutex_;   // a leaf, for the pointer only
+  std::shared_ptr<Environment> opened_;
 };
 
 }  // namespace kvcachefs

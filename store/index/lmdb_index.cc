@@ -297,7 +297,10 @@ Status LmdbIndex::commit() {
   // Asked before the lock: the loader has the writer, which comes after this lock in the lock order.
   if (loading_) return fail(Code::kInvalid, "index: a commit came before the load of a checkpoint was finished");
   std::lock_guard committing(commit_mutex_);
-  if (damaged()) return env_->damage("found before");
+  if (damaged()) {
+    env_->mark_damaged();
+    return env_->damage("found before");
+  }
   {
     std::unique_lock lock(overlay_mutex_);
     if (!frozen_since_commit_) freeze_locked();

@@ -1,0 +1,78 @@
+// Read transactions of one LMDB environment that runs without LMDB's reader table (MDB_NOLOCK), and the account of which
+// snapshots are being read.
+//
+// LMDB's own table lies in a file beside the data, and each read stores into it through a mapping: on a frozen file system
+// that store waits for the thaw, on a full copy-on-write one it is a SIGBUS. Here a read touches memory only. Two rules
+// take the table's place:
+//   - A write transaction overwrites no page of the newest snapshot, for a crash must find that one whole; it may overwrite
+//     those of older ones. So it begins only when no reader of an older snapshot is left (await_overtaken()).
+//   - A transaction is started by reading the meta pages, which a commit overwrites. So none is started while a commit
+//     runs: before it, close_gate() provides some ahead, and readers take these however long the commit takes.
+// Readers thus wait for other readers only, never for a commit. A reader must not wait for anything itself while it has a
+// transaction, but for page faults.
+//
+// Threads: take() and give_back() from any thread; the rest from the one writer. One leaf mutex, held over memory work only.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+struct MDB_txn;
+
+namespace kvcachefs {
+
+class ReaderPool {
+ public:
+  // Starts `txn` anew as of the newest commit, or a new one if it is null, and leaves null in it on failure. Returns a
+  // code of LMDB's. Called without the mutex, and never while the gate is closed but by the writer.
+  using Start = std::function<int(MDB_txn*& txn)>;
+  // What is provided at least before the gate closes: more readers than that at a time wait for each other during a commit.
+  static constexpr size_t kProvided = 64;
+
+  explicit ReaderPool(Start start) : start_(std::move(start)) {}
+  ReaderPool(const ReaderPool&) = delete;
+  ReaderPool& operator=(const ReaderPool&) = delete;
+
+  struct Reader {
+    MDB_txn* txn = nullptr;   // null: see `code` and `retired`
+    uint64_t generation = 0;  // of the snapshot
+    int code = 0;             // why none could be started
+    bool retired = false;     // the environment was replaced: ask its successor
+  };
+  Reader take();
+  enum class Left : uint8_t {
+    kSound,    // serves the next reader
+    kSpoiled,  // LMDB refuses its further use until it is started anew
+    kLost,     // left by a fault: never touched again
+  };
+  void give_back(const Reader& reader, Left left = Left::kSound);
+
+  // Before a write transaction begins.
+  void await_overtaken();
+  // Around its commit. `committed`: there is a newer snapshot. After a failed commit that made the environment unusable
+  // (MDB_PANIC) the gate stays closed, readers go on with what was provided, and the code is returned: replace it.
+  void close_gate();
+  int open_gate(bool committed);
+  // No reader gets a transaction any more; returns when none has one. The caller then ends those that are returned.
+  std::vector<MDB_txn*> retire();
+
+ private:
+  const Start start_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<MDB_txn*> idle_;   // of the newest snapshot
+  std::vector<MDB_txn*> stale_;  // to be started anew
+  uint64_t generation_ = 0;      // of the newest snapshot
+  size_t reading_ = 0;           // readers of the newest snapshot
+  size_t overtaken_ = 0;         // readers of older ones
+  size_t starting_ = 0;
+  size_t waiting_ = 0;
+  bool gate_closed_ = false;
+  bool retired_ = false;
+};
+
+}  // namespace kvcachefs
