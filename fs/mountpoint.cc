@@ -58,9 +58,15 @@ std::optional<MountedThere> mounted_on(const std::string& path) {
     if (unescape_mountinfo(where) != path) continue;
     while (fields >> word && word != "-") {
     }
-    if (fields >> type >> source) found = {type, unescape_mountinfo(source)};
+    if (fields >> type >> source) found = {type, unescape_mountinfo(source), device};
   }
   return found;
+}
+
+std::optional<MountedThere> mount_of(const std::string& volume, const std::string& mountpoint) {
+  auto there = mounted_on(mountpoint);
+  if (there && (there->type != kMountType || there->source != volume)) there.reset();
+  return there;
 }
 
 bool lazily_unmount(const std::string& path) {

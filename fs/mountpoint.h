@@ -3,10 +3,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "store/base/result.h"
 
 namespace kvcachefs {
+
+inline constexpr std::string_view kMountType = "fuse.kvcachefs";
 
 // Absolute path of a directory that can be mounted on. A mount left by a dead daemon (ENOTCONN) is lazily unmounted first.
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
@@ -16,8 +19,11 @@ Result<std::string> prepare_volume(const std::string& path);
 struct MountedThere {
   std::string type;
   std::string source;
+  std::string device;  // MAJOR:MINOR
 };
 std::optional<MountedThere> mounted_on(const std::string& path);
+// The same if it is the mount of this volume. A volume has one mount at a time.
+std::optional<MountedThere> mount_of(const std::string& volume, const std::string& mountpoint);
 // Takes the mount away from the tree; who has files open in it keeps them until the daemon ends. False if that failed.
 bool lazily_unmount(const std::string& path);
 // Refuses a mountpoint inside the volume, or the volume inside the mountpoint.

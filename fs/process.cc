@@ -1,12 +1,17 @@
 #include "fs/process.h"
 
 #include <fcntl.h>
+#include <poll.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
+#include <sys/signalfd.h>
 #include <sys/socket.h>
 #include <sys/un.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstddef>
@@ -16,7 +21,10 @@
 #include <fstream>
 #include <string>
 
+#include <fmt/format.h>
+
 #include "fs/request_loop.h"
+#include "store/base/clock.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 
@@ -26,6 +34,102 @@ namespace {
 
 constexpr uint64_t kMaxLogBytes = 16 << 20;
 constexpr size_t kKeepLogFiles = 3;
+
+constexpr std::string_view kReady = "ok";
+constexpr int kEndingSignals[] = {SIGTERM, SIGINT, SIGHUP};
+
+bool is_ignored(int number) {
+  struct sigaction action {};
+  return sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN;
+}
+
+// The signals that end a process, as something to poll, until restore().
+class SignalDescriptor {
+ public:
+  SignalDescriptor() {
+    sigset_t taken;
+    sigemptyset(&taken);
+    for (int number : kEndingSignals)
+      if (!is_ignored(number)) sigaddset(&taken, number);
+    sigprocmask(SIG_BLOCK, &taken, &before_);
+    descriptor_.reset(signalfd(-1, &taken, SFD_CLOEXEC | SFD_NONBLOCK));
+  }
+  void restore() const { sigprocmask(SIG_SETMASK, &before_, nullptr); }
+  int get() const { return descriptor_.get(); }
+  void take() const {
+    signalfd_siginfo info;
+    static_cast<void>(!::read(descriptor_.get(), &info, sizeof info));
+  }
+
+ private:
+  sigset_t before_;
+  UniqueFd descriptor_;
+};
+
+// The waiting parent: passes signals on, and kills a daemon that does not end by them.
+class DaemonWait {
+ public:
+  DaemonWait(pid_t daemon, const SignalDescriptor& signals) : daemon_(daemon), signals_(signals) {}
+  bool interrupted() const { return signals_taken_ > 0; }
+  // Until there is something to read, or at most `timeout_ms`; tells which.
+  bool poll_once(int descriptor, int timeout_ms) {
+    pollfd waited[] = {{.fd = descriptor, .events = POLLIN, .revents = 0}, {.fd = signals_.get(), .events = POLLIN, .revents = 0}};
+    if (killed_at_ms_ < 0 && interrupted() && now_ms() > first_at_ms_ + kPatienceMs) end_it();
+    if (poll(waited, 2, timeout_ms) <= 0) return false;
+    if (waited[1].revents != 0) {
+      signals_.take();
+      if (signals_taken_++ == 0) {
+        first_at_ms_ = now_ms();
+        kill(daemon_, SIGTERM);
+      } else {
+        end_it();
+      }
+    }
+    return waited[0].revents != 0;
+  }
+  // It was killed some time ago and is still there: it hangs in the kernel.
+  bool is_stuck() const { return killed_at_ms_ >= 0 && now_ms() > killed_at_ms_ + kPatienceMs; }
+
+ private:
+  static constexpr int64_t kPatienceMs = 10'000;
+  static int64_t now_ms() { return system_clock().monotonic_ns() / 1'000'000; }
+  void end_it() {
+    kill(daemon_, SIGKILL);
+    if (killed_at_ms_ < 0) killed_at_ms_ = now_ms();
+  }
+  const pid_t daemon_;
+  const SignalDescriptor& signals_;
+  int signals_taken_ = 0;
+  int64_t first_at_ms_ = 0, killed_at_ms_ = -1;
+};
+
+// Returns the exit status of the command.
+int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor& signals, const std::function<void()>& clean_up) {
+  constexpr int kLookMs = 100;
+  DaemonWait wait(daemon, signals);
+  std::string report;
+  for (bool open = true; open && !wait.is_stuck();) {
+    if (!wait.poll_once(reader.get(), wait.interrupted() ? kLookMs : -1)) continue;
+    char buffer[512];
+    const ssize_t got = ::read(reader.get(), buffer, sizeof buffer);
+    if (got > 0) report.append(buffer, static_cast<size_t>(got));
+    open = got > 0 || (got < 0 && errno == EINTR);
+  }
+  if (report == kReady && !wait.interrupted()) return 0;
+  // It ends now; what it has accepted meanwhile may have to be written out first.
+  int status = 0;
+  pid_t ended = 0;
+  while ((ended = waitpid(daemon, &status, WNOHANG)) == 0 && !wait.is_stuck()) wait.poll_once(-1, kLookMs);
+  if (ended == daemon && WIFSIGNALED(status)) clean_up();
+  if (report.empty() || report == kReady)
+    report = wait.interrupted() ? "interrupted before the mount was ready" : "the daemon ended before the mount was ready";
+  if (ended == 0) {
+    clean_up();
+    report += fmt::format("; its process {} hangs in the kernel, waiting for the volume, and ends when that answers", daemon);
+  }
+  std::fprintf(stderr, "kvcachefs: %s\n", report.c_str());
+  return 1;
+}
 
 void tell_systemd(const char* state) {
   const char* path = std::getenv("NOTIFY_SOCKET");
@@ -73,80 +177,105 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);  // in vain for a root that may not (CAP_SYS_RESOURCE)
 }
 
-Readiness Readiness::start(bool foreground) {
+Readiness Readiness::start(bool foreground, const std::function<void()>& clean_up) {
   Readiness readiness;
   if (foreground) return readiness;
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return readiness;
-  const pid_t child = fork();
-  if (child != 0) {
-    close(ends[1]);
-    std::string report;
-    char buffer[512];
-    ssize_t got = 0;
-    while ((got = ::read(ends[0], buffer, sizeof buffer)) > 0) report.append(buffer, static_cast<size_t>(got));
-    if (report == "ok") _exit(0);
-    if (report.empty()) report = "the daemon ended before the mount was ready";
-    std::fprintf(stderr, "kvcachefs: %s\n", report.c_str());
-    _exit(1);
+  UniqueFd reader(ends[0]);
+  readiness.pipe_.reset(ends[1]);
+  const SignalDescriptor signals;  // also of one that comes before the daemon is there
+  const pid_t command = getpid(), daemon = fork();
+  if (daemon < 0) {
+    readiness.pipe_.reset();
+    return readiness;
   }
-  close(ends[0]);
+  if (daemon != 0) {
+    readiness.pipe_.reset();
+    _exit(wait_for_daemon(daemon, reader, signals, clean_up));
+  }
+  readiness.forked_ = true;
+  signals.restore();
+  prctl(PR_SET_PDEATHSIG, SIGTERM);
+  if (getppid() != command) _exit(1);
   setsid();
-  readiness.pipe_ = ends[1];
   return readiness;
 }
 
-void Readiness::ready() {
+void Readiness::watch() {
+  if (forked_) prctl(PR_SET_PDEATHSIG, 0);
+}
+
+bool Readiness::abandoned() const {
+  pollfd end{.fd = pipe_.get(), .events = 0, .revents = 0};
+  return pipe_.valid() && poll(&end, 1, 0) == 1 && (end.revents & POLLERR) != 0;
+}
+
+bool Readiness::ready() {
   tell_systemd("READY=1");
-  if (pipe_ < 0) return;
+  if (!forked_) return true;
   // Detached from here on.
   if (chdir("/") != 0) log::warn("chdir /: {}", std::strerror(errno));
-  const int null = open("/dev/null", O_RDWR | O_CLOEXEC);
-  for (int descriptor : {0, 1, 2}) dup2(null, descriptor);
-  close(null);
-  report("ok");
+  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int descriptor : {0, 1, 2}) dup2(null.get(), descriptor);
+  return report(kReady);
 }
 
 int Readiness::failed(const Error& error) {
-  if (pipe_ < 0)
+  if (!forked_)
     std::fprintf(stderr, "kvcachefs: %s\n", error.message.c_str());
   else
     report(error.message);
   return 1;
 }
 
-void Readiness::report(std::string_view text) {
-  if (write(pipe_, text.data(), text.size()) < 0) log::warn("nobody waits for the mount");
-  close(pipe_);
-  pipe_ = -1;
+bool Readiness::report(std::string_view text) {
+  const bool heard = write(pipe_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  if (!heard) log::warn("nobody waits for the mount");
+  pipe_.reset();
+  return heard;
 }
 
-StopOnSignals::StopOnSignals(RequestLoop& loop) {
-  loop_to_stop = &loop;
-  for (int number : {SIGTERM, SIGINT, SIGHUP})
+namespace {
+// Of the handler.
+std::atomic<RequestLoop*> loop_to_stop{nullptr};
+std::atomic<bool> stop_wanted{false};
+}  // namespace
+
+StopOnSignals::StopOnSignals() {
+  for (int number : kEndingSignals)
     set(number, [](int) {
-      wanted = true;
-      if (announced) loop_to_stop.load()->stop();
+      stop_wanted = true;
+      if (RequestLoop* loop = loop_to_stop.load()) loop->stop();
     });
   std::signal(SIGPIPE, SIG_IGN);
 }
 
-void StopOnSignals::mount_is_announced() {
-  announced = true;
-  if (wanted) loop_to_stop.load()->stop();
+void StopOnSignals::set_loop(RequestLoop& loop) {
+  loop_to_stop = &loop;
+  if (stop_wanted) loop.stop();
 }
+
+bool StopOnSignals::wanted() { return stop_wanted; }
 
 StopOnSignals::~StopOnSignals() {
   for (int number : {SIGTERM, SIGHUP}) set(number, SIG_IGN);
   set(SIGINT, SIG_DFL);
+  loop_to_stop = nullptr;
 }
 
 void StopOnSignals::set(int number, void (*handler)(int)) {
+  if (is_ignored(number)) return;  // nohup(1)
   struct sigaction action {};
-  if (sigaction(number, nullptr, &action) == 0 && action.sa_handler == SIG_IGN) return;  // nohup(1)
   action.sa_handler = handler;
   action.sa_flags = SA_RESTART;
   sigaction(number, &action, nullptr);
+}
+
+void end_soon() {
+  constexpr unsigned kSeconds = 30;
+  std::signal(SIGALRM, SIG_DFL);
+  alarm(kSeconds);
 }
 
 }  // namespace kvcachefs

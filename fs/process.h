@@ -1,10 +1,12 @@
 // What belongs to the process and not to the mount: its limits, how its start is reported, which signals end it. Private to fs/.
 #pragma once
 
-#include <atomic>
+#include <functional>
+#include <string_view>
 
 #include "fs/options.h"
 #include "store/base/result.h"
+#include "store/base/unique_fd.h"
 
 namespace kvcachefs {
 
@@ -16,33 +18,46 @@ Status set_up_process(const MountOptions& options);
 void lower_oom_score();
 void raise_descriptor_limit();
 
-// Tells who started the daemon how it went: through a pipe to the waiting parent, or on stderr.
+// Tells how the start went: through a pipe to the command that waits for the daemon, or on stderr where it is the command itself.
 class Readiness {
  public:
-  // Forks unless in the foreground; the parent waits for the report and exits with it.
-  static Readiness start(bool foreground);
-  void ready();
+  // Forks unless in the foreground. The parent does not return: it waits for the report and exits with it, and after a failure only
+  // once the daemon has ended. It passes SIGTERM, SIGINT and SIGHUP on to the daemon; one that has not ended after some seconds, or
+  // at the second signal, is killed. `clean_up` takes away what a daemon that was killed left.
+  static Readiness start(bool foreground, const std::function<void()>& clean_up);
+  // From here on the death of the command is seen by abandoned() alone; before, it is a SIGTERM. In the thread that started.
+  void watch();
+  // The command that waits for the report is gone.
+  bool abandoned() const;
+  bool foreground() const { return !forked_; }
+  // False: nobody was there to hear it.
+  bool ready();
+  // One of the two, once. Returns the exit status.
   int failed(const Error& error);
 
  private:
-  void report(std::string_view text);
-  int pipe_ = -1;
+  bool report(std::string_view text);
+  bool forked_ = false;
+  UniqueFd pipe_;
 };
 
-// SIGTERM, SIGINT and SIGHUP end the loop; the mount is then taken down in order. Not before it was announced: who announces
-// it asks the mount, and waits for the answer. Afterwards what is staged is written out, which may take minutes: a second
-// SIGTERM or SIGHUP must not lose it. Ctrl-C pressed again still ends the daemon.
+// While one lives, SIGTERM, SIGINT and SIGHUP end the loop, which is told to it later; the mount is then taken down in order.
+// Afterwards what is staged is written out, which may take minutes: a second SIGTERM or SIGHUP must not lose it. Ctrl-C pressed
+// again still ends the daemon.
 class StopOnSignals {
  public:
-  explicit StopOnSignals(RequestLoop& loop);
-  static void mount_is_announced();
+  StopOnSignals();
+  StopOnSignals(const StopOnSignals&) = delete;
+  StopOnSignals& operator=(const StopOnSignals&) = delete;
   ~StopOnSignals();
+  void set_loop(RequestLoop& loop);  // which outlives this
+  static bool wanted();              // a signal came
 
  private:
-  static inline std::atomic<RequestLoop*> loop_to_stop{nullptr};  // of the handler
-  static inline std::atomic<bool> wanted{false}, announced{false};
-
   static void set(int number, void (*handler)(int));
 };
+
+// The process ends within some seconds, by SIGALRM, whatever it waits for: for the end of a start that failed.
+void end_soon();
 
 }  // namespace kvcachefs

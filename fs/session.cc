@@ -1,10 +1,7 @@
 #include "fs/session.h"
 
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <poll.h>
-#include <sys/stat.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -21,6 +18,7 @@
 #include "fs/control.h"
 #include "fs/driver.h"
 #include "fs/fuse_device.h"
+#include "fs/mount_probe.h"
 #include "fs/mountpoint.h"
 #include "fs/negotiate.h"
 #include "fs/offers.h"
@@ -34,13 +32,11 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr std::string_view kMountType = "fuse.kvcachefs";
-
 // Buffered readers and mmap: the kernel's read-ahead for this mount. Root only; else the default stays.
 void raise_read_ahead(Driver& driver) {
-  struct stat info {};
-  if (::stat(driver.mountpoint.c_str(), &info) != 0) return;
-  std::ofstream setting(fmt::format("/sys/class/bdi/{}:{}/read_ahead_kb", major(info.st_dev), minor(info.st_dev)));
+  const auto mount = mount_of(driver.volume_path, driver.mountpoint);
+  if (!mount) return;
+  std::ofstream setting(fmt::format("/sys/class/bdi/{}/read_ahead_kb", mount->device));
   setting << kReadAheadBytes / 1024 << std::endl;
   if (!setting) driver.add_lost_feature("read-ahead beyond 128 KiB (root); ");
 }
@@ -123,11 +119,9 @@ bool unmounted_by_others(fuse_session* session) {
 }
 
 // Whether the mount is gone from its place. What is there can also be another's: `umount --lazy` came before, or somebody
-// mounted on top. A volume has one mount at a time, so its name tells.
+// mounted on top.
 bool detach(const Driver& driver) {
-  const auto there = mounted_on(driver.mountpoint);
-  const bool ours = there && there->type == kMountType && there->source == driver.volume_path;
-  return !ours || lazily_unmount(driver.mountpoint);
+  return !mount_of(driver.volume_path, driver.mountpoint) || lazily_unmount(driver.mountpoint);
 }
 
 // Where the mount is gone already: who still has files open is told ENOTCONN. In place of the device comes a pipe that nobody
@@ -139,19 +133,6 @@ void end_connection(fuse_session* session) {
   close(ends[0]);
   if (dup3(ends[1], fuse_session_fd(session), O_CLOEXEC) < 0) log::warn("closing the device: {}", std::strerror(errno));
   close(ends[1]);
-}
-
-// Asks the mount something, in a thread without open files: one that waits for its own process would keep the device open
-// when that process is killed, and then nobody would ever answer, here or to anybody else.
-bool mount_answers(const std::string& mountpoint) {
-  bool answers = false;
-  std::thread([&] {
-    constexpr unsigned kFirstOther = 3;
-    if (close_range(kFirstOther, ~0U, CLOSE_RANGE_UNSHARE) != 0) log::debug("close_range: {}", std::strerror(errno));
-    struct stat info {};
-    answers = ::stat(mountpoint.c_str(), &info) == 0;
-  }).join();
-  return answers;
 }
 
 int refuse(const Error& error) {
@@ -184,17 +165,19 @@ Status attach(Driver& driver) {
   return {};
 }
 
-// Tells who waits for the mount that it is there, or that it does not answer.
-void announce(Driver& driver, Readiness& readiness) {
-  const bool answers = mount_answers(driver.mountpoint);
+// Tells who waits for the mount that it is there. Fails, and has told nothing then, if it does not answer, or if it is to end again.
+Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const std::atomic<bool>& loop_ended) {
+  constexpr int kFirstAnswerMs = 60'000;
+  const int problem = probe.ask(driver.mountpoint, kFirstAnswerMs,
+                                [&] { return loop_ended || StopOnSignals::wanted() || readiness.abandoned(); });
+  if (problem == ECANCELED) return fail(Code::kCanceled, driver.mountpoint + ": ended before the mount was ready");
+  if (problem != 0)
+    return fail(Code::kIo, fmt::format("{}: the mount does not answer: {}", driver.mountpoint, std::strerror(problem)));
   raise_read_ahead(driver);
   const std::string lost = driver.features();
   log::info("mounted {} on {}{}", driver.volume_path, driver.mountpoint, lost.empty() ? "" : "; not to be had here: " + lost);
-  if (answers)
-    readiness.ready();
-  else
-    static_cast<void>(readiness.failed({Code::kIo, 0, driver.mountpoint + ": the mount does not answer"}));
-  StopOnSignals::mount_is_announced();
+  if (!readiness.ready()) return fail(Code::kCanceled, "the command that mounts is gone");
+  return {};
 }
 
 RequestLoop::Settings loop_settings(Driver& driver) {
@@ -211,15 +194,21 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   return settings;
 }
 
-// Until somebody unmounts or a signal comes; negative: the loop failed.
-int serve(Driver& driver, RequestLoop& loop, Readiness& readiness) {
-  const StopOnSignals stop_on_signals(loop);
-  // The first request answers only once the loop runs: readiness is told from a thread that asks.
-  std::thread announcer([&] { announce(driver, readiness); });
+// Until somebody unmounts or a signal comes. Fails if the mount was never announced, or if the loop failed.
+Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe& probe) {
+  Status announced;
+  std::atomic<bool> ended{false};
+  // The first request answers only once the loop runs.
+  std::thread announcer([&] {
+    announced = announce(driver, readiness, probe, ended);
+    if (!announced) loop.stop();
+  });
   const int result = loop.run();
+  ended = true;
   fuse_session_exit(driver.session);
   announcer.join();
-  return result;
+  if (announced && result < 0) return fail(Code::kIo, fmt::format("the request loop: {}", std::strerror(-result)));
+  return announced;
 }
 
 Status take_down(Driver& driver) {
@@ -247,29 +236,44 @@ int run_mount(const MountRequest& request) {
   if (!options) return refuse(options.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
   options->store.passthrough = may_pass_through(*options);
-  Readiness readiness = Readiness::start(request.foreground);  // before any thread exists
-
   Driver driver;
   driver.options = *options;
-  if (Status status = prepare_paths(driver, request); !status) return readiness.failed(status.error());
+  if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
+  // Before any thread exists.
+  Readiness readiness = Readiness::start(request.foreground, [&driver] {
+    if (mount_of(driver.volume_path, driver.mountpoint)) lazily_unmount(driver.mountpoint);
+  });
+  MountProbe probe;
+
   raise_descriptor_limit();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
   if (!store) return readiness.failed(store.error());
   driver.store = store->get();
   driver.control = std::make_unique<ControlFiles>(driver);
+  std::optional<StopOnSignals> stop_on_signals(std::in_place);
+  readiness.watch();
   if (Status status = attach(driver); !status) {
     static_cast<void>(close_store(driver));
     return readiness.failed(status.error());
   }
   FuseDevice device(driver.session);
   RequestLoop loop(device, loop_settings(driver));
-  const int result = serve(driver, loop, readiness);
-  const Status status = take_down(driver);
+  stop_on_signals->set_loop(loop);
+  const Status served = serve(driver, loop, readiness, probe);
+  stop_on_signals.reset();
+  int result = served ? 0 : 1;
+  if (!served && served.error().code == Code::kCanceled && readiness.foreground()) {
+    result = 0;  // as after a signal that comes later
+  } else if (!served) {
+    readiness.failed(served.error());
+    end_soon();
+  }
+  if (Status status = take_down(driver); !status) result = 1;
   driver.control.reset();
   store->reset();
   log::flush();
-  return result >= 0 && status ? 0 : 1;
+  return result;
 }
 
 std::string version_text() {
