@@ -88,7 +88,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(apply_attributes(id, change));
   };
-  if (change.size_bytes) return resize(object, *change.size_bytes, std::move(rest));
+  if (change.size_bytes) return resize(object, *change.size_bytes, Resize::kExactly, std::move(rest));
   rest({});
 }
 

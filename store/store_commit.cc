@@ -555,6 +555,7 @@ void StoreImpl::keep_shared_place(ObjectId former, const Place& place) {
 
 void StoreImpl::settle_body(SealedBody& sealed) {
   const ObjectPtr object = sealed.snapshot.object;
+  const Place sealed_place = sealed.body.place;  // not that of a raw file which the body has become meanwhile
   bool clean_units = false;
   {
     std::lock_guard lock(object->mutex);
@@ -588,7 +589,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     end_seal(object);
   }
   object->replaced = {};
-  keep_shared_place(sealed.shared_with, object->base.place);
+  keep_shared_place(sealed.shared_with, sealed_place);
   if (clean_units) note_clean(object);
 }
 

@@ -172,7 +172,7 @@ class StoreImpl final : public Store {
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
   Error no_space(const Object& object, uint64_t bytes) const;
-  enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace };
+  enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
   struct WriteAttempt;
   struct PendingWrite;
   // Bytes of a write, or `length` zeros (then without extending the file).
@@ -188,6 +188,7 @@ class StoreImpl final : public Store {
   bool nobody_waits_for_memory() const { return waiting_count_.load(std::memory_order_relaxed) == 0; }
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
+  void continue_in_raw(const std::shared_ptr<PendingWrite>& pending);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
@@ -198,18 +199,20 @@ class StoreImpl final : public Store {
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
 
   // --- sizes and holes (store_size.cc) ---
-  void resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
-  void resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done);
-  void resize_with(ObjectPtr object, uint64_t size_bytes, Reservation memory, StatusCompletion done);
-  Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Reservation& memory);
+  enum class Resize : uint8_t { kExactly, kAtLeast };  // kAtLeast: a file that is larger by then stays so
+  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
+  void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
+  void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
+  Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
   // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most. object.mutex held.
   void zero_tail(Object& object, uint64_t from, Reservation& memory);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
+  void allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
 
   // --- files 1:1 with a backing file (store_raw.cc) ---
   Status open_raw_file(const ObjectPtr& object);
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  void note_raw_changed(const ObjectPtr& object);
+  void resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done);
   void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
                     StatusCompletion done);
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);

@@ -224,6 +224,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
                                          WriteAttempt& attempt) {
   Object& object = *object_pointer;
   std::lock_guard lock(object.mutex);
+  if (object.raw) return Progress::kIsRaw;  // since it was asked
   const bool zeroing = source.bytes.empty();
   uint64_t end = source.offset + source.length();
   if (zeroing) end = std::min(end, object.size_bytes);
@@ -305,6 +306,7 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
+  if (progress == Progress::kIsRaw) return continue_in_raw(pending);
   if (progress == Progress::kNeedsLoad) {
     pending->attempt.memory = Reservation();  // its load may have to wait for others
     auto object = pending->object;
@@ -344,6 +346,21 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
   });
 }
 
+// The body became a raw file while this waited: it begins anew there, with what is left of it. (A write of bytes is one piece.)
+void StoreImpl::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
+  pending->attempt = WriteAttempt();
+  if (pending->handle != nullptr) {
+    return write(pending->handle, pending->source.offset, pending->source.bytes, [pending](Result<size_t> result) mutable {
+      pending->done(std::move(result));
+    });
+  }
+  const uint64_t from = pending->source.offset;
+  allocate_in(pending->object, AllocateMode::kPunchHole, from, pending->end() - from, [pending](Status status) mutable {
+    if (!status) return pending->done(std::unexpected(std::move(status).error()));
+    pending->done(pending->written);
+  });
+}
+
 void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) {
   const ObjectPtr& object = handle->object;
   counters_.write_requests.fetch_add(1, std::memory_order_relaxed);
@@ -367,6 +384,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->done = std::move(done);
   const Progress progress = push_write(*pending, nobody_waits_for_memory());
   if (progress == Progress::kDone) return pending->finish();
+  if (progress == Progress::kIsRaw) return continue_in_raw(pending);
   pending->owned.assign(bytes.begin(), bytes.end());
   pending->source.bytes = pending->owned;
   proceed(pending, progress);
@@ -395,7 +413,11 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   ReadReply reply;
   bool quarantined = false;
   {
-    std::lock_guard lock(object->mutex);
+    std::unique_lock lock(object->mutex);
+    if (FilePtr raw = object->raw) {  // since it was asked
+      lock.unlock();
+      return read_raw(std::move(object), std::move(raw), offset, length, std::move(done));
+    }
     if (offset >= object->size_bytes) length = 0;
     length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
     const uint64_t end = offset + length;

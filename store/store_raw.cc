@@ -21,7 +21,8 @@ Status StoreImpl::open_raw_file(const ObjectPtr& object) {
   return {};
 }
 
-// A file sized far beyond a chunk becomes 1:1 with a backing file. Blocks for making that file. No lock held.
+// A file sized far beyond a chunk becomes 1:1 with a backing file. kBusy: it is not empty any more, or raw already, for another
+// request came first. Blocks for making that file. No lock held.
 Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
   Status sized = made.file->truncate(size_bytes);
@@ -45,11 +46,24 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   return {};
 }
 
-// Its file was punched or allocated.
-void StoreImpl::note_raw_changed(const ObjectPtr& object) {
-  std::lock_guard lock(object->mutex);
-  note_modified(object);
-  if (object->raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, object->raw);
+// Blocks for the truncation of the file. If the body ceased to be raw meanwhile, it begins anew. No lock held.
+void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
+  // Nothing to do in the file where it only grows: what it lacks reads as zeros.
+  if (how == Resize::kExactly)
+    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
+  {
+    std::unique_lock lock(object->mutex);
+    if (object->raw != raw) {
+      lock.unlock();
+      return resize(std::move(object), size_bytes, how, std::move(done));
+    }
+    if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
+    if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
+    object->size_bytes = size_bytes;
+    content_changed(object);  // the size is in the record
+    extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+  }
+  done({});
 }
 
 // `size` of the file now.
@@ -57,9 +71,19 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
                              uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
   const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
-  auto finish = [this, object, end, extends, done = std::move(done)](Status status) mutable {
-    if (status) note_raw_changed(object);
-    if (status && extends) return resize(std::move(object), end, std::move(done));
+  auto finish = [this, object, raw, mode, offset, length, end, extends, done = std::move(done)](Status status) mutable {
+    {
+      std::unique_lock lock(object->mutex);
+      if (object->raw != raw) {  // emptied while this waited: it begins anew
+        lock.unlock();
+        return allocate_in(std::move(object), mode, offset, length, std::move(done));
+      }
+      if (status) {
+        note_modified(object);
+        extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+      }
+    }
+    if (status && extends) return resize(std::move(object), end, Resize::kAtLeast, std::move(done));
     done(std::move(status));
   };
   if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) return finish(raw->punch(offset, length));

@@ -21,7 +21,7 @@ void StoreImpl::zero_tail(Object& object, uint64_t from, Reservation& memory) {
   place_piece(object, index, in_unit, capacity, nullptr, memory);
 }
 
-void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
+void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   if (size_bytes > kMaxFileBytes)
     return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
                                                 format_size(size_bytes), format_size(kMaxFileBytes))));
@@ -36,49 +36,46 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, StatusCompletion d
     if (size_bytes > space_.limit_bytes())
       return done(fail(Code::kNoSpace, fmt::format("object {}: {} is more than the capacity of {}", object->id.value,
                                                    format_size(size_bytes), format_size(space_.limit_bytes()))));
-    if (become_raw) return done(make_raw(object, size_bytes));
-    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
-    {
-      std::lock_guard lock(object->mutex);
-      if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
-      object->size_bytes = size_bytes;
-      content_changed(object);  // the size is in the record
-      if (object->raw == raw) extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
-    }
-    return done({});
+    if (!become_raw) return resize_raw(std::move(object), std::move(raw), size_bytes, how, std::move(done));
+    Status made = make_raw(object, size_bytes);
+    if (made || made.error().code != Code::kBusy) return done(std::move(made));
+    return resize(std::move(object), size_bytes, how, std::move(done));  // it is not empty any more, or raw already
   }
   if (size_bytes > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, size_bytes)));
-  resize_body(std::move(object), size_bytes, std::move(done));
+  resize_body(std::move(object), size_bytes, how, std::move(done));
 }
 
 // The unit that the new end cuts may be held by others, and is cloned then.
-void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, StatusCompletion done) {
+void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   bool cuts = false;
   {
     std::lock_guard lock(object->mutex);
-    cuts = object->is_cut_in_a_unit(size_bytes);
+    cuts = how == Resize::kExactly && object->is_cut_in_a_unit(size_bytes);
   }
-  if (!cuts) return resize_with(std::move(object), size_bytes, {}, std::move(done));
-  auto attempt = [this, object = std::move(object), size_bytes, done = std::move(done)]() mutable {
+  if (!cuts) return resize_with(std::move(object), size_bytes, how, {}, std::move(done));
+  auto attempt = [this, object = std::move(object), size_bytes, how, done = std::move(done)]() mutable {
     Reservation memory = reserve_memory(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
-    resize_with(std::move(object), size_bytes, std::move(memory), std::move(done));
+    resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(done));
     return true;
   };
   if (!attempt()) wait_for_memory(MemoryFor::kWriter, std::move(attempt));
 }
 
-void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Reservation memory, StatusCompletion done) {
-  with_room([this, object, size_bytes,
-             memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, memory); },
-            [this, again = object, size_bytes, done = std::move(done)](Status status) mutable {
+void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
+  with_room([this, object, size_bytes, how,
+             memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, how, memory); },
+            [this, again = object, size_bytes, how, done = std::move(done)](Status status) mutable {
               if (status || status.error().code != Code::kBusy) return done(std::move(status));
-              resize_body(std::move(again), size_bytes, std::move(done));
+              resize(std::move(again), size_bytes, how, std::move(done));
             });
 }
 
-Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reservation& memory) {
+Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
   std::lock_guard lock(object->mutex);
+  const bool becomes_raw = object->size_bytes == 0 && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed);
+  if (object->raw || becomes_raw) return fail(Code::kBusy, "it became raw while this waited, or is to now: once more");
+  if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
   if (size_bytes == object->size_bytes && !object->write_error) {
     note_modified(object);
     return {};
@@ -106,7 +103,11 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Reser
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
-  const ObjectPtr object = handle->object;
+  allocate_in(handle->object, mode, offset, length, std::move(done));
+}
+
+// Begins anew where the body became raw, or ceased to be, while it waited.
+void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
   if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
     return done(fail(length == 0 ? Code::kInvalid : Code::kTooBig,
@@ -121,15 +122,16 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
   const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
   if (extends && !raw) {
     // Sized first (that decides whether the body becomes raw), then this call again for what the mode adds.
-    return resize(object, end, [this, handle, mode, offset, length, done = std::move(done)](Status status) mutable {
+    return resize(object, end, Resize::kAtLeast, [this, object, mode, offset, length, done = std::move(done)](Status status) mutable {
       if (!status) return done(std::move(status));
-      allocate(handle, mode, offset, length, std::move(done));
+      allocate_in(std::move(object), mode, offset, length, std::move(done));
     });
   }
   if (raw) return allocate_raw(object, std::move(raw), size, mode, offset, length, std::move(done));
   if (mode == AllocateMode::kExtend || mode == AllocateMode::kKeepSize) {
     auto reserve = [this, object, end]() -> Status {
       std::lock_guard lock(object->mutex);
+      if (object->raw) return fail(Code::kBusy, "it became raw while this waited");
       const uint64_t bytes = std::max(end, object->size_bytes);
       if (!reserve_space(*object, bytes)) return std::unexpected(no_space(*object, bytes));
       // Nothing to write: the promise is kept by the space already used.
@@ -137,7 +139,10 @@ void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uin
       note_modified(object);
       return {};
     };
-    return with_room(std::move(reserve), std::move(done));
+    return with_room(std::move(reserve), [this, object, mode, offset, length, done = std::move(done)](Status status) mutable {
+      if (status || status.error().code != Code::kBusy) return done(std::move(status));
+      allocate_in(std::move(object), mode, offset, length, std::move(done));
+    });
   }
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
   if (zeroed == 0) {  // behind the end: a change all the same
