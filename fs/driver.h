@@ -40,6 +40,7 @@ struct Driver {
   fuse_session* session = nullptr;
   MountOptions options;
   std::string mountpoint, volume_path;
+  bool volume_is_stacked = false;  // it lies on a file system that is stacked on another
   std::unique_ptr<ControlFiles> control;
   Passthrough passthrough;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped

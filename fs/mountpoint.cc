@@ -53,12 +53,12 @@ std::optional<MountedThere> mounted_on(const std::string& path) {
   std::string line;
   while (std::getline(mounts, line)) {
     std::istringstream fields(line);
-    std::string id, parent, device, root, where, word, type, source;
-    fields >> id >> parent >> device >> root >> where;
+    std::string id, parent, device, root, where, options, word, type, source, of_file_system;
+    fields >> id >> parent >> device >> root >> where >> options;
     if (unescape_mountinfo(where) != path) continue;
     while (fields >> word && word != "-") {
     }
-    if (fields >> type >> source) found = {type, unescape_mountinfo(source), device};
+    if (fields >> type >> source >> of_file_system) found = {type, unescape_mountinfo(source), device, options + "," + of_file_system};
   }
   return found;
 }
@@ -124,6 +124,14 @@ Result<std::string> prepare_volume(const std::string& path) {
   where = resolved;
   free(resolved);
   return where;
+}
+
+bool is_stacked(const std::string& volume) {
+  constexpr long kOverlayfs = 0x794c7630, kFuse = 0x65735546, kEcryptfs = 0xf15f;
+  struct statfs space {};
+  if (::statfs(volume.c_str(), &space) != 0) return false;
+  const long type = static_cast<long>(space.f_type);
+  return type == kOverlayfs || type == kFuse || type == kEcryptfs;
 }
 
 Status check_apart(const std::string& volume, const std::string& mountpoint) {

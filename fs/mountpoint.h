@@ -15,11 +15,14 @@ inline constexpr std::string_view kMountType = "fuse.kvcachefs";
 Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
 // Absolute path of the volume; the directory itself is made (0700) if only it is missing.
 Result<std::string> prepare_volume(const std::string& path);
+// Whether it lies on a file system that is stacked on others: overlayfs, as in a container, FUSE or eCryptfs.
+bool is_stacked(const std::string& volume);
 // What is mounted there, the topmost of several.
 struct MountedThere {
   std::string type;
   std::string source;
-  std::string device;  // MAJOR:MINOR
+  std::string device;   // MAJOR:MINOR
+  std::string options;  // of the mount, then of the file system
 };
 std::optional<MountedThere> mounted_on(const std::string& path);
 // The same if it is the mount of this volume. A volume has one mount at a time.

@@ -77,7 +77,9 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
 #endif
 #ifdef FUSE_CAP_PASSTHROUGH
   if (driver.options.store.passthrough && capabilities.want(FUSE_CAP_PASSTHROUGH)) {
-    connection->max_backing_stack_depth = 1;
+    // So many file systems may lie below the files that are passed through. Each is one less that may be stacked on the mount, of two
+    // in all: at 1 overlayfs would not take it as a layer.
+    connection->max_backing_stack_depth = driver.volume_is_stacked ? 1 : 0;
     driver.passthrough.enable(driver.session, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));

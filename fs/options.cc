@@ -1,6 +1,9 @@
 #include "fs/options.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdlib>
 #include <set>
 #include <thread>
 
@@ -13,11 +16,13 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kKernelFlags[] = {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec",
-                                             "atime", "noatime", "sync", "async", "dirsync", "user", "nouser",
+                                             "atime", "noatime", "diratime", "nodiratime", "relatime", "sync", "async", "dirsync", "user", "nouser",
                                              "users", "auto", "noauto", "_netdev", "nofail", "defaults", "default_permissions"};
 // Of them, what only mount(8) and fstab look at.
 constexpr std::string_view kForMountCommand[] = {"user", "nouser", "users", "auto", "noauto", "_netdev", "nofail", "defaults",
-                                                 "rw", "default_permissions"};
+                                                 "rw", "default_permissions",
+                                                 // The kernel's defaults, of which libfuse does not know.
+                                                 "diratime", "relatime"};
 
 Result<Switch> parse_switch(std::string_view name, std::string_view value) {
   if (value == "auto") return Switch::kAuto;
@@ -98,6 +103,7 @@ Status set_mount_option_live(MountOptions& options, std::string_view name, std::
 
 Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) {
   MountOptions options;
+  if (called_by_mount8()) options.kernel = {"suid", "dev"};  // before what is asked for: the last of two counts
   std::set<std::string, std::less<>> seen;
   for (const std::string& list : lists) {
     size_t start = 0;
@@ -126,6 +132,8 @@ Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists) 
   return options;
 }
 
+bool called_by_mount8() { return geteuid() == 0 && std::getenv("KVCACHEFS_MOUNT_HELPER") != nullptr; }
+
 uint32_t default_threads() { return std::clamp(std::thread::hardware_concurrency(), 2U, 16U); }
 
 // A serial reader's next request comes 10 to 30 us after an answer. With one thread 64 KiB chunks from RAM took 53 us with 30
@@ -142,6 +150,7 @@ std::vector<OptionText> mount_options_text(const MountOptions& options) {
        "0 to 1000: how long to poll for the next request of a fast reader; default 50, on one processor 0"},
       {"log_level", options.log_level, true, "trace, debug, info (default), warn, error, off"},
       {"log_file", options.log_file, false, "absolute path, rotated at 16M; default stderr when in the foreground"},
+      {"ro", options.store.read_only ? "on" : "off", false, "read-only: the volume is only read"},
       {"nonempty", options.nonempty ? "on" : "off", false, "mount over a directory with entries"},
       {"allow_other", options.allow_other ? "on" : "off", false, "other users may enter; modes are obeyed"},
   };

@@ -35,6 +35,9 @@ struct MountOptions {
 // "-o" lists, each "a,b=c". Unknown, malformed and contradictory ones are refused: the message names the option, the value
 // and what is allowed.
 Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists);
+// Called by the helper of mount(8), as root (KVCACHEFS_MOUNT_HELPER in the environment): the options are all there is, and a flag
+// of the kernel that they do not name is as mount(8) has it, which does not pass on its defaults.
+bool called_by_mount8();
 std::vector<OptionText> mount_options_text(const MountOptions& options);
 // For what can change while mounted: log_level.
 Status set_mount_option_live(MountOptions& options, std::string_view name, std::string_view value);

@@ -143,6 +143,7 @@ int refuse(const Error& error) {
 Status prepare_paths(Driver& driver, const MountRequest& request) {
   KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
   KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
+  driver.volume_is_stacked = is_stacked(driver.volume_path);
   return check_apart(driver.volume_path, driver.mountpoint);
 }
 
@@ -295,7 +296,8 @@ std::string options_help() {
   std::string text;
   for (const OptionText& option : store_options_text({})) text += fmt::format("  {:<18} {}\n", option.name, option.help);
   for (const OptionText& option : mount_options_text({})) text += fmt::format("  {:<18} {}\n", option.name, option.help);
-  return text + "  ro, nosuid, nodev, noexec, noatime, ... as for any mount\n";
+  return text + "  nosuid, nodev, noexec, noatime, ... as for any mount\n"
+                "  remount            changes a mount that is there: ro, rw and the like, and options that can be changed while mounted\n";
 }
 
 }  // namespace kvcachefs

@@ -3,6 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "fs/remount.h"
 #include "fs/session.h"
 #include "tools/commands.h"
 
@@ -19,7 +20,7 @@ Subcommand add_mount_command(CLI::App& parent) {
       ->allow_extra_args(false);
   app->add_flag("-f,--foreground", request->foreground, "Stay in the foreground and log to stderr");
   app->footer("Mount options:\n" + options_help());
-  return {app, [request] { return run_mount(*request); }};
+  return {app, [request] { return asks_for_remount(request->options) ? run_remount(*request) : run_mount(*request); }};
 }
 
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@ def helper(repository, tmp_path):
     (tmp_path / "sbin").mkdir()
     calls = tmp_path / "calls"
     command = tmp_path / "bin" / "kvcachefs"
-    command.write_text(f"#!/bin/sh\nprintf '%s\\n' \"$@\" >{calls}\nexit ${{KVCACHEFS_EXIT:-0}}\n")
+    command.write_text(f"#!/bin/sh\n[ $KVCACHEFS_MOUNT_HELPER = 1 ] || exit 99\nprintf '%s\\n' \"$@\" >{calls}\nexit ${{KVCACHEFS_EXIT:-0}}\n")
     command.chmod(0o755)
     installed = tmp_path / "sbin" / "mount.fuse.kvcachefs"
     shutil.copy(repository / "mount-scripts" / "mount.fuse.kvcachefs", installed)
@@ -45,6 +45,16 @@ def test_options_for_mount_and_systemd_are_kept_back(helper):
     assert helper("/volume", "/mnt", "-o", "rw")[1] == ["mount", "/volume", "/mnt"]
 
 
+def test_flags_are_passed_on(helper):
+    flags = "suid,dev,nosuid,nodev,noexec,noatime,nodiratime,sync"
+    assert helper("/volume", "/mnt", "-o", f"rw,exec,async,relatime,{flags}")[1] == ["mount", "/volume", "/mnt", "-o", flags]
+
+
+def test_a_remount_is_passed_on_with_the_defaults_that_it_may_bring_back(helper):
+    flags = "rw,noatime,remount,atime,exec,user_id=0,memory=1G"
+    assert helper("/volume", "/mnt", "-o", f"{flags},nofail")[:2] == (0, ["mount", "/volume", "/mnt", "-o", flags])
+
+
 def test_unknown_options_reach_the_command_which_refuses_them(helper):
     assert helper("/volume", "/mnt", "-o", "nonsense")[1][-1] == "nonsense"
 
@@ -69,7 +79,6 @@ def test_failure_is_reported_as_mount_expects(helper):
     (["/volume"], "usage"),
     (["/volume", "/mnt", "-Z"], "unknown option"),
     (["/volume", "/mnt", "extra"], "extra"),
-    (["/volume", "/mnt", "-o", "remount,memory=1G"], "setfattr -n user.kvcachefs.option.NAME"),
     (["/volume", "/mnt", "-N", "1"], "nsenter"),
 ])
 def test_wrong_calls(helper, arguments, said):

@@ -68,6 +68,15 @@ ln -s "$work/prefix/sbin/mount.fuse.kvcachefs" "$work/sbin/"
 mount -t overlay none -o "lowerdir=$work/sbin:/usr/sbin" /usr/sbin
 export PATH="$work/prefix/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+# The daemons live in this namespace and would keep it, and themselves, if a run was interrupted.
+unmount_all() {
+  for mountpoint in "$work/mnt" "$work/scratch"; do
+    if mountpoint -q "$mountpoint"; then kvcachefs umount --quiet --lazy "$mountpoint" || true; fi
+  done
+}
+trap unmount_all EXIT
+trap 'exit 143' TERM INT HUP
+
 if [ "$suite" = pjdfstest ]; then
   mount -t fuse.kvcachefs "$work/volume" "$work/mnt" -o "$options"
   status=0
@@ -75,7 +84,6 @@ if [ "$suite" = pjdfstest ]; then
   if [ $# -eq 0 ]; then set -- "$tree/tests"; fi
   prove -r "$@" || status=$?
   cd /
-  kvcachefs umount --quiet "$work/mnt"
   exit "$status"
 fi
 
@@ -116,10 +124,6 @@ TEXT
 [ $# -gt 0 ] || set -- -g quick
 cd "$tree"
 HOST_OPTIONS=$work/local.config ./check -fuse "$@" 2>&1 | tee "$work/check.log" || true
-for mountpoint in "$work/mnt" "$work/scratch"; do
-  mountpoint -q "$mountpoint" && kvcachefs umount --quiet "$mountpoint"
-done
-
 # Which of the failures are explained.
 failed=$(sed -n 's/^Failures: *//p' "$work/check.log" | tail -n 1)
 ran=$(sed -n 's/^Ran: *//p' "$work/check.log" | tail -n 1 | wc -w)
