@@ -154,7 +154,7 @@ Status StoreImpl::mark_synced() {
   mark.records.emplace_back(SyncedRecord{});
   KVC_ASSIGN(JournalPosition after, append_to_journal(mark));
   kill_point("mark-appended");
-  auto freed = index_->apply(mark, after);
+  auto freed = apply_to_index(mark, after);
   if (!freed) return std::unexpected(std::move(freed).error());
   KVC_TRY(sync_journal());  // the index must not reach past the end of what is on the medium
   index_->freeze();
@@ -649,9 +649,18 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
   if (!freed.empty() || inline_bytes > 0) space_.hope();  // the index may have had the pages
 }
 
+// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more.
+Result<std::vector<FreedPlace>> StoreImpl::apply_to_index(const Batch& batch, JournalPosition after) {
+  if (index_->damaged()) static_cast<void>(index_rebuild_->repair(*index_));
+  auto freed = index_->apply(batch, after);
+  if (!freed && index_->damaged() && index_rebuild_->repair(*index_)) freed = index_->apply(batch, after);
+  if (!freed) index_->give_up_commits();
+  return freed;
+}
+
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
-  auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : index_->apply(commit.batch, after);
+  auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : apply_to_index(commit.batch, after);
   count_committed(commit, freed ? std::span<const FreedPlace>(*freed) : std::span<const FreedPlace>());
   std::vector<Snapshot> done_with;  // their blocks are given back after the lock
   std::unique_lock lock(names_mutex_);

@@ -24,6 +24,7 @@
 #include "store/counters.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
+#include "store/index_rebuild.h"
 #include "store/journal/journal.h"
 #include "store/kernel_ahead.h"
 #include "store/memory/memory_file.h"
@@ -364,7 +365,7 @@ class StoreImpl final : public Store {
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  enum class Trouble : uint8_t { kData, kJournal, kUpkeep };
+  enum class Trouble : uint8_t { kData, kJournal, kIndex, kUpkeep };
   void set_trouble(Trouble of, const Status& status);
   struct UrgentItem {
     ObjectPtr object;  // may be null: names only
@@ -477,6 +478,7 @@ class StoreImpl final : public Store {
   void drop_body(SealedBody& sealed);
   void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);
+  Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
   Status apply_committed(Commit& commit, JournalPosition after);
   void count_committed(Commit& commit, std::span<const FreedPlace> freed);
   void settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
@@ -492,6 +494,7 @@ class StoreImpl final : public Store {
   bool keeper_step(bool force);
   void sync_ahead();
   Status sync_point();           // data, then journal, then a SyncedRecord
+  void mend_index();             // if it was found damaged
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
   uint64_t least_checkpoint_bytes() const;
@@ -597,6 +600,7 @@ class StoreImpl final : public Store {
   std::atomic<int64_t> move_refused_ns_{INT64_MIN};  // last time that a body was to be moved and there was no file for it
   std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
+  std::unique_ptr<IndexRebuild> index_rebuild_;
   bool background_ = true;
   bool read_only_ = false;
   uint64_t extent_bytes_ = 256 * kMiB;
@@ -719,7 +723,7 @@ class StoreImpl final : public Store {
   uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
   uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
   std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
-  std::array<std::string, 3> troubles_;  // keeper_mutex_: the last error of each, until it is over
+  std::array<std::string, 4> troubles_;  // keeper_mutex_: the last error of each, until it is over
   std::atomic<uint8_t> troubled_{0};     // (atomic) a bit of each; changed with keeper_mutex_ held
   std::string state_reason_;             // keeper_mutex_: one of them; empty: all is well
   int64_t state_since_ns_ = 0;               // keeper_mutex_

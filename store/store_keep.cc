@@ -121,6 +121,7 @@ bool StoreImpl::keeper_step(bool force) {
     dead = !freed_.empty();  // also raw files, whose records tell no length
   }
   for (auto& item : work) item();
+  mend_index();
   if (has_versions_) sweep_versions();
   end_lingering();
   for (auto& then : kernel_ahead_.take_stalled()) answer_later(std::move(then));
@@ -186,6 +187,13 @@ Status StoreImpl::sync_point() {
   return answer.get();
 }
 
+void StoreImpl::mend_index() {
+  if (!index_->damaged()) return set_trouble(Trouble::kIndex, {});
+  const Status mended = index_rebuild_->repair(*index_);
+  set_trouble(Trouble::kIndex, mended);
+  if (mended) index_->keep_in_memory();
+}
+
 Status StoreImpl::index_point() {
   reclaim_cut_short_ = false;
   std::vector<FreedPlace> dead;  // their records are synced by the sync point below
@@ -211,6 +219,7 @@ Status StoreImpl::index_point() {
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
   const bool judged = std::exchange(judged_tail_, false);
+  index_rebuild_->allow(true);
   if (std::exchange(sweep_due_, false) || judged) sweep_extents(dead, judged);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead));
@@ -251,6 +260,7 @@ Status StoreImpl::write_checkpoint() {
   KVC_TRY(status);
   KVC_TRY(index_->scan_successors([&](SuccessorsRecord&& row) { return add(std::move(row)); }));
   KVC_TRY(status);
+  if (index_->damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");  // it may lack rows
   KVC_TRY(writer->finish());
   CheckpointInfo info;
   info.epoch = identity_.epoch;

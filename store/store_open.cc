@@ -106,6 +106,8 @@ Status StoreImpl::start(std::string_view holder) {
   previous_epoch_ = epochs.empty() ? 0 : epochs.back();
   identity_.epoch = previous_epoch_;
   KVC_TRY(open_index());
+  index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
+  index_rebuild_->allow(!judged_tail_);
   KVC_TRY(start_epoch());
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
@@ -347,6 +349,10 @@ Status StoreImpl::close() {
     if (status) note_leftovers({});
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
+  }
+  if (!status && index_->damaged()) {  // of which the journals are independent: what was accepted is in them
+    log::warn("{}; the next start builds the index anew", status.error().message);
+    status = sync_point();
   }
   volume_->drain();  // loads that were under way
   lru_.clear();

@@ -48,13 +48,25 @@ Status StoreImpl::open_index() {
     KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   }
   take_leftovers();
-  const bool anything = !journals.empty() || checkpoint;
-  if (found == Index::Found::kFresh && anything) {
-    index_rebuilt_ = true;
-    log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
-    if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
-  }
-  return replay(journals);
+  const auto fill = [&]() -> Status {
+    const bool anything = !journals.empty() || checkpoint;
+    if (found == Index::Found::kFresh && anything) {
+      index_rebuilt_ = true;
+      log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
+      if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
+    }
+    return replay(journals);
+  };
+  Status filled = fill();
+  if (filled || found != Index::Found::kOpened || !index_->damaged()) return filled;
+  log::warn("{}: rebuilding the index", filled.error().message);  // rows that the open did not look at
+  index_.reset();
+  KVC_TRY(remove_index(index_directory_));
+  KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
+  freed_.clear();
+  freed_bytes_ = 0;
+  take_leftovers();
+  return fill();
 }
 
 // Do the journals go on where the index ends?

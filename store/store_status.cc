@@ -36,6 +36,11 @@ StoreStatus StoreImpl::status() {
     status.state_reason = state_reason_;
     status.state_since_ns = state_since_ns_;
   }
+  if (index_->damaged() && status.state == "ok") {  // found a moment ago
+    status.state = "degraded";
+    status.state_reason = fmt::format("index {} is damaged; it is built anew", index_directory_);
+    status.state_since_ns = clock_.realtime_ns();
+  }
   status.limit_bytes = space_.limit_bytes();
   status.physical_bytes = space_.physical_bytes();
   status.live_bytes = space_.live_bytes();

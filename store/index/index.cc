@@ -38,6 +38,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
                                                Found* found, std::string* why, uint64_t map_bytes) {
   KVC_ASSIGN(IndexDirectory home, IndexDirectory::take(directory));
   std::unique_ptr<LmdbIndex> index(new LmdbIndex(std::move(home)));
+  index->identity_ = identity;
   why->clear();
   *found = Found::kFresh;
   if (index->directory_.has_data()) {
@@ -58,6 +59,7 @@ Result<std::unique_ptr<Index>> LmdbIndex::open(const std::string& directory, con
     }
     IndexDirectory kept = std::move(index->directory_);
     index.reset(new LmdbIndex(std::move(kept)));
+    index->identity_ = identity;
   }
   KVC_TRY(index->create(identity, map_bytes));
   return index;

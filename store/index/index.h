@@ -96,7 +96,8 @@ class Index {
   virtual uint64_t highest_number(uint32_t epoch) const = 0;
   virtual uint64_t highest_extent(uint32_t epoch) const = 0;
 
-  // Reads see everything applied. Damage of a row or page is kCorrupt (the store then rebuilds; see damaged()).
+  // Reads see everything applied. Damage of a row or page is kCorrupt for what needs it; all else is answered as before (the
+  // owner then rebuilds; see damaged()).
   virtual Result<std::optional<NameEntry>> find_name(ObjectId parent, std::string_view name) const = 0;
   virtual Result<std::optional<ObjectRecord>> find_object(ObjectId id) const = 0;
   // Only the attributes, size and place summary (no checksums, no inline bytes): what stat needs.
@@ -109,8 +110,17 @@ class Index {
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
   // Reads what is looked up into memory, as far as it is small, and keeps it there. Blocks; a hint.
   virtual void keep_in_memory() const = 0;
-  // True once a read or commit found LMDB damaged: the owner should rebuild.
+  // True once a read or commit found LMDB damaged, until finish_rebuild(): commits are refused, position() stays.
   virtual bool damaged() const = 0;
+  // A batch of the journal could not be applied: commits are refused until the next open, which replays the journals from
+  // position() on. damaged() stays true.
+  virtual void give_up_commits() = 0;
+  // An empty index beside a damaged one, to be filled from checkpoint and journals up to position(), no further. Takes the
+  // place of one that was begun before and not finished. Both block on the directory's file system; reads go on meanwhile.
+  virtual Result<std::unique_ptr<Index>> begin_rebuild() = 0;
+  // What was `filled` takes the place of the damaged file, below what was applied since position(). On error the damaged one
+  // stays, and another rebuild can be begun.
+  virtual Status finish_rebuild(std::unique_ptr<Index> filled) = 0;
 
   // Applies one journaled batch to the overlay: names, nlink counts (of files and of parent directories), objects that lost
   // their last name are removed with their successors row, extent usage. `after` is the journal position behind it.

@@ -83,8 +83,8 @@ Status check_local(const std::string& path) {
 
 constexpr std::string_view kLockName = "lock";
 // All there ever is in such a directory.
-constexpr std::array<std::string_view, 8> kOwnNames = {"data.mdb",  "lock.mdb",    kLockName,    "clean",
-                                                       "clean.tmp", "compact.tmp", "refill.tmp", "damaged"};
+constexpr std::array<std::string_view, 9> kOwnNames = {"data.mdb",    "lock.mdb",   kLockName, "clean",      "clean.tmp",
+                                                       "compact.tmp", "refill.tmp", "damaged", "rebuild.tmp"};
 
 // It is moved, removed and made anew as a whole.
 Status check_own(const std::string& path) {
@@ -213,7 +213,7 @@ Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
   // Left by an earlier process; the lock tells that none is alive, and a damaged one could keep LMDB from opening.
   unlink((path_ + "/lock.mdb").c_str());
   std::error_code ignored;
-  for (const char* name : {"/compact.tmp", "/refill.tmp"}) fs::remove_all(path_ + name, ignored);
+  for (const char* name : {"/compact.tmp", "/refill.tmp", "/rebuild.tmp"}) fs::remove_all(path_ + name, ignored);
   const std::string mark = path_ + "/clean";
   std::string text(256, '\0');
   {
@@ -254,6 +254,20 @@ Status IndexDirectory::set_aside() {
   KVC_ASSIGN(IndexDirectory fresh, take(path_));
   *this = std::move(fresh);
   return sync_directory(fs::path(path_).parent_path());
+}
+
+Status IndexDirectory::remove_rebuilt() const {
+  std::error_code error;
+  fs::remove_all(rebuilt_path(), error);
+  if (error) return fail_errno(error.value(), fmt::format("index {}: removing {}", path_, rebuilt_path()));
+  return {};
+}
+
+Status IndexDirectory::rebuilt() const {
+  KVC_TRY(sync_directory(path_));  // before the note goes that the file is damaged
+  unlink((path_ + "/damaged").c_str());
+  KVC_TRY(remove_rebuilt());
+  return sync_directory(path_);
 }
 
 Status IndexDirectory::clear() {

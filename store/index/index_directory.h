@@ -46,6 +46,11 @@ class IndexDirectory {
   // Removes the data.
   Status clear();
 
+  // Where a damaged index is built anew; removing what lies there; noting that it took the place of the damaged one.
+  std::string rebuilt_path() const { return path_ + "/rebuild.tmp"; }
+  Status remove_rebuilt() const;
+  Status rebuilt() const;
+
  private:
   IndexDirectory(std::string path, int lock_fd) : path_(std::move(path)), lock_fd_(lock_fd) {}
   std::string path_;

@@ -286,6 +286,19 @@ Status LmdbEnv::enlarge_map() {
   return {};
 }
 
+Status LmdbEnv::replace_file(const std::string& with) {
+  std::lock_guard writers(write_mutex_);
+  const std::string data = directory_ + "/data.mdb";
+  if (std::rename(with.c_str(), data.c_str()) != 0)
+    return fail_errno(errno, fmt::format("index {}: putting {} in its place", directory_, with));
+  KVC_ASSIGN(auto sound, open_environment(Open::kExisting, map_bytes_));
+  must_reopen_ = false;
+  // Whatever becomes of the old one: it is not used any more.
+  if (!replace(std::move(sound))) log::warn("index {}: the damaged file could not be closed", directory_);
+  damaged_.store(false, std::memory_order_release);
+  return {};
+}
+
 std::unexpected<Error> LmdbEnv::damage(std::string_view what) const {
   if (!damaged_.exchange(true, std::memory_order_acq_rel)) log::error("index {} is damaged: {}", directory_, what);
   return fail(Code::kCorrupt, fmt::format("index {} is damaged ({}); it is to be rebuilt from checkpoint and journals",

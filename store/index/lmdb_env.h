@@ -82,6 +82,9 @@ class LmdbEnv {
   // Doubles the map, by an opening beside the one that readers use meanwhile.
   Status enlarge_map();
 
+  // The file `with` takes the place of a damaged one, and is read and written from now on.
+  Status replace_file(const std::string& with);
+
   // No call may come after it. A file of which much is `unused_bytes` is rewritten without them, if it is not
   // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
   Status close(uint64_t unused_bytes);

@@ -263,7 +263,6 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   // Only apply() changes the active layer, so what is read here stays true until it is changed below; a commit in
   // between moves rows, it does not change them.
   if (loading_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
-  if (damaged()) return env_->damage("found before");
   KVC_ASSIGN(BatchEffect effect, apply_batch(batch, *this, totals()));
   std::unique_lock lock(overlay_mutex_);
   for (const auto& [epoch, highs] : effect.rows.epochs) epochs_[epoch] = highs;
@@ -471,6 +470,29 @@ Result<std::vector<ObjectId>> LmdbIndex::scan_nameless() const {
   }));
   KVC_TRY(status);
   return nameless;
+}
+
+Result<std::unique_ptr<Index>> LmdbIndex::begin_rebuild() {
+  std::lock_guard committing(commit_mutex_);  // one that is under way moves position()
+  if (lacks_batch_)
+    return fail(Code::kInvalid, fmt::format("index {} lacks what is in the journal; the next start builds it", directory_.path()));
+  env_->mark_damaged();
+  KVC_TRY(directory_.remove_rebuilt());
+  Found found{};
+  std::string why;
+  return open(directory_.rebuilt_path(), identity_, &found, &why, env_->map_bytes());
+}
+
+Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
+  std::lock_guard committing(commit_mutex_);
+  KVC_TRY(filled->commit());
+  if (filled->position() != position())
+    return fail(Code::kCorrupt, fmt::format("index {}: the journals do not lead to where it ended", directory_.path()));
+  LmdbIndex& its = static_cast<LmdbIndex&>(*filled);
+  KVC_TRY(its.env_->close(0));
+  filled.reset();
+  KVC_TRY(env_->replace_file(directory_.rebuilt_path() + "/data.mdb"));
+  return directory_.rebuilt();
 }
 
 Status LmdbIndex::close_clean() {

@@ -42,7 +42,10 @@ class LmdbIndex final : public Index, private RowSource {
   Result<bool> is_empty(ObjectId directory) const override;
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const override;
   Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const override;
-  bool damaged() const override { return env_->damaged(); }
+  bool damaged() const override { return env_->damaged() || lacks_batch_; }
+  void give_up_commits() override { lacks_batch_ = true; }
+  Result<std::unique_ptr<Index>> begin_rebuild() override;
+  Status finish_rebuild(std::unique_ptr<Index> filled) override;
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
   void keep_in_memory() const override;
@@ -109,8 +112,10 @@ class LmdbIndex final : public Index, private RowSource {
   std::unique_ptr<LmdbEnv> env_;
   std::unique_ptr<BulkLoader> loader_;  // holds LmdbEnv's writer from begin_load() to finish_load(), on one thread
   std::atomic<bool> loading_ = false;
+  std::atomic<bool> lacks_batch_ = false;  // see give_up_commits()
 
   // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
+  IndexIdentity identity_;  // fixed by open()
   std::mutex commit_mutex_;
   std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
   mutable std::shared_mutex overlay_mutex_;  // memory work only

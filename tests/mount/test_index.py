@@ -10,7 +10,7 @@ import pytest
 import kvc_env
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command
+from kvc_mount import run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -281,3 +281,32 @@ def test_an_index_of_another_volume_is_not_believed(new_mount, temp_dir):
         assert place in str(refusal)
         return
     assert os.listdir(second.path) == []
+
+
+def test_a_flipped_bit_under_the_mount_is_mended(new_mount):
+    """One row cannot be answered for a moment; all others can, and the index is built anew without an unmount."""
+    mount = new_mount()
+    for n in range(40):
+        with open(os.path.join(mount.path, f"some-name-{n:02}"), "wb") as file:
+            file.write(payload(n, 8 * KIB))
+    mount.remount()
+    path = os.path.join(mount.status()["index"], "data.mdb")
+    with open(path, "r+b") as file:
+        data = file.read()
+        at = data.find(b"some-name-17")
+        assert at > 0
+        while at > 0:
+            file.seek(at)
+            file.write(bytes([data[at] ^ 1]))
+            at = data.find(b"some-name-17", at + 1)
+    with pytest.raises(OSError, match="Input/output error"):
+        os.stat(os.path.join(mount.path, "some-name-17"))
+    for n in set(range(40)) - {17}:
+        with open(os.path.join(mount.path, f"some-name-{n:02}"), "rb") as file:
+            assert file.read() == payload(n, 8 * KIB)
+    wait_until(lambda: os.path.exists(os.path.join(mount.path, "some-name-17")), 20, "the index is built anew")
+    assert len(os.listdir(mount.path)) == 40
+    assert mount.status()["volume"]["state"] == "ok"
+    mount.remount()
+    with open(os.path.join(mount.path, "some-name-17"), "rb") as file:
+        assert file.read() == payload(17, 8 * KIB)
