@@ -60,6 +60,10 @@ bool ControlFiles::answers_lookup(fuse_req_t request, fuse_ino_t parent, const c
   uint64_t number = 0;
   if (parent == FUSE_ROOT_ID && std::strcmp(name, ".kvcachefs") == 0) {
     number = kDirectory;
+  } else if (owns(parent) && std::strcmp(name, ".") == 0) {  // of a file handle
+    number = number_of(parent);
+  } else if (owns(parent) && std::strcmp(name, "..") == 0) {
+    return false;
   } else if (owns(parent)) {
     for (const auto& [file, value] : kFiles)
       if (std::strcmp(name, file) == 0) number = value;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include "fs/control.h"
+#include "fs/file_handles.h"
 
 namespace kvcachefs {
 

@@ -21,6 +21,7 @@
 namespace kvcachefs {
 
 class ControlFiles;
+class FileHandles;
 
 // How long the kernel may trust what it was told. All that changes names goes through this kernel, which then corrects
 // what it holds; the daemon changes none by itself. So these bound what the daemon does not see, not what clients see.
@@ -42,6 +43,7 @@ struct Driver {
   std::string mountpoint, volume_path;
   bool volume_is_stacked = false;  // it lies on a file system that is stacked on another
   std::unique_ptr<ControlFiles> control;
+  std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 

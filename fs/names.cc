@@ -6,6 +6,7 @@
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "fs/file_handles.h"
 
 namespace kvcachefs {
 
@@ -29,7 +30,7 @@ void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
 
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_lookup(request, parent, name)) return;
+  if (driver.control->answers_lookup(request, parent, name) || driver.handles->answers_lookup(request, parent, name)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
   if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);

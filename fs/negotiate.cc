@@ -64,6 +64,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   capabilities.want(FUSE_CAP_READDIRPLUS);
   capabilities.want(FUSE_CAP_READDIRPLUS_AUTO);  // forced, plain listings are 13 times slower
   capabilities.want(FUSE_CAP_CACHE_SYMLINKS);
+  capabilities.want(FUSE_CAP_EXPORT_SUPPORT);  // lookups by nodeid: a file handle outlives what the kernel remembers
   // Set-id bits are dropped here where it is told when; else the kernel does it, which asks for security.capability before
   // every write.
   capabilities.refuse(FUSE_CAP_HANDLE_KILLPRIV);
@@ -80,7 +81,7 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
     // So many file systems may lie below the files that are passed through. Each is one less that may be stacked on the mount, of two
     // in all: at 1 overlayfs would not take it as a layer.
     connection->max_backing_stack_depth = driver.volume_is_stacked ? 1 : 0;
-    driver.passthrough.enable(driver.session, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
+    driver.passthrough.enable(driver.session, driver.store->status().epoch, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
   }

@@ -76,7 +76,7 @@ ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
   const ObjectId now = current_node(object);
   if (now != node && !is_passed(now)) return now;  // another was given since the kernel looked the name up
-  const ObjectId alias = ObjectId::make(kAliasOrdinal, 0, next_alias_++);
+  const ObjectId alias = ObjectId::make(kAliasOrdinal, epoch_, next_alias_++);
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;
   return alias;

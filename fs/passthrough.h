@@ -30,8 +30,10 @@ class Passthrough {
 
   // `on_refusal`: the kernel takes no file of the volume, or no file in RAM (`in_memory`), for the reason `error`. Once for
   // either, from the thread that opens.
-  void enable(fuse_session* session, std::function<void(bool in_memory, int error)> on_refusal) {
+  // `epoch` of the mount: an alias that a file handle holds means no other file at the next mount.
+  void enable(fuse_session* session, uint32_t epoch, std::function<void(bool in_memory, int error)> on_refusal) {
     session_ = session;
+    epoch_ = epoch;
     on_refusal_ = std::move(on_refusal);
     enabled_ = true;
   }
@@ -67,6 +69,7 @@ class Passthrough {
   int32_t register_file(const BackingFile& file);
 
   fuse_session* session_ = nullptr;
+  uint32_t epoch_ = 0;
   std::function<void(bool, int)> on_refusal_;
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates

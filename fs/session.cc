@@ -17,6 +17,7 @@
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "fs/file_handles.h"
 #include "fs/fuse_device.h"
 #include "fs/mount_probe.h"
 #include "fs/mountpoint.h"
@@ -216,6 +217,7 @@ Status take_down(Driver& driver) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
+  driver.handles->stop();
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.
@@ -252,6 +254,7 @@ int run_mount(const MountRequest& request) {
   if (!store) return readiness.failed(store.error());
   driver.store = store->get();
   driver.control = std::make_unique<ControlFiles>(driver);
+  driver.handles = std::make_unique<FileHandles>(driver);
   std::optional<StopOnSignals> stop_on_signals(std::in_place);
   readiness.watch();
   if (Status status = attach(driver); !status) {
@@ -272,6 +275,7 @@ int run_mount(const MountRequest& request) {
   }
   if (Status status = take_down(driver); !status) result = 1;
   driver.control.reset();
+  driver.handles.reset();
   store->reset();
   log::flush();
   return result;

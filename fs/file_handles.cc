@@ -1,0 +1,120 @@
+#include "fs/file_handles.h"
+
+#include <pthread.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+#include "store/base/log.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr size_t kPageNames = 1024;
+
+// `node` is what the kernel asked for, and what it wants to be told.
+void reply_object(fuse_req_t request, ObjectId object, fuse_ino_t node) {
+  Driver& driver = driver_of(request);
+  auto stat = driver.store->stat(object);
+  if (!stat) return reply_object_error(request, stat.error());
+  if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
+  fuse_entry_param entry = to_entry(driver, *stat);
+  entry.ino = node;
+  fuse_reply_entry(request, &entry);
+}
+
+}  // namespace
+
+bool FileHandles::answers_lookup(fuse_req_t request, fuse_ino_t node, std::string_view name) {
+  if (name == ".") {
+    reply_object(request, object_of(request, node), node);
+    return true;
+  }
+  if (name != "..") return false;
+  std::lock_guard lock(mutex_);
+  if (stopping_) {
+    fuse_reply_err(request, EIO);
+    return true;
+  }
+  waiting_.push_back({request, ObjectId{node}});
+  if (running_) return true;
+  if (thread_.joinable()) thread_.join();  // it has seen that nothing waits, and takes no lock any more
+  running_ = true;
+  thread_ = std::thread([this] { run(); });
+  return true;
+}
+
+void FileHandles::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  if (thread_.joinable()) thread_.join();
+}
+
+void FileHandles::run() {
+  pthread_setname_np(pthread_self(), "kvc-handles");
+  while (true) {
+    std::vector<Waiting> taken;
+    {
+      std::lock_guard lock(mutex_);
+      taken.swap(waiting_);
+      running_ = !taken.empty();
+      if (!running_) return;
+    }
+    for (const Waiting& each : taken) {
+      const auto parent = parent_of(each.directory);
+      if (parent) reply_object(each.request, *parent, parent->value);
+      else fuse_reply_err(each.request, stopping_ ? EIO : ESTALE);
+    }
+  }
+}
+
+std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
+  if (directory == kRootId || driver_.control->owns(directory.value)) return kRootId;
+  for (bool looked = false;; looked = true) {
+    const auto known = std::lower_bound(parents_.begin(), parents_.end(), std::pair{directory, ObjectId{}});
+    if (known != parents_.end() && known->first == directory && (looked || holds(known->second, directory))) return known->second;
+    if (looked || stopping_ || !driver_.store->stat(directory)) return std::nullopt;
+    look_at_all_directories();
+  }
+}
+
+// Whether the directory, which may have been moved since, is there still.
+bool FileHandles::holds(ObjectId parent, ObjectId child) const {
+  for (uint64_t after = 0; !stopping_;) {
+    auto page = driver_.store->list(parent, after, kPageNames);
+    if (!page || page->empty()) return false;
+    for (const DirectoryItem& item : *page)
+      if (item.id == child) return true;
+    after = page->back().cookie;
+  }
+  return false;
+}
+
+void FileHandles::look_at_all_directories() {
+  parents_.clear();
+  std::vector<ObjectId> to_look_at = {kRootId};
+  while (!to_look_at.empty() && !stopping_) {
+    const ObjectId directory = to_look_at.back();
+    to_look_at.pop_back();
+    for (uint64_t after = 0; !stopping_;) {
+      auto page = driver_.store->list(directory, after, kPageNames);
+      if (!page) log::debug("file handles: listing {}: {}", directory.value, page.error().message);  // removed meanwhile
+      if (!page || page->empty()) break;
+      for (const DirectoryItem& item : *page) {
+        if (!S_ISDIR(item.type_bits)) continue;
+        parents_.emplace_back(item.id, directory);
+        to_look_at.push_back(item.id);
+      }
+      after = page->back().cookie;
+    }
+  }
+  std::sort(parents_.begin(), parents_.end());
+}
+
+}  // namespace kvcachefs
