@@ -172,7 +172,9 @@ Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const s
   constexpr int kFirstAnswerMs = 60'000;
   const int problem = probe.ask(driver.mountpoint, kFirstAnswerMs,
                                 [&] { return loop_ended || StopOnSignals::wanted() || readiness.abandoned(); });
-  if (problem == ECANCELED) return fail(Code::kCanceled, driver.mountpoint + ": ended before the mount was ready");
+  // Who unmounts it that early wants it unmounted.
+  if (problem == ECANCELED || problem == ENOTCONN || problem == ECONNABORTED)
+    return fail(Code::kCanceled, driver.mountpoint + ": unmounted or ended before the mount was ready");
   if (problem != 0)
     return fail(Code::kIo, fmt::format("{}: the mount does not answer: {}", driver.mountpoint, std::strerror(problem)));
   raise_read_ahead(driver);

@@ -154,3 +154,13 @@ def test_a_volume_whose_lock_another_program_holds(start, new_mount):
         command.communicate(timeout=60 * kvc_env.SCALE)
         assert mount_entry(mount.path) is None
     assert_nothing_is_left(mount, at_once=False)
+
+
+def test_a_foreground_mount_that_is_unmounted_at_once_has_not_failed(start, preloaded):
+    """A supervisor that restarts what fails would mount it again."""
+    mount, command = start(preloaded("hang"), foreground=True)
+    wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
+    subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
+    output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
+    assert command.returncode == 0, output
+    assert_nothing_is_left(mount, at_once=True)
