@@ -79,7 +79,7 @@ bool StoreImpl::commit_step() {
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
-  if (waiting_count_.load() > 0) tell_memory_came_back();  // what was journaled can be given up
+  if (!waiters_.nobody_waits()) tell_memory_came_back();  // what was journaled can be given up
   for (CommitRequest& request : commit.requests) {
     if (!request.done) continue;
     if (status && request.sync_all && !marked) request.done(marked);

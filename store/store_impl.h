@@ -29,6 +29,7 @@
 #include "store/kernel_ahead.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
+#include "store/memory_waiters.h"
 #include "store/namespace.h"
 #include "store/object.h"
 #include "store/pack_sweep.h"
@@ -185,11 +186,12 @@ class StoreImpl final : public Store {
   };
   Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
   Progress push_write(PendingWrite& pending, bool takes_memory);
-  // First come, first served once somebody waits.
-  bool nobody_waits_for_memory() const { return waiting_count_.load(std::memory_order_relaxed) == 0; }
   void continue_write(std::shared_ptr<PendingWrite> pending);
   void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
   void continue_in_raw(const std::shared_ptr<PendingWrite>& pending);
+  bool retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
+  bool begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
+  void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
@@ -197,6 +199,8 @@ class StoreImpl final : public Store {
   struct WantedUnits;
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
+  struct PieceByPiece;
+  void read_next_piece(std::shared_ptr<PieceByPiece> read);
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
 
   // --- sizes and holes (store_size.cc) ---
@@ -227,7 +231,11 @@ class StoreImpl final : public Store {
   // which the volume takes what they wrote.
   enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
   uint64_t readers_bytes() const { return pool_->limit_bytes() / 8; }
-  uint64_t left_to_others(MemoryFor who) const { return who == MemoryFor::kWriter && !stopping_ ? readers_bytes() : 0; }
+  uint64_t left_to_others(MemoryFor who) const;
+  // Larger writes go in such pieces, so that what they take can be written out in between; reads that can never have their
+  // memory at once as well.
+  uint64_t piece_bytes() const { return std::max(kUnitBytes, align_down(pool_->limit_bytes() / 4, kUnitBytes)); }
+  uint64_t most_read_bytes() const;
   // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
   Reservation reserve_memory(uint64_t bytes, MemoryFor who);
   // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
@@ -237,9 +245,12 @@ class StoreImpl final : public Store {
   void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
   void note_used(ObjectId id);               // if it may be evicted: last from now on
   bool is_wanted_soon(const ObjectPtr& object);
-  void wait_for_memory(MemoryFor who, std::move_only_function<bool()> retry);
+  static MemoryWaiters::Kind line_of(MemoryFor who) {
+    return who == MemoryFor::kWriter ? MemoryWaiters::Kind::kWriter : MemoryWaiters::Kind::kReader;
+  }
+  bool may_take_memory(MemoryFor who) const { return waiters_.may_take_now(line_of(who)); }
+  void wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
   bool resume_waiting();
-  bool resume_waiting(std::deque<std::move_only_function<bool()>>& waiting);
   void tell_memory_came_back();  // or may have
   void answer_later(std::move_only_function<void()> answer);
   void give_answers();
@@ -247,12 +258,14 @@ class StoreImpl final : public Store {
   // --- loading (store_load.cc) ---
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
   // or one failed. No lock held.
-  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who, StatusCompletion done);
+  // From when they have their memory, those in [first, wanted) are held by `pin`, and not given up before it is let go of.
+  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
+                  std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   struct LoadJob;
   struct LoadWaiter;
   struct LoadMemory;
   bool start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
-                   const std::shared_ptr<LoadWaiter>& waiter);
+                   const std::shared_ptr<LoadWaiter>& waiter, WantedUnits* pin, MemoryWaiters::Try& attempt);
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);
@@ -671,11 +684,10 @@ class StoreImpl final : public Store {
 
   std::mutex waiting_mutex_;  // leaf
   std::condition_variable waiting_ready_;
-  // Who waits for memory, in turn. Readers first: what they need is little, and they wait for nothing else.
-  std::deque<std::move_only_function<bool()>> waiting_readers_, waiting_writers_;
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
-  std::atomic<uint64_t> waiting_count_{0};
+  MemoryWaiters waiters_;
+  std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;
   std::mutex warmer_mutex_;  // leaf

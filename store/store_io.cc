@@ -236,6 +236,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (clones_a_block(object, first, last, end)) object.memory_file.reset();
   if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
   uint64_t needed = 0;
+  attempt.load_count = 0;
   auto bounds = [&](size_t index) {
     const uint64_t unit_start = index * kUnitBytes;
     return std::pair{std::max(source.offset, unit_start) - unit_start, std::min(end - unit_start, kUnitBytes)};
@@ -249,11 +250,16 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
     if (hole(index)) continue;
     const uint64_t unit_bytes = unit_length(object.size_bytes, index);
     if (object.needs_load(index) && (begin > 0 || stop < unit_bytes)) {
-      attempt.load_first = index;
-      attempt.load_last = index + 1;
-      return Progress::kNeedsLoad;
+      attempt.loads.at(attempt.load_count++) = index;
+      // What is read has a block for what the unit is now.
+      if (attempt.with_clones || stop > unit_bytes) needed += MemoryPool::block_bytes(std::max(stop, unit_bytes));
+      continue;
     }
     needed += memory_for_piece(object, index, begin, stop);
+  }
+  if (attempt.load_count > 0) {
+    attempt.memory_needed = needed;
+    return Progress::kNeedsLoad;
   }
   if (needed > attempt.memory.bytes()) {
     attempt.memory_needed = needed;
@@ -281,9 +287,10 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
     if (progress == Progress::kDone) {
-      pending.attempt.memory = Reservation();
-      if (pending.next_piece()) continue;
-      pending.written = pending.source.length();
+      pending.let_go_of_memory();
+      pending.attempt.with_clones = false;
+      pending.written += pending.source.length();
+      if (pending.next_piece(piece_bytes())) continue;
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
@@ -301,29 +308,79 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
   }
 }
 
-// After what it needed was loaded. Also past those who wait: it would be evicted before its turn, and the write begin again.
-void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) { proceed(pending, push_write(*pending, true)); }
+// After what it needed was loaded, with what it was given for the rest.
+void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
+  const Progress progress = push_write(*pending, true);
+  pending->attempt.with_clones |= progress != Progress::kDone;
+  proceed(pending, progress);
+}
+
+// Gets the memory for all of a write and for the parts of the body that it needs, and begins to read those; or nothing.
+bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
+  pending->let_go_of_memory();
+  WriteAttempt& lacks = pending->attempt;
+  const std::span<const size_t> loads(lacks.loads.data(), lacks.load_count);
+  promote_ahead(pending->object->id);
+  resume_read_ahead();
+  bool begun = attempt.may_take || lacks.memory_needed == 0;
+  if (begun && lacks.memory_needed > 0) {
+    lacks.memory = reserve_memory(lacks.memory_needed, MemoryFor::kWriter);
+    begun = lacks.memory.bytes() > 0;
+  }
+  auto waiter = std::make_shared<LoadWaiter>();  // never comes to an end if not all of them begin
+  for (size_t i = 0; i < loads.size() && begun; ++i)
+    begun = start_loads(pending->object, loads[i], loads[i] + 1, loads[i] + 1, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
+  if (!begun) {
+    pending->let_go_of_memory();
+    attempt.lacks_bytes = lacks.memory_needed + loads.size() * kUnitBytes;
+    return false;
+  }
+  waiter->done = [this, pending](Status status) {
+    if (status) return continue_write(pending);
+    pending->let_go_of_memory();
+    pending->error = std::move(status).error();
+    {
+      std::lock_guard lock(pending->object->mutex);
+      pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
+    }
+    pending->finish();
+  };
+  waiter->finish_one({});
+  return true;
+}
+
+// True: it goes on, or is answered.
+bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
+  const Progress progress = push_write(*pending, attempt.may_take);
+  if (progress == Progress::kNeedsLoad) return begin_write_loads(pending, attempt);
+  if (progress == Progress::kNeedsMemory) {
+    drop_unused_file(pending->object);
+    attempt.lacks_bytes = pending->attempt.memory_needed;
+    return false;
+  }
+  proceed(pending, progress);
+  return true;
+}
+
+void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes) {
+  drop_unused_file(pending->object);
+  pending->let_go_of_memory();
+  wait_for_memory(MemoryFor::kWriter, pending->object->id, lacks_bytes,
+                  [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt); });
+}
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
   if (progress == Progress::kNeedsLoad) {
-    pending->attempt.memory = Reservation();  // its load may have to wait for others
-    auto object = pending->object;
-    const size_t first = pending->attempt.load_first, last = pending->attempt.load_last;
-    return load_units(object, first, last, last, MemoryFor::kWriter, [this, pending](Status status) {
-      if (status) return continue_write(pending);
-      pending->error = std::move(status).error();
-      {
-        std::lock_guard lock(pending->object->mutex);
-        pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
-      }
-      pending->finish();
-    });
+    MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kWriter)};
+    if (!begin_write_loads(pending, now)) wait_to_write(pending, now.lacks_bytes);
+    return;
   }
   if (progress == Progress::kNeedsSpace) {
+    pending->let_go_of_memory();
     if (wait_for_room(pending->room_rounds, [this, pending] {
-          proceed(pending, push_write(*pending, nobody_waits_for_memory()));
+          proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
         }))
       return;
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
@@ -334,23 +391,16 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
     }
     return pending->finish();
   }
-  drop_unused_file(pending->object);
-  wait_for_memory(MemoryFor::kWriter, [this, pending] {
-    const Progress again = push_write(*pending, true);
-    if (again == Progress::kNeedsMemory) {
-      drop_unused_file(pending->object);
-      return false;
-    }
-    proceed(pending, again);
-    return true;
-  });
+  wait_to_write(pending, pending->attempt.memory_needed);
 }
 
-// The body became a raw file while this waited: it begins anew there, with what is left of it. (A write of bytes is one piece.)
+// The body became a raw file while this waited: it begins anew there, with what is left of it.
 void StoreImpl::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
+  pending->let_go_of_memory();
   pending->attempt = WriteAttempt();
   if (pending->handle != nullptr) {
-    return write(pending->handle, pending->source.offset, pending->source.bytes, [pending](Result<size_t> result) mutable {
+    return write(pending->handle, pending->source.offset, pending->rest(), [pending](Result<size_t> result) mutable {
+      if (result) *result += pending->written;
       pending->done(std::move(result));
     });
   }
@@ -380,17 +430,48 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   auto pending = std::make_shared<PendingWrite>();
   pending->object = object;
   pending->handle = handle;
-  pending->source = {offset, bytes, 0};
+  pending->bytes_left = bytes;
+  pending->source.offset = offset;
+  pending->next_piece(piece_bytes());
   pending->done = std::move(done);
-  const Progress progress = push_write(*pending, nobody_waits_for_memory());
+  const Progress progress = push_write(*pending, may_take_memory(MemoryFor::kWriter));
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
-  pending->owned.assign(bytes.begin(), bytes.end());
-  pending->source.bytes = pending->owned;
+  pending->own_bytes();
   proceed(pending, progress);
 }
 
 // --- read ---
+
+// A read that is large for the memory there is.
+struct StoreImpl::PieceByPiece {
+  ObjectPtr object;
+  uint64_t offset = 0;
+  std::vector<std::byte> bytes;
+  size_t got = 0;
+  Completion<ReadReply> done;
+};
+
+void StoreImpl::read_next_piece(std::shared_ptr<PieceByPiece> read) {
+  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, piece_bytes() / 2);
+  ObjectPtr object = read->object;
+  const uint64_t offset = read->offset + read->got;
+  read_attempt(std::move(object), offset, length, 0, nullptr, [this, read = std::move(read), length](Result<ReadReply> piece) mutable {
+    if (!piece) return read->done(std::move(piece));
+    for (const iovec& from : piece->pieces) {
+      std::memcpy(read->bytes.data() + read->got, from.iov_base, from.iov_len);
+      read->got += from.iov_len;
+    }
+    const bool at_end = piece->bytes < length || read->got == read->bytes.size();
+    *piece = {};
+    if (!at_end) return read_next_piece(std::move(read));
+    ReadReply whole;
+    whole.bytes = read->got;
+    whole.pieces.push_back({read->bytes.data(), read->got});
+    whole.keep.push_back(std::shared_ptr<void>(read, read->bytes.data()));
+    read->done(std::move(whole));
+  });
+}
 
 void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
   counters_.read_requests.fetch_add(1, std::memory_order_relaxed);
@@ -401,6 +482,14 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   }
   if (raw) return read_raw(handle->object, std::move(raw), offset, length, std::move(done));
   prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
+  if (length > most_read_bytes()) {
+    auto pieces = std::make_shared<PieceByPiece>();
+    pieces->object = handle->object;
+    pieces->offset = offset;
+    pieces->bytes.resize(length);
+    pieces->done = std::move(done);
+    return read_next_piece(std::move(pieces));
+  }
   read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
 }
 
@@ -427,7 +516,6 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
       const uint64_t take = std::min(kUnitBytes - in_unit, end - at);
       if (object->needs_load(index)) {
         missing_first = std::min(missing_first, index);
-        wanted = index + 1;
       } else if (missing_first == SIZE_MAX) {
         const Unit* unit = object->unit_or_null(index);
         const uint64_t capacity = unit != nullptr && unit->block ? unit->block->capacity_bytes() : 0;
@@ -445,10 +533,11 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
     if (missing_first == SIZE_MAX) object->read_bytes += length;
     const uint64_t body_units = div_ceil(object->size_bytes, kUnitBytes);
     // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
+    wanted = missing_first == SIZE_MAX ? 0 : unit_of(end - 1) + 1;
     ahead = attempts > 0 ? wanted : static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
   }
   if (missing_first == SIZE_MAX) {
-    pin.reset();  // the reply keeps what it needs; who has his answer keeps nothing from being evicted any more
+    if (pin) pin->release();  // the reply keeps what it needs
     if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(length, std::memory_order_relaxed);
     return done(std::move(reply));
   }
@@ -457,8 +546,10 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   if (attempts >= kMaxAttempts)
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
   reply = {};
-  if (!pin) pin = std::make_shared<WantedUnits>(object, unit_of(offset), unit_of(offset + length - 1) + 1);
-  load_units(object, missing_first, wanted, ahead, MemoryFor::kReader,
+  if (!pin) pin = std::make_shared<WantedUnits>();
+  pin->release();  // of a try before, from which the body has changed
+  // All of them, for what is there now may be given up before there is memory for what is not.
+  load_units(object, unit_of(offset), wanted, ahead, MemoryFor::kReader, pin,
              [this, object, offset, length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));

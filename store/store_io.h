@@ -2,11 +2,13 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <utility>
 #include <vector>
 
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -20,8 +22,11 @@ Error too_big_to_seal(const Object& object, uint64_t size_bytes);
 struct StoreImpl::WriteAttempt {
   Reservation memory;
   FileRequest file;
-  uint64_t memory_needed = 0;
-  size_t load_first = 0, load_last = 0;
+  uint64_t memory_needed = 0;  // beside that for the loads
+  // Units of which it changes a part, and that have to be read first: the first and the last at most.
+  std::array<size_t, 2> loads{};
+  size_t load_count = 0;
+  bool with_clones = false;  // what it read was held by others, too, or gone again, when it came: memory for copies as well
 };
 
 // A write, or a zeroing, until it is answered.
@@ -30,20 +35,45 @@ struct StoreImpl::PendingWrite {
   Handle* handle = nullptr;  // null for zeroing
   WriteSource source;
   uint64_t zeros_left = 0;       // behind `source`
+  std::span<const std::byte> bytes_left;  // behind `source`: of a write that is large for the memory there is
   std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
   WriteAttempt attempt;
+  std::array<WantedUnits, 2> pins;  // of attempt.loads
   size_t written = 0;
   std::optional<Error> error;
   int room_rounds = 0;
   Completion<size_t> done;
 
-  uint64_t end() const { return source.offset + source.length() + zeros_left; }
-  // Zeroing goes in pieces, so that the memory it takes can be written out in between. False: that was the last.
-  bool next_piece() {
+  uint64_t end() const { return source.offset + source.length() + zeros_left + bytes_left.size(); }
+  std::span<const std::byte> rest() const { return {source.bytes.data(), source.bytes.size() + bytes_left.size()}; }
+  // What is left of the caller's bytes, before the caller's memory is gone.
+  void own_bytes() {
+    if (source.bytes.empty()) return;
+    owned.assign(rest().begin(), rest().end());
+    bytes_left = std::span<const std::byte>(owned).subspan(source.bytes.size());
+    source.bytes = std::span<const std::byte>(owned).first(source.bytes.size());
+  }
+  void let_go_of_units() {
+    for (WantedUnits& pin : pins) pin.release();
+  }
+  // The body's lock is not held.
+  void let_go_of_memory() {
+    attempt.memory = Reservation();
+    let_go_of_units();
+  }
+  // Goes in pieces, so that the memory they take can be written out in between. False: that was the last.
+  bool next_piece(uint64_t most_bytes) {
     constexpr uint64_t kPieceBytes = 4 * kMiB;
+    if (!bytes_left.empty()) {
+      source.offset += source.bytes.size();
+      source.bytes = bytes_left.first(std::min<uint64_t>(bytes_left.size(), most_bytes));
+      bytes_left = bytes_left.subspan(source.bytes.size());
+      return true;
+    }
     if (zeros_left == 0) return false;
     source.offset += source.zeros;
-    source.zeros = std::min(zeros_left, kPieceBytes - source.offset % kPieceBytes);
+    const uint64_t piece_bytes = std::min(kPieceBytes, most_bytes);
+    source.zeros = std::min(zeros_left, piece_bytes - source.offset % piece_bytes);
     zeros_left -= source.zeros;
     return true;
   }

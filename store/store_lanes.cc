@@ -118,7 +118,7 @@ std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
 bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
-    return (memory_pressure() || waiting_count_.load() > 0) && spill_one();
+    return (memory_pressure() || !waiters_.nobody_waits()) && spill_one();
   }
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);

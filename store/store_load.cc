@@ -51,15 +51,18 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
     return object->loading.empty() && !object->memory_file && !object->spill &&
            !object->any_in_ram();
   };
+  bool lacks_some = false;
+  for (size_t index = first; index < last && !lacks_some; ++index) lacks_some = fresh(index);
   // A body that is read from its start on will probably come as a whole.
-  if (first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
+  if (lacks_some && first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
     object->expected_bytes = object->size_bytes;
-  if (lacks_file_memory(*object, first, last, memory.file)) return false;
+  if (lacks_some && lacks_file_memory(*object, first, last, memory.file)) return false;
   auto in_file = [&](size_t index) { return object->memory_file && object->memory_file->offers(index); };
   memory.needed = 0;
   for (size_t index = first; index < last; ++index)
     if (fresh(index) && !in_file(index)) memory.needed += block_for(index);
   if (memory.needed > memory.blocks.bytes()) return false;
+  if (memory.pin != nullptr) memory.pin->hold(object, first, wanted);
   const size_t jobs_before = jobs.size();
   for (size_t index = first; index < last; ++index) {
     if (fresh(index)) {
@@ -94,23 +97,28 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
         loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
       }
   }
+  for (size_t i = jobs_before; i < jobs.size(); ++i) jobs[i]->loading = LoadingBytes(loading_bytes_, jobs[i]->memory_bytes());
   return true;
 }
 
 bool StoreImpl::get_load_memory(LoadMemory& memory) {
+  if (memory.who == MemoryFor::kReadAhead && !waiters_.nobody_waits()) return false;
   memory.blocks = Reservation();  // or its bytes would count twice
   if (memory.file.wanted) return get_file_memory(memory.file, memory.who);
   memory.blocks = reserve_memory(memory.needed, memory.who);
   return memory.blocks.bytes() > 0;
 }
 
-// False: there is no memory for [first, wanted) now.
+// False: there is no memory for [first, wanted) now, or this try may not take any; nothing is held then.
 bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
-                            const std::shared_ptr<LoadWaiter>& waiter) {
+                            const std::shared_ptr<LoadWaiter>& waiter, WantedUnits* pin, MemoryWaiters::Try& attempt) {
   std::vector<std::shared_ptr<LoadJob>> jobs;
   LoadMemory memory;
   memory.who = who;
+  memory.pin = pin;
+  if (!attempt.may_take || !waiters_.nobody_waits()) last = wanted;
   while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
+    if (!attempt.may_take) return false;
     if (get_load_memory(memory)) continue;
     const bool refused_before = std::exchange(memory.file.refused, true);
     if (last > wanted || !refused_before) {
@@ -118,21 +126,24 @@ bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted
       continue;
     }
     drop_unused_file(object);
+    attempt.lacks_bytes = memory.needed;
     return false;
   }
   submit_loads(std::move(jobs));
   return true;
 }
 
-void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who, StatusCompletion done) {
+void StoreImpl::load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
+                           std::shared_ptr<WantedUnits> pin, StatusCompletion done) {
   promote_ahead(object->id);
   resume_read_ahead();  // the answer comes later: nothing is gained by holding it
   auto waiter = std::make_shared<LoadWaiter>();
   waiter->done = std::move(done);
-  if (start_loads(object, first, wanted, last, who, waiter)) return waiter->finish_one({});
+  MemoryWaiters::Try now{.may_take = may_take_memory(who)};
+  if (start_loads(object, first, wanted, last, who, waiter, pin.get(), now)) return waiter->finish_one({});
   // Somebody has to give memory back first. Until there is enough it keeps its turn.
-  wait_for_memory(who, [this, object, first, wanted, who, waiter] {
-    if (!start_loads(object, first, wanted, wanted, who, waiter)) return false;
+  wait_for_memory(who, object->id, now.lacks_bytes, [this, object, first, wanted, who, waiter, pin](MemoryWaiters::Try& attempt) {
+    if (!start_loads(object, first, wanted, wanted, who, waiter, pin.get(), attempt)) return false;
     waiter->finish_one({});
     return true;
   });
@@ -264,6 +275,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     return;
   }
   job->ahead.release();
+  job->loading.release();
   std::vector<std::move_only_function<void(Status)>> waiters;
   bool superseded = false, goes = false;
   {
@@ -290,6 +302,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
   }
   note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
   if (goes) forget_later(job->object);
+  waiters_.note_arrival();
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
 }
 
@@ -304,7 +317,7 @@ void StoreImpl::place_loaded(LoadJob& job, size_t i) {
                                      : std::min<uint64_t>(job.lengths[i], object.base_valid_bytes - index * kUnitBytes);
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   unit.block = std::move(block);
-  unit.set_dirty(job.spilled);  // the base does not have it
+  unit.set_dirty(false);  // where it was read from still has it, the spill file, too
 }
 
 void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {

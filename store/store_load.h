@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <utility>
 
 #include "store/store_impl.h"
@@ -50,6 +51,28 @@ struct StoreImpl::Arrivals {
   std::vector<ObjectPtr> objects;
 };
 
+// Memory that a read of the volume is under way for, until it is released.
+class LoadingBytes {
+ public:
+  LoadingBytes() = default;
+  LoadingBytes(std::atomic<uint64_t>& sum, uint64_t bytes) : sum_(&sum), bytes_(bytes) { sum.fetch_add(bytes, std::memory_order_relaxed); }
+  LoadingBytes(LoadingBytes&& other) noexcept : sum_(std::exchange(other.sum_, nullptr)), bytes_(other.bytes_) {}
+  LoadingBytes& operator=(LoadingBytes&& other) noexcept {
+    release();
+    sum_ = std::exchange(other.sum_, nullptr);
+    bytes_ = other.bytes_;
+    return *this;
+  }
+  ~LoadingBytes() { release(); }
+  void release() {
+    if (auto* sum = std::exchange(sum_, nullptr)) sum->fetch_sub(bytes_, std::memory_order_relaxed);
+  }
+
+ private:
+  std::atomic<uint64_t>* sum_ = nullptr;
+  uint64_t bytes_ = 0;
+};
+
 // One read of the volume for consecutive units of a body.
 struct StoreImpl::LoadJob {
   ObjectPtr object;
@@ -63,6 +86,7 @@ struct StoreImpl::LoadJob {
   std::vector<BlockPtr> blocks;
   FilePtr file;
   AheadBytes ahead;  // of a read ahead
+  LoadingBytes loading;
 
   bool is_superseded(size_t i) const;  // the i-th of its units; object->mutex held
   // Whether what was read is what was written. `from` is for the message; null for an inline body.
@@ -109,6 +133,7 @@ struct StoreImpl::LoadMemory {
   uint64_t needed = 0;  // for blocks of the pool
   MemoryFor who = MemoryFor::kReader;
   FileRequest file;
+  WantedUnits* pin = nullptr;  // takes hold of the wanted units in the moment in which all of them have memory
 };
 
 // Runs `done` when all the units it was given have been read, or with the first error.
@@ -128,20 +153,31 @@ struct StoreImpl::LoadWaiter {
   }
 };
 
-// While it lives, the units are not evicted.
+// Units that are not given up until they are let go of. A request holds them from when it was given the memory for those that it
+// lacks: then it waits for the volume alone. One that waits for memory holds none, or those who have what the other needs
+// would wait for each other.
 struct StoreImpl::WantedUnits {
-  WantedUnits(ObjectPtr of, size_t first, size_t last) : object(std::move(of)), range(first, last) {
-    std::lock_guard lock(object->mutex);
-    object->wanted.push_back(range);
-  }
-  ~WantedUnits() {
-    std::lock_guard lock(object->mutex);
-    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range));
-  }
+  WantedUnits() = default;
+  ~WantedUnits() { release(); }
   WantedUnits(const WantedUnits&) = delete;
   WantedUnits& operator=(const WantedUnits&) = delete;
-  const ObjectPtr object;
-  const std::pair<size_t, size_t> range;
+  // The body's lock is held. What it held before has been let go of.
+  void hold(const ObjectPtr& of, size_t first, size_t last) {
+    object_ = of;
+    range_ = {first, last};
+    object_->wanted.push_back(range_);
+  }
+  // The body's lock is not held.
+  void release() {
+    const ObjectPtr object = std::exchange(object_, nullptr);
+    if (!object) return;
+    std::lock_guard lock(object->mutex);
+    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range_));
+  }
+
+ private:
+  ObjectPtr object_;
+  std::pair<size_t, size_t> range_;
 };
 
 }  // namespace kvcachefs

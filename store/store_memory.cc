@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "store/store_impl.h"
+#include "store/store_seal.h"
 
 namespace kvcachefs {
 
@@ -135,11 +136,23 @@ void StoreImpl::drop_caches() {
   files_->settle();
 }
 
-void StoreImpl::wait_for_memory(MemoryFor who, std::move_only_function<bool()> retry) {
+// Writers leave an eighth to readers, and what the first of those that wait lacks beside what is kept for seals.
+uint64_t StoreImpl::left_to_others(MemoryFor who) const {
+  if (who != MemoryFor::kWriter || stopping_) return 0;
+  const uint64_t lacks = waiters_.first_reader_lacks_bytes();
+  return lacks == 0 ? readers_bytes() : std::max(readers_bytes(), lacks + kSealingBytes);
+}
+
+// With one unit more, for it may begin and end within units.
+uint64_t StoreImpl::most_read_bytes() const {
+  const uint64_t kept = kSealingBytes + kUnitBytes;
+  return std::max(kUnitBytes, pool_->limit_bytes() - std::min(pool_->limit_bytes(), kept));
+}
+
+void StoreImpl::wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry) {
+  waiters_.add(line_of(who), object, lacks_bytes, clock_.monotonic_ns(), std::move(retry));
   {
     std::lock_guard lock(waiting_mutex_);
-    (who == MemoryFor::kWriter ? waiting_writers_ : waiting_readers_).push_back(std::move(retry));
-    waiting_count_.fetch_add(1);
     memory_came_back_ = true;  // look at once: memory may have come back since the refusal
   }
   waiting_ready_.notify_one();
@@ -171,30 +184,6 @@ void StoreImpl::give_answers() {
   for (auto& answer : answers) answer();
 }
 
-bool StoreImpl::resume_waiting() {
-  const bool readers = resume_waiting(waiting_readers_);
-  return resume_waiting(waiting_writers_) || readers;
-}
-
-// Of one kind, as far as there is memory.
-bool StoreImpl::resume_waiting(std::deque<std::move_only_function<bool()>>& waiting) {
-  bool any = false;
-  while (true) {
-    std::move_only_function<bool()> retry;
-    {
-      std::lock_guard lock(waiting_mutex_);
-      if (waiting.empty()) return any;
-      retry = std::move(waiting.front());
-      waiting.pop_front();
-    }
-    if (!retry()) {
-      std::lock_guard lock(waiting_mutex_);
-      waiting.push_front(std::move(retry));
-      return any;
-    }
-    waiting_count_.fetch_sub(1);
-    any = true;
-  }
-}
+bool StoreImpl::resume_waiting() { return waiters_.resume(clock_.monotonic_ns()); }
 
 }  // namespace kvcachefs

@@ -213,7 +213,8 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
   auto nobody = std::make_shared<LoadWaiter>();
   nobody->done = [](const Status&) {};
   // Where there is no memory for all of it, its reader asks for what he needs.
-  if (start_loads(object, 0, units, units, MemoryFor::kReader, nobody)) nobody->finish_one({});
+  MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kReader)};
+  if (start_loads(object, 0, units, units, MemoryFor::kReader, nobody, nullptr, now)) nobody->finish_one({});
 }
 
 void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
@@ -265,15 +266,16 @@ bool StoreImpl::move_into_files() {
 bool StoreImpl::move_into_file(const ObjectPtr& object) {
   std::vector<BlockPtr> blocks;  // held: who writes meanwhile clones them
   uint64_t size = 0;
+  WantedUnits pin;  // or room would be made of what is moved
   {
     std::lock_guard lock(object->mutex);
     if (!may_move(*object)) return false;
     size = object->size_bytes;
     for (const Unit& unit : object->units) blocks.push_back(unit.block);
+    pin.hold(object, 0, blocks.size());
   }
   // More than what may be passed through would be moved for nothing.
   if (files_->passed_bytes() + size > pool_->limit_bytes() / 2) return false;
-  const WantedUnits pin(object, 0, blocks.size());  // or room would be made of what is moved
   MemoryFilePtr file;
   uint64_t needed = 0;
   MemoryFiles::Got got = files_->take(size, file, 0, &needed);

@@ -62,6 +62,14 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   read_only_ = options_.read_only;
   verify_ = options_.verify;
   held_loads_ = std::make_unique<HeldLoads>();
+  waiters_.set_rules({
+      .has_room_without_reads =
+          [this](uint64_t lacks_bytes) {
+            const uint64_t held = pool_->held_bytes(), loading = std::min(held, loading_bytes_.load(std::memory_order_relaxed));
+            return held - loading + lacks_bytes + left_to_others(MemoryFor::kWriter) <= pool_->limit_bytes();
+          },
+      .nothing_moves = [this] { return pool_->dirty_bytes() == 0 && loading_bytes_.load(std::memory_order_relaxed) == 0; },
+  });
 }
 
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,

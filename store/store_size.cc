@@ -53,13 +53,17 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, S
     cuts = how == Resize::kExactly && object->is_cut_in_a_unit(size_bytes);
   }
   if (!cuts) return resize_with(std::move(object), size_bytes, how, {}, std::move(done));
-  auto attempt = [this, object = std::move(object), size_bytes, how, done = std::move(done)]() mutable {
+  const ObjectId id = object->id;
+  auto retry = [this, object = std::move(object), size_bytes, how, done = std::move(done)](MemoryWaiters::Try& attempt) mutable {
+    attempt.lacks_bytes = kUnitBytes;
+    if (!attempt.may_take) return false;
     Reservation memory = reserve_memory(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
     resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(done));
     return true;
   };
-  if (!attempt()) wait_for_memory(MemoryFor::kWriter, std::move(attempt));
+  MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kWriter)};
+  if (!retry(now)) wait_for_memory(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
 }
 
 void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
@@ -157,12 +161,12 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
   pending->object = std::move(object);
   pending->source = {offset, {}, 0};
   pending->zeros_left = length;
-  if (!pending->next_piece()) return done({});
+  if (!pending->next_piece(piece_bytes())) return done({});
   pending->done = [done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
     done({});
   };
-  proceed(pending, push_write(*pending, nobody_waits_for_memory()));
+  proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
 }
 
 namespace {

@@ -66,7 +66,7 @@ StoreStatus StoreImpl::status() {
   status.memory_file_bytes = files_->file_bytes();
   status.memory_file_spare_bytes = files_->spare_bytes();
   status.memory_file_passed_bytes = files_->passed_bytes();
-  status.waiting_writes = waiting_count_.load() + waiting_for_room_count_.load();
+  status.waiting_writes = waiters_.count() + waiting_for_room_count_.load();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;
   status.probe_misses = c.probe_misses;

@@ -67,7 +67,7 @@ void StoreImpl::bulk_loop() {
     }
     // Under pressure at once again, as long as it helps; else there is time until the next interval.
     bool helped = bulk_step(false);
-    while (helped && !stopping_ && (memory_pressure() || waiting_count_.load() > 0)) helped = bulk_step(false);
+    while (helped && !stopping_ && (memory_pressure() || !waiters_.nobody_waits())) helped = bulk_step(false);
     if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -136,7 +136,7 @@ void StoreImpl::resumer_loop() {
   while (true) {
     {
       std::unique_lock lock(waiting_mutex_);
-      const auto somebody_waits = [&] { return !waiting_readers_.empty() || !waiting_writers_.empty(); };
+      const auto somebody_waits = [&] { return !waiters_.nobody_waits(); };
       const auto woken = [&] { return stopping_ || memory_came_back_ || !answers_.empty(); };
       if (!somebody_waits())
         waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && somebody_waits()); });
@@ -147,7 +147,7 @@ void StoreImpl::resumer_loop() {
     }
     give_answers();
     resume_waiting();
-    if (waiting_count_.load() > 0) kick_bulk(true);
+    if (!waiters_.nobody_waits()) kick_bulk(true);
   }
 }
 
@@ -218,7 +218,7 @@ void StoreImpl::answer_unfinished() {
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.
 void StoreImpl::answer_waiting() {
   constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
-  for (int pauses = 0; waiting_count_.load() > 0 && pauses < kMostPauses;) {
+  for (int pauses = 0; !waiters_.nobody_waits() && pauses < kMostPauses;) {
     if (!resume_waiting()) {
       ++pauses;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -254,3 +254,58 @@ def test_memory_under_64_readers_and_16_writers(new_mount, passthrough):
     for number in range(BUSY_WRITERS):
         with open(os.path.join(mount.path, f"busy-{number}"), "rb") as file:
             assert_bytes(file.read(), (versions[number] - 1).to_bytes(8, "little") + bodies[number], f"busy-{number}")
+
+
+@pytest.mark.parametrize("access", ["threads", "aio"])
+def test_readers_of_parts_that_lie_in_ram_do_not_wait_for_each_other(new_mount, access):
+    """At the least `memory` that there is: 64 requests of 1 MiB at a time, at odd places of chunks that lie in packs."""
+    mount = new_mount({"memory": "16M"})
+    size, length, files = 3 * MIB + 512 * 1024, MIB, 16
+    bodies = [payload(f"odd/{index}", size) for index in range(files)]
+    for index, body in enumerate(bodies):
+        with open(os.path.join(mount.path, f"odd-{index}"), "wb") as file:
+            file.write(body)
+    os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
+    os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+    chance = random.Random(7)
+    places = [(chance.randrange(files), chance.randrange((size - length) // 4096) * 4096) for _ in range(640)]
+    fds = [os.open(os.path.join(mount.path, f"odd-{index}"), os.O_RDONLY | os.O_DIRECT) for index in range(files)]
+
+    def read_all(batch):
+        for index, offset in batch:
+            assert_bytes(os.pread(plain[index], length, offset), bodies[index][offset : offset + length], f"odd-{index} at {offset}")
+
+    if access == "threads":
+        plain = [os.open(os.path.join(mount.path, f"odd-{index}"), os.O_RDONLY) for index in range(files)]
+        run_threads([functools.partial(read_all, places[start::64]) for start in range(64)])
+        for fd in plain:
+            os.close(fd)
+    else:
+        for start in range(0, len(places), 64):
+            buffers = [aligned(bytes(length)) for _ in range(64)]
+            batch = places[start : start + 64]
+            requests = [(fds[index], buffer, offset) for (index, offset), buffer in zip(batch, buffers, strict=True)]
+            require_whole(Native.get().aio(requests, write=False), requests)
+            for (index, offset), buffer in zip(batch, buffers, strict=True):
+                assert_bytes(bytes(buffer), bodies[index][offset : offset + length], f"odd-{index} at {offset}")
+    for fd in fds:
+        os.close(fd)
+    check_peak(mount, 16 * MIB)
+
+
+def run_threads(works):
+    failures = []
+
+    def run(work):
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=run, args=(work,), daemon=True) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]

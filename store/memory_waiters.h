@@ -1,0 +1,87 @@
+// The requests that wait for memory, in the order in which they came: those that read in one line, those that write in another.
+//
+// A request that waits holds nothing. It is given the memory for all that it lacks at once, or none, and only then are the
+// bytes that it has in RAM already kept from being given up. So any set of requests goes on as long as there is memory for one.
+//
+// Memory goes to the first of a line; the others are looked at too when something has arrived in RAM, for one that lacks nothing
+// any more is answered whatever its place. Readers come first: what they need is little, and comes back as soon as the volume has
+// answered. A writer that came before them, and that nothing keeps out but the memory of reads under way, is not passed any
+// more; for a tenth of a second at a time, lest all wait for a writer that finds no memory after all.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+
+#include "store/base/clock.h"
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+class MemoryWaiters {
+ public:
+  enum class Kind : uint8_t { kReader, kWriter };
+  // One try of a request to go on.
+  struct Try {
+    bool may_take = true;      // memory; false: it goes on only if it lacks none
+    uint64_t lacks_bytes = 0;  // told by a try that was refused
+  };
+  // True: the request goes on. Called with no lock held; it must not block.
+  using Retry = std::move_only_function<bool(Try&)>;
+  // What the store knows of its memory.
+  struct Rules {
+    // A writer that lacks so many bytes would have them when the reads that are under way have ended.
+    std::function<bool(uint64_t lacks_bytes)> has_room_without_reads;
+    // Nothing is dirty and nothing is being read: no event will bring memory back.
+    std::function<bool()> nothing_moves;
+  };
+
+  // Set once before use.
+  void set_rules(Rules rules) { rules_ = std::move(rules); }
+
+  // Whether one that comes now may take memory at once.
+  bool may_take_now(Kind kind) const {
+    if (count_.load(std::memory_order_relaxed) == 0) return true;
+    return kind == Kind::kReader && counts_[0].load(std::memory_order_relaxed) == 0 && !readers_pause_.load(std::memory_order_relaxed);
+  }
+  bool nobody_waits() const { return count_.load(std::memory_order_relaxed) == 0; }
+  uint64_t count() const { return count_.load(); }
+  // What the first reader was refused, 0 if none waits: writers leave it that much.
+  uint64_t first_reader_lacks_bytes() const { return first_reader_lacks_.load(std::memory_order_relaxed); }
+
+  void add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry);
+  // Something has arrived in RAM: requests behind the first may lack nothing any more. Never blocks, takes no lock.
+  void note_arrival() {
+    if (count_.load(std::memory_order_relaxed) > 0) look_at_all_.store(true, std::memory_order_relaxed);
+  }
+  // Tries those that wait; true if one went on. By one thread at a time, with no lock held.
+  bool resume(int64_t now_ns);
+
+ private:
+  struct Entry {
+    uint64_t number;  // in the order in which they came
+    ObjectId object;
+    uint64_t lacks_bytes;
+    int64_t since_ns;
+    bool told = false;
+    int64_t first_since_ns = INT64_MIN;  // readers let it go first
+    Retry retry;
+  };
+  bool resume_line(Kind kind, bool look_at_all, int64_t now_ns);
+  bool writer_comes_first(uint64_t before_number, int64_t now_ns);
+  void look_for_stuck(std::deque<Entry>& line, Kind kind, int64_t now_ns);
+
+  Rules rules_;
+  std::atomic<uint64_t> count_{0};
+  std::array<std::atomic<uint64_t>, 2> counts_{};
+  std::atomic<uint64_t> first_reader_lacks_{0};
+  std::atomic<bool> readers_pause_{false}, look_at_all_{false};
+  std::mutex mutex_;  // a leaf. Guards:
+  uint64_t next_number_ = 0;
+  std::array<std::deque<Entry>, 2> lines_;
+};
+
+}  // namespace kvcachefs

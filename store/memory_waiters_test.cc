@@ -1,0 +1,153 @@
+// The lines of those that wait for memory, over a pool that is a number.
+#include "store/memory_waiters.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+using Kind = MemoryWaiters::Kind;
+
+class Lines : public ::testing::Test {
+ protected:
+  Lines() {
+    waiters_.set_rules({.has_room_without_reads = [this](uint64_t lacks) { return lacks <= free_ + reading_; },
+                        .nothing_moves = [this] { return nothing_moves_; }});
+  }
+  // `lacks` is looked at each time: what a request needs may come by itself.
+  void add(Kind kind, const std::string& name, const uint64_t& lacks) {
+    waiters_.add(kind, ObjectId{1}, lacks, now_ns_, [this, kind, name, &lacks](MemoryWaiters::Try& attempt) {
+      attempt.lacks_bytes = lacks;
+      if (lacks > 0 && (!attempt.may_take || lacks > free_)) return false;
+      free_ -= lacks;
+      if (kind == Kind::kReader) reading_ += lacks;
+      went_.push_back(name);
+      return true;
+    });
+  }
+  std::vector<std::string> resume() {
+    went_.clear();
+    waiters_.resume(now_ns_);
+    return went_;
+  }
+
+  MemoryWaiters waiters_;
+  uint64_t free_ = 0, reading_ = 0;
+  int64_t now_ns_ = 0;
+  bool nothing_moves_ = false;
+  std::vector<std::string> went_;
+};
+using Names = std::vector<std::string>;
+
+TEST_F(Lines, MemoryGoesToTheFirstThoughLaterOnesNeedLess) {
+  const uint64_t much = 10, little = 1;
+  add(Kind::kReader, "large", much);
+  add(Kind::kReader, "small", little);
+  free_ = 9;
+  EXPECT_EQ(resume(), Names{});
+  EXPECT_EQ(waiters_.first_reader_lacks_bytes(), 10u);
+  EXPECT_FALSE(waiters_.may_take_now(Kind::kReader));
+  EXPECT_FALSE(waiters_.may_take_now(Kind::kWriter));
+  free_ = 11;
+  EXPECT_EQ(resume(), (Names{"large", "small"}));
+  EXPECT_EQ(waiters_.first_reader_lacks_bytes(), 0u);
+  EXPECT_TRUE(waiters_.nobody_waits());
+  EXPECT_TRUE(waiters_.may_take_now(Kind::kWriter));
+}
+
+TEST_F(Lines, OneThatLacksNothingAnyMoreGoesOnWhateverItsPlace) {
+  const uint64_t much = 10;
+  uint64_t last = 5;
+  add(Kind::kReader, "first", much);
+  add(Kind::kReader, "second", much);
+  add(Kind::kReader, "last", last);
+  EXPECT_EQ(resume(), Names{});
+  last = 0;
+  waiters_.note_arrival();
+  EXPECT_EQ(resume(), Names{"last"});
+  EXPECT_EQ(waiters_.count(), 2u);
+}
+
+TEST_F(Lines, ReadersThatCameBeforeGoFirst) {
+  const uint64_t one = 1;
+  add(Kind::kReader, "reader", one);
+  add(Kind::kWriter, "writer", one);
+  free_ = 2;
+  EXPECT_EQ(resume(), (Names{"reader", "writer"}));
+}
+
+// Reads that follow each other without a pause would have all the memory for ever.
+TEST_F(Lines, AWriterThatReadsAloneKeepOutIsNotPassedAnyMore) {
+  const uint64_t one = 1, two = 2;
+  free_ = 1;
+  reading_ = 4;
+  add(Kind::kWriter, "writer", two);
+  EXPECT_EQ(resume(), Names{});
+  EXPECT_FALSE(waiters_.may_take_now(Kind::kReader));
+  add(Kind::kReader, "reader", one);
+  EXPECT_EQ(resume(), Names{});  // though it would find what it lacks
+  free_ = 2;                     // the first of the reads has ended
+  reading_ = 3;
+  EXPECT_EQ(resume(), Names{"writer"});
+  EXPECT_EQ(waiters_.count(), 1u);
+  free_ = 1;
+  EXPECT_EQ(resume(), Names{"reader"});
+}
+
+// It would not help the writer, and a restore would go at the speed at which the volume takes what was written.
+TEST_F(Lines, AWriterThatWaitsForTheVolumeIsPassed) {
+  const uint64_t one = 1, two = 2;
+  free_ = 1;
+  reading_ = 0;
+  add(Kind::kWriter, "writer", two);
+  EXPECT_EQ(resume(), Names{});
+  EXPECT_TRUE(waiters_.may_take_now(Kind::kReader));
+  add(Kind::kReader, "reader", one);
+  EXPECT_EQ(resume(), Names{"reader"});
+}
+
+// It was thought to have room, and finds none: others go on.
+TEST_F(Lines, AWriterGoesFirstForATenthOfASecondAtATime) {
+  const uint64_t one = 1, two = 2;
+  free_ = 1;
+  reading_ = 4;
+  add(Kind::kWriter, "writer", two);
+  add(Kind::kReader, "reader", one);
+  EXPECT_EQ(resume(), Names{});
+  EXPECT_EQ(resume(), Names{});
+  now_ns_ += 100'000'000;
+  EXPECT_EQ(resume(), Names{"reader"});
+}
+
+TEST_F(Lines, AReaderThatCameBeforeThatWriterGoesBeforeIt) {
+  const uint64_t one = 1, two = 2;
+  add(Kind::kReader, "reader", one);
+  add(Kind::kWriter, "writer", two);
+  EXPECT_EQ(resume(), Names{});
+  free_ = 1;
+  reading_ = 4;
+  EXPECT_EQ(resume(), Names{"reader"});
+}
+
+TEST_F(Lines, ARequestThatNothingCanHelpIsToldOnce) {
+  const uint64_t much = 10;
+  add(Kind::kReader, "reader", much);
+  ::testing::internal::CaptureStderr();
+  resume();
+  now_ns_ = 11'000'000'000;
+  resume();  // something is being written: it may come back
+  EXPECT_EQ(::testing::internal::GetCapturedStderr(), "");
+  nothing_moves_ = true;
+  ::testing::internal::CaptureStderr();
+  resume();
+  resume();
+  const std::string told = ::testing::internal::GetCapturedStderr();
+  EXPECT_NE(told.find("object 1: a read has waited 11 s for 10"), std::string::npos) << told;
+  EXPECT_EQ(told.find("a read has waited"), told.rfind("a read has waited")) << told;
+}
+
+}  // namespace
+}  // namespace kvcachefs
