@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <fstream>
+#include <iterator>
 #include <string>
 
 #include "fs/control.h"
@@ -17,6 +18,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
+constexpr std::string_view kAllFacts = "info";  // a line for each
 constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
 
 // Not kept here: neither set, got nor listed.
@@ -95,8 +97,12 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   }
   auto facts = driver.store->describe(object_of(request, node));
   if (!facts) return reply_object_error(request, facts.error());
-  for (const auto& [key, value] : *facts)
+  std::string all;
+  for (const auto& [key, value] : *facts) {
     if (key == fact) return reply_value(request, value, size);
+    all.append(key).append(1, ' ').append(value).append(1, '\n');
+  }
+  if (fact == kAllFacts) return reply_value(request, all, size);
   fuse_reply_err(request, ENODATA);
 }
 
@@ -118,13 +124,20 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
   reply_object_status(request, status);
 }
 
-// The facts are listed to who asks for attributes as such, and to nobody else: `cp -a` would copy them to other file systems,
-// and `rsync -X` would try to remove what its source does not have. By name everybody can read them.
+// The facts are listed to `getfattr -m user.kvcachefs`, and to nothing else: `cp -a` would copy them to other file systems, `rsync -X`
+// would try to remove what its source does not have, and among the attributes of the user they are in the way. listxattr(2) has
+// no pattern, so what the program asks for is seen only in its arguments. By name everything can read them.
+std::string of_process(fuse_req_t request, const char* file) {
+  std::ifstream stream("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/" + file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(stream), {}};
+}
+bool may_ask_for_facts(fuse_req_t request) { return of_process(request, "comm") == "getfattr\n"; }
+// In the side thread: the arguments lie in the memory of the process, whose other threads may hold it while they wait for the mount.
 bool asks_for_facts(fuse_req_t request) {
-  std::ifstream comm("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/comm");
-  std::string name;
-  std::getline(comm, name);
-  return name == "getfattr" || name == "attr" || name == "xattr" || name == "kvcachefs";
+  const std::string arguments = of_process(request, "cmdline");
+  for (const char* pattern : {"user.kvcachefs", "user\\.kvcachefs"})
+    if (arguments.find(pattern) != std::string::npos) return true;
+  return false;
 }
 
 void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
@@ -135,10 +148,13 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   std::string names;
   for (const std::string& name : *listed)
     if (name != kCapability && !is_refused(name)) names.append(name).push_back('\0');
-  if (node != FUSE_ROOT_ID && asks_for_facts(request))
-    if (auto facts = driver.store->describe(object_of(request, node)))
-      for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
-  reply_value(request, names, size);
+  if (node == FUSE_ROOT_ID || !may_ask_for_facts(request)) return reply_value(request, names, size);
+  driver.side_thread.run([&driver, request, node, size, names = std::move(names)]() mutable {
+    if (asks_for_facts(request))
+      if (auto facts = driver.store->describe(object_of(request, node)))
+        for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
+    reply_value(request, names, size);
+  });
 }
 
 void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {

@@ -16,6 +16,7 @@
 #include "fs/errno_map.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
+#include "fs/side_thread.h"
 #include "store/store.h"
 
 namespace kvcachefs {
@@ -45,6 +46,7 @@ struct Driver {
   std::unique_ptr<ControlFiles> control;
   std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
+  SideThread side_thread;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
   // What is lost on this machine, for people; empty: nothing.

@@ -1,6 +1,5 @@
 #include "fs/file_handles.h"
 
-#include <pthread.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -35,43 +34,14 @@ bool FileHandles::answers_lookup(fuse_req_t request, fuse_ino_t node, std::strin
     return true;
   }
   if (name != "..") return false;
-  std::lock_guard lock(mutex_);
-  if (stopping_) {
-    fuse_reply_err(request, EIO);
-    return true;
-  }
-  waiting_.push_back({request, ObjectId{node}});
-  if (running_) return true;
-  if (thread_.joinable()) thread_.join();  // it has seen that nothing waits, and takes no lock any more
-  running_ = true;
-  thread_ = std::thread([this] { run(); });
+  driver_.side_thread.run([this, request, node] { answer_parent(request, ObjectId{node}); });
   return true;
 }
 
-void FileHandles::stop() {
-  {
-    std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  if (thread_.joinable()) thread_.join();
-}
-
-void FileHandles::run() {
-  pthread_setname_np(pthread_self(), "kvc-handles");
-  while (true) {
-    std::vector<Waiting> taken;
-    {
-      std::lock_guard lock(mutex_);
-      taken.swap(waiting_);
-      running_ = !taken.empty();
-      if (!running_) return;
-    }
-    for (const Waiting& each : taken) {
-      const auto parent = parent_of(each.directory);
-      if (parent) reply_object(each.request, *parent, parent->value);
-      else fuse_reply_err(each.request, stopping_ ? EIO : ESTALE);
-    }
-  }
+void FileHandles::answer_parent(fuse_req_t request, ObjectId directory) {
+  const auto parent = parent_of(directory);
+  if (parent) return reply_object(request, *parent, parent->value);
+  fuse_reply_err(request, driver_.side_thread.stopping() ? EIO : ESTALE);
 }
 
 std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
@@ -79,14 +49,14 @@ std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
   for (bool looked = false;; looked = true) {
     const auto known = std::lower_bound(parents_.begin(), parents_.end(), std::pair{directory, ObjectId{}});
     if (known != parents_.end() && known->first == directory && (looked || holds(known->second, directory))) return known->second;
-    if (looked || stopping_ || !driver_.store->stat(directory)) return std::nullopt;
+    if (looked || driver_.side_thread.stopping() || !driver_.store->stat(directory)) return std::nullopt;
     look_at_all_directories();
   }
 }
 
 // Whether the directory, which may have been moved since, is there still.
 bool FileHandles::holds(ObjectId parent, ObjectId child) const {
-  for (uint64_t after = 0; !stopping_;) {
+  for (uint64_t after = 0; !driver_.side_thread.stopping();) {
     auto page = driver_.store->list(parent, after, kPageNames);
     if (!page || page->empty()) return false;
     for (const DirectoryItem& item : *page)
@@ -99,10 +69,10 @@ bool FileHandles::holds(ObjectId parent, ObjectId child) const {
 void FileHandles::look_at_all_directories() {
   parents_.clear();
   std::vector<ObjectId> to_look_at = {kRootId};
-  while (!to_look_at.empty() && !stopping_) {
+  while (!to_look_at.empty() && !driver_.side_thread.stopping()) {
     const ObjectId directory = to_look_at.back();
     to_look_at.pop_back();
-    for (uint64_t after = 0; !stopping_;) {
+    for (uint64_t after = 0; !driver_.side_thread.stopping();) {
       auto page = driver_.store->list(directory, after, kPageNames);
       if (!page) log::debug("file handles: listing {}: {}", directory.value, page.error().message);  // removed meanwhile
       if (!page || page->empty()) break;

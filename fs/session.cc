@@ -219,7 +219,7 @@ Status take_down(Driver& driver) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
-  driver.handles->stop();
+  driver.side_thread.stop();
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.

@@ -2,12 +2,12 @@
 #include <sys/stat.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
-#include <cstring>
 #include <memory>
+#include <sstream>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <fmt/format.h>
@@ -20,9 +20,9 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr std::string_view kPrefix = "user.kvcachefs.";
+constexpr const char* kFacts = "user.kvcachefs.info";
 
-// The answer of listxattr or getxattr, whose size may change between the two calls.
+// The answer of getxattr, whose size may change between the two calls.
 template <class Call>
 Result<std::string> attribute_bytes(const std::string& what, const Call& call) {
   std::string bytes;
@@ -46,17 +46,13 @@ Status print_facts(const std::string& path) {
   if (::stat(path.c_str(), &info) != 0) return fail_errno(errno, path);
   fmt::print("{:<14}{}\n{:<14}{}\n{:<14}{}\n{:<14}{}\n", "path", resolved, "mount", mount.mountpoint, "size_bytes",
              info.st_size, "allocated", info.st_blocks * 512);
-  KVC_ASSIGN(const std::string names,
-             attribute_bytes(path, [&](char* buffer, size_t size) { return listxattr(path.c_str(), buffer, size); }));
-  for (size_t at = 0; at < names.size(); at += std::strlen(names.c_str() + at) + 1) {
-    const std::string name = names.c_str() + at;
-    if (!name.starts_with(kPrefix)) continue;
-    auto value = attribute_bytes(path + ": " + name, [&](char* buffer, size_t size) {
-      return getxattr(path.c_str(), name.c_str(), buffer, size);
-    });
-    if (!value && value.error().sys_errno == ENODATA) continue;  // no longer true since they were listed
-    if (!value) return std::unexpected(std::move(value).error());
-    fmt::print("{:<14}{}\n", name.substr(kPrefix.size()), *value);
+  const auto facts = attribute_bytes(path, [&](char* buffer, size_t size) { return getxattr(path.c_str(), kFacts, buffer, size); });
+  if (!facts && facts.error().sys_errno == ENODATA) return {};  // the root of the mount has none
+  if (!facts) return std::unexpected(facts.error());
+  std::istringstream lines(*facts);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t blank = std::min(line.find(' '), line.size());
+    fmt::print("{:<14}{}\n", line.substr(0, blank), line.substr(std::min(blank + 1, line.size())));
   }
   return {};
 }
@@ -79,7 +75,7 @@ Subcommand add_info_command(CLI::App& parent) {
   auto paths = std::make_shared<std::vector<std::string>>();
   CLI::App* app = parent.add_subcommand("info", "Tell where a file of a mount lies, its kind, checksums and hits");
   app->add_option("PATH", *paths, "Files or directories of a mounted kvcachefs")->required();
-  app->footer("The same facts are the attributes user.kvcachefs.* (getfattr -d -m user.kvcachefs PATH).");
+  app->footer("The same facts are the attributes user.kvcachefs.* (getfattr -d -m user.kvcachefs PATH), and together user.kvcachefs.info.");
   return {app, [paths] { return run(*paths); }};
 }
 

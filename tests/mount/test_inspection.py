@@ -164,6 +164,25 @@ def test_getfattr_tells_about_a_file(name, filled):
         run("getfattr", "--absolute-names", "-n", key, os.path.join(filled.path, "tree", name, "f0"))
 
 
+def test_the_facts_are_listed_on_request_only(filled):
+    """Programs that list attributes see those of the user; who asks for ours by the pattern sees ours, and by name everything does."""
+    path = os.path.join(filled.path, "tree", "small", "f0")
+    os.setxattr(path, "user.mine", b"kept")
+    for options in (["-d"], ["-d", "-m", "-"], ["-d", "-m", "^user"], ["-d", "-e", "hex"]):
+        text = run("getfattr", "--absolute-names", *options, path)
+        assert "user.mine=" in text and "kvcachefs." not in text.replace(path, ""), text
+    for pattern in (["-m", "user.kvcachefs"], ["-muser.kvcachefs"], ["--match=^user\\.kvcachefs\\.place"]):
+        text = run("getfattr", "--absolute-names", "-d", *pattern, path)
+        assert "user.kvcachefs.place=" in text and "user.mine" not in text, text
+    assert os.listxattr(path) == ["user.mine"]
+    facts = dict(line.split(" ", 1) for line in os.getxattr(path, "user.kvcachefs.info").decode().splitlines())
+    assert facts["state"] == os.getxattr(path, "user.kvcachefs.state").decode()
+    told = run_command("info", path).stdout
+    for name, value in facts.items():
+        if name not in ("age_s", "hits"):
+            assert re.search(rf"^{name} +{re.escape(value)}$", told, re.MULTILINE), told
+
+
 def test_getfattr_names_successors_of_a_chain(new_mount):
     mount = new_mount()
     for index in range(6):
