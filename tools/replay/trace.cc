@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <span>
 
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
@@ -110,7 +111,11 @@ Status TraceParser::add_line(std::string_view line) {
     KVC_ASSIGN(const uint64_t block_tokens, count_field(document, "block_size"));
     KVC_TRY(set_block_tokens(block_tokens));
     const bool global = document.value("/hash_id_scope"_json_pointer, Json()) == "global";
-    return add_session_requests(*requests, global ? 0 : ++sessions_, 0, 0, trace_.requests);
+    const size_t before = trace_.requests.size();
+    ++sessions_;
+    KVC_TRY(add_session_requests(*requests, global ? 0 : sessions_, 0, 0, trace_.requests));
+    for (TraceRequest& request : std::span(trace_.requests).subspan(before)) request.session = sessions_;
+    return {};
   }
   if (!document.contains("timestamp")) {
     return malformed("neither a request (\"timestamp\", \"hash_ids\") nor a session (\"requests\")");

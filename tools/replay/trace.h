@@ -13,6 +13,7 @@ namespace kvcachefs {
 struct TraceRequest {
   double arrival_s = 0;
   uint64_t input_tokens = 0;
+  uint32_t session = 0;  // from 1 in a trace of sessions; 0 elsewhere
   std::vector<uint64_t> blocks;  // equal ids mean equal blocks and equal predecessors, across all requests
 };
 
@@ -36,7 +37,7 @@ class TraceParser {
   Status set_block_tokens(uint64_t tokens);
 
   Trace trace_;
-  uint64_t sessions_ = 0;
+  uint32_t sessions_ = 0;
 };
 
 // Plain or gzip. Errors name file and line.

@@ -1,0 +1,143 @@
+// Units in prefix order form a forest. A node is a path of it without a fork; children hang below a node's last unit
+// only. Structure alone: what a visit means is decided above (TreePolicy). Not thread-safe.
+//
+// Invariants (check() tells which one is broken):
+//  1. the units of a node are a path: each one's `prev` is the one before it in the same node;
+//  2. a child's first unit has the last unit of its parent as `prev`;
+//  3. exactly the nodes without children are leaves, and each is once in the list of leaves;
+//  4. the last unit of a leaf is present: a unit that left before its followers is kept as absent only while it has some;
+//  5. sizes, children and the count of present units add up.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "store/evict/key_index.h"
+#include "store/evict/paged_vector.h"
+#include "store/evict/types.h"
+
+namespace kvcachefs::evict {
+
+using UnitSlot = uint32_t;
+using NodeId = uint32_t;
+
+enum class NodeKind : uint8_t {
+  kLine,    // one conversation's own part, growing at its tail
+  kTrunk,   // two or more lines go through it
+  kUnfull,  // one unit smaller than its model's usual size: stands alone and protects no other
+};
+
+// 36 bytes. Ticks are 16 ms and wrap: only differences mean something.
+struct Node {
+  UnitSlot tail = kNoSlot;
+  UnitSlot up = kNoSlot;       // the unit that the first one follows, in the parent node
+  uint32_t size = 0;           // units, absent ones included; 0: the node is free
+  uint32_t children_or_place = 0;  // of a leaf: its place in the list of leaves
+  uint32_t visited = 0;        // ticks of the last visit and of the one before
+  uint32_t before = 0;
+  uint16_t fresh = 0;          // units added since the last visit
+  uint16_t fresh_before = 0;   // the same, as of before the last visit
+  uint16_t lost = 0;           // units evicted from the tail
+  NodeKind kind = NodeKind::kLine;
+  uint8_t turn = 1;
+  uint8_t pause = 0;           // class of the pause before the last visit
+  uint8_t pause_before = 0;
+  uint8_t stem = 0;
+  uint8_t flags = 0;
+
+  static constexpr uint8_t kLeaf = 1, kLooked = 2, kGhosted = 4;
+  bool is(uint8_t flag) const { return (flags & flag) != 0; }
+  void set(uint8_t flag, bool on) { flags = static_cast<uint8_t>(on ? flags | flag : flags & ~flag); }
+  uint32_t children() const { return is(kLeaf) ? 0 : children_or_place; }
+};
+static_assert(sizeof(Node) <= 48);
+
+class Forest {
+ public:
+  // Told of nodes that become leaves, with their fields set.
+  class LeafListener {
+   public:
+    virtual ~LeafListener() = default;
+    virtual void became_leaf(NodeId node) = 0;
+  };
+  explicit Forest(LeafListener& listener) : listener_(listener) {}
+
+  UnitSlot find(UnitKey key) const { return index_.find(key, key_of()); }
+  bool present(UnitSlot unit) const { return unit != kNoSlot && (units_[unit].node & kAbsent) == 0; }
+  UnitKey key(UnitSlot unit) const { return units_[unit].key; }
+  UnitSlot prev(UnitSlot unit) const { return units_[unit].prev; }
+  NodeId node_of(UnitSlot unit) const { return units_[unit].node & ~kAbsent; }
+  Node& node(NodeId id) { return nodes_[id]; }
+  const Node& node(NodeId id) const { return nodes_[id]; }
+  bool live(NodeId id) const { return nodes_[id].size > 0; }
+  NodeId parent(NodeId id) const { return nodes_[id].up == kNoSlot ? kNoSlot : node_of(nodes_[id].up); }
+
+  size_t leaves() const { return leaves_.size(); }
+  NodeId leaf(size_t place) const { return leaves_[place]; }
+  size_t units() const { return present_; }
+  size_t nodes() const { return live_nodes_; }
+  size_t node_slots() const { return nodes_.size(); }  // free ones included
+  size_t memory_bytes() const;
+  // What one unit, node and leaf take, growth included.
+  static constexpr double kUnitBytes = 16 + 8, kNodeBytes = sizeof(Node), kLeafBytes = 4;
+
+  // A node of one unit below `pred` (kNoSlot: a root). `pred` is the last unit of its node.
+  NodeId add_node(UnitKey key, UnitSlot pred, NodeKind kind, uint32_t visited);
+  // The unit becomes the last of a leaf.
+  void append(NodeId node, UnitKey key);
+  // An absent unit is there again.
+  void restore(UnitSlot unit);
+  struct Halves {
+    NodeId head, rest;
+  };
+  // Cuts a node behind `last`, which is not its tail: both halves have the node's fields but for the structure. The work is
+  // that of the shorter half. The listener is not told of a rest that has another id.
+  Halves split(UnitSlot last);
+  // The node whose first unit is `first` becomes a root.
+  void detach(UnitSlot first);
+  // A root gets a parent; `pred` is the last unit of its node, and no unit below that of `first`.
+  void attach(UnitSlot first, UnitSlot pred);
+  // True if `unit` lies in `node` or below it. False as well after some thousand steps up: ask for trees only that are
+  // not that deep.
+  bool below(UnitSlot unit, NodeId node) const;
+  // The unit leaves: at once where nothing follows it, together with absent ones before it; else it is marked absent.
+  void remove(UnitSlot unit);
+
+  // Empty: all invariants hold.
+  std::string check() const;
+
+ private:
+  static constexpr uint32_t kAbsent = uint32_t{1} << 31;
+  struct Unit {  // 16 bytes
+    UnitKey key;
+    UnitSlot prev = kNoSlot;  // of a free one: the next free one
+    uint32_t node = 0;        // kAbsent or'd in
+  };
+  struct KeyOf {
+    const PagedVector<Unit>* units;
+    UnitKey operator()(uint32_t slot) const { return (*units)[slot].key; }
+  };
+  KeyOf key_of() const { return {&units_}; }
+  UnitSlot new_unit(UnitKey key, UnitSlot prev, NodeId node);
+  void free_unit(UnitSlot unit);
+  NodeId new_node();
+  void free_node(NodeId id);
+  void make_leaf(NodeId id);
+  void make_inner(NodeId id);
+  void add_child(NodeId parent);
+  void lost_child(NodeId parent, uint32_t visited);
+  void trim(NodeId id);
+
+  LeafListener& listener_;
+  KeyIndex index_;
+  PagedVector<Unit> units_;
+  PagedVector<Node> nodes_;
+  PagedVector<uint32_t> leaves_;
+  UnitSlot free_units_ = kNoSlot;
+  NodeId free_nodes_ = kNoSlot;
+  size_t present_ = 0;
+  size_t live_nodes_ = 0;
+};
+
+}  // namespace kvcachefs::evict

@@ -1,0 +1,85 @@
+#include "store/evict/prefix_links.h"
+
+#include <utility>
+
+namespace kvcachefs::evict {
+
+namespace {
+constexpr int64_t kBurstMs = 1'000;    // a stream's next event that comes later says nothing of its last one
+constexpr int64_t kMixedMs = 60'000;
+constexpr size_t kCursors = 8;
+constexpr uint8_t kMostDoubts = 1;
+}  // namespace
+
+PrefixLinks::Link& PrefixLinks::remember(UnitKey unit, Link link) {
+  if (young_.size() >= max_units_ / 2 && !young_.contains(unit)) {
+    std::swap(dying_, old_);  // it is empty by now
+    std::swap(old_, young_);
+  }
+  for (int i = 0; i < 2 && !dying_.empty(); ++i) dying_.erase(dying_.begin());
+  old_.erase(unit);
+  return young_.insert_or_assign(unit, link).first->second;
+}
+
+// What was learned of it; of a unit that was forgotten here, what the policy still has.
+PrefixLinks::Link* PrefixLinks::find(UnitKey unit, const Policy& policy) {
+  if (const auto found = young_.find(unit); found != young_.end()) return &found->second;
+  if (const auto found = old_.find(unit); found != old_.end()) return &remember(unit, found->second);
+  const UnitKey follows = policy.predecessor(unit);
+  return follows.valid() ? &remember(unit, {follows, 0}) : nullptr;
+}
+
+PrefixLinks::Stream& PrefixLinks::stream(StreamKey key) {
+  if (const auto found = streams_.find(key.value); found != streams_.end()) return found->second;
+  if (streams_.size() >= max_streams_ / 2) {
+    old_streams_ = std::move(streams_);
+    streams_.clear();
+  }
+  Stream& made = streams_[key.value];
+  if (const auto found = old_streams_.find(key.value); found != old_streams_.end()) {
+    made = std::move(found->second);
+    old_streams_.erase(found);
+  }
+  return made;
+}
+
+UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
+  Stream& from = stream(what.stream);
+  std::vector<Cursor>& cursors = from.cursors;
+  Link* link = find(what.unit, policy);
+  const bool recent = !cursors.empty() && now.value - cursors.back().at_ms < kBurstMs;
+
+  if (link != nullptr && link->follows.valid() && recent) {
+    for (size_t i = cursors.size(); i-- > 0;) {
+      if (cursors[i].last != link->follows || now.value - cursors[i].at_ms >= kBurstMs) continue;
+      if (i + 1 < cursors.size()) {
+        from.mixed_until_ms = now.value + kMixedMs;
+        std::swap(cursors[i], cursors.back());
+      }
+      cursors.back() = {what.unit, now.value};
+      link->doubts = 0;
+      policy.link_checked(true);
+      return link->follows;
+    }
+    if (!what.written && !what.begins) policy.link_checked(false);
+  }
+  const bool guess = recent && !what.begins && now.value >= from.mixed_until_ms && cursors.back().last != what.unit;
+  if (link == nullptr) {
+    if (guess) {
+      const UnitKey follows = cursors.back().last;
+      cursors.back() = {what.unit, now.value};
+      remember(what.unit, {follows, 0});
+      policy.relink(what.unit, follows);
+      return follows;
+    }
+    if (what.begins) link = &remember(what.unit, {});
+  } else if (!what.written && link->follows.valid() && guess && ++link->doubts > kMostDoubts) {
+    *link = {};
+    policy.relink(what.unit, {});
+  }
+  cursors.push_back({what.unit, now.value});
+  if (cursors.size() > kCursors) cursors.erase(cursors.begin());
+  return link == nullptr ? UnitKey{} : link->follows;
+}
+
+}  // namespace kvcachefs::evict

@@ -1,0 +1,69 @@
+// What evictions cost a volume: units are appended to extents in the order in which they are written, and the space of one
+// that goes comes back at once (holes of 4 KiB are punched) or, where that is impossible, with the last one of its extent:
+// then the live remains of the emptiest extent are written again elsewhere when space runs out.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace kvcachefs {
+
+struct ExtentSettings {
+  bool on = false;
+  bool punch = false;
+  uint64_t extent_bytes = uint64_t{256} << 20;
+  uint64_t bytes_per_token = 36 << 10;
+  double fill = 0.95;  // what is held, of the space that extents may take
+};
+
+struct ExtentCounts {
+  uint64_t written_bytes = 0;    // by clients
+  uint64_t rewritten_bytes = 0;  // by compaction
+  uint64_t restored_units = 0;   // prefix hits
+  uint64_t restored_ranges = 0;  // contiguous ranges of extents in which they lay
+
+  double write_amplification() const {
+    return written_bytes == 0 ? 1
+                              : static_cast<double>(written_bytes + rewritten_bytes) / static_cast<double>(written_bytes);
+  }
+  double units_per_range() const {
+    return restored_ranges == 0 ? 0 : static_cast<double>(restored_units) / static_cast<double>(restored_ranges);
+  }
+};
+
+class ExtentModel {
+ public:
+  ExtentModel(const ExtentSettings& settings, uint32_t distinct_units, uint64_t held_bytes);
+
+  void write(uint32_t unit, uint64_t bytes);
+  void evict(uint32_t unit);
+  // These are read, in this order.
+  void restore(std::span<const uint32_t> units);
+  const ExtentCounts& counts() const { return counts_; }
+
+ private:
+  static constexpr uint32_t kNowhere = UINT32_MAX;
+  struct Place {
+    uint32_t extent = kNowhere;
+    uint64_t offset = 0;
+    uint64_t bytes = 0;
+  };
+  struct Extent {
+    uint64_t used_bytes = 0;  // from its start
+    uint64_t live_bytes = 0;
+    std::vector<uint32_t> units;  // also such that have left
+  };
+  void append(uint32_t unit, uint64_t bytes);
+  void compact();
+
+  ExtentSettings settings_;
+  uint64_t limit_bytes_;
+  std::vector<Place> places_;
+  std::vector<Extent> extents_;
+  uint32_t open_ = 0;
+  uint64_t taken_bytes_ = 0;
+  ExtentCounts counts_;
+};
+
+}  // namespace kvcachefs

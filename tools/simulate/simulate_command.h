@@ -1,0 +1,10 @@
+// `kvcachefs simulate`: what eviction policies are worth on recorded traces.
+#pragma once
+
+#include "tools/common/subcommand.h"
+
+namespace kvcachefs {
+
+Subcommand add_simulate_command(CLI::App& parent);
+
+}  // namespace kvcachefs
