@@ -2,9 +2,9 @@
 // shards that grow by themselves: an insertion moves a 4096th of the entries at most. 6 to 9 bytes an entry.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -21,9 +21,9 @@ class KeyIndex {
   uint32_t find(UnitKey key, const KeyOf& key_of) const {
     const Hashed h = hashed(key);
     const Shard& shard = shards_[h.shard];
-    if (shard.slots.empty()) return kNoSlot;
-    for (size_t at = shard.home(h.place); shard.tags[at] != 0; at = shard.next(at))
-      if (shard.tags[at] == h.tag && key_of(shard.slots[at]) == key) return shard.slots[at];
+    if (shard.size == 0) return kNoSlot;
+    for (size_t at = shard.home(h.place); shard.tags()[at] != 0; at = shard.next(at))
+      if (shard.tags()[at] == h.tag && key_of(shard.slots()[at]) == key) return shard.slots()[at];
     return kNoSlot;
   }
   // The key is not in it yet.
@@ -31,7 +31,7 @@ class KeyIndex {
   void insert(UnitKey key, uint32_t slot, const KeyOf& key_of) {
     const Hashed h = hashed(key);
     Shard& shard = shards_[h.shard];
-    if ((shard.used + 1) * 8 > shard.slots.size() * 7) grow(shard, key_of);
+    if ((shard.used + 1) * 8 > shard.size * 7) grow(shard, key_of);
     shard.put(h, slot);
     ++shard.used;
   }
@@ -39,25 +39,28 @@ class KeyIndex {
   void erase(UnitKey key, const KeyOf& key_of) {
     const Hashed h = hashed(key);
     Shard& shard = shards_[h.shard];
-    if (shard.slots.empty()) return;
+    if (shard.size == 0) return;
+    uint32_t* const slots = shard.slots();
+    uint8_t* const tags = shard.tags();
     size_t at = shard.home(h.place);
-    for (; shard.tags[at] == 0 || shard.tags[at] != h.tag || key_of(shard.slots[at]) != key; at = shard.next(at))
-      if (shard.tags[at] == 0) return;
+    for (; tags[at] == 0 || tags[at] != h.tag || key_of(slots[at]) != key; at = shard.next(at))
+      if (tags[at] == 0) return;
     --shard.used;
     // What follows moves up, so that no search ends too early.
-    for (size_t next = shard.next(at); shard.tags[next] != 0; next = shard.next(next)) {
-      const size_t home = shard.home(hashed(key_of(shard.slots[next])).place);
+    for (size_t next = shard.next(at); tags[next] != 0; next = shard.next(next)) {
+      const size_t home = shard.home(hashed(key_of(slots[next])).place);
       if (shard.distance(home, next) >= shard.distance(at, next)) {
-        shard.tags[at] = shard.tags[next];
-        shard.slots[at] = shard.slots[next];
+        tags[at] = tags[next];
+        slots[at] = slots[next];
         at = next;
       }
     }
-    shard.tags[at] = 0;
+    tags[at] = 0;
   }
   size_t memory_bytes() const {
     size_t bytes = sizeof(*this);
-    for (const Shard& shard : shards_) bytes += shard.slots.capacity() * sizeof(uint32_t) + shard.tags.capacity();
+    bytes += shards_.size() * sizeof(Shard);
+    for (const Shard& shard : shards_) bytes += Shard::words(shard.size) * sizeof(uint32_t);
     return bytes;
   }
 
@@ -69,18 +72,21 @@ class KeyIndex {
     uint8_t tag = 0;  // never 0
   };
   struct Shard {
-    std::vector<uint32_t> slots;
-    std::vector<uint8_t> tags;  // 0: empty
+    std::unique_ptr<uint32_t[]> memory;  // `size` slots, then as many tags; tag 0: empty
+    uint32_t size = 0;
     uint32_t used = 0;
 
-    size_t home(uint32_t place) const { return static_cast<size_t>((uint64_t{place} * slots.size()) >> 32); }
-    size_t next(size_t at) const { return at + 1 == slots.size() ? 0 : at + 1; }
-    size_t distance(size_t from, size_t to) const { return to >= from ? to - from : to + slots.size() - from; }
+    static size_t words(uint32_t size) { return size + size_t{size + 3} / 4; }
+    uint32_t* slots() const { return memory.get(); }
+    uint8_t* tags() const { return reinterpret_cast<uint8_t*>(memory.get() + size); }
+    size_t home(uint32_t place) const { return static_cast<size_t>((uint64_t{place} * size) >> 32); }
+    size_t next(size_t at) const { return at + 1 == size ? 0 : at + 1; }
+    size_t distance(size_t from, size_t to) const { return to >= from ? to - from : to + size - from; }
     void put(const Hashed& h, uint32_t slot) {
       size_t at = home(h.place);
-      while (tags[at] != 0) at = next(at);
-      tags[at] = h.tag;
-      slots[at] = slot;
+      while (tags()[at] != 0) at = next(at);
+      tags()[at] = h.tag;
+      slots()[at] = slot;
     }
   };
   static Hashed hashed(UnitKey key) {
@@ -91,12 +97,11 @@ class KeyIndex {
   template <class KeyOf>
   static void grow(Shard& shard, const KeyOf& key_of) {
     Shard larger;
-    const size_t size = shard.slots.size() + shard.slots.size() / 3 + 4;
-    larger.slots.assign(size, kNoSlot);
-    larger.tags.assign(size, 0);
+    larger.size = shard.size + shard.size / 3 + 4;
+    larger.memory = std::make_unique<uint32_t[]>(Shard::words(larger.size));
     larger.used = shard.used;
-    for (size_t at = 0; at < shard.slots.size(); ++at)
-      if (shard.tags[at] != 0) larger.put(hashed(key_of(shard.slots[at])), shard.slots[at]);
+    for (size_t at = 0; at < shard.size; ++at)
+      if (shard.tags()[at] != 0) larger.put(hashed(key_of(shard.slots()[at])), shard.slots()[at]);
     std::swap(shard, larger);
   }
 

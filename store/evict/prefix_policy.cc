@@ -116,26 +116,38 @@ void PrefixPolicy::consider(NodeId id, const Ask& ask, bool by_recency) {
     return;
   }
   if (std::ranges::any_of(candidates_, [&](const Candidate& other) { return other.node == id; })) return;
-  candidates_.push_back({score(node, by_recency), id});
+  candidates_.push_back({score(node, by_recency), now_tick() - node.visited, id});
+}
+
+// Random leaves. They are far apart in memory: all are fetched before the first is looked at.
+void PrefixPolicy::draw(const Ask& ask, bool by_recency) {
+  std::array<NodeId, kDraws> drawn{};
+  for (NodeId& id : drawn) {
+    id = forest_.leaf(random_() % forest_.leaves());
+    __builtin_prefetch(&forest_.node(id));
+  }
+  for (const NodeId id : drawn) consider(id, ask, by_recency);
 }
 
 // The lowest score that is not held, the older one of equals; the next ones are kept for later calls.
 NodeId PrefixPolicy::best(const Ask& ask) {
-  std::ranges::sort(candidates_, [&](const Candidate& a, const Candidate& b) {
-    if (a.score != b.score) return a.score < b.score;
-    const int64_t age_a = age_ms(forest_.node(a.node).visited), age_b = age_ms(forest_.node(b.node).visited);
-    return age_a != age_b ? age_a > age_b : a.node < b.node;
-  });
-  pool_.clear();
-  NodeId chosen = kNoSlot;
-  for (const Candidate& candidate : candidates_) {
-    if (chosen == kNoSlot) {
-      if (is_held(forest_.node(candidate.node), ask)) continue;
-      chosen = candidate.node;
-    }
-    if (pool_.size() == kPool) break;
-    pool_.push_back(candidate.node);
+  const auto goes_later = [](const Candidate& a, const Candidate& b) {
+    if (a.score != b.score) return a.score > b.score;
+    return a.age_ticks != b.age_ticks ? a.age_ticks < b.age_ticks : a.node > b.node;
+  };
+  const auto goes_sooner = [&](const Candidate& a, const Candidate& b) { return goes_later(b, a); };
+  std::ranges::make_heap(candidates_, goes_later);
+  while (!candidates_.empty() && is_held(forest_.node(candidates_.front().node), ask)) {
+    std::ranges::pop_heap(candidates_, goes_later);
+    candidates_.pop_back();
   }
+  const NodeId chosen = candidates_.empty() ? kNoSlot : candidates_.front().node;
+  if (candidates_.size() > kPool) {
+    std::ranges::nth_element(candidates_, candidates_.begin() + kPool, goes_sooner);
+    candidates_.resize(kPool);
+  }
+  pool_.clear();
+  for (const Candidate& candidate : candidates_) pool_.push_back(candidate.node);
   return chosen;
 }
 
@@ -147,7 +159,7 @@ NodeId PrefixPolicy::pick(const Ask& ask, Choice& choice) {
     for (size_t place = 0; place < leaves; ++place) consider(forest_.leaf(place), ask, by_recency);
   } else {
     for (const NodeId id : pool_) consider(id, ask, by_recency);
-    for (size_t n = 0; n < kDraws; ++n) consider(forest_.leaf(random_() % leaves), ask, by_recency);
+    draw(ask, by_recency);
   }
   NodeId chosen = best(ask);
   if (chosen == kNoSlot && leaves > kLookAtAll) {

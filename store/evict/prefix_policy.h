@@ -25,6 +25,7 @@ class PrefixPolicy final : public TreePolicy {
   enum class Pass : uint8_t { kIdle, kNodes, kGhosts, kRates };
   struct Candidate {
     float score = 0;
+    uint32_t age_ticks = 0;
     NodeId node = 0;
   };
 
@@ -42,6 +43,7 @@ class PrefixPolicy final : public TreePolicy {
   bool links_hold() const { return broken_links_ < 0.2 * (held_links_ + broken_links_); }
   float score(const Node& node, bool by_recency) const;
   void consider(NodeId id, const Ask& ask, bool by_recency);
+  void draw(const Ask& ask, bool by_recency);
   NodeId best(const Ask& ask);
 
   ReuseModel model_;

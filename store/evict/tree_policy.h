@@ -38,6 +38,7 @@ static_assert(sizeof(Ghost) == 16);
 class TreePolicy : public Policy, private Forest::LeafListener {
  public:
   bool holds(UnitKey unit) const override { return forest_.present(forest_.find(unit)); }
+  size_t units() const override { return forest_.units(); }
   UnitKey predecessor(UnitKey unit) const override;
   void read(UnitKey unit, TimeMs now) override;
   void publish(const Published& what, TimeMs now) override;

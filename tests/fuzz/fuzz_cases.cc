@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "store/base/checksum.h"
+#include "store/evict/policy.h"
 #include "store/journal/checkpoint_format.h"
 #include "store/journal/extent_header.h"
 #include "store/journal/file_header.h"
@@ -176,6 +177,36 @@ void fuzz_extent_header(ByteSpan input) {
   if (!header) return require_clean(header.error());
   require(check_pack_header(encode_pack_header(*header), header->identity, header->seq).has_value(),
           "pack header changed in a round trip");
+}
+
+void fuzz_evict_tables(ByteSpan input) {
+  static auto policy = *evict::make_policy("prefix");  // as it was made, whenever a case begins
+  static const Bytes untouched = policy->save();
+  if (input.empty()) return;
+  const bool wrap = (static_cast<unsigned>(input[0]) & 1) != 0;
+  Bytes bytes(input.begin() + 1, input.end());
+  if (wrap) {
+    constexpr size_t kHeader = 8 + 2 + 1 + 6;  // magic, version, "prefix" with its length
+    bytes.insert(bytes.begin(), untouched.begin(), untouched.begin() + kHeader);
+    ByteWriter(bytes).u64(checksum(bytes));
+  }
+  if (const Status restored = policy->restore(bytes); !restored) {
+    require_clean(restored.error());
+    require(policy->save() == untouched, "refused tables changed the policy");
+    return;
+  }
+  // What was taken in can be worked with and kept again.
+  const auto used = std::move(policy);
+  policy = *evict::make_policy("prefix");
+  for (uint64_t unit = 1; unit <= 8; ++unit)
+    used->publish({{unit}, {unit / 2}, {unit % 3}, true}, {static_cast<int64_t>(unit * 1000)});
+  std::vector<evict::UnitKey> chosen;
+  evict::Ask ask;
+  ask.now = {60'000};
+  used->choose(ask, chosen);
+  require(chosen.size() == 1, "nothing to evict");
+  bytes = used->save();
+  require(used->restore(bytes).has_value() && used->save() == bytes, "tables changed in a round trip");
 }
 
 }  // namespace kvcachefs

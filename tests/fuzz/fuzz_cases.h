@@ -15,6 +15,9 @@ void fuzz_checkpoint(ByteSpan input);  // the same for a checkpoint
 // First byte even: the rest is the file (block). Odd: the rest is put into a header with valid checksums.
 void fuzz_volume_file(ByteSpan input);
 void fuzz_extent_header(ByteSpan input);
+// First byte even: the rest is what a policy of eviction kept over a restart. Odd: the rest is its tables, which are given a
+// valid header and checksum.
+void fuzz_evict_tables(ByteSpan input);
 
 struct FuzzCase {
   const char* name;  // of the target and of its directory in corpus/
@@ -23,7 +26,7 @@ struct FuzzCase {
 inline constexpr FuzzCase kFuzzCases[] = {
     {"record_codec", fuzz_record_codec},   {"journal", fuzz_journal},
     {"checkpoint", fuzz_checkpoint},       {"volume_file", fuzz_volume_file},
-    {"extent_header", fuzz_extent_header},
+    {"extent_header", fuzz_extent_header}, {"evict_tables", fuzz_evict_tables},
 };
 
 }  // namespace kvcachefs

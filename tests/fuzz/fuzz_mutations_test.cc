@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "store/evict/policy.h"
 #include "store/journal/checkpoint_format.h"
 #include "store/journal/extent_header.h"
 #include "store/journal/file_header.h"
@@ -88,7 +89,21 @@ std::vector<Bytes> sample_headers(FileKind kind, const Bytes& file) {
   return {Bytes{std::byte{0}} + file, Bytes{std::byte{1}} + Bytes(body.begin(), body.end())};
 }
 
+// The tables of a policy that has seen a little, whole and without their frame.
+std::vector<Bytes> sample_tables() {
+  const auto policy = *evict::make_policy("prefix");
+  for (uint64_t i = 0; i < 200; ++i) {
+    const evict::TimeMs now{static_cast<int64_t>(i * 3000)};
+    for (uint64_t unit = 1; unit <= 1 + i % 4; ++unit)
+      policy->publish({{i % 20 * 10 + unit}, {unit == 1 ? 0 : i % 20 * 10 + unit - 1}, {i % 2}, true}, now);
+  }
+  const Bytes saved = policy->save();
+  const Bytes tables(saved.begin() + 17, saved.end() - 8);
+  return {Bytes{std::byte{0}} + saved, Bytes{std::byte{1}} + tables};
+}
+
 std::vector<Bytes> samples_of(const std::string& name) {
+  if (name == "evict_tables") return sample_tables();
   if (name == "record_codec") return sample_batches();
   if (name == "journal") return sample_journals();
   if (name == "checkpoint") return sample_checkpoints();

@@ -11,8 +11,10 @@ ExtentModel::ExtentModel(const ExtentSettings& settings, uint32_t distinct_units
       limit_bytes_(static_cast<uint64_t>(static_cast<double>(held_bytes) / settings.fill)),
       places_(distinct_units),
       extents_(1) {
-  // Of a store that has room for a few extents only, the open one alone would be most.
-  settings_.extent_bytes = std::max(kBlockBytes, std::min(settings_.extent_bytes, limit_bytes_ / 16));
+  // A real store has room for thousands of extents. In a small one an extent that is being filled and one that is being
+  // emptied would take all the spare space.
+  settings_.extent_bytes =
+      std::clamp(align_down((limit_bytes_ - held_bytes) / 4, kBlockBytes), kBlockBytes, settings_.extent_bytes);
 }
 
 void ExtentModel::append(uint32_t unit, uint64_t bytes) {

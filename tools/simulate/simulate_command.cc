@@ -22,7 +22,7 @@ namespace {
 
 struct Arguments {
   std::vector<std::string> traces;
-  std::vector<std::string> policies = {"prefix"};
+  std::vector<std::string> policies = {"prefix", "lru-list"};
   std::vector<std::string> capacities = {"1%", "3%", "10%", "30%"};
   std::string join, plot, restart, extent_size = "256M", bytes_per_token = "36K";
   double scan = 0;
@@ -36,7 +36,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("TRACE", arguments.traces, "Trace files, JSON lines, plain or gzip: each by itself, unless --join")
       ->required();
   app.add_option("--policy", arguments.policies,
-                 "Policies, separated by commas: prefix, lru, fifo-reinsert, s3fifo, min (lru and min are always shown)")
+                 "Policies, separated by commas: prefix, lru, fifo-reinsert, s3fifo, lru-list, min (lru and min are always shown)")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--capacity", arguments.capacities,
@@ -86,16 +86,16 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--plot", arguments.plot, "Write a picture of the prefix hit ratios to this file (SVG)");
 }
 
-// "min" and the policies of the store, without repetitions, with what they are compared to.
+// The policies of the store and those of the simulator, without repetitions, with what they are compared to.
 Result<std::vector<std::string>> policies_of(const Arguments& arguments) {
   std::vector<std::string> policies;
   const auto add = [&](const std::string& name) {
     if (std::ranges::find(policies, name) == policies.end()) policies.push_back(name);
   };
   for (const std::string& name : arguments.policies) {
-    if (name != "min") {
+    if (!simulated_only(name)) {
       const auto made = evict::make_policy(name);
-      if (!made) return fail(Code::kInvalid, "--policy: " + made.error().message + ", min");
+      if (!made) return fail(Code::kInvalid, "--policy: " + made.error().message + ", lru-list, min");
     }
     add(name);
   }

@@ -50,7 +50,7 @@ std::string simulation_table(const std::vector<SimRow>& rows) {
                        row.capacity_units == capacity ? "" : tokens_text(row.capacity_units * row.unit_tokens),
                        row.policy, 100 * result.hit_ratio(), 100 * result.prefix_hit_ratio(),
                        tokens_text(result.hit_tokens), difference, of_min);
-    if (row.policy != "min") {
+    if (!simulated_only(row.policy)) {
       out += fmt::format(" {:>8.0f} {:>7.1f}", result.ns_per_touch, result.bytes_per_unit);
       if (extents) out += fmt::format("  {:>9.3f}  {:>11.1f}", result.extents.write_amplification() - 1, result.extents.units_per_range());
       if (learned) out += fmt::format("  {:>10.1f}%{}", 100 * result.wrong_links, result.by_recency ? " (recency)" : "");
@@ -86,7 +86,7 @@ std::string simulation_json(const std::vector<SimRow>& rows) {
         {"hit_tokens", result.hit_tokens},
         {"evicted_chunks", result.evicted_units},
     };
-    if (row.policy != "min") {
+    if (!simulated_only(row.policy)) {
       entry["ns_per_touch"] = result.ns_per_touch;
       entry["bytes_per_chunk"] = result.bytes_per_unit;
     }

@@ -1,13 +1,14 @@
 #include "tools/simulate/simulator.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <random>
 
 #include "store/evict/policy.h"
 #include "store/evict/prefix_links.h"
+#include "tools/common/cpu_time.h"
 #include "tools/simulate/belady.h"
+#include "tools/simulate/list_lru.h"
 
 namespace kvcachefs {
 namespace {
@@ -69,15 +70,17 @@ class Counter {
   uint64_t window_units_ = 0, window_hits_ = 0;
 };
 
-Result<SimResult> simulate_min(const Workload& workload, const SimSettings& settings) {
-  Belady belady(workload, settings.capacity_units);
+// For what is simulated here only: requests served whole, nothing but hits counted.
+template <class Cache>
+Result<SimResult> simulate_plain(const Workload& workload, const SimSettings& settings) {
+  Cache cache(workload, settings.capacity_units);
   Counter counter(workload, settings);
   for (size_t number = 0; number < workload.requests.size(); ++number) {
-    counter.count(number, [&](uint32_t unit) { return belady.holds(unit); });
-    belady.serve(number);
+    counter.count(number, [&](uint32_t unit) { return cache.holds(unit); });
+    cache.serve(number);
     if (settings.progress && number % kProgressEvery == 0) KVC_TRY(settings.progress(number));
   }
-  counter.result.evicted_units = belady.evicted();
+  counter.result.evicted_units = cache.evicted();
   return std::move(counter.result);
 }
 
@@ -282,10 +285,10 @@ Result<SimResult> PolicyRun::run() {
       const uint32_t prefix = counter_.count(number, [&](uint32_t unit) { return held_[unit]; });
       if (settings_.extents.on) extents_.restore(workload_.of(workload_.requests[number]).first(prefix));
     }
-    const auto start = std::chrono::steady_clock::now();
+    const double start_s = thread_cpu_s();
     serve(first, end);
     KVC_TRY(shrink(now));
-    policy_ns_ += std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count();
+    policy_ns_ += (thread_cpu_s() - start_s) * 1e9;
     if (settings_.extents.on) store();
     if (settings_.progress && first / step % kProgressEvery == 0) KVC_TRY(settings_.progress(first));
   }
@@ -295,8 +298,11 @@ Result<SimResult> PolicyRun::run() {
 
 }  // namespace
 
+bool simulated_only(const std::string& policy) { return policy == "min" || policy == "lru-list"; }
+
 Result<SimResult> simulate(const Workload& workload, const SimSettings& settings) {
-  if (settings.policy == "min") return simulate_min(workload, settings);
+  if (settings.policy == "min") return simulate_plain<Belady>(workload, settings);
+  if (settings.policy == "lru-list") return simulate_plain<ListLru>(workload, settings);
   return PolicyRun(workload, settings).run();
 }
 

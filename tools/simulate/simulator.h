@@ -15,7 +15,7 @@ namespace kvcachefs {
 enum class Restart : uint8_t { kNone, kTables, kNames, kLost };
 
 struct SimSettings {
-  std::string policy;  // of store/evict, or "min"
+  std::string policy;  // of store/evict, or one of simulated_only()
   uint64_t capacity_units = 1;
   uint64_t seed = 1;
   // Links between units are learned from the order of probes, as a mounted file system does; else they are known.
@@ -48,6 +48,10 @@ struct SimResult {
     return units == 0 ? 0 : static_cast<double>(prefix_hits) / static_cast<double>(units);
   }
 };
+
+// "min" is Belady's MIN, and "lru-list" a plain cache of blocks, see list_lru.h. They know nothing of what is set beyond the
+// capacity and what is counted.
+bool simulated_only(const std::string& policy);
 
 Result<SimResult> simulate(const Workload& workload, const SimSettings& settings);
 

@@ -1,0 +1,34 @@
+// Least recently used as a cache of blocks has it: one list, in which the tail of a request counts as older than its head,
+// and room is made at each write. A request that is longer than the capacity therefore loses its own head, which the tree
+// of the store's "lru" never gives up before what follows it.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "tools/simulate/workload.h"
+
+namespace kvcachefs {
+
+class ListLru {
+ public:
+  ListLru(const Workload& workload, uint64_t capacity_units);
+
+  bool holds(uint32_t unit) const { return next_[unit] != kNone; }
+  void serve(size_t request);
+  uint64_t evicted() const { return evicted_; }
+
+ private:
+  static constexpr uint32_t kNone = UINT32_MAX;
+  void insert_newest(uint32_t unit);
+  void remove(uint32_t unit);
+
+  const Workload& workload_;
+  uint64_t capacity_;
+  uint64_t used_ = 0;
+  uint64_t evicted_ = 0;
+  uint32_t head_;                       // a ring through this entry, which is no unit
+  std::vector<uint32_t> next_, before_;  // next_ is the older one
+};
+
+}  // namespace kvcachefs
