@@ -252,8 +252,10 @@ void PolicyRun::finish() {
   SimResult& result = counter_.result;
   const evict::PolicyCounts counts = policy_->counts();
   result.ns_per_touch = touches_ == 0 ? 0 : policy_ns_ / static_cast<double>(touches_);
-  result.bytes_per_unit =
-      counts.units == 0 ? 0 : static_cast<double>(counts.memory_bytes) / static_cast<double>(counts.units);
+  const size_t empty_bytes = (*evict::make_policy(settings_.policy))->counts().memory_bytes;
+  result.bytes_per_unit = counts.units == 0 ? 0
+                                            : static_cast<double>(counts.memory_bytes - empty_bytes) /
+                                                  static_cast<double>(counts.units);
   result.by_recency = counts.by_recency;
   if (settings_.learn_links) {
     uint64_t known = 0, wrong = 0;

@@ -37,7 +37,7 @@ struct SimResult {
   uint64_t tokens = 0, hit_tokens = 0;
   uint64_t evicted_units = 0;
   double ns_per_touch = 0;      // time in the policy, a unit read or written
-  double bytes_per_unit = 0;    // memory of the policy at the end
+  double bytes_per_unit = 0;    // memory of the policy at the end, beyond that of an empty one
   bool by_recency = false;      // links did not hold, so the score was recency at the end
   double wrong_links = 0;       // the part of learned links that were not the trace's
   std::vector<double> window_ratios;
