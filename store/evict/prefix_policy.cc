@@ -8,6 +8,7 @@ namespace kvcachefs::evict {
 
 namespace {
 constexpr size_t kDraws = 16;
+constexpr int kRoundsByRecency = 4;     // of draws: least recently used is a matter of the very oldest
 constexpr size_t kPool = 32;
 constexpr size_t kLookAtAll = 64;       // leaves
 constexpr size_t kMostSwept = 2048;     // leaves a call, where what was drawn is held
@@ -122,11 +123,13 @@ void PrefixPolicy::consider(NodeId id, const Ask& ask, bool by_recency) {
 // Random leaves. They are far apart in memory: all are fetched before the first is looked at.
 void PrefixPolicy::draw(const Ask& ask, bool by_recency) {
   std::array<NodeId, kDraws> drawn{};
-  for (NodeId& id : drawn) {
-    id = forest_.leaf(random_() % forest_.leaves());
-    __builtin_prefetch(&forest_.node(id));
+  for (int round = 0; round < (by_recency ? kRoundsByRecency : 1); ++round) {
+    for (NodeId& id : drawn) {
+      id = forest_.leaf(random_() % forest_.leaves());
+      __builtin_prefetch(&forest_.node(id));
+    }
+    for (const NodeId id : drawn) consider(id, ask, by_recency);
   }
-  for (const NodeId id : drawn) consider(id, ask, by_recency);
 }
 
 // The lowest score that is not held, the older one of equals; the next ones are kept for later calls.
