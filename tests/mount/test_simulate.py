@@ -131,7 +131,6 @@ def test_the_plot_is_a_picture(temp_dir):
         (["--capacity", "100"], "less than one chunk"),
         (["--capacity", "1e300"], "too large"),
         (["--chunk-tokens", "300"], "must divide"),
-        (["--chunk-tokens", "8192"], "no request fills"),
         (["--extents", "--extent-size", "1"], "--extent-size"),
         (["--punch"], "--extents"),
         (["--skip", "2"], "--skip"),
@@ -151,6 +150,8 @@ def test_bad_traces_are_told(temp_dir):
     broken = write_trace(temp_dir, [*conversations()[:4], "{"], "broken.jsonl")
     done = run_command("simulate", broken)
     assert done.returncode == 2 and "broken.jsonl:5" in done.stderr
+    done = run_command("simulate", write_trace(temp_dir, sessions(), "short.jsonl"), "--chunk-tokens", "1024")
+    assert done.returncode == 2 and "short.jsonl: no request fills" in done.stderr
     empty = write_trace(temp_dir, [], "empty.jsonl")
     done = run_command("simulate", empty)
     assert done.returncode == 2 and "empty.jsonl" in done.stderr
