@@ -99,15 +99,25 @@ Status sort_option(const std::string& mountpoint, const std::string& word, const
   return now == entry->value ? Status() : refuse_change(name, now, entry->value);
 }
 
+// The daemon keeps read times, and was told at its start how.
+Status keep_read_times(const MountedThere& mount, const FlagWord* asked, Wanted& wanted) {
+  const bool now = flags_in_force(mount) & MS_NOATIME;
+  if (asked != nullptr && asked->set != now) return refuse_change("noatime", now ? "on" : "off", now ? "off" : "on");
+  wanted.flags = now ? wanted.flags | MS_NOATIME : wanted.flags & ~static_cast<unsigned long>(MS_NOATIME);
+  return {};
+}
+
 Result<Wanted> sort_options(const std::string& mountpoint, const MountedThere& mount, const std::vector<std::string>& lists) {
   Wanted wanted;
   if (!called_by_mount8()) wanted.flags = flags_in_force(mount);
-  std::vector<std::string> ours;  // the last of each name: those in force, or in fstab, come before what is asked for
+  const FlagWord* asked = nullptr;  // of read times
+  std::vector<std::string> ours;    // the last of each name: those in force, or in fstab, come before what is asked for
   for (const std::string& list : lists)
     for (const std::string& word : words_of(list)) {
       const std::string name = word.substr(0, word.find('='));
       if (word == "remount" || std::find(std::begin(kOfEveryMount), std::end(kOfEveryMount), name) != std::end(kOfEveryMount)) continue;
       const FlagWord* known = flag_word(word);
+      if (known != nullptr && known->flag == MS_NOATIME) asked = known;
       if (known == nullptr) {
         std::erase_if(ours, [&](const std::string& earlier) { return earlier.substr(0, earlier.find('=')) == name; });
         ours.push_back(word);
@@ -117,6 +127,7 @@ Result<Wanted> sort_options(const std::string& mountpoint, const MountedThere& m
         wanted.flags &= ~known->flag;
       }
     }
+  KVC_TRY(keep_read_times(mount, asked, wanted));
   KVC_ASSIGN(const MountOptions options, parse_mount_options(ours));
   std::vector<OptionText> parsed = store_options_text(options.store);
   for (OptionText& option : mount_options_text(options)) parsed.push_back(std::move(option));

@@ -100,6 +100,7 @@ def test_remount_of_options(new_mount):
         ("memory=32M,allow_other", "allow_other"),
         ("memory=32M,nonsense", "unknown option 'nonsense'"),
         ("memory=1", "memory=1"),
+        ("memory=32M,noatime", "'noatime' is off and cannot be changed to on"),
     ]:
         result = remount(mount, options)
         assert result.returncode == 1 and said in result.stderr, result.stderr
