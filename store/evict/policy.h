@@ -86,6 +86,9 @@ class Policy {
 
   // Appends up to `max_units` units of one chain to `out`, in the order in which they are to go.
   virtual Choice choose(const Ask& ask, std::vector<UnitKey>& out) = 0;
+  // Is the unit worth at most `factor` times what was chosen of late, and nothing behind it in its chain? For callers that can
+  // evict it now or must pay for keeping it, such as moving it out of a pack that is mostly dead.
+  virtual bool worth_little(UnitKey, double /*factor*/, TimeMs /*now*/) const { return false; }
   // The unit was evicted, whether it had been chosen or not.
   virtual void evicted(UnitKey unit) = 0;
 

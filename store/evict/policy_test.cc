@@ -322,6 +322,22 @@ TEST_P(TreePolicies, RelinkPutsAUnitWhereItBelongs) {
   EXPECT_EQ(test.policy->check(), "");
 }
 
+TEST_P(TreePolicies, TellsWhatIsWorthLittleMoreThanWhatWent) {
+  PolicyUnderTest test(GetParam());
+  test.request({1, 2});
+  test.seconds += 10;
+  test.request({11, 12});
+  test.seconds += 1000;
+  test.request({21, 22});
+  EXPECT_FALSE(test.policy->worth_little(unit(12), 2, test.now()));  // nothing was chosen yet
+  EXPECT_EQ(test.evict_down_to(5), (std::vector<uint64_t>{2}));
+  EXPECT_TRUE(test.policy->worth_little(unit(12), 2, test.now()));
+  EXPECT_FALSE(test.policy->worth_little(unit(11), 1e6, test.now()));  // 12 follows it
+  EXPECT_FALSE(test.policy->worth_little(unit(22), 2, test.now()));
+  EXPECT_TRUE(test.policy->worth_little(unit(22), 1e6, test.now()));
+  EXPECT_FALSE(test.policy->worth_little(unit(99), 1e6, test.now()));
+}
+
 TEST_P(TreePolicies, AClockThatStepsBackStandsStill) {
   PolicyUnderTest test(GetParam());
   test.request({1});

@@ -195,6 +195,10 @@ NodeId PrefixPolicy::pick(const Ask& ask, Choice& choice) {
   return chosen;
 }
 
+double PrefixPolicy::worth(const Node& node, int64_t age_ms) const {
+  return links_hold() ? double{model_.rate(past(node), age_ms)} : TreePolicy::worth(node, age_ms);
+}
+
 PolicyCounts PrefixPolicy::counts() const {
   PolicyCounts counts = TreePolicy::counts();
   counts.ghosts = ghosts_.size();

@@ -36,6 +36,7 @@ class PrefixPolicy final : public TreePolicy {
   uint8_t stem_index(StemKey stem) override;
   void on_access() override;
   NodeId pick(const Ask& ask, Choice& choice) override;
+  double worth(const Node& node, int64_t age_ms) const override;
   void save_tables(ByteWriter& out) const override;
   Status restore_tables(ByteReader& in) override;
 

@@ -6,6 +6,7 @@
 namespace kvcachefs::evict {
 
 namespace {
+constexpr double kChosenWeight = 1.0 / 64;
 uint8_t next_turn(uint8_t turn) { return turn < 250 ? static_cast<uint8_t>(turn + 1) : turn; }
 bool is_before(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) < 0; }
 }  // namespace
@@ -236,6 +237,7 @@ Choice TreePolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
   if (id == kNoSlot) return choice;
   const Node& node = forest_.node(id);
   choice.age_ms = age_ms(node.visited);
+  chosen_worth_ += (worth(node, choice.age_ms) - chosen_worth_) * (chosen_worth_ > 0 ? kChosenWeight : 1);
   size_t wanted = ask.max_units;
   for (UnitSlot unit = node.tail; unit != node.up && wanted > 0; unit = forest_.prev(unit)) {
     if (!forest_.present(unit)) continue;
@@ -244,6 +246,17 @@ Choice TreePolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
     --wanted;
   }
   return choice;
+}
+
+double TreePolicy::worth(const Node&, int64_t age_ms) const { return 1.0 / static_cast<double>(age_ms + kTickMs); }
+
+bool TreePolicy::worth_little(UnitKey unit, double factor, TimeMs now) const {
+  const UnitSlot slot = forest_.find(unit);
+  if (!forest_.present(slot)) return false;
+  const Node& node = forest_.node(forest_.node_of(slot));
+  if (!node.is(Node::kLeaf) || node.tail != slot) return false;
+  const int64_t age = age_ms(node.visited) + std::max<int64_t>(0, now.value - now_ms_);
+  return worth(node, age) <= factor * chosen_worth_;
 }
 
 PolicyCounts TreePolicy::counts() const {

@@ -46,6 +46,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   void relink(UnitKey unit, UnitKey follows) override;
   void link_checked(bool) override {}
   Choice choose(const Ask& ask, std::vector<UnitKey>& out) override;
+  bool worth_little(UnitKey unit, double factor, TimeMs now) const override;
   void evicted(UnitKey unit) override;
   PolicyCounts counts() const override;
   std::string check() const override { return forest_.check(); }
@@ -69,6 +70,8 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   virtual void on_access() {}
   // The leaf to evict from; kNoSlot, and why, if there is none.
   virtual NodeId pick(const Ask& ask, Choice& choice) = 0;
+  // What holding a unit of the node is expected to bring, in any unit that stays the same for a while: the inverse of its age.
+  virtual double worth(const Node& node, int64_t age_ms) const;
   void became_leaf(NodeId) override {}
 
   bool is_leased(const Node& node, const Ask& ask) const;
@@ -90,6 +93,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   // The part up to `last` becomes a trunk, and the rest is as it was before this visit.
   void split(UnitSlot last);
 
+  double chosen_worth_ = 0;  // mean of what was chosen lately
   bool started_ = false;
   int64_t origin_ms_ = 0;
   int64_t now_ms_ = 0;

@@ -93,6 +93,7 @@ def test_traces_by_themselves_and_joined(temp_dir):
         ["--scan", "5"],
         ["--extents", "--extent-size", "1M"],
         ["--extents", "--punch"],
+        ["--extents", "--give-up", "4"],
     ],
     ids=" ".join,
 )
@@ -133,6 +134,7 @@ def test_the_plot_is_a_picture(temp_dir):
         (["--chunk-tokens", "300"], "must divide"),
         (["--extents", "--extent-size", "1"], "--extent-size"),
         (["--punch"], "--extents"),
+        (["--give-up", "2"], "--extents"),
         (["--skip", "2"], "--skip"),
         (["--restart", "now"], "--restart"),
     ],

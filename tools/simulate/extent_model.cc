@@ -63,6 +63,10 @@ void ExtentModel::compact() {
     Extent old = std::move(extents_[emptiest]);
     // Its place in the list stays taken until the remains have left, so that they do not go there.
     extents_[emptiest].used_bytes = old.used_bytes;
+    for (size_t i = old.units.size(); give_up_ && i-- > 0;) {
+      Place& place = places_[old.units[i]];
+      if (place.extent == emptiest && give_up_(old.units[i])) place = {};
+    }
     for (const uint32_t unit : old.units) {
       const Place place = places_[unit];
       if (place.extent != emptiest) continue;

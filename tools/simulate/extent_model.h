@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -15,6 +16,7 @@ struct ExtentSettings {
   uint64_t extent_bytes = uint64_t{256} << 20;
   uint64_t bytes_per_token = 36 << 10;
   double fill = 0.95;  // what is held, of the space that extents may take
+  double give_up = 0;  // compaction evicts what is worth at most so many times what is evicted anyway; 0: it moves all
 };
 
 struct ExtentCounts {
@@ -36,6 +38,8 @@ class ExtentModel {
  public:
   ExtentModel(const ExtentSettings& settings, uint32_t distinct_units, uint64_t held_bytes);
 
+  // Asked by compaction for each live unit, the last ones of an extent first: true if it was evicted instead of moved.
+  void set_give_up(std::function<bool(uint32_t)> give_up) { give_up_ = std::move(give_up); }
   void write(uint32_t unit, uint64_t bytes);
   void evict(uint32_t unit);
   // These are read, in this order.
@@ -59,6 +63,7 @@ class ExtentModel {
 
   ExtentSettings settings_;
   uint64_t limit_bytes_;
+  std::function<bool(uint32_t)> give_up_;
   std::vector<Place> places_;
   std::vector<Extent> extents_;
   uint32_t open_ = 0;

@@ -82,6 +82,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--fill", run.extents.fill, "With --extents: the part of the space that is held")
       ->check(CLI::Range(0.1, 0.99))
       ->capture_default_str();
+  app.add_option("--give-up", run.extents.give_up,
+                 "With --extents: compaction evicts what is worth at most so many times what is evicted anyway (0: it moves "
+                 "all that lives)")
+      ->check(CLI::Range(0.0, 1e6));
   app.add_flag("--json", arguments.json, "Print JSON: [{policy, capacity_tokens, hit_ratio, prefix_hit_ratio, ...}]");
   app.add_option("--plot", arguments.plot, "Write a picture of the prefix hit ratios to this file (SVG)");
 }
@@ -170,7 +174,8 @@ Status finish_settings(const Arguments& arguments, SimSettings& run) {
   if (arguments.restart == "tables") run.restart = Restart::kTables;
   if (arguments.restart == "names") run.restart = Restart::kNames;
   if (arguments.restart == "lost") run.restart = Restart::kLost;
-  if (run.extents.punch && !run.extents.on) return fail(Code::kInvalid, "--punch says nothing without --extents");
+  if (!run.extents.on && (run.extents.punch || run.extents.give_up > 0))
+    return fail(Code::kInvalid, "--punch and --give-up say nothing without --extents");
   KVC_ASSIGN(run.extents.extent_bytes, parse_size(arguments.extent_size));
   KVC_ASSIGN(run.extents.bytes_per_token, parse_size(arguments.bytes_per_token));
   if (run.extents.extent_bytes < kMiB || run.extents.extent_bytes > 64 * kGiB) {

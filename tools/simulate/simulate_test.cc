@@ -247,6 +247,23 @@ TEST(Simulate, AScanDoesNotFlushWhatIsUsed) {
   EXPECT_LT(loss("prefix"), 0.7 * loss("lru"));
 }
 
+TEST(Simulate, CompactionThatGivesUpWhatIsWorthLittleRewritesLess) {
+  const Workload workload = conversations(6, 4000);
+  SimSettings settings;
+  settings.policy = "prefix";
+  settings.capacity_units = workload.distinct_units / 20;
+  settings.extents.on = true;
+  settings.extents.bytes_per_token = 64;
+  const auto moves_all = simulate(workload, settings);
+  settings.extents.give_up = 4;
+  const auto gives_up = simulate(workload, settings);
+  ASSERT_TRUE(moves_all && gives_up);
+  EXPECT_LT(2 * gives_up->extents.rewritten_bytes, moves_all->extents.rewritten_bytes);
+  EXPECT_NEAR(gives_up->prefix_hit_ratio(), moves_all->prefix_hit_ratio(), 0.02);
+  settings.extents.punch = true;
+  EXPECT_EQ(simulate(workload, settings)->extents.rewritten_bytes, 0u);
+}
+
 TEST(Workload, KeepsTheUnfinishedChunkWhereTheTraceHasABlockForIt) {
   Trace trace;
   trace.block_tokens = 512;

@@ -110,7 +110,8 @@ class PolicyRun {
   void serve(size_t first, size_t end);
   void touch(size_t number, uint32_t at, TimeMs now);
   Status shrink(TimeMs now);
-  void store();
+  void evict_unit(uint32_t unit);
+  void store(TimeMs now);
   Status restart();
   void finish();
 
@@ -196,18 +197,29 @@ Status PolicyRun::shrink(TimeMs now) {
     if (choice.reason == evict::Reason::kBusy && ++busy < kMostBusy) continue;
     if (chosen_.empty()) return fail(Code::kInvalid, "policy " + settings_.policy + " found nothing to evict");
     for (const UnitKey key : chosen_) {
-      policy_->evicted(key);
-      held_[unit_of(key)] = false;
-      --used_;
-      ++counter_.result.evicted_units;
+      evict_unit(unit_of(key));
       if (settings_.extents.on) extents_.evict(unit_of(key));
     }
   }
   return {};
 }
 
+void PolicyRun::evict_unit(uint32_t unit) {
+  policy_->evicted(key_of(unit));
+  held_[unit] = false;
+  --used_;
+  ++counter_.result.evicted_units;
+}
+
 // What was written in these requests goes to the volume after room was made for it.
-void PolicyRun::store() {
+void PolicyRun::store(TimeMs now) {
+  if (settings_.extents.give_up > 0) {
+    extents_.set_give_up([this, now](uint32_t unit) {
+      if (!held_[unit] || !policy_->worth_little(key_of(unit), settings_.extents.give_up, now)) return false;
+      evict_unit(unit);
+      return true;
+    });
+  }
   for (const auto& [unit, tokens] : written_) {
     extents_.write(unit, tokens * settings_.extents.bytes_per_token);
     if (!held_[unit]) extents_.evict(unit);
@@ -291,7 +303,7 @@ Result<SimResult> PolicyRun::run() {
     serve(first, end);
     KVC_TRY(shrink(now));
     policy_ns_ += (thread_cpu_s() - start_s) * 1e9;
-    if (settings_.extents.on) store();
+    if (settings_.extents.on) store(now);
     if (settings_.progress && first / step % kProgressEvery == 0) KVC_TRY(settings_.progress(first));
   }
   finish();
