@@ -90,6 +90,14 @@ def test_a_mount_that_does_not_answer(start, preloaded, foreground):
     assert_nothing_is_left(mount, at_once=True)
 
 
+@pytest.mark.skipif(not kvc_env.LONG, reason="takes the minute that the daemon waits for its first answer")
+def test_a_mount_that_hangs(start, preloaded):
+    mount, command = start(preloaded("hang"))
+    output, _ = command.communicate(timeout=120 * kvc_env.SCALE)
+    assert command.returncode == 1 and "does not answer" in output, output
+    assert_nothing_is_left(mount, at_once=True)
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGKILL], ids=lambda number: number.name)
 def test_a_start_that_is_given_up(start, preloaded, number):
     mount, command = start(preloaded("hang"))
