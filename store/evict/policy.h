@@ -24,7 +24,7 @@ struct Published {
   UnitKey unit;
   UnitKey follows;     // the unit before it in its chain; none: it begins one, or nothing is known
   StemKey stem;
-  bool full = true;    // false: smaller than its model's units usually are (UsualSizes), so nothing will follow it
+  bool full = true;    // false: smaller than its model's units usually are, so nothing will follow it
 };
 
 struct Ask {

@@ -36,7 +36,8 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("TRACE", arguments.traces, "Trace files, JSON lines, plain or gzip: each by itself, unless --join")
       ->required();
   app.add_option("--policy", arguments.policies,
-                 "Policies, separated by commas: prefix, lru, fifo-reinsert, s3fifo, lru-list, min (lru and min are always shown)")
+                 "Policies, separated by commas: prefix, lru, fifo-reinsert, s3fifo, lru-list, min (lru and min are always "
+                 "shown)")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--capacity", arguments.capacities,

@@ -42,7 +42,8 @@ std::string simulation_table(const std::vector<SimRow>& rows) {
     const SimResult& result = row.result;
     const SimResult* lru = find(rows, row, "lru");
     const SimResult* min = find(rows, row, "min");
-    const auto difference = lru == nullptr ? "" : fmt::format("{:+.2f}", 100 * (result.prefix_hit_ratio() - lru->prefix_hit_ratio()));
+    const auto difference =
+        lru == nullptr ? "" : fmt::format("{:+.2f}", 100 * (result.prefix_hit_ratio() - lru->prefix_hit_ratio()));
     const auto of_min = min == nullptr || min->prefix_hits == 0
                             ? ""
                             : fmt::format("{:.1f}", 100 * result.prefix_hit_ratio() / min->prefix_hit_ratio());
@@ -52,7 +53,10 @@ std::string simulation_table(const std::vector<SimRow>& rows) {
                        tokens_text(result.hit_tokens), difference, of_min);
     if (!simulated_only(row.policy)) {
       out += fmt::format(" {:>8.0f} {:>7.1f}", result.ns_per_touch, result.bytes_per_unit);
-      if (extents) out += fmt::format("  {:>9.3f}  {:>11.1f}", result.extents.write_amplification() - 1, result.extents.units_per_range());
+      if (extents) {
+        out += fmt::format("  {:>9.3f}  {:>11.1f}", result.extents.write_amplification() - 1,
+                           result.extents.units_per_range());
+      }
       if (learned) out += fmt::format("  {:>10.1f}%{}", 100 * result.wrong_links, result.by_recency ? " (recency)" : "");
     }
     out += '\n';
