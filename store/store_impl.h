@@ -507,7 +507,7 @@ class StoreImpl final : public Store {
   bool keeper_step(bool force);
   void sync_ahead();
   Status sync_point();           // data, then journal, then a SyncedRecord
-  void mend_index();             // if it was found damaged
+  bool mend_index();             // if it was found damaged; whether it was built anew
   Status index_point();          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
   uint64_t least_checkpoint_bytes() const;
@@ -614,6 +614,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Prefetcher> prefetcher_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
+  uint64_t index_rebuilds_ = 0;  // seen by the keeper
   bool background_ = true;
   bool read_only_ = false;
   uint64_t extent_bytes_ = 256 * kMiB;

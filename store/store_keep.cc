@@ -121,7 +121,7 @@ bool StoreImpl::keeper_step(bool force) {
     dead = !freed_.empty();  // also raw files, whose records tell no length
   }
   for (auto& item : work) item();
-  mend_index();
+  due |= mend_index();  // what failed meanwhile can succeed now
   if (has_versions_) sweep_versions();
   end_lingering();
   for (auto& then : kernel_ahead_.take_stalled()) answer_later(std::move(then));
@@ -187,11 +187,17 @@ Status StoreImpl::sync_point() {
   return answer.get();
 }
 
-void StoreImpl::mend_index() {
-  if (!index_->damaged()) return set_trouble(Trouble::kIndex, {});
-  const Status mended = index_rebuild_->repair(*index_);
-  set_trouble(Trouble::kIndex, mended);
-  if (mended) index_->keep_in_memory();
+bool StoreImpl::mend_index() {
+  if (index_->damaged()) {
+    const Status mended = index_rebuild_->repair(*index_);
+    set_trouble(Trouble::kIndex, mended);
+    if (!mended) return false;
+  }
+  const uint64_t rebuilds = index_rebuild_->rebuilds();  // the committer may have done it
+  if (std::exchange(index_rebuilds_, rebuilds) == rebuilds) return false;
+  set_trouble(Trouble::kIndex, {});
+  index_->keep_in_memory();
+  return true;
 }
 
 Status StoreImpl::index_point() {
