@@ -11,6 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
+#include "store/index/index.h"
 #include "store/store.h"
 #include "store/testing/test_store.h"
 
@@ -133,6 +134,45 @@ TEST_F(IndexRebuildTest, AnUnmountKeepsWhatWasAcceptedWhereNothingCanBeBuilt) {
   EXPECT_EQ(store_.read_file("dir/new"), store_.payload(2000, 3000));
   EXPECT_FALSE(store_.exists(name(8)));
   ASSERT_TRUE(store_.write_file(name(8), store_.payload(8, 3000)));
+  expect_all();
+}
+
+// A file with the mark of a clean close is not looked into when it is opened, and its rows may be of another hand.
+TEST_F(IndexRebuildTest, ImpossibleRowsBehindACleanMarkAreBuiltAnew) {
+  const fs::path directory = fs::path(index_file()).parent_path();
+  ASSERT_TRUE(store_.write_file("packed", store_.payload(3000, 700'000)));
+  store_.drain();
+  const std::string uuid = store_->status().volume_uuid;
+  store_.unmount();
+  {
+    IndexIdentity who;
+    who.node = "test";
+    for (size_t i = 0; i < who.volume_uuid.size(); ++i)
+      who.volume_uuid[i] = static_cast<std::byte>(std::stoul(uuid.substr(2 * i, 2), nullptr, 16));
+    Index::Found found{};
+    std::string why;
+    auto index = Index::open(directory, who, &found, &why);
+    ASSERT_TRUE(index) << index.error().message;
+    ASSERT_EQ(found, Index::Found::kOpened) << why;
+    auto entry = (*index)->find_name(kRootId, "packed");
+    ASSERT_TRUE(entry && *entry);
+    auto object = (*index)->find_object((*entry)->child);
+    ASSERT_TRUE(object && *object);
+    ASSERT_EQ((*object)->body.checksums.size(), 3u);
+    (*object)->body.checksums.clear();
+    (*object)->body.size_bytes = uint64_t{1} << 40;
+    Batch batch{(*index)->stamp(), {}};
+    batch.records.emplace_back(PutRecord{std::move(**object)});
+    ASSERT_TRUE((*index)->apply(batch, (*index)->position()));
+    ASSERT_TRUE((*index)->commit());
+    ASSERT_TRUE((*index)->close_clean());
+  }
+  store_.mount();
+  const auto packed = store_->lookup(kRootId, "packed", {});
+  ASSERT_TRUE(packed);
+  EXPECT_EQ(store_->open(packed->id, {}, {}).error().code, Code::kCorrupt);
+  store_.settle();
+  EXPECT_EQ(store_.read_file("packed"), store_.payload(3000, 700'000));
   expect_all();
 }
 

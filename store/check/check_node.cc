@@ -1,6 +1,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <unordered_set>
@@ -27,13 +29,14 @@ constexpr size_t kDifferencesShown = 20;
 // end.
 class Scratch {
  public:
-  static Result<std::unique_ptr<Scratch>> make(const std::string& path) {
-    std::unique_ptr<Scratch> scratch(new Scratch(path));
+  // "<beside>.fsck-" and six characters, which nothing had.
+  static Result<std::unique_ptr<Scratch>> make(const std::string& beside) {
+    std::string path = beside + ".fsck-XXXXXX";
     std::error_code error;
-    std::filesystem::remove_all(path, error);
-    std::filesystem::create_directories(path, error);
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
     if (error) return fail_errno(error.value(), "scratch directory " + path);
-    return scratch;
+    if (mkdtemp(path.data()) == nullptr) return fail_errno(errno, "scratch directory " + path);
+    return std::unique_ptr<Scratch>(new Scratch(std::move(path)));
   }
   ~Scratch() {
     std::error_code ignored;
@@ -59,7 +62,8 @@ class NodeCheck {
       : node_(node), options_(options), bodies_(node.volume, node.identity.node) {}
 
   Result<CheckReport> run() {
-    KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory + ".fsck"));
+    KVC_TRY(check_index_directory(node_.index_directory));
+    KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory));
     KVC_ASSIGN(history_, read_history(node_));
     KVC_TRY(check_journals());
     KVC_TRY(check_index());

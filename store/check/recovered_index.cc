@@ -178,7 +178,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (!std::filesystem::exists(node.index_directory, error)) return existing;
   // Opening an index changes its directory, so a copy is opened.
   std::filesystem::create_directories(directory, error);
-  for (const char* name : {"data.mdb", "clean"}) {
+  for (const char* name : {"data.mdb", "clean", "lock"}) {
     const auto from = std::filesystem::path(node.index_directory) / name;
     if (!std::filesystem::exists(from, error)) continue;
     if (!std::filesystem::copy_file(from, std::filesystem::path(directory) / name, error))

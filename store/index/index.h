@@ -159,6 +159,9 @@ class Index {
   virtual Status close_clean() = 0;
 };
 
+// kExists if `directory` holds anything but an index of this program's: files of others, another program's LMDB, links. Changes
+// nothing; an absent or empty one is fine.
+Status check_index_directory(const std::string& directory);
 // Removes an index that nobody has open; the next open makes it anew, for checkpoint and journals. kExists, and nothing is
 // removed, if the directory holds anything else.
 Status remove_index(const std::string& directory);

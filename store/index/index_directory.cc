@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <utility>
 
@@ -18,6 +19,7 @@
 
 #include "store/base/bytes.h"
 #include "store/base/checksum.h"
+#include "store/base/log.h"
 #include "store/index/index.h"
 
 namespace kvcachefs {
@@ -86,18 +88,80 @@ constexpr std::string_view kLockName = "lock";
 constexpr std::array<std::string_view, 9> kOwnNames = {"data.mdb",    "lock.mdb",   kLockName, "clean",      "clean.tmp",
                                                        "compact.tmp", "refill.tmp", "damaged", "rebuild.tmp"};
 
-// It is moved, removed and made anew as a whole.
+constexpr std::string_view kOwnMark = "kvcachefs index\n";  // what the lock file begins with
+
+std::unexpected<Error> not_ours(const std::string& path, const std::string& why) {
+  return fail(Code::kExists,
+              fmt::format("index {}: {}: choose an empty or new directory with index= (nothing in it was touched)", path, why));
+}
+
+// No link, to whatever it leads, and no second name of a file that is used elsewhere.
+Status check_kind(const std::string& path, const std::string& name, bool directory) {
+  struct stat info = {};
+  if (lstat(fmt::format("{}/{}", path, name).c_str(), &info) != 0) {
+    if (errno == ENOENT) return {};
+    return fail_errno(errno, fmt::format("index {}: {}", path, name));
+  }
+  if (directory ? S_ISDIR(info.st_mode) : S_ISREG(info.st_mode) && info.st_nlink == 1) return {};
+  return not_ours(path, fmt::format("'{}' is {}", name, directory ? "no directory" : "no regular file with one name"));
+}
+
+// Up to 256 bytes of a small file; empty if there is none.
+std::string head_of(const std::string& path) {
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd.open()) return {};
+  std::string text(256, '\0');
+  const ssize_t got = read(fd.get(), text.data(), text.size());
+  text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
+  return text;
+}
+
+// The page of LMDB's that names the tables has all of ours. For an index that was made before there was a mark.
+bool names_our_tables(const std::string& data) {
+  const Fd fd(open(data.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
+  if (!fd.open()) return false;
+  constexpr size_t kPageBytes = 4096;
+  std::string piece(256 * kPageBytes, '\0');
+  for (uint64_t at = 0; at < kMaxChecksummedBytes; at += piece.size()) {
+    const ssize_t got = pread(fd.get(), piece.data(), piece.size(), static_cast<off_t>(at));
+    if (got <= 0) return false;
+    for (size_t page = 0; page < static_cast<size_t>(got); page += kPageBytes) {
+      const std::string_view text = std::string_view(piece).substr(page, kPageBytes);
+      constexpr std::array<std::string_view, 5> kTables = {"successors", "extents", "objects", "names", "meta"};
+      if (std::ranges::all_of(kTables, [&](std::string_view table) { return text.contains(table); })) return true;
+    }
+  }
+  return false;
+}
+
+// LMDB environments of other programs have the same file names.
+bool is_marked(const std::string& path) {
+  const std::string lock = head_of(fmt::format("{}/{}", path, kLockName));
+  if (lock.starts_with(kOwnMark)) return true;
+  std::error_code ignored;
+  const bool without_mark = lock.empty() && fs::exists(fmt::format("{}/{}", path, kLockName), ignored);
+  return without_mark && (head_of(path + "/clean").starts_with(kCleanMagic) || names_our_tables(path + "/data.mdb"));
+}
+
+// It is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.
 Status check_own(const std::string& path) {
+  struct stat info = {};
+  if (lstat(path.c_str(), &info) != 0) {
+    if (errno == ENOENT) return {};
+    return fail_errno(errno, fmt::format("index {}", path));
+  }
+  if (!S_ISDIR(info.st_mode)) return not_ours(path, "it is no directory, or a link to one");
+  for (const std::string_view name : kOwnNames)
+    KVC_TRY(check_kind(path, std::string(name), name == "refill.tmp" || name == "rebuild.tmp"));
   std::error_code error;
+  const bool has_data = fs::exists(path + "/data.mdb", error) || fs::exists(path + "/lock.mdb", error);
+  if (has_data && !is_marked(path)) return not_ours(path, "its data is of another program");
   for (fs::directory_iterator entry(path, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename();
     if (std::ranges::find(kOwnNames, name) == kOwnNames.end())
-      return fail(Code::kExists, fmt::format("index {}: it holds '{}', which is not of an index: choose an empty or new "
-                                             "directory with index=",
-                                             path, name));
+      return not_ours(path, fmt::format("it holds '{}', which is not of an index", name));
   }
-  if (error && error != std::errc::no_such_file_or_directory)
-    return fail_errno(error.value(), fmt::format("index {}", path));
+  if (error) return fail_errno(error.value(), fmt::format("index {}", path));
   return {};
 }
 
@@ -110,9 +174,14 @@ Status sync_directory(const std::string& path) {
 
 Result<int> take_lock(const std::string& path) {
   const std::string file = fmt::format("{}/{}", path, kLockName);
-  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+  const int fd = open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return fail_errno(errno, fmt::format("index {}: opening its lock file", path));
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) return fd;
+  if (flock(fd, LOCK_EX | LOCK_NB) == 0) {
+    // Before there is any data. Without room for it the tables tell whose the data is.
+    if (!head_of(file).starts_with(kOwnMark) && pwrite(fd, kOwnMark.data(), kOwnMark.size(), 0) < 0)
+      log::warn("index {}: its lock file could not be marked: {}", path, std::strerror(errno));
+    return fd;
+  }
   const int error = errno;
   close(fd);
   if (error != EWOULDBLOCK) return fail_errno(error, fmt::format("index {}: locking it", path));
@@ -128,7 +197,7 @@ struct Fingerprint {
 
 // Reads in pieces: a mapping would have to be guarded against a file that is cut short.
 Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   struct stat info = {};
   if (!fd.open() || fstat(fd.get(), &info) != 0) return fail_errno(errno, path);
   Fingerprint print{static_cast<uint64_t>(info.st_size), 0};
@@ -147,7 +216,7 @@ Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
 }
 
 Status write_file(const std::string& path, std::string_view content) {
-  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600));
+  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd.open()) return fail_errno(errno, path);
   const ssize_t put = write(fd.get(), content.data(), content.size());
   if (put < 0) return fail_errno(errno, path);
@@ -173,7 +242,7 @@ Result<IndexDirectory> IndexDirectory::take(std::string path) {
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: making the directory", path));
-  if (!fs::exists(path + "/data.mdb", error)) KVC_TRY(check_own(path));
+  KVC_TRY(check_own(path));
   chmod(path.c_str(), 0700);
   KVC_ASSIGN(const int fd, take_lock(path));
   return IndexDirectory(path, fd);
@@ -199,6 +268,8 @@ uint64_t IndexDirectory::data_bytes() const {
   return stat(data_path().c_str(), &info) == 0 ? static_cast<uint64_t>(info.st_size) : 0;
 }
 
+Status check_index_directory(const std::string& directory) { return check_own(directory); }
+
 Status remove_index(const std::string& directory) {
   KVC_TRY(check_own(directory));
   std::error_code error;
@@ -215,13 +286,8 @@ Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
   std::error_code ignored;
   for (const char* name : {"/compact.tmp", "/refill.tmp", "/rebuild.tmp"}) fs::remove_all(path_ + name, ignored);
   const std::string mark = path_ + "/clean";
-  std::string text(256, '\0');
-  {
-    const Fd fd(open(mark.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd.open()) return Close::kUnclean;
-    const ssize_t got = read(fd.get(), text.data(), text.size());
-    text.resize(static_cast<size_t>(std::max<ssize_t>(got, 0)));
-  }
+  if (access(mark.c_str(), F_OK) != 0) return Close::kUnclean;
+  const std::string text = head_of(mark);
   KVC_ASSIGN(const Fingerprint now, fingerprint(data_path(), true));
   if (unlink(mark.c_str()) != 0) return fail_errno(errno, fmt::format("index {}: removing its clean mark", path_));
   KVC_TRY(sync_directory(path_));

@@ -18,7 +18,8 @@ bool is_network_file_system(uint32_t type);
 
 class IndexDirectory {
  public:
-  // Makes the directory if need be and takes its lock: kUnsupported on a network file system (invariant 11: two clients
+  // Makes the directory if need be and takes its lock, which holds the mark that the directory is an index's: kExists, and
+  // nothing is changed, if it holds anything else, data of another program's LMDB or links among it. kUnsupported on a network file system (invariant 11: two clients
   // of one LMDB file lose data without any error), kBusy if another index object has it.
   static Result<IndexDirectory> take(std::string path);
   IndexDirectory(IndexDirectory&& other) noexcept;

@@ -466,6 +466,83 @@ TEST(IndexDirectory, NothingThatIsNotOfAnIndexIsTouched) {
   log::set_level(log::Level::kInfo);
 }
 
+// What another program keeps in LMDB has the names of our files.
+TEST(IndexDirectory, AnotherProgramsLmdbIsRefusedAndUntouched) {
+  const ScratchDirectory scratch(ScratchDirectory::kInMemory);
+  const std::string path = scratch.path("theirs");
+  std::filesystem::create_directories(path);
+  for (const bool with_lock : {false, true}) {
+    std::ofstream(path + "/data.mdb") << "pages of theirs";
+    std::ofstream(path + "/lock.mdb") << "readers of theirs";
+    if (with_lock) std::ofstream(path + "/lock").close();  // an empty one, as indexes had before there was a mark
+    Index::Found found{};
+    std::string why;
+    const auto opened = Index::open(path, identity(), &found, &why);
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, Code::kExists);
+    EXPECT_NE(opened.error().message.find("another program"), std::string::npos) << opened.error().message;
+    EXPECT_EQ(check_index_directory(path).error().code, Code::kExists);
+    EXPECT_EQ(remove_index(path).error().code, Code::kExists);
+    EXPECT_EQ(std::filesystem::file_size(path + "/data.mdb"), 15u);
+    EXPECT_EQ(std::filesystem::file_size(path + "/lock.mdb"), 17u);
+    EXPECT_EQ(std::filesystem::exists(path + "/lock"), with_lock);
+    EXPECT_FALSE(std::filesystem::exists(path + ".damaged"));
+  }
+}
+
+TEST(IndexDirectory, AnIndexFromBeforeTheMarkIsKnownByItsTables) {
+  const ScratchDirectory scratch(ScratchDirectory::kInMemory);
+  const std::string path = scratch.path("index");
+  for (const bool clean : {false, true}) {
+    std::filesystem::remove_all(path);
+    auto index = open_index(path, Index::Found::kFresh);
+    ASSERT_TRUE(index->apply(batch_of(1, {PutRecord{make_directory(kRootId)}}), {3, 0, 1}));
+    ASSERT_TRUE(clean ? index->close_clean() : index->commit());
+    index.reset();
+    std::filesystem::resize_file(path + "/lock", 0);
+    EXPECT_NE(open_index(path, Index::Found::kOpened), nullptr);
+    EXPECT_GT(std::filesystem::file_size(path + "/lock"), 0u) << "not marked for the next time";
+  }
+}
+
+// Who can plant a link in a directory must not have files written or removed through it.
+TEST(IndexDirectory, LinksAreRefusedAndNotFollowed) {
+  const ScratchDirectory scratch(ScratchDirectory::kInMemory);
+  const std::string path = scratch.path("index"), victim = scratch.path("victim");
+  std::ofstream(victim) << "precious";
+  for (const char* name : {"lock", "data.mdb", "lock.mdb", "clean", "clean.tmp", "compact.tmp", "damaged", "rebuild.tmp"}) {
+    for (const bool symbolic : {true, false}) {
+      SCOPED_TRACE(fmt::format("{} {}", symbolic ? "symlink" : "second name", name));
+      std::filesystem::remove_all(path);
+      if (std::string_view(name) == "lock") {
+        std::filesystem::create_directories(path);
+      } else {
+        ASSERT_TRUE(open_index(path, Index::Found::kFresh)->close_clean());
+        std::filesystem::remove(path + "/" + name);
+      }
+      if (symbolic)
+        std::filesystem::create_symlink(victim, path + "/" + name);
+      else
+        std::filesystem::create_hard_link(victim, path + "/" + name);
+      Index::Found found{};
+      std::string why;
+      const auto opened = Index::open(path, identity(), &found, &why);
+      ASSERT_FALSE(opened);
+      EXPECT_EQ(opened.error().code, Code::kExists) << opened.error().message;
+      EXPECT_NE(opened.error().message.find(name), std::string::npos) << opened.error().message;
+      EXPECT_EQ(std::filesystem::file_size(victim), 8u);
+    }
+  }
+  // The directory itself.
+  const std::string real = scratch.path("real"), link = scratch.path("link");
+  std::filesystem::create_directories(real);
+  std::filesystem::create_directory_symlink(real, link);
+  Index::Found found{};
+  std::string why;
+  EXPECT_EQ(Index::open(link, identity(), &found, &why).error().code, Code::kExists);
+  EXPECT_TRUE(std::filesystem::is_empty(real));
+}
+
 TEST(IndexMap, GrowsWhenItIsFull) {
   const ScratchDirectory scratch;
   Index::Found found{};

@@ -74,6 +74,19 @@ Place packed(uint64_t extent, uint64_t block, uint64_t length) {
   return Place{PlaceKind::kPacked, {1, extent}, block * kBlockBytes, length};
 }
 
+namespace {
+// The body as its place needs it to be.
+void make_servable(ObjectRecord& object) {
+  Body& body = object.body;
+  if (body.place.kind == PlaceKind::kInline) {
+    body.inline_bytes = Bytes(5, std::byte{42});
+    body.size_bytes = 5;
+  } else if (on_volume(body.place) && body.place.kind != PlaceKind::kRaw && body.checksums.empty()) {
+    body.checksums = {object.id.value};
+  }
+}
+}  // namespace
+
 ObjectRecord make_file(ObjectId id, Place place, uint64_t size_bytes) {
   ObjectRecord file;
   file.id = id;
@@ -250,7 +263,7 @@ void BatchMaker::add_new(const Model& model, std::vector<Record>& records) {
   const ObjectId id = new_id();
   const uint64_t kind = below(10);
   ObjectRecord object = kind == 0 ? make_directory(id) : make_file(id, new_place(), below(100000));
-  if (object.body.place.kind == PlaceKind::kInline) object.body.inline_bytes = Bytes(5, std::byte{42});
+  make_servable(object);
   if (kind == 1) object.attributes.xattrs = {{"user.a", std::string(below(300), 'x')}};
   if (kind == 2) {
     object.attributes.mode = S_IFLNK | 0777;
@@ -283,6 +296,7 @@ void BatchMaker::add_change(const Model& model, std::vector<Record>& records) {
       records.emplace_back(AttributesRecord{id, object.attributes});
       break;
     case 1:
+      if (object.body.checksums.empty()) break;  // there is nothing to move
       records.emplace_back(MoveRecord{id, object.body.version - static_cast<uint32_t>(below(2)),
                                       Place{PlaceKind::kPacked, {1, 9}, (next_block_ += 9) * kBlockBytes, 4096}});
       break;
@@ -293,6 +307,7 @@ void BatchMaker::add_change(const Model& model, std::vector<Record>& records) {
     default:  // a new version, sometimes at the same place, sometimes quarantined
       object.body.version += 1;
       if (below(3) > 0) object.body.place = new_place();
+      make_servable(object);
       object.body.quarantined = below(4) == 0;
       records.emplace_back(PutRecord{object});
   }

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/units.h"
 #include "store/index/page_check.h"
 #include "store/journal/record_codec.h"
 
@@ -20,6 +21,17 @@ ObjectRecord as_record(const ObjectRow& row) {
   ObjectRecord record = row.object;
   record.nlink = row.nlink();
   return record;
+}
+
+// Whether a reader of the body finds what it looks for in the record. A row behind good checksums, in a file that was closed
+// cleanly, may still be one that no daemon wrote.
+bool is_servable(const ObjectRecord& object) {
+  const Body& body = object.body;
+  constexpr uint64_t kMostBytes = uint64_t{1} << 62;
+  if (body.size_bytes > kMostBytes || body.place.offset > kMostBytes || body.place.length > kMostBytes) return false;
+  if (body.place.kind == PlaceKind::kInline) return body.inline_bytes.size() >= body.size_bytes;
+  const bool checked = body.place.kind == PlaceKind::kPacked || body.place.kind == PlaceKind::kSolo;
+  return !checked || body.quarantined || body.checksums.size() >= div_ceil(body.size_bytes, kUnitBytes);
 }
 
 ObjectRecord as_summary(const ObjectRow& row) {
@@ -155,6 +167,7 @@ Result<std::optional<NameEntry>> LmdbIndex::find_name(ObjectId parent, std::stri
 Result<std::optional<ObjectRecord>> LmdbIndex::find_object(ObjectId id) const {
   KVC_ASSIGN(const auto row, read_object(id));
   if (row == nullptr) return std::nullopt;
+  if (!is_servable(row->object)) return env_->damage(fmt::format("the row of object {:#x} cannot be right", id.value));
   return as_record(*row);
 }
 
@@ -409,6 +422,7 @@ Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) c
   KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
     const auto id = checked(parse_object_key(key));
     auto decoded = id ? checked(decode_object_row(*id, value)) : std::unexpected(id.error());
+    if (decoded && !is_servable(decoded->object)) decoded = env_->damage("a row of objects cannot be right");
     if (decoded) return row(as_record(*decoded));
     status = std::unexpected(std::move(decoded).error());
     return false;

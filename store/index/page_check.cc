@@ -319,7 +319,7 @@ Status Checker::check_free_list(uint64_t page, ByteSpan list) {
 }  // namespace
 
 Result<uint64_t> check_pages(const std::string& path, const RowCheck& row_is_good) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) {
     const int error = errno;

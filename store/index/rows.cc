@@ -16,6 +16,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr int kTypeShift = 12;
+constexpr size_t kMostNameBytes = 255;
 uint64_t cookie_mask = ~uint64_t{0};
 
 template <class T>
@@ -249,6 +250,9 @@ Result<NameRow> decode_name_row(NameKey key, ByteSpan value) {
     auto name = decode_name(in, &type);
     if (!name) return std::unexpected(std::move(name).error().at("index: a name"));
     entry.name = std::move(*name);
+    const bool possible = !entry.name.empty() && entry.name.size() <= kMostNameBytes && entry.name != "." && entry.name != ".." &&
+                          entry.name.find('/') == std::string::npos && entry.name.find('\0') == std::string::npos;
+    if (!possible) return bad_row("a row of names");
     entry.child = ObjectId{key.parent.value + static_cast<uint64_t>(in.svarint())};
     entry.type_bits = uint32_t{type} << kTypeShift;
     entry.cookie = key.cookie;

@@ -9,6 +9,7 @@ import shutil
 import pytest
 
 import kvc_env
+import kvc_mount
 from kvc_data import payload
 from kvc_env import KIB, MIB
 from kvc_mount import run_command, wait_until
@@ -318,3 +319,29 @@ def test_a_flipped_bit_under_the_mount_is_mended(new_mount):
     mount.remount()
     with open(os.path.join(mount.path, "some-name-17"), "rb") as file:
         assert file.read() == payload(17, 8 * KIB)
+
+
+def test_the_data_of_another_program_is_refused_and_untouched(new_mount, temp_dir):
+    """LMDB environments of all programs have the same file names; what lies beside an index is not the check's to remove."""
+    theirs, beside = os.path.join(temp_dir, "theirs"), os.path.join(temp_dir, "index.fsck")
+    for directory, names in ((theirs, ("data.mdb", "lock.mdb")), (beside, ("notes",))):
+        os.mkdir(directory)
+        for name in names:
+            with open(os.path.join(directory, name), "wb") as file:
+                file.write(payload(name, 64 * KIB))
+    before = {path: snapshot(path) for path in (temp_dir,)}
+    mount = new_mount({"index": theirs}, start=False)
+    with pytest.raises(kvc_mount.MountFailed, match="another program"):
+        mount.start()
+    assert not differences(before[temp_dir], snapshot(temp_dir))
+    mount.start(index=os.path.join(temp_dir, "index"))
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload(1, 8 * KIB))
+    mount.stop()
+    for repair in ((), ("--repair",)):
+        refused = run_command("fsck", mount.volume, "--index", theirs, *repair)
+        assert refused.returncode != 0 and "another program" in refused.stdout + refused.stderr
+        assert run_command("fsck", mount.volume, "--index", os.path.join(temp_dir, "index"), *repair).returncode == 0
+    left = snapshot(temp_dir)
+    assert not differences(before[temp_dir], {name: left[name] for name in before[temp_dir] if name in left})
+    assert not [name for name in left if ".fsck-" in name], "scratch directories are left"
