@@ -13,11 +13,12 @@ Status IndexRebuild::repair(Index& index) {
   constexpr int64_t kPauseNs = 10'000'000'000;  // all journals are read at each attempt
   const int64_t now = clock_.monotonic_ns();
   if (!failure_ && now < next_try_ns_) return failure_;
-  log::warn("the index is damaged: building it anew from checkpoint and journals");
+  if (failure_) log::warn("the index is damaged: building it anew from checkpoint and journals");
+  const std::string told = failure_ ? std::string() : failure_.error().message;
   failure_ = build(index);
   next_try_ns_ = clock_.monotonic_ns() + kPauseNs;
   if (!failure_) {
-    log::error("the index is damaged and could not be built anew: {}", failure_.error().message);
+    if (failure_.error().message != told) log::error("the index is damaged and could not be built anew: {}", failure_.error().message);
     return failure_;
   }
   rebuilds_.fetch_add(1, std::memory_order_relaxed);
