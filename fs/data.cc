@@ -17,8 +17,7 @@ namespace {
 void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
                  bool direct) {
   Driver& driver = driver_of(request);
-  file.fh = reinterpret_cast<uint64_t>(handle);
-  set_open_flags(driver, file);
+  set_open_flags(driver, file, handle);
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
   if (decision.backing_id > 0) {
     file.backing_id = decision.backing_id;
@@ -76,6 +75,7 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->answers_release(request, node, file)) return;
   Handle* handle = handle_of(file);
+  driver.locks.table.released(driver.store->lock_identity(handle), file->fh);
   driver.passthrough.release(ObjectId{node}, file->fh & kPassedThroughBit);
   driver.store->release(handle);
   fuse_reply_err(request, 0);
@@ -108,6 +108,7 @@ void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, 
 void flush(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
+  driver.locks.table.flushed(driver.store->lock_identity(handle_of(file)), file->fh, file->lock_owner);
   driver.store->flush(handle_of(file), replying(request));
 }
 
@@ -227,17 +228,21 @@ OpenRequest open_request_of(int flags) {
   how.read = access != O_WRONLY;
   how.write = access != O_RDONLY;
   how.direct = flags & O_DIRECT;
+  how.append = flags & O_APPEND;
   return how;
 }
 
-void set_open_flags(Driver& driver, fuse_file_info& file) {
+void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
+  file.fh = reinterpret_cast<uint64_t>(handle);
   // Buffered clients: past the page cache (0.62 of raw against 0.28 for filling it). O_DIRECT clients: in page-cache mode,
   // where their reads and writes go around the cache anyway and several requests are under way at once.
   file.direct_io = !(file.flags & O_DIRECT) && driver.direct_io_mmap;
   file.keep_cache = 0;
   file.parallel_direct_writes = 1;
-  // Nothing to say at the close of a reader; saves a round trip.
-  file.noflush = (file.flags & O_ACCMODE) == O_RDONLY;
+  // Nothing to say at the close of one who reads a chunk; saves a round trip. Record locks end at a close, though: what is
+  // locked, or so small that it is likely to be a lock, tells of each.
+  file.noflush = (file.flags & O_ACCMODE) == O_RDONLY && driver.store->closes_quietly(handle);
+  if (file.noflush) file.fh |= kUnseenCloseBit;
 }
 
 void add_data_operations(fuse_lowlevel_ops& operations) {

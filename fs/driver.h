@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "fs/errno_map.h"
+#include "fs/locks.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
 #include "fs/side_thread.h"
@@ -47,6 +48,7 @@ struct Driver {
   std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
   SideThread side_thread;
+  FileLocks locks;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
   // What is lost on this machine, for people; empty: nothing.
@@ -127,15 +129,19 @@ struct stat to_stat(const Stat& stat);
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
 void reply_attributes(fuse_req_t request, const Stat& stat);
 
-// fi->fh is the store's handle; its lowest bit says that the open was passed through.
-inline constexpr uint64_t kPassedThroughBit = 1;
-inline Handle* handle_of(const fuse_file_info* file) { return reinterpret_cast<Handle*>(file->fh & ~kPassedThroughBit); }
+// fi->fh is the store's handle; its lowest bit says that the open was passed through, the next that its closes are not told
+// (FOPEN_NOFLUSH).
+inline constexpr uint64_t kPassedThroughBit = 1, kUnseenCloseBit = 2;
+inline Handle* handle_of(const fuse_file_info* file) {
+  return reinterpret_cast<Handle*>(file->fh & ~(kPassedThroughBit | kUnseenCloseBit));
+}
 
 // Each family fills in its operations.
 void add_name_operations(fuse_lowlevel_ops& operations);
 void add_attribute_operations(fuse_lowlevel_ops& operations);
 void add_data_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
+void add_lock_operations(fuse_lowlevel_ops& operations);
 
 // Whether who opens with O_TRUNC, or writes, may not keep set-id bits. A libfuse that does not tell has no field for it.
 template <class File>
@@ -146,8 +152,8 @@ bool drops_privileges(const File& file) {
   return false;
 }
 
-// data.cc: what an open answers (also create's).
-void set_open_flags(Driver& driver, fuse_file_info& file);
+// data.cc: what an open answers (also create's). `handle` is what it opened.
+void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
 
 }  // namespace kvcachefs

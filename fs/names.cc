@@ -91,8 +91,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
     made = std::pair{now ? *now : *found, *opened};
   }
   if (!made) return reply_object_error(request, made.error());
-  file->fh = reinterpret_cast<uint64_t>(made->second);
-  set_open_flags(driver, *file);
+  set_open_flags(driver, *file, made->second);
   fuse_entry_param entry = to_entry(driver, made->first);
   // One that existed may be passed through to readers under that nodeid: it gets another.
   while (driver.passthrough.open(ObjectId{entry.ino}, true, *driver.store).stale)

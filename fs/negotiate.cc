@@ -54,9 +54,9 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
   for (uint64_t splice : {FUSE_CAP_SPLICE_READ, FUSE_CAP_SPLICE_WRITE, FUSE_CAP_SPLICE_MOVE}) capabilities.refuse(splice);
   // Never the write-back cache: the slowest way of all, appends become random writes, and it excludes passthrough.
   capabilities.refuse(FUSE_CAP_WRITEBACK_CACHE);
-  // The kernel keeps flock and fcntl locks itself: all users of a mount are on this machine.
-  capabilities.refuse(FUSE_CAP_POSIX_LOCKS);
-  capabilities.refuse(FUSE_CAP_FLOCK_LOCKS);
+  // The kernel would keep locks by nodeid, and one file can have two (passthrough.h).
+  capabilities.want(FUSE_CAP_POSIX_LOCKS);
+  capabilities.want(FUSE_CAP_FLOCK_LOCKS);
   capabilities.want(FUSE_CAP_ASYNC_READ);
   capabilities.want(FUSE_CAP_ASYNC_DIO);        // several requests of one O_DIRECT read at once; off costs half of it
   capabilities.want(FUSE_CAP_ATOMIC_O_TRUNC);   // O_TRUNC comes with the open: a second writer can be told ESTALE

@@ -91,6 +91,7 @@ fuse_session* new_session(Driver& driver) {
     add_attribute_operations(filled);
     add_data_operations(filled);
     add_directory_operations(filled);
+    add_lock_operations(filled);
     return filled;
   }();
   std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", escaped(driver.volume_path));
@@ -220,6 +221,7 @@ Status take_down(Driver& driver) {
   // be given to a file of the volume, which a late reply would be written into.
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
   driver.side_thread.stop();
+  driver.locks.stop();
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.

@@ -68,6 +68,7 @@ class Object {
 
   const ObjectId id;
   const uint32_t type_bits;  // of attributes.mode: fixed, so that they can be asked for without a lock
+  ObjectId lock_identity = id;  // of the first version of its name; fixed before others see the object
 
   std::mutex mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
   Attributes attributes;
@@ -109,6 +110,7 @@ class Object {
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
+  uint32_t changes_in_place = 0;  // since it is whole, see store_in_place.cc
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
@@ -127,6 +129,9 @@ class Object {
   uint32_t writer_thread = 0; // that created this version of its name
   uint32_t writer_process = 0;  // of that thread; 0: not asked for yet
   bool contended = false;     // another version of its name was made beside it
+  bool temporary = false;     // its name is one that clients rename: several writers get a version each
+  std::atomic<bool> locked{false};    // (atomic) somebody took a lock of it
+  std::atomic<bool> in_place{false};  // (atomic) it changes where it is, so it is no chunk (store_in_place.cc); set with `mutex` held
 
   bool is_regular() const { return type_bits == 0100000; }
   bool is_directory() const { return type_bits == 0040000; }
@@ -201,6 +206,7 @@ class Handle {
   OpenRequest request;
   uint32_t thread_id = 0;
   bool unflushed = false;  // guarded by object->mutex
+  uint8_t weight_of_changes = 0;  // guarded by object->mutex: of what it has not changed yet, see store_in_place.cc
 };
 
 // What a body was at one moment: holds its blocks, so that it can be written while the object changes.

@@ -81,6 +81,7 @@ struct OpenRequest {
   bool write = false;
   bool truncate = false;
   bool direct = false;  // O_DIRECT
+  bool append = false;  // O_APPEND
 };
 
 // For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
@@ -178,6 +179,12 @@ class Store {
   // The caller was told the same by fs/ itself: its next open is not told so again, for the kernel repeats an open once.
   virtual void told_stale(const OpenRequest& request, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
+  // What locks of this open are kept for: the same for all opens of an object, and of the versions of one temporary name.
+  virtual ObjectId lock_identity(const Handle* handle) const = 0;
+  // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.
+  virtual void note_locked(Handle* handle) = 0;
+  // Nobody needs to hear that a descriptor of this open is closed, which only reads.
+  virtual bool closes_quietly(Handle* handle) = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
   // `bytes` is copied before the call returns, also when the completion comes later.
   virtual void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) = 0;

@@ -88,6 +88,11 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(apply_attributes(id, change));
   };
+  if (change.size_bytes && handle == nullptr) note_change_by_path(object, *change.size_bytes);
+  if (change.size_bytes && handle != nullptr) {
+    std::lock_guard lock(object->mutex);
+    note_change(object, handle);
+  }
   if (change.size_bytes) return resize(object, *change.size_bytes, Resize::kExactly, std::move(rest));
   rest({});
 }
@@ -183,7 +188,8 @@ Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
 Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   auto names_of = [](const std::vector<Xattr>& xattrs) {
     std::vector<std::string> listed;
-    for (const Xattr& xattr : xattrs) listed.push_back(xattr.name);
+    for (const Xattr& xattr : xattrs)
+      if (!is_in_place_mark(xattr.name)) listed.push_back(xattr.name);
     return listed;
   };
   if (ObjectPtr object = find_live(id)) {

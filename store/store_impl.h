@@ -40,6 +40,7 @@
 #include "store/space.h"
 #include "store/store.h"
 #include "store/store_commit.h"
+#include "store/temporary_names.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -82,6 +83,9 @@ class StoreImpl final : public Store {
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
   void told_stale(const OpenRequest& request, const Caller& caller) override;
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
+  ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
+  void note_locked(Handle* handle) override;
+  bool closes_quietly(Handle* handle) override;
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override;
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
   void flush(Handle* handle, StatusCompletion done) override;
@@ -202,6 +206,15 @@ class StoreImpl final : public Store {
   struct PieceByPiece;
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
+
+  // --- files that are no chunks (store_in_place.cc) ---
+  static bool is_in_place_mark(std::string_view name);
+  static bool has_in_place_mark(const Attributes& attributes);
+  void set_in_place(const ObjectPtr& object);
+  void forget_in_place(const ObjectPtr& object);
+  static uint8_t weight_of_changes(const Object& object, const OpenRequest& request);
+  void note_change(const ObjectPtr& object, Handle* handle);
+  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
 
   // --- sizes and holes (store_size.cc) ---
   enum class Resize : uint8_t { kExactly, kAtLeast };  // kAtLeast: a file that is larger by then stays so
@@ -609,6 +622,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
   SizeGuess size_guess_;
+  TemporaryNames temporary_names_;
   std::atomic<int64_t> mapped_read_ns_{INT64_MIN};  // the last, on the monotonic clock
   std::atomic<int64_t> move_refused_ns_{INT64_MIN};  // last time that a body was to be moved and there was no file for it
   std::unique_ptr<Prefetcher> prefetcher_;

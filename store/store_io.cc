@@ -77,7 +77,11 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       names.unlock();
       return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
-    if (request.truncate) truncate_at_open(object);
+    handle->weight_of_changes = weight_of_changes(*object, request);
+    if (request.truncate) {
+      note_change(object, handle.get());
+      truncate_at_open(object);
+    }
     object->add_handle();
     ++object->opens;
     if (request.write && object->write_handles++ == 0) object->written_anew = object->size_bytes == 0;
@@ -422,6 +426,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   FilePtr raw;
   {
     std::lock_guard lock(object->mutex);
+    note_change(object, handle);
     raw = object->raw;
   }
   if (raw) return write_raw(handle, std::move(raw), offset, bytes, std::move(done));

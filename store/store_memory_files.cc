@@ -164,7 +164,7 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   {
     std::lock_guard lock(object.mutex);
     // Who has it open for writing would go on writing beside what readers see.
-    if (!object.is_regular() || object.raw || object.write_handles > 0 || !object.finished() || object.lacks_a_write() ||
+    if (!object.is_regular() || object.in_place || object.raw || object.write_handles > 0 || !object.finished() || object.lacks_a_write() ||
         object.base.quarantined)
       return nullptr;
     file = whole_in_file(object);

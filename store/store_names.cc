@@ -181,6 +181,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   state->child = object->id;
   state->type_bits = object->type_bits;
   object->nlink = is_directory ? 2 : 1;
+  object->temporary = object->is_regular() && temporary_names_.created(parent, name);
   {
     std::lock_guard object_lock(object->mutex);
     mark_attributes_dirty(object);

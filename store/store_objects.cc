@@ -32,6 +32,7 @@ Result<ObjectPtr> StoreImpl::get_locked(ObjectId id) {
   object->base = std::move(record->body);
   object->nlink = record->nlink;
   object->durable = object->published = true;
+  object->in_place = has_in_place_mark(object->attributes);
   table_.emplace(id, object);
   return object;
 }

@@ -145,6 +145,12 @@ void StoreImpl::note_moved(Rename& rename) {
     moved->named_version = moved->content_version;
     if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
   }
+  if (source->is_regular() && !source->published && !rename.exchanges()) {
+    temporary_names_.renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);
+    source->temporary = false;
+    std::lock_guard lock(source->mutex);
+    forget_in_place(source);
+  }
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);

@@ -107,6 +107,10 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  {
+    std::lock_guard lock(handle->object->mutex);
+    note_change(handle->object, handle);
+  }
   allocate_in(handle->object, mode, offset, length, std::move(done));
 }
 

@@ -162,7 +162,7 @@ FilePtr StoreImpl::passable_file(ObjectId id) {
   {
     std::lock_guard lock((*object)->mutex);
     Object& each = **object;
-    if (each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
+    if (each.in_place || each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
         each.base_valid_bytes != each.size_bytes || verify_ == Verify::kAlways || lies_in_lost(each))
       return {};
     if (each.in_ram()) return {};  // the volume would be read for what is here: it was written a moment ago

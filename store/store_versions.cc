@@ -91,7 +91,9 @@ ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
 }
 
 bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
-  // names_mutex_ held. Closed a moment ago and not renamed yet counts too: its writer is about to rename it.
+  // names_mutex_ held. Closed a moment ago and not renamed yet counts too: its writer is about to rename it. What is locked is no
+  // chunk, whatever its name.
+  if (!object.temporary || object.locked.load(std::memory_order_relaxed)) return false;
   if (object.published && object.durable) return false;
   // Processes that cannot be told apart (of a PID namespace that is not visible here) have what POSIX gives them.
   if (object.writer_thread == 0 || thread_id == 0) return false;
@@ -144,6 +146,8 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   }
   ObjectPtr fresh = make_object(mode, 0, owner);
   fresh->writer_thread = caller.thread_id;
+  fresh->temporary = true;
+  fresh->lock_identity = object->lock_identity;
   writer_process(*object);
   writer_process(*fresh);
   object->contended = fresh->contended = true;

@@ -1,0 +1,257 @@
+#include "fs/lock_table.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcachefs {
+
+bool LockTable::conflicts(const Request& request, const Lock& lock) {
+  if (lock.family != request.family || lock.owner == request.owner) return false;
+  if (lock.mode == Mode::kShared && request.mode == Mode::kShared) return false;
+  return overlaps(request, lock);
+}
+
+bool LockTable::can_be_had(const File& file, const Request& request) const {
+  return std::none_of(file.locks.begin(), file.locks.end(), [&](const Lock& lock) { return conflicts(request, lock); });
+}
+
+// All that is in its way may be closed already.
+bool LockTable::may_soon_be_had(const File& file, const Request& request) {
+  return std::all_of(file.locks.begin(), file.locks.end(),
+                     [&](const Lock& lock) { return !conflicts(request, lock) || lock.may_be_closed || lock.closes_unseen; });
+}
+
+// Whether an owner in the way of the request waits, in however many steps, for a record lock of the one who asks.
+bool LockTable::deadlocks(const Request& request) const {
+  std::unordered_set<uint64_t> seen;
+  std::vector<Request> waiting{request};
+  while (!waiting.empty()) {
+    const Request blocked = waiting.back();
+    waiting.pop_back();
+    auto file = files_.find(blocked.file);
+    if (file == files_.end()) continue;
+    for (const Lock& lock : file->second.locks) {
+      if (!conflicts(blocked, lock)) continue;
+      if (lock.owner == request.owner) return true;
+      if (!seen.insert(lock.owner).second) continue;
+      for (const auto& [token, id] : waits_at_)
+        for (const Waiter& waiter : files_.at(id).waiters)
+          if (waiter.token == token && waiter.request.family == Family::kRecord && waiter.request.owner == lock.owner)
+            waiting.push_back(waiter.request);
+    }
+  }
+  return false;
+}
+
+// The owner's locks of that family lose the range: those that stand out of it are cut, or become two.
+void LockTable::remove(File& file, const Request& range) {
+  std::vector<Lock> rests;
+  std::erase_if(file.locks, [&](const Lock& lock) {
+    if (lock.family != range.family || lock.owner != range.owner || !overlaps(range, lock)) return false;
+    if (lock.first < range.first) {
+      rests.push_back(lock);
+      rests.back().last = range.first - 1;
+    }
+    if (lock.last > range.last) {
+      rests.push_back(lock);
+      rests.back().first = range.last + 1;
+    }
+    --locks_;
+    return true;
+  });
+  locks_ += rests.size();
+  file.locks.insert(file.locks.end(), rests.begin(), rests.end());
+}
+
+// Neighbours of one kind become one, so that a file locked byte by byte is one lock. Those set through another handle stay
+// apart, for they end with it.
+void LockTable::put(File& file, const Request& request) {
+  remove(file, request);
+  if (request.mode == Mode::kUnlocked) return;
+  Lock merged{request, false};
+  std::erase_if(file.locks, [&](const Lock& lock) {
+    if (lock.family != merged.family || lock.owner != merged.owner || lock.mode != merged.mode || lock.handle != merged.handle) return false;
+    const bool before = lock.last != UINT64_MAX && lock.last + 1 == merged.first;
+    const bool after = merged.last != UINT64_MAX && merged.last + 1 == lock.first;
+    if (!before && !after) return false;
+    merged.first = std::min(merged.first, lock.first);
+    merged.last = std::max(merged.last, lock.last);
+    --locks_;
+    return true;
+  });
+  file.locks.push_back(merged);
+  ++locks_;
+}
+
+void LockTable::announce(uint64_t token) {
+  std::lock_guard lock(mutex_);
+  announced_[token] = false;
+}
+
+void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t now_ns, Done done) {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    const auto announced = announced_.find(token);
+    const bool interrupted = announced != announced_.end() && announced->second;
+    if (announced != announced_.end()) announced_.erase(announced);
+    File& file = files_[request.file];
+    if (request.mode != Mode::kUnlocked && request.family == Family::kFlock) {
+      // A change gives up what there was first, as Linux does: a change that cannot be had ends without any.
+      const bool same = std::any_of(file.locks.begin(), file.locks.end(), [&](const Lock& held) {
+        return held.family == Family::kFlock && held.owner == request.owner && held.mode == request.mode;
+      });
+      if (!same) {
+        remove(file, request);
+        grant(request.file, answers);
+      }
+    }
+    if (request.mode == Mode::kUnlocked || can_be_had(file, request)) {
+      if (request.mode != Mode::kUnlocked && locks_ >= kMostLocks) {
+        answers.emplace_back(std::move(done), Outcome::kTooMany);
+      } else {
+        put(file, request);
+        answers.emplace_back(std::move(done), Outcome::kGranted);
+        grant(request.file, answers);  // it may have become less
+      }
+    } else if (waits && interrupted) {
+      answers.emplace_back(std::move(done), Outcome::kInterrupted);
+    } else if (waits && request.family == Family::kRecord && deadlocks(request)) {
+      answers.emplace_back(std::move(done), Outcome::kDeadlock);
+    } else if (waits || may_soon_be_had(file, request)) {
+      file.waiters.push_back({request, token, waits ? std::nullopt : std::optional(now_ns + kCloseNs), std::move(done)});
+      waits_at_[token] = request.file;
+    } else {
+      answers.emplace_back(std::move(done), Outcome::kWouldBlock);
+    }
+    if (file.locks.empty() && file.waiters.empty()) files_.erase(request.file);
+  }
+  answer(answers);
+}
+
+// mutex_ held: the oldest first, each beside those granted before it.
+void LockTable::grant(ObjectId id, Answers& answers) {
+  auto found = files_.find(id);
+  if (found == files_.end()) return;
+  File& file = found->second;
+  for (auto waiter = file.waiters.begin(); waiter != file.waiters.end();) {
+    if (!can_be_had(file, waiter->request)) {
+      ++waiter;
+      continue;
+    }
+    put(file, waiter->request);
+    answers.emplace_back(std::move(waiter->done), Outcome::kGranted);
+    waits_at_.erase(waiter->token);
+    file.waiters.erase(waiter);
+    waiter = file.waiters.begin();  // an owner may hold less than before
+  }
+}
+
+void LockTable::answer(Answers& answers) {
+  for (auto& [done, outcome] : answers) done(outcome);
+}
+
+void LockTable::interrupt(uint64_t token) {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    if (auto announced = announced_.find(token); announced != announced_.end()) announced->second = true;
+    auto where = waits_at_.find(token);
+    if (where == waits_at_.end()) return;
+    const ObjectId id = where->second;
+    File& file = files_.at(id);
+    auto waiter = std::find_if(file.waiters.begin(), file.waiters.end(), [&](const Waiter& each) { return each.token == token; });
+    answers.emplace_back(std::move(waiter->done), Outcome::kInterrupted);
+    file.waiters.erase(waiter);
+    waits_at_.erase(where);
+    if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
+  }
+  answer(answers);
+}
+
+void LockTable::interrupt_all() {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto& [id, file] : files_) {
+      for (Waiter& waiter : file.waiters) answers.emplace_back(std::move(waiter.done), Outcome::kInterrupted);
+      file.waiters.clear();
+    }
+    waits_at_.clear();
+  }
+  answer(answers);
+}
+
+std::optional<LockTable::Request> LockTable::conflict(const Request& request) const {
+  std::lock_guard lock(mutex_);
+  auto found = files_.find(request.file);
+  if (found == files_.end()) return std::nullopt;
+  std::optional<Request> first;
+  for (const Lock& held : found->second.locks)
+    if (conflicts(request, held) && (!first || held.first < first->first)) first = held;
+  return first;
+}
+
+void LockTable::flushed(ObjectId id, uint64_t handle, uint64_t owner) {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = files_.find(id);
+    if (found == files_.end()) return;
+    File& file = found->second;
+    locks_ -= std::erase_if(file.locks, [&](const Lock& held) { return held.family == Family::kRecord && held.owner == owner; });
+    bool marked = false;
+    for (Lock& held : file.locks)
+      if (held.handle == handle) held.may_be_closed = marked = true;
+    grant(id, answers);
+    if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
+  }
+  answer(answers);
+}
+
+void LockTable::released(ObjectId id, uint64_t handle) {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    auto found = files_.find(id);
+    if (found == files_.end()) return;
+    File& file = found->second;
+    locks_ -= std::erase_if(file.locks, [&](const Lock& held) { return held.handle == handle; });
+    grant(id, answers);
+    if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
+  }
+  answer(answers);
+}
+
+std::optional<int64_t> LockTable::next_expiry() const {
+  std::lock_guard lock(mutex_);
+  std::optional<int64_t> next;
+  for (const auto& [token, id] : waits_at_)
+    for (const Waiter& waiter : files_.at(id).waiters)
+      if (waiter.until_ns && (!next || *waiter.until_ns < *next)) next = waiter.until_ns;
+  return next;
+}
+
+std::optional<int64_t> LockTable::expire(int64_t now_ns) {
+  Answers answers;
+  {
+    std::lock_guard lock(mutex_);
+    for (auto where = waits_at_.begin(); where != waits_at_.end();) {
+      const ObjectId id = where->second;
+      File& file = files_.at(id);
+      auto waiter = std::find_if(file.waiters.begin(), file.waiters.end(), [&](const Waiter& each) { return each.token == where->first; });
+      if (!waiter->until_ns || *waiter->until_ns > now_ns) {
+        ++where;
+        continue;
+      }
+      answers.emplace_back(std::move(waiter->done), Outcome::kWouldBlock);
+      file.waiters.erase(waiter);
+      where = waits_at_.erase(where);
+      if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
+    }
+  }
+  answer(answers);
+  return next_expiry();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,32 @@
+// Requests about locks: what the kernel asks of them, in terms of the lock table.
+#pragma once
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include "fs/lock_table.h"
+
+namespace kvcachefs {
+
+// The table, and the thread that answers what does not wait for long. Thread-safe. The thread starts when it is first needed.
+class FileLocks {
+ public:
+  ~FileLocks() { stop(); }
+  LockTable table;
+
+  // After a request that may wait for a moment only.
+  void watch();
+  // Interrupts all that wait, and ends the thread.
+  void stop();
+
+ private:
+  void run();
+
+  std::mutex mutex_;  // a leaf. Guards:
+  std::condition_variable ready_;
+  bool kicked_ = false, stopping_ = false;
+  std::thread thread_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,83 @@
+// Which files are no chunks: what is locked, appended to, or changed in place again and again. The kernel may not read such a
+// file past the daemon, for its readers would not see what changes; and a lock file has no versions. What was found is kept with
+// the attributes of the object, so that it holds after a remount.
+#include <algorithm>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// Not in a namespace of xattrs that clients can name.
+constexpr std::string_view kInPlaceMark = "kvcachefs.in_place";
+constexpr uint32_t kFewChanges = 2;  // a whole rewrite is one, a change of some bytes is two
+
+auto mark_in(std::vector<Xattr>& xattrs) {
+  return std::lower_bound(xattrs.begin(), xattrs.end(), kInPlaceMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
+}
+
+}  // namespace
+
+bool StoreImpl::is_in_place_mark(std::string_view name) { return name == kInPlaceMark; }
+
+bool StoreImpl::has_in_place_mark(const Attributes& attributes) {
+  return std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
+}
+
+// object->mutex held.
+void StoreImpl::set_in_place(const ObjectPtr& object) {
+  if (object->in_place.exchange(true) || read_only_ || space_.free_bytes() == 0) return;
+  auto& xattrs = object->attributes.xattrs;
+  const auto where = mark_in(xattrs);
+  if (where != xattrs.end() && where->name == kInPlaceMark) return;
+  xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
+  mark_attributes_dirty(object);
+  kick_bulk();
+}
+
+// names_mutex_ held exclusively, and object->mutex. It was written under another name, and is whole now: what was done to it until
+// then is how clients write chunks.
+void StoreImpl::forget_in_place(const ObjectPtr& object) {
+  object->changes_in_place = 0;
+  if (object->locked || !object->in_place.exchange(false)) return;
+  std::erase_if(object->attributes.xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
+  mark_attributes_dirty(object);
+}
+
+// names_mutex_ held, and object->mutex: what the first change by this handle will be.
+uint8_t StoreImpl::weight_of_changes(const Object& object, const OpenRequest& request) {
+  if (!request.write || object.size_bytes == 0) return 0;
+  if (request.append) return kFewChanges;
+  return object.published && !request.truncate ? kFewChanges : 1;
+}
+
+// object->mutex held. Bytes or size are about to change.
+void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
+  object->changes_in_place += std::exchange(handle->weight_of_changes, 0);
+  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+}
+
+void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
+  std::lock_guard lock(object->mutex);
+  if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
+  object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
+  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+}
+
+void StoreImpl::note_locked(Handle* handle) {
+  const ObjectPtr& object = handle->object;
+  if (object->locked.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(object->mutex);
+  object->locked = true;
+  set_in_place(object);
+}
+
+bool StoreImpl::closes_quietly(Handle* handle) {
+  Object& object = *handle->object;
+  if (object.locked.load(std::memory_order_relaxed)) return false;
+  std::lock_guard lock(object.mutex);
+  return object.size_bytes >= kBlockBytes;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,65 @@
+#include "store/temporary_names.h"
+
+#include <algorithm>
+#include <array>
+#include <cctype>
+#include <functional>
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr std::array<std::string_view, 7> kTemporary = {"tmp", "temp", "part", "partial", "incomplete", "inprogress", "unfinished"};
+constexpr std::array<std::string_view, 5> kLocked = {"lock", "lck", "pid", "mutex", "semaphore"};
+
+bool equal_but_for_case(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
+}
+
+template <class Words>
+bool has_word(std::string_view name, const Words& words) {
+  const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0; };
+  for (auto begin = name.begin(); begin != name.end();) {
+    begin = std::find_if(begin, name.end(), is_letter);
+    const auto end = std::find_if_not(begin, name.end(), is_letter);
+    const std::string_view word(begin, end);
+    if (std::any_of(words.begin(), words.end(), [&](std::string_view known) { return equal_but_for_case(word, known); })) return true;
+    begin = end;
+  }
+  return false;
+}
+
+}  // namespace
+
+// A dot in front hides a name, and begins no extension.
+uint64_t TemporaryNames::kind_of(ObjectId parent, std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == std::string_view::npos || dot == 0) return std::hash<ObjectId>()(parent) | 1;
+  return std::hash<std::string_view>()(name.substr(dot)) & ~uint64_t{1};
+}
+
+bool TemporaryNames::created(ObjectId parent, std::string_view name) {
+  const uint64_t kind = kind_of(parent, name);
+  bool learned = false;
+  {
+    std::lock_guard lock(mutex_);
+    if (kinds_.size() >= kMostKinds && !kinds_.contains(kind)) kinds_.clear();
+    Kind& known = kinds_[kind];
+    learned = known.renamed >= kEnough && 2 * known.renamed >= known.created;
+    if (++known.created >= kMostCounted) {  // what is done now counts more
+      known.created /= 2;
+      known.renamed /= 2;
+    }
+  }
+  return (learned || has_word(name, kTemporary)) && !has_word(name, kLocked);
+}
+
+void TemporaryNames::renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to) {
+  const uint64_t kind = kind_of(parent, from);
+  if (kind == kind_of(new_parent, to)) return;  // "log.1" becomes "log.2"
+  std::lock_guard lock(mutex_);
+  if (auto known = kinds_.find(kind); known != kinds_.end()) ++known->second.renamed;
+}
+
+}  // namespace kvcachefs

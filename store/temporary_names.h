@@ -1,0 +1,40 @@
+// Which names clients give to what they are still writing, to rename it once it is whole. Only under such a name does each of
+// several writers get a version of its own (store_versions.cc): a lock file, a log or a database is one file for all.
+//
+// A name is temporary if one of its words says so ("c.tmp", "x.part"), or if most files of its kind were renamed away so far: of
+// the same extension, or, for names without one, of the same directory. It never is if a word says that it is locked ("x.lock",
+// "x.pid"). What was learned is kept in RAM.
+//
+// Thread-safe, one leaf mutex. Nothing blocks.
+#pragma once
+
+#include <cstdint>
+#include <mutex>
+#include <string_view>
+#include <unordered_map>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+class TemporaryNames {
+ public:
+  // A file is created under the name. Returns whether that is temporary.
+  bool created(ObjectId parent, std::string_view name);
+  // One that was created here got another name.
+  void renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to);
+
+ private:
+  static constexpr size_t kMostKinds = 512;
+  static constexpr uint32_t kEnough = 4;      // files of a kind were renamed before it counts as temporary
+  static constexpr uint32_t kMostCounted = 1024;
+  struct Kind {
+    uint32_t created = 0, renamed = 0;
+  };
+  static uint64_t kind_of(ObjectId parent, std::string_view name);
+
+  std::mutex mutex_;  // a leaf
+  std::unordered_map<uint64_t, Kind> kinds_;
+};
+
+}  // namespace kvcachefs

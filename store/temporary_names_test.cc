@@ -1,0 +1,62 @@
+#include "store/temporary_names.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+
+namespace kvcachefs {
+namespace {
+
+constexpr ObjectId kHere{10}, kThere{11};
+
+TEST(TemporaryNames, AWordTells) {
+  TemporaryNames names;
+  for (const char* name : {"c.tmp", ".tmp", "chunk.tmp.1", "a_tmp", "x.TMP", "model.part", "x-incomplete", "tmp"})
+    EXPECT_TRUE(names.created(kHere, name)) << name;
+  for (const char* name : {"x", "x.lock", "log.txt", "a.db", "attempt", "templates", "tmpfile.txt", "", ".", "é"})
+    EXPECT_FALSE(names.created(kHere, name)) << name;
+}
+
+TEST(TemporaryNames, ALockIsNone) {
+  TemporaryNames names;
+  for (const char* name : {"x.tmp.lock", "x.lock.tmp", "daemon.pid", "tmp.lck"}) EXPECT_FALSE(names.created(kHere, name)) << name;
+  for (int i = 0; i < 20; ++i) {  // as git does
+    names.created(kHere, "index.lock");
+    names.renamed(kHere, "index.lock", kHere, "index");
+  }
+  EXPECT_FALSE(names.created(kHere, "index.lock"));
+}
+
+TEST(TemporaryNames, IsLearnedByExtensionInAllDirectories) {
+  TemporaryNames names;
+  for (int i = 0; i < 8; ++i) {
+    EXPECT_EQ(names.created(kHere, std::to_string(i) + ".fresh"), i >= 4) << i;
+    names.renamed(kHere, std::to_string(i) + ".fresh", kHere, std::to_string(i) + ".data");
+  }
+  EXPECT_TRUE(names.created(kThere, "x.fresh"));
+  EXPECT_FALSE(names.created(kThere, "x.data"));
+  EXPECT_FALSE(names.created(kThere, "x"));
+}
+
+TEST(TemporaryNames, IsLearnedByDirectoryWithoutAnExtension) {
+  TemporaryNames names;
+  for (int i = 0; i < 8; ++i) {
+    names.created(kHere, std::to_string(i));
+    names.renamed(kHere, std::to_string(i), kThere, std::to_string(i));
+  }
+  EXPECT_TRUE(names.created(kHere, "x"));
+  EXPECT_FALSE(names.created(kThere, "x"));
+}
+
+TEST(TemporaryNames, WhatMostlyStaysIsNone) {
+  TemporaryNames names;
+  for (int i = 0; i < 100; ++i) {
+    EXPECT_FALSE(names.created(kHere, std::to_string(i) + ".log"));
+    if (i % 10 == 0) names.renamed(kHere, std::to_string(i) + ".log", kHere, std::to_string(i) + ".old");
+  }
+  for (int i = 0; i < 100; ++i) names.renamed(kHere, "a.log", kHere, "b.log");  // the same kind: tells nothing
+  EXPECT_FALSE(names.created(kHere, "x.log"));
+}
+
+}  // namespace
+}  // namespace kvcachefs
