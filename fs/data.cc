@@ -44,13 +44,13 @@ void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fi
   if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle);
   if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
   driver.passthrough.release(ObjectId{node}, false);
-  reply_object_error(request, handle.error());
+  reply_error(request, handle.error());
 }
 
 void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-  if (!handle) return reply_object_error(request, handle.error());
+  if (!handle) return reply_error(request, handle.error());
   auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
     const auto decision = driver.passthrough.open(ObjectId{node}, /*write=*/false, *driver.store);
     answer_open(request, node, file, decision, handle, direct);

@@ -95,11 +95,15 @@ Caller caller_of(fuse_req_t request);
 inline void reply_error(fuse_req_t request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
 // What the kernel was told of is gone, be it the object or the directory: it looks the name up again, and learns what it
 // means now. Nearly all system calls repeat that way by themselves, once.
-inline void reply_object_error(fuse_req_t request, const Error& error) {
-  fuse_reply_err(request, error.code == Code::kNotFound ? ESTALE : errno_of(error));
+// What it then finds is kept until the call is repeated. `by_name`: the call is about a name in a directory; where that is
+// repeated, it is not there.
+enum class Gone : uint8_t { kObject, kName };
+inline void reply_object_error(fuse_req_t request, const Error& error, Gone what = Gone::kObject) {
+  const bool again = error.code == Code::kNotFound && driver_of(request).store->may_look_again(caller_of(request), what == Gone::kName);
+  fuse_reply_err(request, again ? ESTALE : errno_of(error));
 }
-inline void reply_object_status(fuse_req_t request, const Status& status) {
-  if (!status) return reply_object_error(request, status.error());
+inline void reply_object_status(fuse_req_t request, const Status& status, Gone what = Gone::kObject) {
+  if (!status) return reply_object_error(request, status.error(), what);
   fuse_reply_err(request, 0);
 }
 // For completions without a value.

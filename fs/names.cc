@@ -13,14 +13,14 @@ namespace kvcachefs {
 namespace {
 
 void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
-  if (!stat) return reply_object_error(request, stat.error());
+  if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
   const fuse_entry_param entry = to_entry(driver_of(request), *stat);
   fuse_reply_entry(request, &entry);
 }
 
 // Answers once the name is as durable as the option promises.
 void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
-  if (!stat) return reply_object_error(request, stat.error());
+  if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
   const ObjectId id = stat->id;
   driver_of(request).store->keep_new(id, [request, stat = std::move(stat)](Status kept) {
     if (!kept) return reply_error(request, kept.error());
@@ -67,30 +67,38 @@ void read_link(fuse_req_t request, fuse_ino_t node) {
   fuse_reply_readlink(request, target->c_str());
 }
 
+// Somebody else may have made it after the kernel saw it absent, and may remove it again before it is opened here: then it is
+// created, as O_CREAT says, and so on.
+Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId directory, const char* name, mode_t mode,
+                                                const fuse_file_info& file) {
+  constexpr int kMostRounds = 100;
+  Store& store = *driver_of(request).store;
+  const Caller caller = caller_of(request);
+  OpenRequest how = open_request_of(file.flags);
+  const auto is_gone = [](const Error& error) { return error.code == Code::kNotFound || error.code == Code::kStale; };
+  for (int round = 0;; ++round) {
+    how.truncate = false;
+    auto made = store.create(directory, name, mode, how, caller);
+    if (made || made.error().code != Code::kExists || (file.flags & O_EXCL) || round >= kMostRounds) return made;
+    auto found = store.lookup(directory, name, caller);
+    if (!found && is_gone(found.error())) continue;
+    if (!found) return std::unexpected(std::move(found).error());
+    how.truncate = file.flags & O_TRUNC;
+    auto opened = store.open(found->id, how, caller);
+    if (!opened && is_gone(opened.error())) continue;
+    if (!opened) return std::unexpected(std::move(opened).error());
+    if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened);
+    auto now = store.stat(found->id);  // emptied, perhaps
+    return std::pair{now ? *now : *found, *opened};
+  }
+}
+
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   const ObjectId directory = object_of(request, parent);
-  const OpenRequest how = open_request_of(file->flags);
-  auto made = driver.store->create(directory, name, mode, how, caller_of(request));
-  if (!made && made.error().code == Code::kExists && !(file->flags & O_EXCL)) {
-    // Somebody else made it after the kernel saw it absent.
-    auto found = driver.store->lookup(directory, name, caller_of(request));
-    if (!found) return reply_object_error(request, found.error());
-    OpenRequest existing = how;
-    existing.truncate = file->flags & O_TRUNC;
-    auto opened = driver.store->open(found->id, existing, caller_of(request));
-    if (!opened && opened.error().code == Code::kStale) {
-      found = driver.store->lookup(directory, name, caller_of(request));
-      if (!found) return reply_object_error(request, found.error());
-      opened = driver.store->open(found->id, existing, caller_of(request));
-    }
-    if (!opened) return reply_object_error(request, opened.error());
-    if (existing.truncate && drops_privileges(*file)) driver.store->drop_privileges(*opened);
-    auto now = driver.store->stat(found->id);  // emptied, perhaps
-    made = std::pair{now ? *now : *found, *opened};
-  }
-  if (!made) return reply_object_error(request, made.error());
+  Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
+  if (!made) return reply_object_error(request, made.error(), Gone::kName);
   set_open_flags(driver, *file, made->second);
   fuse_entry_param entry = to_entry(driver, made->first);
   // One that existed may be passed through to readers under that nodeid: it gets another.
@@ -130,7 +138,7 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
   else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;
   else if (flags != 0) return void(fuse_reply_err(request, EINVAL));
   driver.store->rename(object_of(request, parent), name, object_of(request, new_parent), new_name, mode, caller_of(request),
-                       [request](Status status) { reply_object_status(request, status); });
+                       [request](Status status) { reply_object_status(request, status, Gone::kName); });
 }
 
 }  // namespace

@@ -150,12 +150,13 @@ void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameSt
 }
 
 void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {
-  for (auto& [parent, directory] : directories_)
-    for (auto& [key, state] : directory)
-      if (!state.older_versions.empty()) {
-        visit({parent, key}, state);
-        note_mentions(state);
-      }
+  std::erase_if(several_, [&](const DirtyName& name) {
+    NameState* known = state(name);
+    if (known == nullptr || known->older_versions.empty()) return true;
+    visit(name, *known);
+    note_mentions(*known);
+    return known->older_versions.empty();
+  });
 }
 
 }  // namespace kvcachefs

@@ -97,7 +97,9 @@ class Namespace {
   bool has_pending() const { return !pending_.empty(); }
   // The dirty names of an object, as their newest or an older version (normally one).
   void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
-  // All dirty names, for housekeeping of temporary versions.
+  // The name has several versions now; for_each_with_versions() looks at such names only, until it finds one left.
+  void note_several(ObjectId parent, std::string_view name) { several_.insert({parent, {name_cookie(name), std::string(name)}}); }
+  // For housekeeping of temporary versions.
   void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);
 
  private:
@@ -108,6 +110,7 @@ class Namespace {
   Index& index_;
   std::unordered_map<ObjectId, Directory> directories_;
   std::vector<DirtyName> pending_;
+  std::set<DirtyName> several_;
   std::set<std::pair<ObjectId, DirtyName>> parked_;  // with the child
   std::unordered_map<ObjectId, uint32_t> mentions_;  // by how many dirty names
 };

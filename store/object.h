@@ -109,6 +109,7 @@ class Object {
   uint32_t write_handles = 0;     // of them for writing
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
+  uint32_t kept_for_repeat = 0;   // a call that was told kStale found it, and opens it next
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
   uint32_t changes_in_place = 0;  // since it is whole, see store_in_place.cc
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here

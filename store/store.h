@@ -176,8 +176,12 @@ class Store {
   // --- bytes ---
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).
   virtual Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) = 0;
-  // The caller was told the same by fs/ itself: its next open is not told so again, for the kernel repeats an open once.
-  virtual void told_stale(const OpenRequest& request, const Caller& caller) = 0;
+  // An open is to be answered the same by fs/ itself: its repetition is not told so again, for the kernel repeats an open once.
+  // False: it is the repetition, and nothing was looked up in between (by a path like /proc/self/fd/3). Then another answer is due.
+  virtual bool told_stale(const OpenRequest& request, const Caller& caller) = 0;
+  // The same of any other call that found its object gone, or (`by_name`) a name. What the caller then looks up is kept until it
+  // has repeated the call, so that this finds it.
+  virtual bool may_look_again(const Caller& caller, bool by_name) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
   // What locks of this open are kept for: the same for all opens of an object, and of the versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;

@@ -81,7 +81,8 @@ class StoreImpl final : public Store {
   Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) override;
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
-  void told_stale(const OpenRequest& request, const Caller& caller) override;
+  bool told_stale(const OpenRequest& request, const Caller& caller) override;
+  bool may_look_again(const Caller& caller, bool by_name) override;
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override;
@@ -436,9 +437,12 @@ class StoreImpl final : public Store {
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   struct ToldStale {
+    bool open = false;                     // an open; else another call
     bool write = false, truncate = false;  // what it was opened for
     int64_t at_ns = 0;                     // monotonic: the repetition follows at once or never
     uint64_t absent = 0;                   // what it then looked up in vain; it may be there when the kernel asks again
+    bool looked = false;                   // it has looked something up since
+    ObjectPtr kept{};                      // ... which stays until the call is repeated
   };
   static uint32_t process_of(uint32_t thread_id);
   static uint32_t writer_process(Object& object);
@@ -447,16 +451,22 @@ class StoreImpl final : public Store {
   bool still_written_by_other(Object& object, uint32_t thread_id);
   Result<ObjectPtr> version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
   Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller);
+  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
   const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
   const ToldStale* note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found);
-  void tell_stale(uint32_t thread_id, const OpenRequest& request);
-  bool looked_again(uint32_t thread_id);
+  void keep_for_repeat(uint32_t thread_id, ObjectId id);
+  void let_go(const ObjectPtr& kept);
+  void end_told(std::unordered_map<uint32_t, ToldStale>::iterator told);
+  bool repeats_blindly(uint32_t thread_id);
+  void tell_stale(uint32_t thread_id, ToldStale told);
+  bool looked_again(uint32_t thread_id, const ObjectPtr& opened, ObjectPtr& kept);
   void sweep_versions(bool all = false);
   bool is_abandoned(ObjectId id, int64_t for_ns) const;
   bool linger(const ObjectPtr& replaced);
+  void linger_for_unknown(const ObjectPtr& object);
+  void note_removed(Stat stat);
   bool keep_for_rename(const ObjectPtr& object);
   void end_oldest_lingering();
   void end_lingering(bool all = false);
@@ -655,6 +665,7 @@ class StoreImpl final : public Store {
   // By thread: its next lookup and open repeat an open that was told kStale.
   std::unordered_map<uint32_t, ToldStale> told_stale_;
   std::atomic<size_t> told_stale_count_{0};  // (atomic) its size
+  std::atomic<int64_t> unknown_told_ns_{INT64_MIN / 2};  // (atomic) when a caller of no visible process was told so
   struct Lingering {
     ObjectPtr object;
     int64_t until_ns = 0;  // monotonic
@@ -666,8 +677,8 @@ class StoreImpl final : public Store {
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers
   std::unordered_set<ObjectId> leaving_;  // lost their last name, not journaled yet
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
-  std::unordered_map<ObjectId, Stat> removed_directories_;  // the last ones, as they were left: a client may be in one
-  std::deque<ObjectId> removed_order_;        // oldest first
+  std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
+  std::deque<ObjectId> removed_order_;          // oldest first
   std::vector<ObjectId> unlinked_;            // perhaps journaled without a name that is journaled: see take_nameless()
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};

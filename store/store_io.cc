@@ -50,9 +50,26 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   auto found = get(id);
   if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
+  struct Forget {  // unless it is opened: the table would keep it for ever
+    StoreImpl& store;
+    const ObjectPtr& object;
+    bool opened = false;
+    ~Forget() {
+      if (!opened) store.forget_when_idle(object);
+    }
+  } forget{*this, object};
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  KVC_TRY(check_stale(object, request, caller));
+  struct LetGo {  // once it has its handle
+    StoreImpl& store;
+    ObjectPtr object;
+    ~LetGo() {
+      if (!object) return;
+      std::unique_lock lock(store.names_mutex_);
+      store.let_go(object);
+    }
+  } kept{*this, nullptr};
+  KVC_TRY(check_stale(object, request, caller, kept.object));
   auto handle = std::make_unique<Handle>();
   handle->request = request;
   handle->thread_id = caller.thread_id;
@@ -71,7 +88,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       object = *std::move(found);
     }
     handle->object = object;
-    const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering;
+    const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering && object->kept_for_repeat == 0;
     if (gone) {
       lock.unlock();
       names.unlock();
@@ -91,6 +108,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     }
     object->attributes.atime_ns = clock_.realtime_ns();
   }
+  forget.opened = true;
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   if (request.read && !request.truncate) {

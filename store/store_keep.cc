@@ -469,7 +469,7 @@ bool StoreImpl::still_needed(const FreedPlace& freed) {
 
 bool StoreImpl::is_read_still(Object& object) {
   std::lock_guard lock(object.mutex);
-  return object.handles > 0 || object.lingering || !object.loading.empty();
+  return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
 }
 
 // True when the range is gone for good (or was never there).

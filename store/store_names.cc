@@ -14,8 +14,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kMaxRemovedDirectories = 1'000;  // to be told of to who is still in one
-
+constexpr int64_t kRepeatedNs = 1'000'000'000;  // from an answer ESTALE to the lookup that follows
 }  // namespace
 
 std::string entry_text(ObjectId parent, std::string_view name) {
@@ -50,7 +49,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    const bool versions = (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
+    const bool unknown = caller.thread_id == 0 && clock_.monotonic_ns() - unknown_told_ns_.load(std::memory_order_relaxed) < kRepeatedNs;
+    const bool versions = unknown || (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       const ObjectId child = found ? found->child : ObjectId{};
@@ -83,6 +83,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     chosen = own->id;
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
+  if (found->type_bits != S_IFDIR) keep_for_repeat(caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief || is_one_of_several(chosen);
@@ -274,7 +275,9 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   }
   {
     std::unique_lock lock(names_mutex_);
-    looked_again(caller.thread_id);  // its repeated open became this
+    ObjectPtr kept;
+    looked_again(caller.thread_id, nullptr, kept);  // its repeated open became this
+    if (kept) let_go(kept);
   }
   if (origin.announced) prefetcher_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
@@ -360,12 +363,7 @@ void StoreImpl::drop_directory(const ObjectPtr& directory) {
   directory->nlink = 0;
   {
     std::lock_guard lock(directory->mutex);
-    removed_directories_.emplace(directory->id, stat_of(*directory));
-  }
-  removed_order_.push_back(directory->id);
-  if (removed_order_.size() > kMaxRemovedDirectories) {
-    removed_directories_.erase(removed_order_.front());
-    removed_order_.pop_front();
+    note_removed(stat_of(*directory));
   }
   unlinked_.push_back(directory->id);
   forget_if_idle(directory);

@@ -89,7 +89,7 @@ bool StoreImpl::stays_in_ram(Object& object) const {
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {
     std::lock_guard lock(object->mutex);
-    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering) return;
+    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
     if (!object->loading.empty()) {
       object->goes_when_loaded = gone;
@@ -103,6 +103,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       if (object->any_in_ram()) return;
     }
     if (gone) {
+      note_removed(stat_of(*object));
       prefetcher_->deleted(object->id);
       object->units.clear();
       object->memory_file.reset();
@@ -128,6 +129,18 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
 // For a thread of the volume, which must not wait for the namespace.
 void StoreImpl::forget_later(const ObjectPtr& object) {
   ask_keeper([this, object] { forget_when_idle(object); });
+}
+
+// names_mutex_ held exclusively. The kernel asks for attributes of what it found a moment ago, and repeats that once only.
+void StoreImpl::note_removed(Stat stat) {
+  constexpr size_t kMostRemoved = 16'384;
+  const ObjectId id = stat.id;
+  stat.nlink = 0;
+  if (!removed_.emplace(id, std::move(stat)).second) return;
+  removed_order_.push_back(id);
+  if (removed_order_.size() <= kMostRemoved) return;
+  removed_.erase(removed_order_.front());
+  removed_order_.pop_front();
 }
 
 // --- stat ---
@@ -176,7 +189,7 @@ Result<Stat> StoreImpl::stat_locked(ObjectId id) const {
     std::lock_guard lock(object->mutex);
     return stat_of(*object);
   }
-  if (auto removed = removed_directories_.find(id); removed != removed_directories_.end()) return removed->second;
+  if (auto removed = removed_.find(id); removed != removed_.end()) return removed->second;
   KVC_ASSIGN(auto record, index_->find_object_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return stat_of(*record);
