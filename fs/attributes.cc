@@ -30,6 +30,7 @@ void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   if (driver.control->answers_attributes(request, node)) return;
   auto stat = driver.store->stat(object_of(request, node));
   if (!stat) return reply_object_error(request, stat.error());
+  driver.passthrough.show_as_opened(ObjectId{node}, *stat);
   reply_attributes(request, *stat);
 }
 
@@ -50,14 +51,22 @@ void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, in
   change.kill_privileges = which & FUSE_SET_ATTR_KILL_SUID;
   // A truncate by path is a short open for writing: no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
-  if (by_path && driver.passthrough.open(ObjectId{node}, /*write=*/true, *driver.store).stale)
-    return void(fuse_reply_err(request, ESTALE));
-  driver.store->set_attributes(object_of(request, node), file != nullptr ? handle_of(file) : nullptr, change, caller_of(request),
-                               [&driver, request, node, by_path](Result<Stat> stat) {
-                                 if (by_path) driver.passthrough.release(ObjectId{node}, false);
-                                 if (!stat) return reply_object_error(request, stat.error());
-                                 reply_attributes(request, *stat);
-                               });
+  auto apply = [&driver, request, node, change, by_path, handle = file != nullptr ? handle_of(file) : nullptr] {
+    driver.store->set_attributes(object_of(request, node), handle, change, caller_of(request),
+                                 [&driver, request, node, by_path](Result<Stat> stat) {
+                                   if (by_path) driver.passthrough.release(ObjectId{node}, false);
+                                   if (!stat) return reply_object_error(request, stat.error());
+                                   driver.passthrough.show_as_opened(ObjectId{node}, *stat);
+                                   reply_attributes(request, *stat);
+                                 });
+  };
+  if (!by_path) return apply();
+  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, *driver.store,
+                          [&driver, request, apply = std::move(apply)](Passthrough::Decision decision) {
+                            if (!decision.stale) return apply();
+                            const bool again = driver.store->told_stale({.read = false, .write = true}, caller_of(request));
+                            fuse_reply_err(request, again ? ESTALE : ETXTBSY);
+                          });
 }
 
 void statfs(fuse_req_t request, fuse_ino_t) {

@@ -22,9 +22,9 @@ void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const
   if (decision.backing_id > 0) {
     file.backing_id = decision.backing_id;
     file.fh |= kPassedThroughBit;
-    file.direct_io = 0;
+    file.direct_io = decision.by_daemon;
     file.keep_cache = 0;
-    driver.store->count_passthrough_open(object_of(request, node), direct, decision.in_memory);
+    if (!decision.by_daemon) driver.store->count_passthrough_open(object_of(request, node), direct, decision.in_memory);
   }
 #endif
   if (fuse_reply_open(request, &file) == -ENOENT) {  // the mount was torn off: no RELEASE will come
@@ -33,27 +33,37 @@ void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const
   }
 }
 
+// The kernel looks the name up once more. Where it did, or where the path has no name (/proc/self/fd/3), the answer is `last`.
+bool told_to_look_again(fuse_req_t request, const OpenRequest& how) {
+  if (!driver_of(request).store->told_stale(how, caller_of(request))) return false;
+  fuse_reply_err(request, ESTALE);
+  return true;
+}
+
 void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
-  const auto decision = driver.passthrough.open(ObjectId{node}, /*write=*/true, *driver.store);
-  if (decision.stale) {
-    driver.store->told_stale(how, caller_of(request));
-    return void(fuse_reply_err(request, ESTALE));
-  }
-  auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-  if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle);
-  if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
-  driver.passthrough.release(ObjectId{node}, false);
-  reply_error(request, handle.error());
+  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, *driver.store,
+                          [&driver, request, node, file, how](Passthrough::Decision decision) {
+    // Without a name to look up there is no other nodeid: as of a program that is being executed.
+    if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
+    auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+    if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle);
+    if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
+    driver.passthrough.release(ObjectId{node}, false);
+    reply_error(request, handle.error());
+  });
 }
 
 void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
+  if (driver.passthrough.is_outdated(ObjectId{node}) && told_to_look_again(request, how)) return;
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
   if (!handle) return reply_error(request, handle.error());
   auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
-    const auto decision = driver.passthrough.open(ObjectId{node}, /*write=*/false, *driver.store);
-    answer_open(request, node, file, decision, handle, direct);
+    const auto access = direct ? Passthrough::Access::kReadDirect : Passthrough::Access::kRead;
+    driver.passthrough.open(ObjectId{node}, access, *driver.store, [request, node, file, handle, direct](Passthrough::Decision decision) {
+      answer_open(request, node, file, decision, handle, direct);
+    });
   };
   if (!driver.passthrough.enabled() || how.direct) return answer();  // with O_DIRECT nobody maps
   driver.store->await_loads(*handle, std::move(answer));

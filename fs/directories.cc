@@ -33,7 +33,7 @@ void open_directory(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   if (!driver.control->owns(node)) {
     auto stat = driver.store->stat(object_of(request, node));
     if (!stat) return reply_object_error(request, stat.error());
-    if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed
+    if (stat->nlink == 0) return reply_object_error(request, {Code::kNotFound, 0, "a directory that was removed"});
   }
   auto listing = std::make_unique<Listing>();
   file->fh = reinterpret_cast<uint64_t>(listing.get());

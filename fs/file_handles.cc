@@ -19,7 +19,8 @@ constexpr size_t kPageNames = 1024;
 void reply_object(fuse_req_t request, ObjectId object, fuse_ino_t node) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object);
-  if (!stat) return reply_object_error(request, stat.error());
+  // That a handle is stale is what its user is to hear: the kernel does not repeat this.
+  if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
   fuse_entry_param entry = to_entry(driver, *stat);
   entry.ino = node;

@@ -67,6 +67,22 @@ void read_link(fuse_req_t request, fuse_ino_t node) {
   fuse_reply_readlink(request, target->c_str());
 }
 
+// One that existed may be passed through to readers under that nodeid: it gets another.
+void answer_create(fuse_req_t request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
+  Driver& driver = driver_of(request);
+  driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite, *driver.store,
+                          [&driver, request, entry, file, object, handle](Passthrough::Decision decision) mutable {
+    if (decision.stale) {
+      entry.ino = driver.passthrough.node_of(object).value;
+      return answer_create(request, entry, file, object, handle);
+    }
+    if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
+      driver.passthrough.release(ObjectId{entry.ino}, false);
+      driver.store->release(handle);
+    }
+  });
+}
+
 // Somebody else may have made it after the kernel saw it absent, and may remove it again before it is opened here: then it is
 // created, as O_CREAT says, and so on.
 Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId directory, const char* name, mode_t mode,
@@ -100,14 +116,7 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
   if (!made) return reply_object_error(request, made.error(), Gone::kName);
   set_open_flags(driver, *file, made->second);
-  fuse_entry_param entry = to_entry(driver, made->first);
-  // One that existed may be passed through to readers under that nodeid: it gets another.
-  while (driver.passthrough.open(ObjectId{entry.ino}, true, *driver.store).stale)
-    entry.ino = driver.passthrough.node_of(made->first.id).value;
-  if (fuse_reply_create(request, &entry, file) == -ENOENT) {  // the caller was killed: no RELEASE will come
-    driver.passthrough.release(ObjectId{entry.ino}, false);
-    driver.store->release(made->second);
-  }
+  answer_create(request, to_entry(driver, made->first), *file, made->first.id, made->second);
 }
 
 void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {

@@ -81,7 +81,9 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
     // So many file systems may lie below the files that are passed through. Each is one less that may be stacked on the mount, of two
     // in all: at 1 overlayfs would not take it as a layer.
     connection->max_backing_stack_depth = driver.volume_is_stacked ? 1 : 0;
-    driver.passthrough.enable(driver.session, driver.store->status().epoch, [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
+    const StoreStatus status = driver.store->status();
+    driver.passthrough.enable(driver.session, status.epoch, status.network_volume,
+                              [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));
   }

@@ -51,9 +51,40 @@ ObjectId Passthrough::node_to_write(ObjectId object) {
   std::lock_guard lock(mutex_);
   const ObjectId node = current_node(object);
   const ObjectId given = is_passed(node) ? give_alias(node) : node;
-  if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
-  promised_[given] = std::chrono::steady_clock::now() + kPromised;
+  promise(given);
   return given;
+}
+
+// mutex_ held.
+void Passthrough::promise(ObjectId node) {
+  if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
+  promised_[node] = std::chrono::steady_clock::now() + kPromised;
+}
+
+// mutex_ held. Null if it is not.
+const Passthrough::Node* Passthrough::outdated(ObjectId node) const {
+  const auto found = nodes_.find(node);
+  if (found == nodes_.end() || found->second.passed == 0) return nullptr;
+  const auto alias = object_of_alias_.find(node);
+  const ObjectId object = alias == object_of_alias_.end() ? node : alias->second;
+  return current_node(object) == node ? nullptr : &found->second;
+}
+
+bool Passthrough::is_outdated(ObjectId node) const {
+  if (!has_aliases_.load(std::memory_order_relaxed)) return false;
+  std::lock_guard lock(mutex_);
+  return outdated(node) != nullptr;
+}
+
+void Passthrough::show_as_opened(ObjectId node, Stat& stat) const {
+  if (!has_aliases_.load(std::memory_order_relaxed)) return;
+  std::lock_guard lock(mutex_);
+  const Node* state = outdated(node);
+  if (state == nullptr || !state->as_opened) return;
+  stat.size_bytes = state->as_opened->size_bytes;
+  stat.blocks_512 = state->as_opened->blocks_512;
+  stat.mtime_ns = state->as_opened->mtime_ns;
+  stat.ctime_ns = state->as_opened->ctime_ns;
 }
 
 // mutex_ held. A reader that found the node in between does not get it passed through: its writer would be told ESTALE again.
@@ -79,56 +110,88 @@ ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId alias = ObjectId::make(kAliasOrdinal, epoch_, next_alias_++);
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;
+  has_aliases_ = true;
+  promise(alias);  // else a reader who finds it first has it passed through
   return alias;
 }
 
-Passthrough::Decision Passthrough::open(ObjectId node, bool write, Store& store) {
-  if (!enabled_) return {};
-  const ObjectId object = object_of(node);
-  {
-    std::unique_lock lock(mutex_);
-    registered_.wait(lock, [&] {
-      auto found = nodes_.find(node);
-      return found == nodes_.end() || !found->second.opening;
-    });
-    Node& state = nodes_[node];
-    if (write) promised_.erase(node);
-    if (write && state.passed > 0) {
-      give_alias(node);
-      return {.stale = true};
-    }
-    if (state.passed > 0) {
-      ++state.passed;
-      return {.backing_id = state.backing_id, .in_memory = state.in_memory};
-    }
-    // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well.
-    if (write || state.others > 0 || is_promised(node)) {
-      ++state.others;
-      return {};
-    }
-    state.opening = true;
+// mutex_ held. None: its backing file is to be registered first.
+std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& state, Access access) {
+  const bool write = access == Access::kWrite;
+  if (write) promised_.erase(node);
+  if (write && state.passed > 0) {
+    give_alias(node);
+    return Decision{.stale = true};
   }
+  if (state.passed > 0) {
+    ++state.passed;
+    // The kernel takes no other open of it. Past the daemon, a read with O_DIRECT would have to be aligned as the volume says.
+    return Decision{.backing_id = state.backing_id, .in_memory = state.in_memory,
+                    .by_daemon = access == Access::kReadDirect && !state.in_memory};
+  }
+  // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well. And a nodeid of
+  // before the last change in place is not passed through again.
+  const auto alias = object_of_alias_.find(node);
+  const bool current = current_node(alias == object_of_alias_.end() ? node : alias->second) == node;
+  if (write || state.others > 0 || !current || is_promised(node)) {
+    ++state.others;
+    return Decision{};
+  }
+  return std::nullopt;
+}
+
+void Passthrough::open(ObjectId node, Access access, Store& store, Then then) {
+  if (!enabled_) return then({});
+  const ObjectId object = object_of(node);
+  std::optional<Decision> decision;
+  {
+    std::lock_guard lock(mutex_);
+    Node& state = nodes_[node];
+    if (state.opening) return state.waiting.emplace_back(access, std::move(then)), void();
+    decision = decide(node, state, access);
+    if (!decision) state.opening = true;
+  }
+  if (decision) return then(*decision);
+  if (!remote_) return register_node(node, object, access, store, std::move(then));
+  openers_.run([this, node, object, access, &store, then = std::move(then)]() mutable {
+    register_node(node, object, access, store, std::move(then));
+  });
+}
+
+// Called by the one that set `opening`, which is first to be decided; those that wait for it follow in turn.
+void Passthrough::register_node(ObjectId node, ObjectId object, Access access, Store& store, Then then) {
   int32_t id = 0;
   bool in_memory = false;
+  std::optional<Stat> as_opened;
 #if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
   const BackingFile file = store.backing_file(object);
   in_memory = file.in_memory;
-  id = register_file(file);
+  if (access != Access::kReadDirect || in_memory) id = register_file(file);
+  if (id > 0)
+    if (auto stat = store.stat(object)) as_opened = *stat;
 #else
   (void)store;
 #endif
-  std::lock_guard lock(mutex_);
-  Node& state = nodes_[node];
-  state.opening = false;
-  registered_.notify_all();
-  if (id <= 0) {
-    ++state.others;
-    return {};
+  Decided decided;
+  {
+    std::lock_guard lock(mutex_);
+    Node& state = nodes_[node];
+    state.opening = false;
+    std::vector<std::pair<Access, Then>> waiting = std::move(state.waiting);
+    state.waiting.clear();
+    if (id > 0) {
+      state.backing_id = id;
+      state.in_memory = in_memory;
+      state.passed = 1;
+      state.as_opened = std::move(as_opened);
+      decided.emplace_back(std::move(then), Decision{.backing_id = id, .in_memory = in_memory});
+    } else {
+      ++state.others;
+      decided.emplace_back(std::move(then), Decision{});
+    }
+    for (auto& [each, next] : waiting) decided.emplace_back(std::move(next), *decide(node, state, each));  // it is open: decided
   }
-  state.backing_id = id;
-  state.in_memory = in_memory;
-  state.passed = 1;
-  return {.backing_id = id, .in_memory = in_memory};
+  for (auto& [next, decision] : decided) next(decision);
 }
 
 // 0: the kernel does not take it.

@@ -3,21 +3,23 @@
 //  - one backing id per inode while it is open; every further read-only open carries the same one;
 //  - while a passthrough open lives, no cached or direct open of that inode: an open for writing (or a truncate by path)
 //    is answered ESTALE, and the repeated lookup gets a *new nodeid* for the object, an alias. Old handles keep the bytes
-//    they opened.
-// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held. Who opens a node while another
-// thread registers its backing file waits for that (one ioctl): told ESTALE, it could be told twice in a row, and the kernel
-// repeats an open only once.
+//    they opened, and their nodeid the size that goes with them.
+// Thread-safe. One leaf mutex; no call of the kernel or the store is made with it held. An open of a node whose backing file is
+// being registered is decided once that is done: told ESTALE, it could be told twice in a row, and the kernel repeats an open
+// only once. No thread waits for it; where the volume is remote, a thread for that opens the file.
 #pragma once
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <unordered_map>
+#include <vector>
 
+#include "fs/opener_threads.h"
 #include "store/store.h"
 
 struct fuse_session;
@@ -31,9 +33,11 @@ class Passthrough {
   // `on_refusal`: the kernel takes no file of the volume, or no file in RAM (`in_memory`), for the reason `error`. Once for
   // either, from the thread that opens.
   // `epoch` of the mount: an alias that a file handle holds means no other file at the next mount.
-  void enable(fuse_session* session, uint32_t epoch, std::function<void(bool in_memory, int error)> on_refusal) {
+  // `remote`: to open a file of the volume may take long.
+  void enable(fuse_session* session, uint32_t epoch, bool remote, std::function<void(bool in_memory, int error)> on_refusal) {
     session_ = session;
     epoch_ = epoch;
+    remote_ = remote;
     on_refusal_ = std::move(on_refusal);
     enabled_ = true;
   }
@@ -45,13 +49,23 @@ class Passthrough {
   // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
   ObjectId node_to_write(ObjectId object);
 
-  // An open of `node`, or the time of a truncate by path: with `write` false tries to pass it through.
+  // An open of `node`, or the time of a truncate by path: with kRead tries to pass it through.
+  enum class Access : uint8_t { kRead, kReadDirect, kWrite };
   struct Decision {
     bool stale = false;      // answer ESTALE
     int32_t backing_id = 0;  // > 0: answer with it
     bool in_memory = false;  // ... which is of a body in RAM
+    bool by_daemon = false;  // ... but the daemon reads: FOPEN_DIRECT_IO
   };
-  Decision open(ObjectId node, bool write, Store& store);
+  using Then = std::move_only_function<void(Decision)>;
+  // `then` is called once, inside the call or by another thread.
+  void open(ObjectId node, Access access, Store& store, Then then);
+  // Readers of this nodeid keep an older body, and writers have another nodeid: who looks the name up again gets that.
+  bool is_outdated(ObjectId node) const;
+  // Of such a nodeid: the size and times that its readers' bytes have.
+  void show_as_opened(ObjectId node, Stat& stat) const;
+  // Ends the threads that open files. No open is begun afterwards.
+  void stop() { openers_.stop(); }
   // The end of an open that open() let in (also when its reply failed).
   void release(ObjectId node, bool passed_through);
 
@@ -60,8 +74,15 @@ class Passthrough {
     int32_t backing_id = 0;
     uint32_t passed = 0, others = 0;
     bool in_memory = false;  // its backing file
-    bool opening = false;  // somebody asks the kernel for a backing id
+    bool opening = false;  // the kernel is asked for a backing id
+    std::vector<std::pair<Access, Then>> waiting;  // for that
+    std::optional<Stat> as_opened;  // when it was registered
   };
+  using Decided = std::vector<std::pair<Then, Decision>>;
+  std::optional<Decision> decide(ObjectId node, Node& state, Access access);
+  void register_node(ObjectId node, ObjectId object, Access access, Store& store, Then then);
+  const Node* outdated(ObjectId node) const;
+  void promise(ObjectId node);
   ObjectId current_node(ObjectId object) const;
   ObjectId give_alias(ObjectId node);
   bool is_passed(ObjectId node) const;
@@ -74,11 +95,13 @@ class Passthrough {
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable std::mutex mutex_;
-  std::condition_variable registered_;  // a node's `opening` ended
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
   std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodes told to who will write, until then
   uint64_t next_alias_ = 1;
+  std::atomic<bool> has_aliases_{false};
+  bool remote_ = false;
+  OpenerThreads openers_;
 };
 
 }  // namespace kvcachefs

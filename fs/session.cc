@@ -222,6 +222,7 @@ Status take_down(Driver& driver) {
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
   driver.side_thread.stop();
   driver.locks.stop();
+  driver.passthrough.stop();
   driver.store->stop();
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.

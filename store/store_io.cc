@@ -116,7 +116,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     {
       std::lock_guard lock(object->mutex);
       size = object->size_bytes;
-      if (request.write && object->base.place.kind == PlaceKind::kSolo)
+      if ((request.write || request.direct) && object->base.place.kind == PlaceKind::kSolo)
         read_here_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
     }
     note_used(id);

@@ -131,42 +131,107 @@ TEST(StoreNames, WhoFindsNothingWhenLookingAgainIsToldOfTheNextFile) {
   ASSERT_EQ(opened.error().code, Code::kStale);
   ASSERT_FALSE(store->lookup(kRootId, "c", kFirst));
 
-  Handle* writer = store.create("t", kSecond.thread_id);
+  Handle* writer = store.create("t.tmp", kSecond.thread_id);
   store.pwrite(writer, 0, "the bytes of the second");
-  auto found = store->lookup(kRootId, "t", kFirst);
+  auto found = store->lookup(kRootId, "t.tmp", kFirst);
   ASSERT_TRUE(found);
   opened = store->open(found->id, kRewrite, kFirst);
   ASSERT_FALSE(opened) << "the second is still writing it";
   EXPECT_EQ(opened.error().code, Code::kStale);
-  found = store->lookup(kRootId, "t", kFirst);
+  found = store->lookup(kRootId, "t.tmp", kFirst);
   ASSERT_TRUE(found);
   opened = store->open(found->id, kRewrite, kFirst);
   ASSERT_TRUE(opened);
   store.pwrite(*opened, 0, "of the first");
   EXPECT_TRUE(store.close(*opened));
   EXPECT_TRUE(store.close(writer));
-  EXPECT_TRUE(store.rename("t", "final", kSecond.thread_id));
+  EXPECT_TRUE(store.rename("t.tmp", "final", kSecond.thread_id));
   EXPECT_EQ(store.read_file("final"), "the bytes of the second");
-  EXPECT_TRUE(store.unlink("t"));
+  EXPECT_TRUE(store.unlink("t.tmp"));
 }
 
 // The kernel asks twice for one open: to revalidate what it knew, and for what is there now.
 TEST(StoreNames, ANameThatComesBackWhileSomebodyLooksAgainIsTheRepetition) {
   TestStore store;
-  ASSERT_TRUE(store.write_file("t", "body", kSecond.thread_id));
-  const ObjectId gone = store->lookup(kRootId, "t", kFirst)->id;
-  ASSERT_TRUE(store.unlink("t"));
+  ASSERT_TRUE(store.write_file("t.tmp", "body", kSecond.thread_id));
+  const ObjectId gone = store->lookup(kRootId, "t.tmp", kFirst)->id;
+  ASSERT_TRUE(store.unlink("t.tmp"));
   ASSERT_EQ(store->open(gone, kRewrite, kFirst).error().code, Code::kStale);
-  ASSERT_FALSE(store->lookup(kRootId, "t", kFirst));
-  Handle* writer = store.create("t", kSecond.thread_id);
+  ASSERT_FALSE(store->lookup(kRootId, "t.tmp", kFirst));
+  Handle* writer = store.create("t.tmp", kSecond.thread_id);
   store.pwrite(writer, 0, "of the second");
-  auto found = store->lookup(kRootId, "t", kFirst);
+  auto found = store->lookup(kRootId, "t.tmp", kFirst);
   ASSERT_TRUE(found);
   EXPECT_NE(found->id, store->object_of(writer));
   auto opened = store->open(found->id, kRewrite, kFirst);
   ASSERT_TRUE(opened) << "it was told once";
   EXPECT_TRUE(store.close(*opened));
   EXPECT_TRUE(store.close(writer));
+}
+
+// One file for all who open it so, by whatever name clients do not rename; and what is locked, whatever its name.
+TEST(StoreNames, ALockFileHasNoVersions) {
+  for (const char* name : {"x.lock", "x", "x.tmp"}) {
+    SCOPED_TRACE(name);
+    TestStore store;
+    Handle* first = store.create(name, kFirst.thread_id);
+    store.pwrite(first, 0, "first");
+    if (name == std::string("x.tmp")) store->note_locked(first);
+    auto opened = store->open(store->object_of(first), kRewrite, kSecond);
+    ASSERT_TRUE(opened);
+    EXPECT_EQ(store->object_of(*opened), store->object_of(first));
+    EXPECT_TRUE(store.close(*opened));
+    EXPECT_TRUE(store.close(first));
+  }
+}
+
+TEST(StoreNames, VersionsOfOneNameHaveOneLock) {
+  TestStore store;
+  Handle* first = store.create("t.tmp", kFirst.thread_id);
+  store.pwrite(first, 0, "first");
+  Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(second, nullptr);
+  EXPECT_NE(store->object_of(second), store->object_of(first));
+  EXPECT_EQ(store->lock_identity(second), store->lock_identity(first));
+  EXPECT_TRUE(store.close(second));
+  EXPECT_TRUE(store.close(first));
+}
+
+// What the second lookup found is removed before the second open: it is opened all the same, for the kernel asks no third time.
+TEST(StoreNames, WhatARepeatedLookupFoundCanBeOpened) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("c", "first"));
+  const ObjectId gone = store->lookup(kRootId, "c", kFirst)->id;
+  ASSERT_TRUE(store.unlink("c"));
+  ASSERT_TRUE(store.write_file("c", "second", kSecond.thread_id));
+  ASSERT_EQ(store->open(gone, {}, kFirst).error().code, Code::kStale);
+  const auto found = store->lookup(kRootId, "c", kFirst);
+  ASSERT_TRUE(found);
+  ASSERT_TRUE(store.unlink("c"));
+  store.drain();
+  auto opened = store->open(found->id, {}, kFirst);
+  ASSERT_TRUE(opened) << opened.error().message;
+  std::optional<size_t> bytes;
+  store->read(*opened, 0, 100, [&](Result<ReadReply> reply) { bytes = reply ? reply->bytes : 0; });
+  for (int i = 0; i < 1000 && !bytes; ++i) store->pump();
+  EXPECT_EQ(bytes, std::string("second").size());
+  EXPECT_TRUE(store.close(*opened));
+  EXPECT_FALSE(store->open(found->id, {}, kSecond)) << "only then";
+}
+
+TEST(StoreNames, WhoLooksNothingUpIsNotToldTwice) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("c", "body"));
+  const ObjectId gone = store->lookup(kRootId, "c", kFirst)->id;
+  ASSERT_TRUE(store.unlink("c"));
+  EXPECT_EQ(store->open(gone, {}, kFirst).error().code, Code::kStale);
+  EXPECT_EQ(store->open(gone, {}, kFirst).error().code, Code::kNotFound);
+  EXPECT_EQ(store->open(gone, {}, kFirst).error().code, Code::kStale) << "another call";
+  EXPECT_TRUE(store->may_look_again(kSecond, /*by_name=*/false));
+  EXPECT_FALSE(store->may_look_again(kSecond, /*by_name=*/false));
+  const auto stat = store->stat(gone);
+  ASSERT_TRUE(stat) << "what was removed a moment ago is still told of";
+  EXPECT_EQ(stat->nlink, 0u);
 }
 
 TEST(StoreNames, WhoWritesWithoutThePrivilegeTakesItFromTheFile) {

@@ -402,19 +402,19 @@ TEST(Store, WithDurabilityCloseACrashLosesNothingClosed) {
 
 TEST(Store, TwoWritersOfOneTemporaryNameBothSucceed) {
   TestStore store;
-  Handle* first = store.create("t", /*thread=*/11);
+  Handle* first = store.create("t.tmp", /*thread=*/11);
   store.pwrite(first, 0, std::string(1000, 'a'));
-  Handle* second = store.open_for_rewrite("t", /*thread=*/22);  // ESTALE, lookup, open
+  Handle* second = store.open_for_rewrite("t.tmp", /*thread=*/22);  // ESTALE, lookup, open
   ASSERT_NE(second, nullptr);
   store.pwrite(second, 0, std::string(10, 'b'));
   store.close(first);
-  ASSERT_TRUE(store.rename("t", "final", 11));
+  ASSERT_TRUE(store.rename("t.tmp", "final", 11));
   EXPECT_EQ(store.read_file("final"), std::string(1000, 'a'));
   store.pwrite(second, 10, std::string(990, 'b'));
   store.close(second);
-  ASSERT_TRUE(store.rename("t", "final", 22));
+  ASSERT_TRUE(store.rename("t.tmp", "final", 22));
   EXPECT_EQ(store.read_file("final"), std::string(1000, 'b'));
-  EXPECT_FALSE(store.exists("t"));
+  EXPECT_FALSE(store.exists("t.tmp"));
   store.remount();
   EXPECT_EQ(store.read_file("final"), std::string(1000, 'b'));
 }

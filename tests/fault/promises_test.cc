@@ -67,20 +67,20 @@ class Promises : public ::testing::Test {
     EXPECT_TRUE(handle) << path;
     return handle ? std::move(*handle) : nullptr;
   }
-  // A version of "f", written and closed by `writer`.
+  // A version of "f.tmp", written and closed by `writer`.
   void put_version(const Caller& writer, const std::string& bytes, ObjectId& id) {
-    auto made = rig_->store().create(kRootId, "f", 0644, {.write = true}, writer);
+    auto made = rig_->store().create(kRootId, "f.tmp", 0644, {.write = true}, writer);
     ASSERT_TRUE(made);
     id = made->first.id;
     Rig::HandlePtr handle(made->second, Rig::Release{rig_.get()});
     ASSERT_TRUE(rig_->write(handle, 0, bytes));
     ASSERT_TRUE(rig_->flush(handle));
   }
-  // Another one, for `writer`, who is told that `before` is stale and looks "f" up again.
+  // Another one, for `writer`, who is told that `before` is stale and looks "f.tmp" up again.
   void open_version(const Caller& writer, ObjectId before, Rig::HandlePtr& handle) {
     Store& store = rig_->store();
     ASSERT_FALSE(store.open(before, kRewrite, writer));
-    auto opened = store.open(store.lookup(kRootId, "f", writer)->id, kRewrite, writer);
+    auto opened = store.open(store.lookup(kRootId, "f.tmp", writer)->id, kRewrite, writer);
     ASSERT_TRUE(opened);
     handle = Rig::HandlePtr(*opened, Rig::Release{rig_.get()});
   }
@@ -362,13 +362,13 @@ TEST_F(Promises, AVersionThatIsNeverOpenedReplacesNothing) {
   auto opened = store.open(made, kRewrite, killed);
   ASSERT_FALSE(opened);
   ASSERT_EQ(opened.error().code, Code::kStale);
-  ASSERT_NE(store.lookup(kRootId, "f", killed)->id, made);
+  ASSERT_NE(store.lookup(kRootId, "f.tmp", killed)->id, made);
   for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
-  EXPECT_EQ(store.lookup(kRootId, "f", {})->id, made);
-  expect("f", content('a', kPackedBytes));
+  EXPECT_EQ(store.lookup(kRootId, "f.tmp", {})->id, made);
+  expect("f.tmp", content('a', kPackedBytes));
   ASSERT_TRUE(rig_->unmount());
   mount();
-  expect("f", content('a', kPackedBytes));
+  expect("f.tmp", content('a', kPackedBytes));
 }
 
 // A writer that takes its time: until it is done the name means what was finished before.
@@ -383,12 +383,12 @@ TEST_F(Promises, AnUnfinishedVersionOutlivesNoFinishedOne) {
   if (HasFatalFailure()) return;
   ASSERT_TRUE(rig_->write(second, 0, content('b', 10)));
   for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
-  expect("f", content('a', kPackedBytes));
+  expect("f.tmp", content('a', kPackedBytes));
   ASSERT_TRUE(rig_->write(second, 10, content('b', 10)));
   ASSERT_TRUE(rig_->flush(second));
   second.reset();
   for (int i = 0; i < 7; ++i) rig_->pass_time(10'000'000'000);
-  expect("f", content('b', 20));
+  expect("f.tmp", content('b', 20));
 }
 
 // Each of two writers of one name clears up its own version. What the journal knew of is gone, too.
@@ -407,7 +407,7 @@ TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
     if (HasFatalFailure()) return;
     ASSERT_TRUE(rig_->write(second, 0, content('b', kPackedBytes)));
     std::optional<Status> removed;
-    store.unlink(kRootId, "f", writer, [&](Status status) { removed = std::move(status); });
+    store.unlink(kRootId, "f.tmp", writer, [&](Status status) { removed = std::move(status); });
     rig_->pass_time(kUpkeepNs);
     ASSERT_TRUE(removed && *removed);
     EXPECT_EQ(store.status().live_bytes, 0u) << "it is given back while the other writes";
@@ -420,9 +420,9 @@ TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
     }
     kill_and_mount();
     if (other_finishes)
-      expect("f", content('b', kPackedBytes));
+      expect("f.tmp", content('b', kPackedBytes));
     else
-      EXPECT_FALSE(*rig_->read("f"));
+      EXPECT_FALSE(*rig_->read("f.tmp"));
   }
 }
 

@@ -100,10 +100,10 @@ def test_reads_do_not_pass_the_daemon(mount, passthrough, read):
         assert_bytes(in_process(read, os.path.join(mount.path, name)), payload(name, SIZE), name)
     after = mount.status()["reads"]
     assert after["opens"] >= before["opens"] + 3
-    if passthrough == "auto":
+    if passthrough == "auto" and read is not read_direct:
         assert after["passthrough_opens"] == before["passthrough_opens"] + 3
         assert after["requests"] == before["requests"], "a read came to the daemon"
-    else:
+    else:  # with O_DIRECT the volume would take aligned reads only
         assert after["passthrough_opens"] == 0
         assert after["requests"] > before["requests"]
 

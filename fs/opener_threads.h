@@ -1,0 +1,35 @@
+// A few threads for what may wait for the volume, so that those that take requests do not. They start when first needed.
+// Thread-safe, one leaf mutex.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+
+class OpenerThreads {
+ public:
+  using Work = std::move_only_function<void()>;
+  static constexpr size_t kMostThreads = 4;
+  ~OpenerThreads() { stop(); }
+
+  void run(Work work);  // inside the call once stopped
+  // Does what is left, then ends the threads.
+  void stop();
+
+ private:
+  void work();
+
+  std::mutex mutex_;  // a leaf. Guards:
+  std::condition_variable ready_;
+  std::deque<Work> queue_;
+  std::vector<std::thread> threads_;
+  size_t idle_ = 0;
+  bool stopping_ = false;
+};
+
+}  // namespace kvcachefs
