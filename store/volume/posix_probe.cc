@@ -104,8 +104,15 @@ Written write_block(int fd, const std::byte* block) {
   return written >= 0 || errno == ENOSPC || errno == EDQUOT ? Written::kNoRoom : Written::kNo;
 }
 
-bool probe_direct(int root_fd, const std::string& name) {
-  const UniqueFd fd(retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_CLOEXEC); }));
+bool is_same_file(int a, int b) {
+  struct stat one {}, other {};
+  return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
+bool probe_direct(int root_fd, int probe_fd, const std::string& name) {
+  const UniqueFd fd(
+      retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC); }));
+  if (fd.valid() && !is_same_file(fd.get(), probe_fd)) return false;  // somebody put another in its place
   const AlignedBlock out = make_block(std::byte{0x5a});
   const AlignedBlock in = make_block(std::byte{0});
   if (!fd.valid() || !out || !in) return false;
@@ -156,7 +163,7 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
     return features;
   }
   features.punch_hole = probe_punch(probe.get());
-  features.direct_io = probe_direct(root_fd, name);
+  features.direct_io = probe_direct(root_fd, probe.get(), name);
   probe.reset();  // before the unlink: NFS renames open files instead of removing them
   if (::unlinkat(root_fd, name.c_str(), 0) != 0 && errno != ENOENT)
     log::warn("volume {}: {} could not be removed: {}; remove it by hand", root, name, std::strerror(errno));

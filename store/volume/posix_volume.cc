@@ -15,6 +15,7 @@
 #include "store/volume/posix_file.h"
 #include "store/volume/posix_lock.h"
 #include "store/volume/posix_probe.h"
+#include "store/volume/posix_tree.h"
 #include "store/volume/volume.h"
 #include "store/volume/volume_path.h"
 
@@ -23,7 +24,6 @@ namespace kvcachefs {
 namespace {
 
 // The store's own users only: what it holds may be private to the users of the mount.
-constexpr mode_t kFileMode = 0600;
 constexpr mode_t kDirectoryMode = 0700;
 
 struct CloseDirectory {
@@ -33,10 +33,10 @@ using DirectoryStream = std::unique_ptr<DIR, CloseDirectory>;
 
 class PosixVolume final : public Volume {
  public:
-  PosixVolume(UniqueFd root_fd, std::string root, VolumeFeatures features, std::unique_ptr<IoEngine> engine)
+  PosixVolume(UniqueFd root_fd, std::string root, VolumeFeatures features, std::unique_ptr<IoEngine> engine, bool openat2)
       : root_(std::move(root)),
         features_(std::move(features)),
-        root_fd_(std::move(root_fd)),
+        tree_(std::move(root_fd), root_, openat2),
         engine_(std::move(engine)) {}
 
   const VolumeFeatures& features() const override { return features_; }
@@ -62,17 +62,12 @@ class PosixVolume final : public Volume {
 
  private:
   std::string place(const std::string& path) const { return place_in(root_, path); }
-  UniqueFd open_at(const std::string& path, int flags) const {
-    return UniqueFd(
-        retry_interrupted([&] { return ::openat(root_fd_.get(), path.c_str(), flags | O_CLOEXEC, kFileMode); }));
-  }
-  Result<UniqueFd> open_directory(const std::string& path) const;
   Status unlink_at(const std::string& path, int flags, const char* verb);
   Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;
 
-  std::string root_;
+  const std::string root_;
   VolumeFeatures features_;
-  UniqueFd root_fd_;
+  PosixTree tree_;
   std::unique_ptr<IoEngine> engine_;
 };
 
@@ -80,25 +75,22 @@ Result<FilePtr> PosixVolume::open(const std::string& path, OpenOptions options) 
   KVC_TRY(check_path(path));
   const bool writable = options.writable || options.create_exclusive;
   const int flags = (writable ? O_RDWR : O_RDONLY) | (options.create_exclusive ? O_CREAT | O_EXCL : 0);
+  const char* verb = options.create_exclusive ? "create" : "open";
   bool direct = options.direct && features_.direct_io;
-  UniqueFd fd = open_at(path, flags | (direct ? O_DIRECT : 0));
-  if (!fd.valid() && direct && errno == EINVAL) {  // features of a read-only volume are assumed, not probed
+  auto fd = tree_.open_file(path, flags | (direct ? O_DIRECT : 0), verb);
+  if (!fd && direct && fd.error().sys_errno == EINVAL) {  // features of a read-only volume are assumed, not probed
     direct = false;
     // Some file systems have made the file before they refuse O_DIRECT; it is this call's own then.
-    fd = open_at(path, flags & ~O_EXCL);
+    fd = tree_.open_file(path, flags & ~O_EXCL, verb);
   }
-  if (!fd.valid()) return fail_errno(errno, place(path) + (options.create_exclusive ? ": create" : ": open"));
-  if (!writable) {  // a directory opens for reading, too
-    struct stat attributes {};
-    if (::fstat(fd.get(), &attributes) != 0) return fail_errno(errno, place(path) + ": fstat");
-    if (S_ISDIR(attributes.st_mode)) return fail_errno(EISDIR, place(path) + ": open");
-  }
-  return std::make_shared<PosixFile>(std::move(fd), place(path), direct);
+  if (!fd) return std::unexpected(std::move(fd).error());
+  return std::make_shared<PosixFile>(std::move(*fd), place(path), direct);
 }
 
 Status PosixVolume::make_directory(const std::string& path) {
   KVC_TRY(check_path(path));
-  if (retry_interrupted([&] { return ::mkdirat(root_fd_.get(), path.c_str(), kDirectoryMode); }) != 0)
+  KVC_ASSIGN(const PosixTree::Entry entry, tree_.entry(path));
+  if (retry_interrupted([&] { return ::mkdirat(entry.directory_fd, entry.name.c_str(), kDirectoryMode); }) != 0)
     return fail_errno(errno, place(path) + ": make directory");
   return {};
 }
@@ -118,7 +110,8 @@ Status PosixVolume::make_directories(const std::string& path) {
 
 Status PosixVolume::unlink_at(const std::string& path, int flags, const char* verb) {
   KVC_TRY(check_path(path));
-  if (retry_interrupted([&] { return ::unlinkat(root_fd_.get(), path.c_str(), flags); }) != 0)
+  KVC_ASSIGN(const PosixTree::Entry entry, tree_.entry(path));
+  if (retry_interrupted([&] { return ::unlinkat(entry.directory_fd, entry.name.c_str(), flags); }) != 0)
     return fail_errno(errno == EEXIST ? ENOTEMPTY : errno, place(path) + ": " + verb);
   return {};
 }
@@ -126,16 +119,13 @@ Status PosixVolume::unlink_at(const std::string& path, int flags, const char* ve
 Status PosixVolume::rename(const std::string& from, const std::string& to) {
   KVC_TRY(check_path(from));
   KVC_TRY(check_path(to));
-  if (retry_interrupted([&] { return ::renameat(root_fd_.get(), from.c_str(), root_fd_.get(), to.c_str()); }) != 0)
+  KVC_ASSIGN(const PosixTree::Entry source, tree_.entry(from));
+  KVC_ASSIGN(const PosixTree::Entry target, tree_.entry(to));
+  if (retry_interrupted([&] {
+        return ::renameat(source.directory_fd, source.name.c_str(), target.directory_fd, target.name.c_str());
+      }) != 0)
     return fail_errno(errno == EEXIST ? ENOTEMPTY : errno, place(from) + ": rename to " + place(to));
   return {};
-}
-
-Result<UniqueFd> PosixVolume::open_directory(const std::string& path) const {
-  if (!is_root_path(path)) KVC_TRY(check_path(path));
-  UniqueFd fd = open_at(is_root_path(path) ? "." : path, O_RDONLY | O_DIRECTORY);
-  if (!fd.valid()) return fail_errno(errno, place(path) + ": open directory");
-  return fd;
 }
 
 Result<bool> PosixVolume::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {
@@ -147,7 +137,8 @@ Result<bool> PosixVolume::entry_is_directory(int directory_fd, const dirent& ent
 }
 
 Result<std::vector<DirectoryEntry>> PosixVolume::list(const std::string& path) {
-  KVC_ASSIGN(UniqueFd fd, open_directory(path));
+  if (!is_root_path(path)) KVC_TRY(check_path(path));
+  KVC_ASSIGN(UniqueFd fd, tree_.open_directory(path));
   const DirectoryStream stream(::fdopendir(fd.get()));
   if (!stream) return fail_errno(errno, place(path) + ": list");
   const int directory_fd = fd.release();  // the stream closes it from here on
@@ -168,15 +159,13 @@ Result<std::vector<DirectoryEntry>> PosixVolume::list(const std::string& path) {
 
 Result<FileInfo> PosixVolume::info(const std::string& path) {
   if (!is_root_path(path)) KVC_TRY(check_path(path));
-  struct stat attributes {};
-  const char* name = is_root_path(path) ? "." : path.c_str();
-  if (retry_interrupted([&] { return ::fstatat(root_fd_.get(), name, &attributes, 0); }) != 0)
-    return fail_errno(errno, place(path) + ": stat");
+  KVC_ASSIGN(const struct stat attributes, tree_.info(path));
   return to_file_info(attributes);
 }
 
 Status PosixVolume::sync_directory(const std::string& path) {
-  KVC_ASSIGN(const UniqueFd fd, open_directory(path));
+  if (!is_root_path(path)) KVC_TRY(check_path(path));
+  KVC_ASSIGN(const UniqueFd fd, tree_.open_directory(path));
   if (retry_interrupted([&] { return ::fsync(fd.get()); }) == 0) return {};
   // Some network and FUSE file systems have no fsync of directories: there names are durable when the call returns.
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) return {};
@@ -184,13 +173,13 @@ Status PosixVolume::sync_directory(const std::string& path) {
 }
 
 Status PosixVolume::sync_everything() {
-  if (retry_interrupted([&] { return ::syncfs(root_fd_.get()); }) == 0) return {};
+  if (retry_interrupted([&] { return ::syncfs(tree_.root_fd()); }) == 0) return {};
   return fail_errno(errno, root_ + ": sync the file system");
 }
 
 Result<SpaceInfo> PosixVolume::space() {
   struct statvfs about {};
-  if (retry_interrupted([&] { return ::fstatvfs(root_fd_.get(), &about); }) != 0)
+  if (retry_interrupted([&] { return ::fstatvfs(tree_.root_fd(), &about); }) != 0)
     return fail_errno(errno, root_ + ": statvfs");
   // Some file systems (ramfs) tell of no blocks at all: they have no limit of their own.
   constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 60;
@@ -201,8 +190,7 @@ Result<SpaceInfo> PosixVolume::space() {
 
 Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
   KVC_TRY(check_path(path));
-  UniqueFd fd = open_at(path, O_RDWR | O_CREAT);
-  if (!fd.valid()) return fail_errno(errno, place(path) + ": open to lock");
+  KVC_ASSIGN(UniqueFd fd, tree_.open_file(path, O_RDWR | O_CREAT, "open to lock"));
   return take_posix_lock(std::move(fd), place(path));
 }
 
@@ -210,6 +198,14 @@ Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
 // NVMe device behind virtio: 8 in flight 1.5 ms each at 5 GiB/s, 32 in flight 7 to 14 ms at 4 to 5). A network file
 // system needs what its links and servers hold, which nobody knows here.
 constexpr uint64_t kLocalBackgroundReadBytes = 8 * kMiB;
+
+// Told, not refused: on a network file system the mode may mean little, and a group may be meant to share it.
+void warn_of_others(int root_fd, const std::string& root) {
+  struct stat attributes {};
+  if (::fstat(root_fd, &attributes) != 0 || (attributes.st_mode & (S_IWGRP | S_IWOTH)) == 0) return;
+  log::warn("volume {}: others may write to it (mode {:04o}), and so change or remove what the mount holds; chmod 700 it", root,
+            attributes.st_mode & 07777);
+}
 
 std::unique_ptr<IoEngine> make_engine(const std::string& root, const PosixVolumeOptions& options,
                                       VolumeFeatures& features) {
@@ -237,9 +233,10 @@ Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const
                 "volume " + root + ": " + std::to_string(options.threads) + " I/O threads; give between 1 and 1024");
   UniqueFd fd(retry_interrupted([&] { return ::open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
   if (!fd.valid()) return fail_errno(errno, "volume " + root + ": open directory");
+  warn_of_others(fd.get(), root);
   VolumeFeatures features = probe_features(fd.get(), root);
   auto engine = make_engine(root, options, features);
-  return std::make_shared<PosixVolume>(std::move(fd), root, std::move(features), std::move(engine));
+  return std::make_shared<PosixVolume>(std::move(fd), root, std::move(features), std::move(engine), options.openat2);
 }
 
 }  // namespace kvcachefs

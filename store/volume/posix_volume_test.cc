@@ -1,5 +1,7 @@
 // Files, directories and locks of a volume that is a directory.
 #include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,6 +130,113 @@ TEST_F(PosixVolumeTest, RefusesPathsThatLeave) {
   EXPECT_EQ(volume_->rename("a", "/b").error().code, Code::kInvalid);
   EXPECT_EQ(volume_->remove_directory("").error().code, Code::kInvalid);
   EXPECT_EQ(volume_->list("..").error().code, Code::kInvalid);
+}
+
+// What somebody who can write to a volume puts there to have it read or written by root: nothing outside is reached, whether the
+// kernel has openat2 or each directory is opened by itself.
+class PlantedTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(std::filesystem::create_directories(root_ + "/a/b"));
+    ASSERT_TRUE(std::filesystem::create_directories(outside_ + "/b"));
+    for (const std::string& path : {victim_, outside_ + "/b/file"}) put(path, "secret");
+    auto opened = open_posix_volume(root_, {.io_uring = false, .threads = 1, .openat2 = GetParam()});
+    ASSERT_TRUE(opened) << opened.error().message;
+    volume_ = *opened;
+  }
+  void TearDown() override {
+    for (const std::string& path : {victim_, outside_ + "/b/file"}) EXPECT_EQ(get(path), "secret") << path;
+    EXPECT_EQ(std::distance(std::filesystem::directory_iterator(outside_ + "/b"), {}), 1);
+  }
+  static void put(const std::string& path, const std::string& text) {
+    FILE* file = std::fopen(path.c_str(), "w");
+    ASSERT_NE(file, nullptr) << path;
+    std::fputs(text.c_str(), file);
+    std::fclose(file);
+  }
+  static std::string get(const std::string& path) {
+    std::string text(100, 0);
+    FILE* file = std::fopen(path.c_str(), "r");
+    text.resize(file != nullptr ? std::fread(text.data(), 1, text.size(), file) : 0);
+    if (file != nullptr) std::fclose(file);
+    return text;
+  }
+  void expect_refused(const std::string& path) {
+    for (const OpenOptions& options : {OpenOptions{}, {.writable = true}, {.direct = true}, {.writable = true, .direct = true}}) {
+      const auto file = volume_->open(path, options);
+      ASSERT_FALSE(file) << path;
+      EXPECT_EQ(file.error().code, Code::kIo) << file.error().message;
+      EXPECT_NE(file.error().message.find(path), std::string::npos) << file.error().message;
+    }
+    EXPECT_FALSE(volume_->lock(path)) << path;
+    EXPECT_FALSE(read_file(*volume_, path, 1000)) << path;
+  }
+
+  test::TestDirectory directory_;
+  const std::string root_ = directory_.path() + "/volume", outside_ = directory_.path() + "/outside",
+                    victim_ = directory_.path() + "/outside/victim";
+  std::shared_ptr<Volume> volume_;
+};
+
+INSTANTIATE_TEST_SUITE_P(OpenAt2, PlantedTest, ::testing::Bool());
+
+TEST_P(PlantedTest, LinksAreNoFiles) {
+  std::filesystem::create_symlink(victim_, root_ + "/a/absolute");
+  std::filesystem::create_symlink("../../outside/victim", root_ + "/a/relative");
+  std::filesystem::create_symlink("b", root_ + "/a/inside");
+  std::filesystem::create_symlink(outside_ + "/new", root_ + "/a/dangling");
+  std::filesystem::create_hard_link(victim_, root_ + "/a/hard");
+  for (const char* path : {"a/absolute", "a/relative", "a/dangling", "a/hard", "a/inside"}) expect_refused(path);
+  for (const char* path : {"a/absolute", "a/relative", "a/dangling"}) EXPECT_FALSE(volume_->info(path)) << path;
+  EXPECT_EQ(volume_->open("a/dangling", {.create_exclusive = true}).error().code, Code::kExists);
+  EXPECT_FALSE(std::filesystem::exists(outside_ + "/new"));
+  // What replaces or removes a link is about the link.
+  ASSERT_TRUE(write_file_atomically(*volume_, "a/absolute", as_bytes("mine")));
+  EXPECT_EQ(as_text(*read_file(*volume_, "a/absolute", 100)), "mine");
+  EXPECT_TRUE(volume_->remove_file("a/hard"));
+}
+
+TEST_P(PlantedTest, LinksAreNoDirectories) {
+  std::filesystem::create_symlink(outside_, root_ + "/link");
+  std::filesystem::create_symlink(outside_ + "/b", root_ + "/a/link");
+  for (const char* path : {"link/b/file", "link/victim", "a/link/file"}) {
+    EXPECT_FALSE(volume_->open(path, {})) << path;
+    EXPECT_FALSE(volume_->open(path, {.writable = true})) << path;
+    EXPECT_FALSE(volume_->lock(path)) << path;
+    EXPECT_FALSE(volume_->info(path)) << path;
+    EXPECT_FALSE(volume_->remove_file(path)) << path;
+    EXPECT_FALSE(volume_->rename(path, "taken")) << path;
+    EXPECT_FALSE(volume_->rename("a/b", path)) << path;
+  }
+  EXPECT_FALSE(volume_->open("a/link/new", {.create_exclusive = true}));
+  EXPECT_FALSE(volume_->lock("a/link/new"));
+  EXPECT_FALSE(volume_->make_directory("a/link/new"));
+  EXPECT_FALSE(volume_->make_directories("a/link/new/er"));
+  EXPECT_FALSE(volume_->make_directories("a/link"));
+  EXPECT_FALSE(volume_->list("link"));
+  EXPECT_FALSE(volume_->list("link/b"));
+  EXPECT_FALSE(volume_->sync_directory("link"));
+  EXPECT_FALSE(volume_->remove_directory("link/b"));
+  const auto entries = volume_->list("");
+  ASSERT_TRUE(entries);
+  EXPECT_TRUE(std::ranges::none_of(*entries, [](const DirectoryEntry& entry) { return entry.name == "link" && entry.is_directory; }));
+}
+
+TEST_P(PlantedTest, NothingBlocksOnWhatIsNoFile) {
+  ASSERT_EQ(::mkfifo((root_ + "/a/fifo").c_str(), 0600), 0);
+  expect_refused("a/fifo");
+  EXPECT_FALSE(volume_->info("a/fifo"));
+  if (::mknod((root_ + "/a/null").c_str(), S_IFCHR | 0600, ::makedev(1, 3)) == 0) expect_refused("a/null");
+}
+
+// The path of the volume is the administrator's.
+TEST_P(PlantedTest, TheRootMayBeALink) {
+  const std::string link = directory_.path() + "/link";
+  std::filesystem::create_symlink(root_, link);
+  auto opened = open_posix_volume(link, {.io_uring = false, .threads = 1, .openat2 = GetParam()});
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_TRUE((*opened)->open("a/f", {.create_exclusive = true}));
+  EXPECT_TRUE(std::filesystem::exists(root_ + "/a/f"));
 }
 
 TEST_F(PosixVolumeTest, ReadsWhatWasWrittenInPieces) {

@@ -139,6 +139,8 @@ Status run_all(Volume& volume, std::vector<IoRequest> requests);
 
 // Convenience for small files: whole content, at most `max_bytes` (more is kTooBig).
 Result<std::vector<std::byte>> read_file(Volume& volume, const std::string& path, uint64_t max_bytes);
+// Whether a directory (if it is there) holds plain files and directories only, to whatever depth: for what others open by path.
+Status check_plain(Volume& volume, const std::string& directory);
 // temp + write + sync + rename + directory sync: the file has the old or the new content after any crash.
 Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content);
 
@@ -146,6 +148,7 @@ struct PosixVolumeOptions {
   bool io_uring = true;        // where the kernel allows it; else threads
   unsigned queue_depth = 64;
   unsigned threads = 4;        // of the POSIX engine
+  bool openat2 = true;         // where the kernel allows it; else directory by directory
 };
 // Opens an existing directory and probes its features (by a temporary file ".kvcachefs-probe-<pid>" if writable).
 Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const PosixVolumeOptions& options);

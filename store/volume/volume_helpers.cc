@@ -71,6 +71,21 @@ Result<std::vector<std::byte>> read_file(Volume& volume, const std::string& path
   }
 }
 
+Status check_plain(Volume& volume, const std::string& directory) {
+  auto entries = volume.list(directory);
+  if (!entries && entries.error().code == Code::kNotFound) return {};
+  if (!entries) return std::unexpected(std::move(entries).error());
+  for (const DirectoryEntry& entry : *entries) {
+    const std::string path = directory + "/" + entry.name;
+    if (entry.is_directory) {
+      KVC_TRY(check_plain(volume, path));
+    } else if (auto file = volume.open(path, {}); !file && file.error().code != Code::kNotFound) {
+      return std::unexpected(std::move(file).error());
+    }
+  }
+  return {};
+}
+
 Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content) {
   const std::string temporary = path + ".tmp";
   auto written = write_and_sync(volume, temporary, content);

@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 import kvc_env
+import kvc_mount
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
 from kvc_mount import wait_until
@@ -345,3 +346,65 @@ def test_mmap_object_of_python(mount):
     mount.drain()
     assert mapped[:] == payload("python", MIB)
     mapped.close()
+
+
+@pytest.mark.parametrize("plant", (os.symlink, os.link))
+def test_a_link_in_place_of_an_extent_hands_out_nothing(new_mount, plant):
+    """Who can write to the volume does not have root read another file to anybody, by way of passthrough or not."""
+    mount = new_mount({"pack_below": "8K", "allow_other": None})
+    os.chmod(mount.path, 0o755)
+    put_and_forget(mount, ["chunk", "other"])
+    mount.stop()
+    secret = os.path.join(mount.base, "secret")
+    with open(secret, "wb") as file:
+        file.write(payload("secret", SIZE))
+    os.chmod(secret, 0o600)
+    extents = subprocess.run(["find", mount.volume, "-name", "*.solo"], stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+    assert len(extents) == 2
+    moved = [extents[0], extents[0] + ".away"]
+    os.rename(*moved)
+    plant(secret, extents[0])
+    mount.start()
+    read = 0
+    for name in ("chunk", "other"):
+        try:
+            assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
+            read += 1
+        except OSError:
+            pass
+    assert read == 1, "the other is what it was, and the one that is a link cannot be read"
+    mount.stop()
+    os.unlink(extents[0])
+    os.rename(*reversed(moved))
+    mount.start()
+    for name in ("chunk", "other"):
+        assert_bytes(read_buffered(os.path.join(mount.path, name)), payload(name, SIZE), name)
+    with open(secret, "rb") as file:
+        assert_bytes(file.read(), payload("secret", SIZE), "secret")
+
+
+@pytest.mark.parametrize("name", ("LOCK", "RESERVE"))
+def test_a_link_in_place_of_a_file_of_the_node_is_not_written_through(new_mount, name):
+    mount = new_mount({})
+    put_and_forget(mount, ["chunk"], MIB)
+    mount.stop()
+    victim = os.path.join(mount.base, "victim")
+    with open(victim, "w", encoding="ascii") as file:
+        file.write("root's own")
+    (node,) = os.listdir(os.path.join(mount.volume, "nodes"))
+    planted = os.path.join(mount.volume, "nodes", node, name)
+    if os.path.lexists(planted):
+        os.unlink(planted)
+    os.symlink(victim, planted)
+    for repair in ([], ["--repair"]):
+        kvc_mount.run_command("fsck", *repair, mount.volume)
+    if name == "LOCK":
+        with pytest.raises(kvc_mount.MountFailed) as caught:
+            mount.start()
+        assert "symbolic link" in caught.value.output
+        os.unlink(planted)
+    mount.remount()
+    assert_bytes(read_buffered(os.path.join(mount.path, "chunk"), MIB), payload("chunk", MIB), "chunk")
+    mount.stop()
+    with open(victim, encoding="ascii") as file:
+        assert file.read() == "root's own"

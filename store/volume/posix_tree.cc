@@ -1,0 +1,126 @@
+#include "store/volume/posix_tree.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <utility>
+
+#include "store/volume/volume_path.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr mode_t kFileMode = 0600;  // access is checked by the mount above
+
+int open_at2(int directory_fd, const char* path, int flags) {
+  open_how how{};
+  how.flags = static_cast<uint64_t>(flags);
+  how.mode = (flags & O_CREAT) != 0 ? kFileMode : 0;
+  how.resolve = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS;
+  while (true) {
+    const long fd = ::syscall(SYS_openat2, directory_fd, path, &how, sizeof how);
+    if (fd >= 0 || (errno != EINTR && errno != EAGAIN)) return static_cast<int>(fd);  // EAGAIN: a rename went on meanwhile
+  }
+}
+
+std::string kind_of(mode_t mode) {
+  if (S_ISLNK(mode)) return "a symbolic link";
+  if (S_ISDIR(mode)) return "a directory";
+  if (S_ISFIFO(mode)) return "a FIFO";
+  if (S_ISSOCK(mode)) return "a socket";
+  return "a device";
+}
+
+std::unexpected<Error> foreign(const std::string& place, const std::string& what) {
+  return fail(Code::kIo, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there");
+}
+
+}  // namespace
+
+PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
+  // Older kernels and some containers do not know it; none of them agrees on the error.
+  if (openat2) openat2_ = UniqueFd(open_at2(root_fd_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC)).valid();
+}
+
+UniqueFd PosixTree::open_beneath(const std::string& path, int flags) const {
+  if (openat2_) return UniqueFd(open_at2(root_fd_.get(), path.c_str(), flags | O_NOFOLLOW | O_CLOEXEC));
+  return walk(path, flags);
+}
+
+UniqueFd PosixTree::walk(std::string_view path, int flags) const {
+  UniqueFd directory;
+  const auto here = [&] { return directory.valid() ? directory.get() : root_fd_.get(); };
+  for (size_t slash = path.find('/'); slash != std::string_view::npos; slash = path.find('/')) {
+    const std::string name(path.substr(0, slash));
+    UniqueFd next(retry_interrupted([&] { return ::openat(here(), name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+    if (!next.valid()) return next;
+    directory = std::move(next);
+    path.remove_prefix(slash + 1);
+  }
+  const std::string name(path);
+  UniqueFd found(retry_interrupted([&] { return ::openat(here(), name.c_str(), flags | O_NOFOLLOW | O_CLOEXEC, kFileMode); }));
+  const int error = errno;
+  directory.reset();
+  errno = error;
+  return found;
+}
+
+std::unexpected<Error> PosixTree::failed(const std::string& path, const char* verb) const {
+  const int error = errno;
+  const std::string place = place_in(root_, path);
+  if (error == ELOOP) return foreign(place, "or lies behind a symbolic link");
+  if (error == ENXIO) return foreign(place, "a FIFO or a device");
+  return fail_errno(error, place + ": " + verb);
+}
+
+Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const char* verb) const {
+  const std::string place = place_in(root_, path);
+  // What opening alone does something to (a device, a FIFO) is looked at before; what takes its place meanwhile is found below.
+  if (struct stat there {}; (flags & O_EXCL) == 0 && ::fstatat(root_fd_.get(), path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
+                            !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
+    return foreign(place, kind_of(there.st_mode));
+  UniqueFd fd = open_beneath(path, flags | O_NONBLOCK | O_NOCTTY);
+  if (!fd.valid()) return failed(path, verb);
+  struct stat found {};
+  if (::fstat(fd.get(), &found) != 0) return fail_errno(errno, place + ": fstat");
+  if (S_ISDIR(found.st_mode)) return fail_errno(EISDIR, place + ": " + verb);
+  if (!S_ISREG(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  // Not for what follows: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
+  if (::fcntl(fd.get(), F_SETFL, flags & O_DIRECT) != 0) return fail_errno(errno, place + ": fcntl");
+  // No name at all: it was removed just now.
+  if (found.st_nlink > 1) return foreign(place, "a file with " + std::to_string(found.st_nlink) + " names (hard links)");
+  return fd;
+}
+
+Result<UniqueFd> PosixTree::open_directory(const std::string& path) const {
+  UniqueFd fd = open_beneath(is_root_path(path) ? "." : path, O_RDONLY | O_DIRECTORY);
+  if (!fd.valid()) return failed(path, "open directory");
+  return fd;
+}
+
+Result<struct stat> PosixTree::info(const std::string& path) const {
+  const std::string place = place_in(root_, path);
+  struct stat found {};
+  KVC_ASSIGN(const Entry entry, this->entry(path));
+  if (retry_interrupted([&] { return ::fstatat(entry.directory_fd, entry.name.c_str(), &found, AT_SYMLINK_NOFOLLOW); }) != 0)
+    return fail_errno(errno, place + ": stat");
+  if (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  return found;
+}
+
+Result<PosixTree::Entry> PosixTree::entry(const std::string& path) const {
+  if (is_root_path(path)) return Entry{UniqueFd(), root_fd_.get(), "."};
+  const std::string parent(parent_path(path));
+  if (parent.empty()) return Entry{UniqueFd(), root_fd_.get(), path};
+  UniqueFd directory = open_beneath(parent, O_PATH | O_DIRECTORY);
+  if (!directory.valid()) return failed(parent, "open directory");
+  const int fd = directory.get();
+  return Entry{std::move(directory), fd, path.substr(parent.size() + 1)};
+}
+
+}  // namespace kvcachefs

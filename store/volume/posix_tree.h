@@ -1,0 +1,49 @@
+// What lies below a directory, reached without ever leaving it. Who may write to a volume, or made its image, may have planted
+// links in it, and the daemon and fsck run as root: no symbolic link is followed below the root, neither on the way nor at the end,
+// and what is opened is a regular file that has no other name. (The path of the root itself is the administrator's, who may use
+// links. Mounts below the root are followed: to make one takes the same rights.)
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <sys/types.h>
+
+#include "store/base/result.h"
+#include "store/base/unique_fd.h"
+
+struct stat;
+
+namespace kvcachefs {
+
+// Paths passed check_path(). Thread-safe. Every call may block on the file system.
+class PosixTree {
+ public:
+  // `openat2`: use it where the kernel has it; else each directory on the way is opened by itself. `root` is for messages.
+  PosixTree(UniqueFd root_fd, std::string root, bool openat2);
+
+  int root_fd() const { return root_fd_.get(); }
+  // A regular file with one name. `flags` as of open(2); with O_CREAT it is made 0600. Never blocks on a FIFO.
+  Result<UniqueFd> open_file(const std::string& path, int flags, const char* verb) const;
+  Result<UniqueFd> open_directory(const std::string& path) const;  // "" is the root
+  // A directory or a regular file; anything else is an error.
+  Result<struct stat> info(const std::string& path) const;
+
+  // The directory that a name is in, and the name: for calls that make, remove or rename one, which follow no link at the end.
+  struct Entry {
+    UniqueFd directory;  // none: the root
+    int directory_fd = -1;
+    std::string name;
+  };
+  Result<Entry> entry(const std::string& path) const;
+
+ private:
+  UniqueFd open_beneath(const std::string& path, int flags) const;  // errno tells
+  UniqueFd walk(std::string_view path, int flags) const;
+  std::unexpected<Error> failed(const std::string& path, const char* verb) const;
+
+  const UniqueFd root_fd_;
+  const std::string root_;
+  bool openat2_ = false;
+};
+
+}  // namespace kvcachefs
