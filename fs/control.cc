@@ -151,9 +151,10 @@ std::optional<std::string> ControlFiles::root_attribute(std::string_view name) {
 }
 
 void ControlFiles::set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value) {
-  if (name == "flush") return driver_.store->drain(true, replying(request));
   const bool is_option = name.starts_with("option.");
-  if ((is_option || name == "drop_caches") && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+  const bool is_known = is_option || name == "flush" || name == "drop_caches";
+  if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+  if (name == "flush") return driver_.store->drain(true, replying(request));  // all of it: nothing that anybody may ask for
   if (name == "drop_caches") {
     driver_.store->drop_caches();
     return void(fuse_reply_err(request, 0));

@@ -81,7 +81,8 @@ std::string status_json(Driver& driver) {
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
   json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},
                       {"replayed_batches", s.replayed_batches}, {"verified_bodies", s.verified_bodies},
-                      {"dropped_bodies", s.dropped_bodies}, {"swept_files", s.swept_files}};
+                      {"dropped_bodies", s.dropped_bodies}, {"records_left_out", s.records_left_out},
+                      {"swept_files", s.swept_files}};
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

@@ -711,13 +711,14 @@ def test_options_are_changed_by_root_and_the_mounting_user_alone(new_mount):
 
     def other():
         become(12345)
-        for name, value in ((option, b"off"), ("user.kvcachefs.option.log_level", b"debug"), ("user.kvcachefs.drop_caches", b"1")):
+        for name, value in ((option, b"off"), ("user.kvcachefs.option.log_level", b"debug"), ("user.kvcachefs.drop_caches", b"1"),
+                            ("user.kvcachefs.flush", b"1")):  # a sync of everything that anybody wrote
             with pytest.raises(PermissionError):
                 os.setxattr(mount.path, name, value)
         assert os.getxattr(mount.path, option) == b"on"
-        os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
 
     in_process(other)
+    os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
     os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
     os.setxattr(mount.path, option, b"off")
     assert os.getxattr(mount.path, option) == b"off"
