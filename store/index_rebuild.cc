@@ -40,27 +40,34 @@ Status IndexRebuild::build(Index& index) {
 
 Status IndexRebuild::fill(Index& fresh, JournalPosition until) {
   if (until == JournalPosition{}) return {};
+  ReplayFilter filter(fresh, /*complete=*/true, [](ReplayFilter::Told, const std::string&) {});  // the start told
   std::vector<std::string> problems;
   KVC_ASSIGN(const auto checkpoint, find_checkpoint(volume_, identity_, problems));
   if (checkpoint) {
     if (until < checkpoint->header.covers) return fail(Code::kNotFound, "the journals before the newest checkpoint are gone");
+    const CheckpointHeader& header = checkpoint->header;
     KVC_TRY(fresh.begin_load());
-    KVC_TRY(read_checkpoint(volume_, identity_, *checkpoint, [&](Record&& record) { return fresh.load(std::move(record)); }));
-    KVC_TRY(fresh.finish_load(checkpoint->header.covers, checkpoint->header.stamp));
+    KVC_TRY(read_checkpoint(volume_, identity_, *checkpoint, [&](Record&& record) {
+      return filter.believes(record, header.covers.epoch) ? fresh.load(std::move(record)) : Status();
+    }, problems));
+    KVC_TRY(fresh.finish_load(header.covers, ReplayFilter::believed(header.stamp)));
   }
   if (fresh.position() == until) return {};
   constexpr uint64_t kMostRows = 100'000;  // in RAM
-  ReplayFilter filter(fresh);
   bool there = false;
-  const auto apply = [&](const Batch& batch, JournalPosition after, bool) -> Status {
-    KVC_ASSIGN(const Batch believed, filter.believed(batch, [](const Record&) { return false; }));
+  const auto take = [&](const Batch& believed, JournalPosition after) -> Status {
     KVC_TRY(fresh.apply(believed, after));
+    return {};
+  };
+  const auto apply = [&](const Batch& batch, JournalPosition after, bool) -> Status {
+    KVC_TRY(filter.apply(batch, after, [](const PutRecord&) { return false; }, take));
     there = after == until;
     if (there) return fail(Code::kCanceled, "all that was wanted is read");
     return fresh.overlay_rows() > kMostRows ? fresh.commit() : Status{};
   };
   const auto replayed = replay_journals(volume_, identity_, fresh.position(), apply);
-  if (there) return {};
+  // An epoch that is over was put right when this one began; what goes on is not to be.
+  if (there) return until.epoch < identity_.epoch ? filter.finish(take) : Status{};
   if (!replayed) return std::unexpected(replayed.error());
   return fail(Code::kCorrupt, "the journals end before the index did");
 }

@@ -125,7 +125,7 @@ struct StoreStatus {
            errors_no_space = 0;
   uint64_t open_handles = 0;
   // Recovery at this mount.
-  uint64_t replayed_batches = 0, dropped_bodies = 0, verified_bodies = 0, swept_files = 0;
+  uint64_t replayed_batches = 0, dropped_bodies = 0, records_left_out = 0, verified_bodies = 0, swept_files = 0;
   bool index_rebuilt = false, unclean_start = false;
 };
 

@@ -5,14 +5,12 @@
 
 #include <fmt/format.h>
 
+#include "store/base/limits.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kMaxXattrBytes = 64 * kKiB;        // of one value, as the kernel's own limit
-constexpr size_t kMaxXattrTotalBytes = 256 * kKiB;  // of an object
-
 // The bits of `mode` that a write by an ordinary user, and a change of owner, take away.
 uint32_t privileges(uint32_t mode) { return mode & static_cast<uint32_t>(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0)); }
 }  // namespace
@@ -127,7 +125,7 @@ Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
 
 Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  if (name.empty() || name.size() > 255) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
+  if (name.empty() || name.size() > kMaxXattrNameBytes) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
   if (value.size() > kMaxXattrBytes)
     return fail(Code::kTooBig, fmt::format("attribute '{}': {} bytes, at most {}", name, value.size(), kMaxXattrBytes));
   return change_xattrs(id, [&](const ObjectPtr& object) { return set_xattr_of(object, name, value, mode); });

@@ -585,10 +585,10 @@ class StoreImpl final : public Store {
   // --- recovery (store_recover.cc) ---
   Status open_index();
   bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
-  bool is_refused(const Record& record);
-  Status load_checkpoint(const CheckpointInfo& checkpoint);
-  Status replay(const std::vector<JournalFileInfo>& journals);
+  Status load_checkpoint(const CheckpointInfo& checkpoint, ReplayFilter& filter);
+  Status replay(const std::vector<JournalFileInfo>& journals, ReplayFilter& filter);
   Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
+  Status apply_believed(const Batch& batch, JournalPosition after);
   enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };
   Wholeness wholeness(const ObjectRecord& object);
   void verify_again();

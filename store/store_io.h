@@ -7,14 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/limits.h"
 #include "store/store_impl.h"
 #include "store/store_load.h"
 
 namespace kvcachefs {
-
-inline constexpr uint64_t kMaxFileBytes = uint64_t{1} << 50;  // 1 PiB: beyond any chunk, pool or slab
-// A body's checksums are one record, and a batch of records has to fit a frame of the journal: 16 MiB of 32.
-inline constexpr uint64_t kMaxSealedBytes = 512 * kGiB;
 
 Error too_big_to_seal(const Object& object, uint64_t size_bytes);
 

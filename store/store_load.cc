@@ -433,7 +433,8 @@ Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index, B
     if (!spilled) {
       KVC_ASSIGN(file, extents_->open(place.extent, place.kind));
     }
-    const uint64_t expected = spilled ? unit->spill_checksum : snapshot.base.checksums.at(index);
+    if (!spilled && index >= snapshot.base.checksums.size()) return fail(Code::kCorrupt, "its record has no checksum for these bytes");
+    const uint64_t expected = spilled ? unit->spill_checksum : snapshot.base.checksums[index];
     const auto piece = block->bytes().first(align_up(length, kBlockBytes));
     auto got = file->read(piece, place.offset + index * kUnitBytes);
     if (got) counters_.read_bytes_from_volume.fetch_add(*got, std::memory_order_relaxed);

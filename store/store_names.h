@@ -5,11 +5,10 @@
 #include <string>
 #include <string_view>
 
+#include "store/base/limits.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
-
-inline constexpr size_t kMaxNameBytes = 255;
 
 std::string entry_text(ObjectId parent, std::string_view name);  // for messages
 

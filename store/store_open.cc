@@ -254,6 +254,7 @@ void StoreImpl::resolve_defaults(StoreOptions& options, const SpaceInfo& backing
 
 Status StoreImpl::start_epoch() {
   for (uint32_t epoch = previous_epoch_ + 1; epoch <= kMaxEpoch; ++epoch) {
+    if (index_->highest_number(epoch) > 0 || index_->highest_extent(epoch) > 0) continue;  // ids are never given out twice
     Status made = with_reserve([&] { return volume_->make_directory(epoch_directory(identity_.node, epoch)); });
     if (!made && made.error().code == Code::kExists) continue;
     KVC_TRY(std::move(made));

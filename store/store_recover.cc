@@ -19,6 +19,8 @@ namespace kvcachefs {
 // --- the index ---
 
 Status StoreImpl::open_index() {
+  // Opened by path, as the administrator's own. Where it is part of the volume it is as little trusted as that.
+  if (index_directory_.starts_with(volume_->root() + "/nodes/")) KVC_TRY(check_plain(*volume_, index_directory_.substr(volume_->root().size() + 1)));
   std::error_code ignored;
   std::filesystem::create_directories(index_directory_, ignored);
   const IndexIdentity who{identity_.volume_uuid, identity_.node};
@@ -50,12 +52,18 @@ Status StoreImpl::open_index() {
   take_leftovers();
   const auto fill = [&]() -> Status {
     const bool anything = !journals.empty() || checkpoint;
+    ReplayFilter filter(*index_, found == Index::Found::kFresh, [](ReplayFilter::Told what, const std::string& line) {
+      if (what == ReplayFilter::Told::kLeftOut) log::error("journal: {}", line);
+      else log::warn("journal: {}; put right", line);
+    });
     if (found == Index::Found::kFresh && anything) {
       index_rebuilt_ = true;
       log::info("rebuilding the index from {} journal files{}", journals.size(), checkpoint ? " and a checkpoint" : "");
-      if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint));
+      if (checkpoint) KVC_TRY(load_checkpoint(*checkpoint, filter));
     }
-    return replay(journals);
+    KVC_TRY(replay(journals, filter));
+    counters_.records_left_out = filter.left_out();
+    return {};
   };
   Status filled = fill();
   if (filled || found != Index::Found::kOpened || !index_->damaged()) return filled;
@@ -80,72 +88,40 @@ bool StoreImpl::index_fits(const std::vector<JournalFileInfo>& journals,
   return at == JournalPosition{} && !checkpoint;
 }
 
-namespace {
-bool is_possible(const Place& place) {
-  return place.length <= kMaxSealedBytes && place.offset <= kMaxFileBytes && place.offset % kBlockBytes == 0;
-}
-
-// What no daemon writes, but a damaged or hostile volume may hold behind good checksums: to read it would go past what is there.
-bool is_possible(const ObjectRecord& object) {
-  const Body& body = object.body;
-  const PlaceKind kind = body.place.kind;
-  if (!is_possible(body.place) || body.size_bytes > (kind == PlaceKind::kRaw ? kMaxFileBytes : kMaxSealedBytes)) return false;
-  if (!S_ISREG(object.attributes.mode))
-    return kind == PlaceKind::kNone && body.inline_bytes.size() == (S_ISLNK(object.attributes.mode) ? body.size_bytes : 0);
-  if (body.quarantined || kind == PlaceKind::kRaw) return true;  // not read, or held to its file
-  if (kind == PlaceKind::kNone) return body.size_bytes == 0;
-  if (kind == PlaceKind::kInline && body.inline_bytes.size() != body.size_bytes) return false;
-  return body.place.length == body.size_bytes && body.checksums.size() == div_ceil(body.size_bytes, kUnitBytes);
-}
-
-bool is_possible(const Record& record) {
-  if (const auto* put = std::get_if<PutRecord>(&record)) return is_possible(put->object);
-  const auto* move = std::get_if<MoveRecord>(&record);
-  if (move == nullptr) return true;
-  return is_possible(move->place) && (move->place.kind == PlaceKind::kPacked || move->place.kind == PlaceKind::kSolo);
-}
-}  // namespace
-
-// Left out, as what a damaged frame said.
-bool StoreImpl::is_refused(const Record& record) {
-  if (is_possible(record)) return false;
-  const auto* put = std::get_if<PutRecord>(&record);
-  const ObjectId id = put != nullptr ? put->object.id : std::get<MoveRecord>(record).id;
-  log::error("a record of object {} cannot be right and is left out", id.value);
-  records_lost_ = true;
-  return true;
-}
-
-Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint) {
+Status StoreImpl::load_checkpoint(const CheckpointInfo& checkpoint, ReplayFilter& filter) {
   KVC_TRY(index_->begin_load());
+  std::vector<std::string> problems;
   KVC_TRY(read_checkpoint(*volume_, identity_, checkpoint, [&](Record&& record) {
-    return is_refused(record) ? Status() : index_->load(std::move(record));
-  }));
-  stamps_.observe(checkpoint.header.stamp);
-  return index_->finish_load(checkpoint.header.covers, checkpoint.header.stamp);
+    return filter.believes(record, checkpoint.header.covers.epoch) ? index_->load(std::move(record)) : Status();
+  }, problems));
+  for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  records_lost_ |= !problems.empty();
+  const Stamp stamp = ReplayFilter::believed(checkpoint.header.stamp);
+  stamps_.observe(stamp);
+  return index_->finish_load(checkpoint.header.covers, stamp);
 }
 
 // --- replay ---
 
-Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
+Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals, ReplayFilter& filter) {
   // Epochs of another boot of this machine: what they did not sync may be lost or torn.
   std::unordered_set<uint32_t> other_boot;
   for (const JournalFileInfo& file : journals)
     if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);  // for reading only
   bool unsynced_seen = false;
-  ReplayFilter filter(*index_);
   auto result = replay_journals(*volume_, identity_, index_->position(),
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
                                   return apply_replayed(batch, after, !synced && other_boot.contains(after.epoch), filter);
                                 });
   if (!result) return std::unexpected(std::move(result).error());
+  KVC_TRY(filter.finish([&](const Batch& batch, JournalPosition after) { return apply_believed(batch, after); }));
   unclean_start_ |= unsynced_seen || result->torn_tails > 0;
   judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
   packs_unswept_ |= unclean_start_ || index_rebuilt_;
-  records_lost_ |= result->damaged_files > 0;
+  records_lost_ |= result->damaged_files > 0 || filter.left_out() > 0;
   pack_sweep_over_ = records_lost_;
   // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
   // nor who asks for a sync, nor who gives back what it replaced, looks at the files of an earlier epoch again.
@@ -165,19 +141,21 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals) {
 
 // After an unclean stop of the host, a body that was not synced is read before it is trusted.
 Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter) {
-  stamps_.observe(batch.stamp);
   judged_tail_ |= verify;
-  const auto refused = [&](const Record& record) {
-    const auto* put = std::get_if<PutRecord>(&record);
-    if (put == nullptr) return is_refused(record);
-    const Wholeness found = is_refused(record) ? Wholeness::kAbsent : verify ? wholeness(put->object) : Wholeness::kWhole;
-    if (found == Wholeness::kUnknown) unverified_.insert(put->object.id);
-    if (found == Wholeness::kWhole) unverified_.erase(put->object.id);  // an earlier version of it
+  const auto not_whole = [&](const PutRecord& put) {
+    const Wholeness found = verify ? wholeness(put.object) : Wholeness::kWhole;
+    if (found == Wholeness::kUnknown) unverified_.insert(put.object.id);
+    if (found == Wholeness::kWhole) unverified_.erase(put.object.id);  // an earlier version of it
     if (found == Wholeness::kAbsent) counters_.dropped_bodies.fetch_add(1);
     return found == Wholeness::kAbsent;
   };
-  KVC_ASSIGN(const Batch trusted, filter.believed(batch, refused));
-  KVC_ASSIGN(auto freed, index_->apply(trusted, after));
+  return filter.apply(batch, after, not_whole,
+                      [&](const Batch& trusted, JournalPosition behind) { return apply_believed(trusted, behind); });
+}
+
+Status StoreImpl::apply_believed(const Batch& batch, JournalPosition after) {
+  stamps_.observe(batch.stamp);
+  KVC_ASSIGN(auto freed, index_->apply(batch, after));
   std::lock_guard lock(keeper_mutex_);
   for (FreedPlace& place : freed) {
     freed_bytes_ += align_up(place.place.length, kBlockBytes);

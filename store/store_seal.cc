@@ -291,7 +291,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   const PlaceKind kind = old.place.kind;
   if (old.size_bytes != plan.snapshot.size_bytes || old.quarantined || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo))
     return false;
-  if (extents_->is_lost(old.place.extent)) return false;
+  if (old.checksums.size() != div_ceil(old.size_bytes, kUnitBytes) || extents_->is_lost(old.place.extent)) return false;
   Snapshot stored;
   stored.size_bytes = old.size_bytes;
   stored.base = old;
@@ -301,7 +301,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
     const uint64_t length = unit_length(old.size_bytes, index);
     const Unit* unit = index < plan.snapshot.units.size() ? &plan.snapshot.units[index] : nullptr;
     if (unit == nullptr || !unit->block || unit->block->capacity_bytes() < length) return false;
-    if (checksum(unit->block->bytes().first(length)) != old.checksums.at(index)) return false;
+    if (checksum(unit->block->bytes().first(length)) != old.checksums[index]) return false;
     auto block = fetch_unit(stored, index, &writer);
     if (!block || std::memcmp((*block)->data(), unit->block->data(), length) != 0) return false;
     checksums.push_back(old.checksums[index]);

@@ -107,6 +107,7 @@ StoreStatus StoreImpl::status() {
   status.open_handles = c.open_handles;
   status.replayed_batches = c.replayed_batches;
   status.dropped_bodies = c.dropped_bodies;
+  status.records_left_out = c.records_left_out;
   status.verified_bodies = c.verified_bodies;
   status.swept_files = c.swept_files;
   status.index_rebuilt = index_rebuilt_;

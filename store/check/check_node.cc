@@ -89,13 +89,15 @@ class NodeCheck {
     report_.records = statistics.records;
     if (history_.checkpoint) report_.checkpoint_records = history_.checkpoint->records;
     // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
-    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
+    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty() || !recovered_.impossible.empty();
     for (const std::string& problem : statistics.problems) {
       if (statistics.damaged_files > 0)
         found("journal " + problem);
       else
         report_.notes.push_back("journal " + problem);
     }
+    for (const std::string& line : recovered_.impossible) found(line + "; a mount leaves it out, and with its next checkpoint it is gone");
+    for (const std::string& line : recovered_.put_right) report_.notes.push_back(line + "; the next mount puts it right");
     for (const std::string& line : recovered_.dropped) report_.notes.push_back(line + "; the next mount leaves it out");
     return {};
   }

@@ -6,6 +6,8 @@ namespace kvcachefs {
 
 namespace {
 
+constexpr int kMostLevels = 100;  // a scan each: deeper paths are shown from there on
+
 struct NamedIn {
   ObjectId parent;
   std::string name;
@@ -29,7 +31,7 @@ Result<std::unordered_map<ObjectId, std::string>> object_paths(const Index& inde
                                                                const std::unordered_set<ObjectId>& objects) {
   std::unordered_map<ObjectId, NamedIn> names;
   std::unordered_set<ObjectId> wanted = objects;
-  while (!wanted.empty()) {
+  for (int levels = 0; !wanted.empty() && levels < kMostLevels; ++levels) {
     std::unordered_set<ObjectId> above;
     KVC_TRY(index.scan_names([&](NameRecord&& row) {
       if (!wanted.contains(row.child) || names.contains(row.child)) return true;

@@ -33,22 +33,24 @@ bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::
   return true;
 }
 
-Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, RecoveredIndex& into) {
-  ReplayFilter filter(*into.index);
-  auto statistics =
-      replay_journals(*node.volume, node.identity, into.index->position(),
-                      [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
-                        into.unclean |= !synced;
-                        const bool verify = !synced && history.other_boot.contains(after.epoch);
-                        KVC_ASSIGN(const Batch trusted, filter.believed(batch, [&](const Record& record) {
-                          const auto* put = std::get_if<PutRecord>(&record);
-                          return put != nullptr && verify && was_lost(put->object, bodies, into.dropped);
-                        }));
-                        KVC_ASSIGN(const auto freed, into.index->apply(trusted, after));
-                        if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
-                        return {};
-                      });
+Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, ReplayFilter& filter, RecoveredIndex& into) {
+  const auto apply = [&](const Batch& believed, JournalPosition after) -> Status {
+    KVC_TRY(into.index->apply(believed, after));
+    return {};
+  };
+  auto statistics = replay_journals(*node.volume, node.identity, into.index->position(),
+                                    [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
+                                      into.unclean |= !synced;
+                                      const bool verify = !synced && history.other_boot.contains(after.epoch);
+                                      const auto not_whole = [&](const PutRecord& put) {
+                                        return verify && was_lost(put.object, bodies, into.dropped);
+                                      };
+                                      KVC_TRY(filter.apply(batch, after, not_whole, apply));
+                                      if (into.index->overlay_rows() > kCommitRows) return into.index->commit();
+                                      return {};
+                                    });
   if (!statistics) return std::unexpected(std::move(statistics).error());
+  KVC_TRY(filter.finish(apply));
   into.statistics = std::move(*statistics);
   into.unclean |= into.statistics.torn_tails > 0;
   return into.index->commit();
@@ -161,13 +163,18 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
   Index::Found found{};
   std::string why;
   KVC_ASSIGN(recovered.index, Index::open(directory, identity_of(node), &found, &why));
+  ReplayFilter filter(*recovered.index, /*complete=*/true, [&](ReplayFilter::Told what, const std::string& line) {
+    (what == ReplayFilter::Told::kLeftOut ? recovered.impossible : recovered.put_right).push_back(line);
+  });
   if (history.checkpoint) {
+    const CheckpointHeader& header = history.checkpoint->header;
     KVC_TRY(recovered.index->begin_load());
-    KVC_TRY(read_checkpoint(*node.volume, node.identity, *history.checkpoint,
-                            [&](Record&& record) { return recovered.index->load(std::move(record)); }));
-    KVC_TRY(recovered.index->finish_load(history.checkpoint->header.covers, history.checkpoint->header.stamp));
+    KVC_TRY(read_checkpoint(*node.volume, node.identity, *history.checkpoint, [&](Record&& record) {
+      return filter.believes(record, header.covers.epoch) ? recovered.index->load(std::move(record)) : Status();
+    }, recovered.impossible));
+    KVC_TRY(recovered.index->finish_load(header.covers, ReplayFilter::believed(header.stamp)));
   }
-  KVC_TRY(replay_into(node, history, bodies, recovered));
+  KVC_TRY(replay_into(node, history, bodies, filter, recovered));
   return recovered;
 }
 
@@ -194,7 +201,8 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
     return existing;
   }
-  if (Status status = replay_into(node, history, bodies, copy); !status) {
+  ReplayFilter filter(*copy.index, /*complete=*/false, [](ReplayFilter::Told, const std::string&) {});  // the fresh one tells
+  if (Status status = replay_into(node, history, bodies, filter, copy); !status) {
     if (status.error().code != Code::kCorrupt) return std::unexpected(std::move(status).error());
     existing.wrong = status.error().message;
     return existing;

@@ -29,7 +29,9 @@ struct RecoveredIndex {
   std::unique_ptr<Index> index;
   ReplayStatistics statistics;
   bool unclean = false;              // batches that no synced record covers
-  std::vector<std::string> dropped;  // bodies that a mount would find absent after the host went down
+  std::vector<std::string> impossible;  // records that no daemon writes, left out as a mount does
+  std::vector<std::string> put_right;   // directories that were no tree at the end of an epoch
+  std::vector<std::string> dropped;     // bodies that a mount would find absent after the host went down
 };
 // A fresh one in `directory`, from the checkpoint on.
 Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,

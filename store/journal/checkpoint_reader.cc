@@ -73,6 +73,8 @@ Result<CheckpointFooter> OpenCheckpoint::read(const ApplyPayload& apply) {
 
 Result<CheckpointInfo> verify(Volume& volume, const FileIdentity& identity, uint64_t seq) {
   KVC_ASSIGN(OpenCheckpoint checkpoint, OpenCheckpoint::open(volume, identity, seq));
+  if (const JournalPosition covers = checkpoint.header().covers; covers.epoch > identity.epoch)
+    return fail(Code::kCorrupt, fmt::format("covers journals of epoch {}, which comes after its own", covers.epoch));
   KVC_ASSIGN(const CheckpointFooter footer, checkpoint.read([](ByteSpan) -> Status { return {}; }));
   return CheckpointInfo{identity.epoch, seq, checkpoint.header(), footer.records};
 }
@@ -102,7 +104,7 @@ Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const File
 }
 
 Status read_checkpoint(Volume& volume, const FileIdentity& identity, const CheckpointInfo& which,
-                       const std::function<Status(Record&&)>& apply) {
+                       const std::function<Status(Record&&)>& apply, std::vector<std::string>& problems) {
   const std::string path = checkpoint_path(identity.node, which.epoch, which.seq);
   auto checkpoint = OpenCheckpoint::open(volume, of_epoch(identity, which.epoch), which.seq);
   if (!checkpoint) return std::unexpected(std::move(checkpoint).error().at(path));
@@ -111,16 +113,21 @@ Status read_checkpoint(Volume& volume, const FileIdentity& identity, const Check
     ByteReader in(payload);
     RecordContext context;
     while (!in.at_end()) {
-      KVC_ASSIGN(Record record, decode_record(in, context));
+      auto record = decode_record(in, context);
+      if (!record && record.error().code == Code::kVersion) return std::unexpected(std::move(record).error());
+      if (!record) {  // a frame stands for itself: the next one can be read
+        problems.push_back(fmt::format("{}: behind {} records: {}; the rest of its frame is left out", path, records, record.error().message));
+        return {};
+      }
       ++records;
-      KVC_TRY(apply(std::move(record)));
+      KVC_TRY(apply(std::move(*record)));
       kill_point("checkpoint-half-loaded");
     }
     return {};
   });
   if (!footer) return std::unexpected(std::move(footer).error().at(path));
   if (footer->records != records) {
-    return fail(Code::kCorrupt, fmt::format("{}: has {} records, its footer says {}", path, records, footer->records));
+    problems.push_back(fmt::format("{}: has {} records, its footer says {}", path, records, footer->records));
   }
   return {};
 }

@@ -42,7 +42,7 @@ class CheckpointTest : public ::testing::Test {
     KVC_TRY(read_checkpoint(*volume_, test_identity(0), which, [&](Record&& record) -> Status {
       records.push_back(std::move(record));
       return {};
-    }));
+    }, problems_));
     return records;
   }
   std::string path(uint64_t seq, uint32_t epoch = 3) { return checkpoint_path("node-a", epoch, seq); }

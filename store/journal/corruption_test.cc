@@ -171,7 +171,7 @@ TEST(CheckpointCorruption, EveryFlipAndCutIsFound) {
     ASSERT_TRUE(found) << how << ": " << found.error().message;
     ASSERT_FALSE(*found) << how;
     ASSERT_EQ(problems.size(), 1u) << how;
-    const Status read = read_checkpoint(*volume, test_identity(0), **good, [](Record&&) -> Status { return {}; });
+    const Status read = read_checkpoint(*volume, test_identity(0), **good, [](Record&&) -> Status { return {}; }, problems);
     ASSERT_FALSE(read) << how;
   };
   for (size_t at = 0; at < whole.size(); ++at) {

@@ -115,9 +115,10 @@ class CheckpointWriter {
 // reported in `problems` and the one before it is used.
 Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const FileIdentity& identity,
                                                       std::vector<std::string>& problems);
-// Streams it, verified frame by frame. An error means it must not be trusted.
+// Streams it, verified frame by frame. An error means it must not be trusted. Frames that hold no records, behind their good
+// checksum, are passed over and reported in `problems`.
 Status read_checkpoint(Volume& volume, const FileIdentity& identity, const CheckpointInfo& which,
-                       const std::function<Status(Record&&)>& apply);
+                       const std::function<Status(Record&&)>& apply, std::vector<std::string>& problems);
 
 // Removes journal files wholly before `covered` (the one it is in, too, if it ends there and a later one was begun) and
 // checkpoints older than `keep`; also empty journal/ and checkpoint/ directories of older epochs. Order: oldest first, so

@@ -185,7 +185,8 @@ TEST(Golden, TheReaderGetsOutWhatWasPutIn) {
   ASSERT_TRUE(read_checkpoint(*volume, test_identity(0), **found, [&](Record&& record) -> Status {
     records.push_back(std::move(record));
     return {};
-  }));
+  }, problems));
+  EXPECT_TRUE(problems.empty());
   EXPECT_EQ(records, checkpoint_records());
 }
 

@@ -1,0 +1,38 @@
+#include "store/index/taken_places.h"
+
+#include <iterator>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+bool TakenPlaces::take(ObjectId object, const Place& place) {
+  auto [at, fresh] = extents_.try_emplace(place.extent);
+  Extent& extent = at->second;
+  if (fresh) extent.kind = place.kind;
+  if (extent.kind != place.kind) return false;
+  if (place.kind != PlaceKind::kPacked) {
+    if (fresh) extent.object = object;
+    return extent.object == object;
+  }
+  uint64_t begin = place.offset, end = begin + align_up(place.length, kBlockBytes);
+  if (begin == end) return true;
+  auto next = extent.taken.upper_bound(begin);
+  if (next != extent.taken.end() && next->first < end) return false;
+  if (next != extent.taken.begin()) {
+    const auto before = std::prev(next);
+    if (before->second > begin) return false;
+    if (before->second == begin) {
+      begin = before->first;
+      extent.taken.erase(before);
+    }
+  }
+  if (next != extent.taken.end() && next->first == end) {
+    end = next->second;
+    next = extent.taken.erase(next);
+  }
+  extent.taken.emplace_hint(next, begin, end);
+  return true;
+}
+
+}  // namespace kvcachefs
