@@ -15,7 +15,7 @@ TEST(HostileVolume, DoesNoHarm) {
   const char* wanted = std::getenv("KVCACHEFS_HOSTILE_VOLUMES");
   const char* first = std::getenv("KVCACHEFS_HOSTILE_FIRST");
   const uint64_t from = first != nullptr ? std::strtoull(first, nullptr, 10) : 1;
-  const uint64_t volumes = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 150;
+  const uint64_t volumes = wanted != nullptr ? std::strtoull(wanted, nullptr, 10) : 100;
   for (uint64_t seed = from; seed < from + volumes; ++seed) {
     std::fprintf(stderr, "volume %llu\n", static_cast<unsigned long long>(seed));
     TestRandom random(seed);
