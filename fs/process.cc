@@ -1,6 +1,7 @@
 #include "fs/process.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -165,6 +166,14 @@ void lower_oom_score() {
   int score = 0;
   if (std::ifstream(kPath) >> score && score <= kWanted) return;  // OOMScoreAdjust= of the unit
   std::ofstream(kPath) << kWanted << std::endl;
+}
+
+// By itself the C library raises the size from which it maps a piece alone to the largest that was ever freed, and what lies in
+// a heap comes back from its end only.
+void give_back_large_pieces() {
+#ifdef M_MMAP_THRESHOLD
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+#endif
 }
 
 void raise_descriptor_limit() {

@@ -17,6 +17,8 @@ Status set_up_process(const MountOptions& options);
 // An engine without its cache goes on; a dead mount takes it down.
 void lower_oom_score();
 void raise_descriptor_limit();
+// What large pieces of the heap took goes back to the machine when they are freed. Before there are other threads.
+void give_back_large_pieces();
 
 // Tells how the start went: through a pipe to the command that waits for the daemon, or on stderr where it is the command itself.
 class Readiness {

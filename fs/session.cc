@@ -254,6 +254,7 @@ int run_mount(const MountRequest& request) {
   MountProbe probe;
 
   raise_descriptor_limit();
+  give_back_large_pieces();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
   if (!store) return readiness.failed(store.error());

@@ -62,7 +62,8 @@ std::string status_json(Driver& driver) {
                     {"dirty_bytes", s.memory_dirty_bytes}, {"file_bytes", s.memory_file_bytes},
                     {"file_spare_bytes", s.memory_file_spare_bytes}, {"file_passed_bytes", s.memory_file_passed_bytes},
                     {"files_taken", s.memory_files_taken}, {"files_refused", s.memory_files_refused}, {"files_moved", s.memory_files_moved},
-                    {"waiting_writes", s.waiting_writes}};
+                    {"mapped_bytes", s.memory_mapped_bytes}, {"waiting_writes", s.waiting_writes},
+                    {"waiting_bytes", s.waiting_bytes}, {"waiting_parked_bytes", s.waiting_parked_bytes}};
   json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}};
   json["reads"] = {{"requests", s.read_requests}, {"bytes_from_ram", s.read_bytes_from_ram},
                    {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens},

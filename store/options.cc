@@ -113,7 +113,7 @@ constexpr OptionEntry kOptions[] = {
     {"keep_free", true, set_size_or_percent<&StoreOptions::keep_free_bytes, &StoreOptions::keep_free_percent, 0>, get_size<&StoreOptions::keep_free_bytes>,
      "never fill the backing file system past this; default 5% of it"},
     {"memory", true, set_size<&StoreOptions::memory_bytes, 16 * kMiB, kLargest>, get_size<&StoreOptions::memory_bytes>,
-     "RAM for bodies; default a quarter of the machine's, at most 32G; from 16M"},
+     "RAM for bodies; default a quarter of the machine's (or its cgroup's limit), at most 32G; from 16M"},
     {"durability", true, set_durability, get_durability,
      "none (default): answered when in RAM; close: written and journaled; sync: also synced"},
     {"verify", false, set_verify, [](const StoreOptions& o) -> std::string { return o.verify == Verify::kAuto ? "auto" : "always"; },

@@ -23,7 +23,7 @@ struct StoreOptions {
   uint64_t keep_free_bytes = 0;          // 0: 5 % of the backing file system
   uint32_t capacity_percent = 90;        // used while capacity_bytes is 0
   uint32_t keep_free_percent = 5;        // used while keep_free_bytes is 0
-  uint64_t memory_bytes = 0;             // 0: a quarter of the machine's RAM, at most 32 GiB
+  uint64_t memory_bytes = 0;             // 0: a quarter of the machine's RAM or of its cgroup's limit, at most 32 GiB
   Durability durability = Durability::kNone;
   Verify verify = Verify::kAuto;
   bool prefetch = true;                  // read ahead along the chains of what was written and read before

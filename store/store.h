@@ -110,6 +110,7 @@ struct StoreStatus {
            objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
   bool memory_files = false;
   uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
+  uint64_t memory_mapped_bytes = 0, waiting_bytes = 0, waiting_parked_bytes = 0;
   uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
   uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
   uint64_t probe_hits = 0, probe_misses = 0;

@@ -24,6 +24,7 @@
 #include "store/counters.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
+#include "store/io_budget.h"
 #include "store/index_rebuild.h"
 #include "store/journal/journal.h"
 #include "store/kernel_ahead.h"
@@ -42,6 +43,7 @@
 #include "store/store_commit.h"
 #include "store/temporary_names.h"
 #include "store/volume/volume.h"
+#include "store/waiting_bytes.h"
 
 namespace kvcachefs {
 
@@ -197,6 +199,8 @@ class StoreImpl final : public Store {
   bool retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
   bool begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
   void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
+  bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
+  void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
@@ -237,6 +241,11 @@ class StoreImpl final : public Store {
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
+  void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
+  void read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
+  void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
+  void run_turns(std::vector<IoBudget::Begin> turns);
+  void finish_raw_turns();
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
   // --- memory (store_memory.cc) ---
@@ -713,6 +722,10 @@ class StoreImpl final : public Store {
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   MemoryWaiters waiters_;
+  std::unique_ptr<WaitingBytes> waiting_bytes_;
+  // Of raw files, whose bytes go by the pool: no more than keeps the volume busy.
+  static constexpr uint64_t kRawUnderWayBytes = 32 * kMiB;
+  IoBudget raw_writes_{kRawUnderWayBytes}, raw_reads_{kRawUnderWayBytes};
   std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;

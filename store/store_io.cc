@@ -332,6 +332,10 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
 
 // After what it needed was loaded, with what it was given for the rest.
 void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
+  if (!pending->has_its_bytes())  // this may be a thread of the volume
+    return answer_later([this, pending] {
+      if (fetch_bytes_of(pending)) continue_write(pending);
+    });
   const Progress progress = push_write(*pending, true);
   pending->attempt.with_clones |= progress != Progress::kDone;
   proceed(pending, progress);
@@ -359,13 +363,7 @@ bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, 
   }
   waiter->done = [this, pending](Status status) {
     if (status) return continue_write(pending);
-    pending->let_go_of_memory();
-    pending->error = std::move(status).error();
-    {
-      std::lock_guard lock(pending->object->mutex);
-      pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
-    }
-    pending->finish();
+    fail_write(pending, std::move(status).error());
   };
   waiter->finish_one({});
   return true;
@@ -373,6 +371,10 @@ bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, 
 
 // True: it goes on, or is answered.
 bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
+  if (!pending->has_its_bytes()) {
+    if (!attempt.may_take) return false;  // those of one at a time are read
+    if (!fetch_bytes_of(pending)) return true;
+  }
   const Progress progress = push_write(*pending, attempt.may_take);
   if (progress == Progress::kNeedsLoad) return begin_write_loads(pending, attempt);
   if (progress == Progress::kNeedsMemory) {
@@ -384,9 +386,28 @@ bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, Memory
   return true;
 }
 
+// False: they do not come back, and it has been answered. Blocks on the volume.
+bool StoreImpl::fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending) {
+  Status status = pending->fetch_bytes();
+  if (status) return true;
+  fail_write(pending, std::move(status).error());
+  return false;
+}
+
+void StoreImpl::fail_write(const std::shared_ptr<PendingWrite>& pending, Error error) {
+  pending->let_go_of_memory();
+  pending->error = std::move(error);
+  {
+    std::lock_guard lock(pending->object->mutex);
+    pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
+  }
+  pending->finish();
+}
+
 void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes) {
   drop_unused_file(pending->object);
   pending->let_go_of_memory();
+  pending->put_bytes_aside();
   wait_for_memory(MemoryFor::kWriter, pending->object->id, lacks_bytes,
                   [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt); });
 }
@@ -401,7 +422,9 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
   }
   if (progress == Progress::kNeedsSpace) {
     pending->let_go_of_memory();
+    pending->put_bytes_aside();
     if (wait_for_room(pending->room_rounds, [this, pending] {
+          if (!fetch_bytes_of(pending)) return;
           proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
         }))
       return;
@@ -420,6 +443,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
 void StoreImpl::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
   pending->let_go_of_memory();
   pending->attempt = WriteAttempt();
+  if (!fetch_bytes_of(pending)) return;
   if (pending->handle != nullptr) {
     return write(pending->handle, pending->source.offset, pending->rest(), [pending](Result<size_t> result) mutable {
       if (result) *result += pending->written;
@@ -447,7 +471,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
     note_change(object, handle);
     raw = object->raw;
   }
-  if (raw) return write_raw(handle, std::move(raw), offset, bytes, std::move(done));
+  if (raw) return write_raw_in_turn(handle, std::move(raw), offset, bytes, std::move(done));
   if (offset + bytes.size() > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, offset + bytes.size())));
 
   auto pending = std::make_shared<PendingWrite>();
@@ -460,7 +484,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   const Progress progress = push_write(*pending, may_take_memory(MemoryFor::kWriter));
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
-  pending->own_bytes();
+  if (Status status = pending->own_bytes(*waiting_bytes_); !status) return fail_write(pending, std::move(status).error());
   proceed(pending, progress);
 }
 
@@ -503,7 +527,7 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
     std::lock_guard lock(handle->object->mutex);
     raw = handle->object->raw;
   }
-  if (raw) return read_raw(handle->object, std::move(raw), offset, length, std::move(done));
+  if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
   prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
   if (length > most_read_bytes()) {
     auto pieces = std::make_shared<PieceByPiece>();
@@ -528,7 +552,7 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
     std::unique_lock lock(object->mutex);
     if (FilePtr raw = object->raw) {  // since it was asked
       lock.unlock();
-      return read_raw(std::move(object), std::move(raw), offset, length, std::move(done));
+      return read_raw_in_turn(std::move(object), std::move(raw), offset, length, std::move(done));
     }
     if (offset >= object->size_bytes) length = 0;
     length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));

@@ -10,6 +10,7 @@
 #include "store/base/limits.h"
 #include "store/store_impl.h"
 #include "store/store_load.h"
+#include "store/waiting_bytes.h"
 
 namespace kvcachefs {
 
@@ -33,7 +34,7 @@ struct StoreImpl::PendingWrite {
   WriteSource source;
   uint64_t zeros_left = 0;       // behind `source`
   std::span<const std::byte> bytes_left;  // behind `source`: of a write that is large for the memory there is
-  std::vector<std::byte> owned;  // what source.bytes points to once the caller's memory is gone
+  std::unique_ptr<WaitingBytes::Kept> kept;  // what source.bytes and bytes_left point into once the caller's memory is gone
   WriteAttempt attempt;
   std::array<WantedUnits, 2> pins;  // of attempt.loads
   size_t written = 0;
@@ -43,12 +44,29 @@ struct StoreImpl::PendingWrite {
 
   uint64_t end() const { return source.offset + source.length() + zeros_left + bytes_left.size(); }
   std::span<const std::byte> rest() const { return {source.bytes.data(), source.bytes.size() + bytes_left.size()}; }
-  // What is left of the caller's bytes, before the caller's memory is gone.
-  void own_bytes() {
-    if (source.bytes.empty()) return;
-    owned.assign(rest().begin(), rest().end());
-    bytes_left = std::span<const std::byte>(owned).subspan(source.bytes.size());
-    source.bytes = std::span<const std::byte>(owned).first(source.bytes.size());
+  // What is left of the caller's bytes, before the caller's memory is gone. May block on the volume.
+  Status own_bytes(WaitingBytes& waiting) {
+    if (source.bytes.empty() || kept) return {};
+    KVC_ASSIGN(kept, waiting.keep(rest()));
+    point_into_kept();
+    return {};
+  }
+  bool has_its_bytes() const { return !kept || kept->in_memory(); }
+  // Before they are looked at; blocks on the volume. What they point to otherwise may be gone.
+  Status fetch_bytes() {
+    if (has_its_bytes()) return {};
+    KVC_TRY(kept->load());
+    point_into_kept();
+    return {};
+  }
+  void put_bytes_aside() {
+    if (kept) kept->unload();
+  }
+  void point_into_kept() {
+    if (!kept->in_memory()) return;
+    const auto left = kept->bytes().last(rest().size());
+    bytes_left = left.subspan(source.bytes.size());
+    source.bytes = left.first(source.bytes.size());
   }
   void let_go_of_units() {
     for (WantedUnits& pin : pins) pin.release();

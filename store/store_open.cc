@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/cgroup.h"
 #include "store/base/log.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
@@ -102,6 +103,7 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(fill_in_options());
   pool_ = std::make_unique<MemoryPool>(options_.memory_bytes, kSealingBytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
+  waiting_bytes_ = std::make_unique<WaitingBytes>(volume_, fmt::format("nodes/{}/WAITING", identity_.node));
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
   pool_->set_available_callback([this] { tell_memory_came_back(); });
   if (pool_->try_reserve(kUnitBytes).bytes() == 0)
@@ -231,6 +233,10 @@ Status StoreImpl::choose_node() {
 Status StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
   resolve_defaults(options_, backing);
+  if (const CgroupLimit limit = cgroup_memory_limit(); options_.memory_bytes > limit.bytes)
+    log::warn("memory={} is more than the {} that this process may have ({}): the kernel would kill it before the option holds "
+              "it back. Lower the option to a half of that, or raise the limit",
+              format_size(options_.memory_bytes), format_size(limit.bytes), limit.file);
   if (options_.index_directory.empty()) {
     options_.index_directory =
         volume_->features().network
@@ -244,7 +250,10 @@ Status StoreImpl::fill_in_options() {
 void StoreImpl::resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const {
   if (options.capacity_bytes == 0) options.capacity_bytes = backing.total_bytes / 100 * options.capacity_percent;
   if (options.keep_free_bytes == 0) options.keep_free_bytes = backing.total_bytes / 100 * options.keep_free_percent;
-  if (options.memory_bytes == 0) options.memory_bytes = std::min(machine_memory_bytes() / 4, 32 * kGiB);
+  if (options.memory_bytes == 0) {
+    const uint64_t there = std::min(machine_memory_bytes(), cgroup_memory_limit().bytes);
+    options.memory_bytes = std::clamp(there / 4, 16 * kMiB, 32 * kGiB);
+  }
   if (options.pack_below_bytes == 0)
     options.pack_below_bytes = volume_->features().network || !options.passthrough ? 32 * kMiB : 4 * kMiB;
   options.pack_below_bytes = std::min(options.pack_below_bytes, options.extent_bytes - kBlockBytes);

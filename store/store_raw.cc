@@ -186,6 +186,59 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   volume_->submit(std::move(requests));
 }
 
+// --- one after the other, where more is asked for than keeps the volume busy ---
+
+// They may block, and this may be a thread of the volume.
+void StoreImpl::run_turns(std::vector<IoBudget::Begin> turns) {
+  for (IoBudget::Begin& turn : turns) answer_later(std::move(turn));
+}
+
+void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
+                                  Completion<size_t> done) {
+  const uint64_t counted = bytes.size();
+  const bool begins = raw_writes_.try_begin(counted);
+  std::unique_ptr<WaitingBytes::Kept> kept;
+  if (!begins) {
+    auto copy = waiting_bytes_->keep(bytes);
+    if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
+    kept = std::move(*copy);
+  }
+  auto finish = [this, counted, done = std::move(done)](Result<size_t> result) mutable {
+    run_turns(raw_writes_.end(counted));
+    done(std::move(result));
+  };
+  if (begins) return write_raw(handle, std::move(raw), offset, bytes, std::move(finish));
+  run_turns(raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(kept),
+                                       finish = std::move(finish)]() mutable {
+    if (Status status = kept->load(); !status) {
+      Completion<size_t> refused(std::move(finish));
+      return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), refused);
+    }
+    write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(finish));  // which takes a copy
+  }));
+}
+
+void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
+                               Completion<size_t>& done) {
+  {
+    std::lock_guard lock(handle->object->mutex);
+    note_raw_write(*handle->object, raw, offset, length, std::unexpected(error));
+  }
+  done(std::unexpected(std::move(error)));
+}
+
+void StoreImpl::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
+  auto finish = [this, length, done = std::move(done)](Result<ReadReply> reply) mutable {
+    done(std::move(reply));  // its bytes are with the client now
+    run_turns(raw_reads_.end(length));
+  };
+  if (raw_reads_.try_begin(length)) return read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
+  run_turns(raw_reads_.wait(length, [this, object = std::move(object), raw = std::move(raw), offset, length,
+                                     finish = std::move(finish)]() mutable {
+    read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
+  }));
+}
+
 void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
   {
     std::lock_guard lock(object->mutex);

@@ -66,6 +66,9 @@ StoreStatus StoreImpl::status() {
   status.memory_file_bytes = files_->file_bytes();
   status.memory_file_spare_bytes = files_->spare_bytes();
   status.memory_file_passed_bytes = files_->passed_bytes();
+  status.memory_mapped_bytes = pool_->mapped_bytes();
+  status.waiting_bytes = waiting_bytes_->memory_bytes();
+  status.waiting_parked_bytes = waiting_bytes_->parked_bytes();
   status.waiting_writes = waiters_.count() + waiting_for_room_count_.load();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;

@@ -213,6 +213,16 @@ void StoreImpl::answer_unfinished() {
   for (auto& [round, retry] : waiting) retry();  // once: nobody makes room any more
   volume_->drain();
   answer_waiting();  // who got room may have wanted memory then
+  finish_raw_turns();
+}
+
+void StoreImpl::finish_raw_turns() {
+  constexpr int kMostRounds = 100'000;
+  for (int round = 0; round < kMostRounds && raw_writes_.waiting() + raw_reads_.waiting() > 0; ++round) {
+    volume_->drain();
+    give_answers();
+  }
+  volume_->drain();
 }
 
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.

@@ -236,6 +236,27 @@ TEST_F(MemoryWaits, ReadersDoNotKeepAWriterOutForEver) {
   expect_all_answered();
 }
 
+// More than is kept of them in RAM: the rest lies on the volume until its turn comes.
+TEST_F(MemoryWaits, WritesThatWaitBeyondTheirBoundAreParked) {
+  constexpr uint64_t kFileBytes = 8 * kMiB;
+  open(2 * kMiB);
+  make_files(kUnitBytes);
+  for (uint64_t at = 0; at < kFileBytes; at += kMiB)
+    for (size_t file = 0; file < kFiles; ++file) begin({Request::Kind::kWrite, file, at, kMiB});
+  EXPECT_GT(store_->status().waiting_parked_bytes, 16 * kMiB);
+  EXPECT_LE(store_->status().waiting_bytes, 64 * kMiB);
+  expect_all_answered();
+  EXPECT_EQ(store_->status().waiting_parked_bytes, 0u);
+  EXPECT_EQ(store_->status().waiting_bytes, 0u);
+  for (size_t file = 0; file < kFiles; ++file) {
+    auto reply = wait<ReadReply>([&](auto done) { store_->read(handles_[file], kFileBytes - kMiB, kMiB, std::move(done)); });
+    ASSERT_TRUE(reply);
+    EXPECT_EQ(reply->bytes, kMiB);
+    EXPECT_EQ(reply->pieces.size() > 0 ? *static_cast<const char*>(reply->pieces[0].iov_base) : 0, content(file, kFileBytes - kMiB, 1)[0]);
+    EXPECT_TRUE(is_content(file, kFileBytes - kMiB, *reply));
+  }
+}
+
 // With the store's own threads, memory files and all. A hang is found by the time limit of the program.
 TEST(MemoryWaitsThreads, EveryRequestIsAnswered) {
   constexpr size_t kThreads = 24;

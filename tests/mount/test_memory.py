@@ -309,3 +309,57 @@ def run_threads(works):
         thread.join()
     if failures:
         raise failures[0]
+
+
+def sampled_peak(mount, work):
+    """Runs `work`; the most that the daemon had resident at any sample, and what it has some seconds later."""
+    peak, stop = [0], threading.Event()
+
+    def sample():
+        while not stop.wait(0.1):
+            peak[0] = max(peak[0], resident_bytes(mount.pid, "VmRSS"))
+
+    sampler = threading.Thread(target=sample)
+    sampler.start()
+    try:
+        work()
+    finally:
+        stop.set()
+        sampler.join()
+    return peak[0]
+
+
+@pytest.mark.parametrize("kind", ["packed", "raw"])
+def test_many_writers_that_wait_at_once(new_mount, kind):
+    """The bytes of writes that wait lie outside `memory`, and have a bound of their own; what they took comes back."""
+    count, rounds = 400, 3
+    mount = new_mount({"memory": "16M", **({"raw_above": "1M"} if kind == "raw" else {})})
+    body = payload("waiting", MIB + 400 * 4096)
+    pool = os.open(os.path.join(mount.path, "pool"), os.O_RDWR | os.O_CREAT, 0o644)
+    if kind == "raw":
+        os.ftruncate(pool, count * MIB)
+
+    def write(number):
+        if kind == "raw":
+            for _ in range(rounds):
+                assert os.pwrite(pool, body[number * 4096 :][:MIB], number * MIB) == MIB
+            return
+        with open(os.path.join(mount.path, f"w{number}"), "wb", buffering=0) as file:
+            for _ in range(rounds):
+                assert file.write(body[number * 4096 :][:MIB]) == MIB
+
+    before = threading.stack_size(256 * 1024)
+    try:
+        peak = sampled_peak(mount, lambda: run_threads([functools.partial(write, number) for number in range(count)]))
+    finally:
+        threading.stack_size(before)
+    if not kvc_env.has_sanitizer():
+        assert peak <= 16 * MIB + ALLOWANCE, f"{peak / MIB:.0f} MiB"
+        wait_until(lambda: resident_bytes(mount.pid, "VmRSS") <= 16 * MIB + 100 * MIB, 5, "what waited is given back")
+    for number in range(0, count, 37):
+        if kind == "raw":
+            assert_bytes(os.pread(pool, MIB, number * MIB), body[number * 4096 :][:MIB], f"pool at {number}")
+        else:
+            with open(os.path.join(mount.path, f"w{number}"), "rb") as file:
+                assert_bytes(file.read(), body[number * 4096 :][:MIB] * rounds, f"w{number}")
+    os.close(pool)

@@ -1,0 +1,78 @@
+// The bytes of writes that wait, for memory, for room or for their turn. They came with the request, lie outside the pool, and
+// cannot be refused: the kernel has handed them over, and to take no further request would keep out reads and names as well. So
+// a fixed amount of them is kept in RAM, and beyond that they are parked in a file of the volume, which has no name.
+//
+// To park one blocks the caller on the volume, for a write of the size of a request into its page cache. That is the only thing
+// that holds requests back here, and it ends without another request of the kernel.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class WaitingBytes {
+ public:
+  static constexpr uint64_t kMostBytes = 64ull << 20;            // in RAM, before any are parked
+  static constexpr uint64_t kMostUnparkedBytes = 160ull << 20;  // in RAM where the volume takes none
+
+  // The bytes of one write. Does not outlive the WaitingBytes.
+  class Kept {
+   public:
+    Kept(WaitingBytes& of, size_t bytes) : of_(of), size_(bytes) {}
+    ~Kept();
+    Kept(const Kept&) = delete;
+    Kept& operator=(const Kept&) = delete;
+    bool in_memory() const { return data_ != nullptr; }
+    std::span<const std::byte> bytes() const { return {data_, size_}; }  // of what is in memory
+    // Reads what is parked; blocks on the volume. By the request whose turn it is.
+    Status load();
+    // Gives the memory up of what is parked as well.
+    void unload();
+
+   private:
+    friend class WaitingBytes;
+    Status take_memory();
+    void drop_memory();
+    WaitingBytes& of_;
+    const size_t size_;
+    std::byte* data_ = nullptr;
+    uint64_t slot_ = UINT64_MAX;  // of the file
+    uint64_t checksum_ = 0;
+  };
+
+  // `path` of the file, on the volume.
+  WaitingBytes(std::shared_ptr<Volume> volume, std::string path, uint64_t most_bytes = kMostBytes)
+      : volume_(std::move(volume)), path_(std::move(path)), most_bytes_(most_bytes) {}
+
+  // A copy. No lock held; may block as said above. Fails where neither memory nor the volume takes it.
+  Result<std::unique_ptr<Kept>> keep(std::span<const std::byte> bytes);
+
+  uint64_t memory_bytes() const;
+  uint64_t parked_bytes() const;
+
+ private:
+  static constexpr uint64_t kSlotBytes = 1ull << 20;  // the largest request of the kernel; larger ones stay in RAM
+  Result<FilePtr> file();
+  Status park(Kept& kept, std::span<const std::byte> bytes);
+  bool add_memory(uint64_t bytes, uint64_t most_bytes);
+
+  const std::shared_ptr<Volume> volume_;
+  const std::string path_;
+  const uint64_t most_bytes_;
+  mutable std::mutex mutex_;  // a leaf. Guards:
+  uint64_t memory_bytes_ = 0;
+  FilePtr file_;
+  uint64_t slots_ = 0, slots_used_ = 0;
+  std::vector<uint64_t> free_slots_;
+};
+
+}  // namespace kvcachefs

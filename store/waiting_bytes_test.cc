@@ -1,0 +1,85 @@
+// Writes that wait: in RAM up to a bound, beyond it in a file of the volume.
+#include "store/waiting_bytes.h"
+
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "store/base/units.h"
+#include "store/io_budget.h"
+#include "store/volume/fault_volume.h"
+
+namespace kvcachefs {
+namespace {
+
+std::string text_of(const WaitingBytes::Kept& kept) {
+  return {reinterpret_cast<const char*>(kept.bytes().data()), kept.bytes().size()};
+}
+
+TEST(WaitingBytesTest, BeyondTheBoundTheyLieInAFileWithoutAName) {
+  std::shared_ptr<Volume> volume = make_sim_volume();
+  WaitingBytes waiting(volume, "WAITING", 4 * kMiB);
+  std::vector<std::unique_ptr<WaitingBytes::Kept>> kept;
+  std::vector<std::string> bodies;
+  for (int i = 0; i < 20; ++i) {
+    bodies.emplace_back(i % 2 == 0 ? kMiB : 123'457, static_cast<char>('a' + i));
+    auto one = waiting.keep(std::as_bytes(std::span(bodies.back())));
+    ASSERT_TRUE(one) << one.error().message;
+    kept.push_back(std::move(*one));
+  }
+  EXPECT_LE(waiting.memory_bytes(), 4 * kMiB);
+  EXPECT_GT(waiting.parked_bytes(), 0u);
+  EXPECT_FALSE(volume->info("WAITING")) << "a crash would leave it";
+  int parked = 0;
+  for (size_t i = 0; i < kept.size(); ++i) {
+    parked += !kept[i]->in_memory();
+    ASSERT_TRUE(kept[i]->load());
+    EXPECT_TRUE(text_of(*kept[i]) == bodies[i]) << i;
+    kept[i]->unload();
+  }
+  EXPECT_GT(parked, 8);
+  EXPECT_LE(waiting.memory_bytes(), 4 * kMiB);
+  // What is free is used again.
+  const uint64_t before = waiting.parked_bytes();
+  for (size_t i = 1; i < kept.size(); i += 2) kept[i] = nullptr;
+  for (size_t i = 1; i < kept.size(); i += 2) {
+    auto again = waiting.keep(std::as_bytes(std::span(bodies[i])));
+    ASSERT_TRUE(again);
+    kept[i] = std::move(*again);
+  }
+  EXPECT_LE(waiting.parked_bytes(), before);
+  for (size_t i = 0; i < kept.size(); ++i) {
+    ASSERT_TRUE(kept[i]->load());
+    EXPECT_TRUE(text_of(*kept[i]) == bodies[i]) << i;
+  }
+  kept.clear();
+  EXPECT_EQ(waiting.memory_bytes(), 0u);
+  EXPECT_EQ(waiting.parked_bytes(), 0u);
+}
+
+TEST(IoBudgetTest, TurnsComeInOrderAndAllOfThemDo) {
+  IoBudget budget(10);
+  std::string order;
+  const auto run = [&](std::vector<IoBudget::Begin> turns) {
+    for (auto& turn : turns) turn();
+  };
+  ASSERT_TRUE(budget.try_begin(6));
+  EXPECT_FALSE(budget.try_begin(5));
+  run(budget.wait(20, [&] { order += 'a'; }));  // more than there ever is: alone
+  EXPECT_FALSE(budget.try_begin(1)) << "it would pass another";
+  run(budget.wait(1, [&] { order += 'b'; }));
+  run(budget.wait(9, [&] { order += 'c'; }));
+  EXPECT_EQ(order, "");
+  run(budget.end(6));
+  EXPECT_EQ(order, "a");
+  run(budget.end(20));
+  EXPECT_EQ(order, "abc");
+  EXPECT_EQ(budget.waiting(), 0u);
+  run(budget.wait(1, [&] { order += 'd'; }));
+  run(budget.end(9));
+  EXPECT_EQ(order, "abcd");
+}
+
+}  // namespace
+}  // namespace kvcachefs
