@@ -9,6 +9,9 @@
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
+#include "store/base/clock.h"
+#include "store/base/log_limiter.h"
+
 namespace kvcachefs::log {
 
 namespace {
@@ -35,6 +38,12 @@ struct Sinks {
 // Never destroyed: threads may log while the process ends.
 Sinks& sinks() {
   static auto* instance = new Sinks;
+  return *instance;
+}
+
+// The same.
+Limiter& limiter() {
+  static auto* instance = new Limiter;
   return *instance;
 }
 
@@ -76,9 +85,23 @@ Status to_file(const std::string& path, size_t max_bytes, size_t keep_files) {
 std::vector<std::string> recent() { return sinks().ring->last_formatted(); }
 
 void write(Level level, std::string_view message) {
-  sinks().logger.load()->log(to_spdlog(level), "{}", message);
+  const auto logger = sinks().logger.load();
+  if (level >= Level::kWarn) {
+    const Limiter::Verdict verdict = limiter().ask(static_cast<int>(level), message, system_clock().monotonic_ns());
+    if (!verdict.first.empty()) logger->log(to_spdlog(level), "{}", verdict.first);
+    if (!verdict.write) return;
+  }
+  logger->log(to_spdlog(level), "{}", message);
 }
 
-void flush() { sinks().logger.load()->flush(); }
+void tell_repeated(bool all) {
+  for (const Limiter::Line& line : limiter().take_held_back(system_clock().monotonic_ns(), all))
+    sinks().logger.load()->log(to_spdlog(static_cast<Level>(line.level)), "{}", line.text);
+}
+
+void flush() {
+  tell_repeated(/*all=*/true);
+  sinks().logger.load()->flush();
+}
 
 }  // namespace kvcachefs::log

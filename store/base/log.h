@@ -24,7 +24,10 @@ bool enabled(Level level);
 Status to_file(const std::string& path, size_t max_bytes, size_t keep_files);
 // The newest lines, oldest first, for the mount's `.kvcachefs/log`.
 std::vector<std::string> recent();
+// Of warnings and errors of one kind (log_limiter.h) ten lines are written in ten seconds; the others are told in one.
 void write(Level level, std::string_view message);
+// Writes what was held back, of periods that are over or of all. To be called now and then.
+void tell_repeated(bool all = false);
 void flush();
 
 template <class... Args>

@@ -40,6 +40,9 @@ std::unexpected<Error> fail_errno(int sys_errno, std::string what) {
   return std::unexpected<Error>(Error{code_of(sys_errno), sys_errno, std::move(what)});
 }
 
+bool lacks_descriptors(const Error& error) { return error.sys_errno == EMFILE || error.sys_errno == ENFILE; }
+bool lacks_files(const Error& error) { return error.code == Code::kNoSpace || lacks_descriptors(error); }
+
 std::string_view code_name(Code code) {
   switch (code) {
     case Code::kNotFound: return "not found";

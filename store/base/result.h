@@ -59,6 +59,10 @@ inline std::unexpected<Error> fail(Code code, std::string message) {
 // message gets its text.
 std::unexpected<Error> fail_errno(int sys_errno, std::string what);
 std::string_view code_name(Code code);
+// No further file can be made or opened just now: of the volume's inodes, or of this process's descriptors, none is left.
+bool lacks_files(const Error& error);
+// Of this process's descriptors, or the machine's.
+bool lacks_descriptors(const Error& error);
 
 }  // namespace kvcachefs
 
