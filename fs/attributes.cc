@@ -11,6 +11,7 @@
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "fs/record_gate.h"
 #include "store/base/kill_point.h"
 
 namespace kvcachefs {
@@ -115,6 +116,12 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   fuse_reply_err(request, ENODATA);
 }
 
+void set_now(fuse_req_t request, fuse_ino_t node, std::string_view name, std::string_view value, Store::XattrMode mode) {
+  Status status = driver_of(request).store->set_xattr(object_of(request, node), name, value, mode);
+  if (!status && status.error().code == Code::kTooBig) return void(fuse_reply_err(request, E2BIG));
+  reply_object_status(request, status);
+}
+
 void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char* value, size_t size, int flags) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
@@ -128,9 +135,14 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
   const auto mode = flags & XATTR_CREATE    ? Store::XattrMode::kCreate
                     : flags & XATTR_REPLACE ? Store::XattrMode::kReplace
                                             : Store::XattrMode::kAny;
-  Status status = driver.store->set_xattr(object_of(request, node), wanted, {value, size}, mode);
-  if (!status && status.error().code == Code::kTooBig) return void(fuse_reply_err(request, E2BIG));
-  reply_object_status(request, status);
+  const uint64_t bytes = wanted.size() + size;
+  if (driver.store->has_room_for_records(bytes)) return set_now(request, node, wanted, {value, size}, mode);
+  driver.store->await_room_for_records(
+      bytes, /*gives_back=*/false,
+      [request, node, kept_name = std::string(wanted), kept_value = std::string(value, size), mode](Status status) {
+        if (!status) return reply_error(request, status.error());
+        set_now(request, node, kept_name, kept_value, mode);
+      });
 }
 
 // The facts are listed to `getfattr -m user.kvcachefs`, and to nothing else: `cp -a` would copy them to other file systems, `rsync -X`
@@ -177,12 +189,12 @@ void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
 
 void add_attribute_operations(fuse_lowlevel_ops& operations) {
   operations.getattr = get_attributes;
-  operations.setattr = set_attributes;
+  operations.setattr = gives_back<set_attributes>;
   operations.statfs = statfs;
   operations.getxattr = get_xattr;
   operations.setxattr = set_xattr;
   operations.listxattr = list_xattrs;
-  operations.removexattr = remove_xattr;
+  operations.removexattr = gives_back<remove_xattr>;
 }
 
 }  // namespace kvcachefs

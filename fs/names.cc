@@ -7,6 +7,7 @@
 #include "fs/control.h"
 #include "fs/driver.h"
 #include "fs/file_handles.h"
+#include "fs/record_gate.h"
 
 namespace kvcachefs {
 
@@ -156,15 +157,15 @@ void add_name_operations(fuse_lowlevel_ops& operations) {
   operations.lookup = lookup;
   operations.forget = forget;
   operations.forget_multi = forget_multi;
-  operations.mknod = make_node;
-  operations.mkdir = make_directory;
-  operations.symlink = make_symlink;
+  operations.mknod = grows<make_node>;
+  operations.mkdir = grows<make_directory>;
+  operations.symlink = grows<make_symlink>;
   operations.readlink = read_link;
-  operations.create = create;
-  operations.link = link;
-  operations.unlink = unlink;
-  operations.rmdir = remove_directory;
-  operations.rename = rename;
+  operations.create = grows<create>;
+  operations.link = grows<link>;
+  operations.unlink = gives_back<unlink>;
+  operations.rmdir = gives_back<remove_directory>;
+  operations.rename = gives_back<rename>;
 }
 
 }  // namespace kvcachefs

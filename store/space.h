@@ -42,6 +42,11 @@ class Space {
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= bytes;
   }
+  // The file system took nothing although it tells of room (no inodes, a quota): until it does, nothing can be reserved.
+  void set_refused(bool refused) {
+    std::lock_guard lock(mutex_);
+    refused_ = refused;
+  }
   // What could be reserved now.
   uint64_t room_bytes() const {
     std::lock_guard lock(mutex_);
@@ -62,26 +67,28 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
-  void set_overhead(uint64_t bytes) {
+  // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
+  void set_overhead(uint64_t bytes, uint64_t ahead_bytes) {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
-  }
-  void add_overhead(uint64_t bytes) {  // since it was measured
-    std::lock_guard lock(mutex_);
-    overhead_bytes_ += bytes;
+    ahead_bytes_ = ahead_bytes;
   }
   void set_backing(const SpaceInfo& backing) {
     std::lock_guard lock(mutex_);
     backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);
   }
-  // Blocks of raw files, measured now and then; add_raw() for what was allocated since.
-  void set_raw(uint64_t bytes) {
+  // An operation on a raw file ended, for which `reserved_bytes` were set aside: from here on the file counts `counted_bytes` more.
+  void raw_ended(uint64_t reserved_bytes, uint64_t counted_bytes) {
     std::lock_guard lock(mutex_);
-    raw_bytes_ = bytes;
+    reserved_bytes_ -= reserved_bytes;
+    raw_bytes_ += counted_bytes;
+    backing_free_bytes_ -= std::min(backing_free_bytes_, counted_bytes);
   }
-  void add_raw(uint64_t bytes) {
+  // A raw file was measured: it counted `before_bytes` and counts `after_bytes` from here on.
+  void raw_measured(uint64_t before_bytes, uint64_t after_bytes) {
     std::lock_guard lock(mutex_);
-    raw_bytes_ += bytes;
+    raw_bytes_ = raw_bytes_ - before_bytes + after_bytes;
+    if (after_bytes < before_bytes) backing_free_bytes_ = sum(backing_free_bytes_, before_bytes - after_bytes);
   }
 
   // An object lost its last name: its bytes on the volume count as live until that is journaled, those of a body that is not
@@ -129,8 +136,9 @@ class Space {
   // What df shows as free: space that comes back by itself counts as free at once.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
+    if (refused_) return 0;
     const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
-    const uint64_t used = physical() + reserved_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
+    const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
     return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
   }
 
@@ -143,7 +151,8 @@ class Space {
   static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
   uint64_t physical() const { return live_bytes_ + dead_bytes_ + raw_bytes_ + overhead_bytes_; }
   uint64_t room() const {
-    const uint64_t used = physical() + reserved_bytes_;
+    if (refused_) return 0;
+    const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_;
     return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
   }
   void forget_leaving(ObjectId object) {
@@ -155,8 +164,9 @@ class Space {
 
   mutable std::mutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, raw_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
+  bool refused_ = false;
   uint64_t leaving_bytes_ = 0;  // the sum of leaving_
   std::unordered_map<ObjectId, uint64_t> leaving_;
   std::atomic<uint64_t> hopes_{0};

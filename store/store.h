@@ -235,6 +235,12 @@ class Store {
   virtual void leave_off() = 0;
 
   // --- the whole ---
+  // Before a change of names or attributes of about so many bytes: whether it may go on now. Else await_room_for_records() runs
+  // `then` once it may, or with the error why it cannot; it holds no thread meanwhile. `gives_back`: the change takes no more room
+  // than it gives back, and is never refused for want of it.
+  virtual bool has_room_for_records(uint64_t bytes) = 0;
+  virtual void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) = 0;
+
   virtual FileSystemSpace space() = 0;
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
   virtual void drain(bool sync, StatusCompletion done) = 0;

@@ -168,6 +168,7 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
   if ((!there || value.size() > where->value.size()) && space_.free_bytes() == 0)
     return no_room_for_record(fmt::format("attribute '{}' of object {}", name, id.value));
+  record_space_->accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
     where->value = value;
   else

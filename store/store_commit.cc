@@ -70,6 +70,8 @@ bool StoreImpl::commit_step() {
     give_up(commit, status);
   }
   set_trouble(Trouble::kJournal, status);
+  record_space_->settle(commit.accepted_bytes, status.has_value());
+  resume_records();
   if (!status) {
     counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
     log::error("journal: {}", status.error().message);
@@ -213,6 +215,7 @@ void StoreImpl::add_rows(Commit& commit) {
 
 void StoreImpl::take_waiting(Commit& commit) {
   commit.taken = true;
+  commit.accepted_bytes = record_space_->take();
   uint64_t bytes = 0;
   for (CommitRequest& request : commit.requests) {
     for (SealedBody& sealed : request.bodies) {
@@ -637,9 +640,11 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
     const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }
-  space_.add_overhead(commit.batch_bytes + inline_bytes);  // of the journal, and of the index, until they are measured again
+  record_space_->appended(commit.batch_bytes + inline_bytes, commit.batch.records.size());
   std::vector<ObjectId> gave_up;
+  const bool upkeep = records_want_upkeep();
   std::lock_guard keeper(keeper_mutex_);
+  if (upkeep && !std::exchange(keeper_kicked_, true)) keeper_ready_.notify_one();
   for (const FreedPlace& place : freed) {
     freed_bytes_ += align_up(place.place.length, kBlockBytes);
     freed_.push_back(place);

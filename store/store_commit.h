@@ -39,6 +39,7 @@ struct Commit {
   bool sync = false, sync_all = false;
   // What waits, taken off from the front: bodies go before attributes, and those before names.
   bool taken = false;
+  uint64_t accepted_bytes = 0;  // see RecordSpace: taken with it
   bool split = false;  // it takes several batches
   std::deque<SealedBody> bodies;
   std::deque<ObjectPtr> changed;

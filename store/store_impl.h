@@ -19,6 +19,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/units.h"
 #include "store/counters.h"
@@ -35,7 +36,9 @@
 #include "store/object.h"
 #include "store/pack_sweep.h"
 #include "store/prefetcher.h"
+#include "store/raw_space.h"
 #include "store/read_ahead_queue.h"
+#include "store/record_space.h"
 #include "store/reserve.h"
 #include "store/size_guess.h"
 #include "store/space.h"
@@ -173,6 +176,13 @@ class StoreImpl final : public Store {
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
 
+  // --- room for records of names and attributes (store_records.cc) ---
+  bool has_room_for_records(uint64_t bytes) override;
+  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override;
+  std::optional<Error> records_refused(bool gives_back);
+  void resume_records();
+  bool records_want_upkeep();
+
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
   void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
@@ -201,6 +211,7 @@ class StoreImpl final : public Store {
   void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
   bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
   void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
+  bool give_up_write(PendingWrite& pending);
   void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
   static bool takes_new_block(Object& object, size_t index, uint64_t end);
   static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
@@ -236,11 +247,13 @@ class StoreImpl final : public Store {
   Status open_raw_file(const ObjectPtr& object);
   Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
   void resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done);
+  static bool raw_extent(Object& object, const FilePtr& raw, ExtentId& extent);
   void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
                     StatusCompletion done);
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
   void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, Completion<size_t> done);
+  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim,
+                       Completion<size_t> done);
   void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
   void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
@@ -393,6 +406,10 @@ class StoreImpl final : public Store {
     bool at_once = false;  // ready, but more than fits one batch
   };
   void kick_bulk(bool hurry = false);
+  // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
+  void volume_failed(const Status& status);
+  void volume_took_it();
+  std::optional<Error> refused_by_volume() const;  // for who waits: every try failed for a while
   bool memory_pressure() const;
   bool bulk_step(bool force);
   std::vector<Drain> take_drains();
@@ -432,6 +449,7 @@ class StoreImpl final : public Store {
   void give_back(ObjectId object, const Place& place);  // space written to in vain
   void undo_write(SealPlan& plan);
   Status place_body(SealPlan& plan, PackTarget& target);
+  Status open_target(PackTarget& target, uint64_t room);
   bool size_ahead(File& file, uint64_t bytes);
   void close_target(PackTarget& target);
   void cut_closed(PackTarget& target);
@@ -562,6 +580,8 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait();
   void measure_backing();
+  void keep_spare_files(const SpaceInfo& backing);
+  void follow_size(const SpaceInfo& backing);
   void refill_reserve();
   void refresh_space();
   void measure_overhead();
@@ -658,8 +678,12 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> pack_below_bytes_{0}, memory_file_min_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
   mutable std::mutex options_mutex_;  // leaf
   StoreOptions options_;              // options_mutex_
+  bool capacity_is_relative_ = false, keep_free_is_relative_ = false;  // options_mutex_: told as percentages
 
   Space space_;
+  std::unique_ptr<RawSpace> raw_space_;
+  std::unique_ptr<RecordSpace> record_space_;
+  std::atomic<uint64_t> waiting_records_{0};  // calls that wait there
   std::atomic<bool> passes_through_{false};    // set once
   std::atomic<bool> passes_extents_{true};     // false once the kernel refused one
   std::atomic<bool> passes_memory_{true};      // the same of memory files
@@ -709,6 +733,9 @@ class StoreImpl final : public Store {
   std::condition_variable bulk_ready_;
   bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
   std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
+  Backoff volume_backoff_{20'000'000, 2'000'000'000};
+  mutable std::mutex refusal_mutex_;  // leaf
+  std::optional<Error> refusal_;      // refusal_mutex_: why the volume took nothing the last time
   std::atomic<bool> bulk_has_work_{false};
   std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
 
@@ -774,7 +801,7 @@ class StoreImpl final : public Store {
   uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
   uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
   std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
-  std::array<std::string, 4> troubles_;  // keeper_mutex_: the last error of each, until it is over
+  std::array<std::optional<Error>, 4> troubles_;  // keeper_mutex_: the last error of each, until it is over
   std::atomic<uint8_t> troubled_{0};     // (atomic) a bit of each; changed with keeper_mutex_ held
   std::string state_reason_;             // keeper_mutex_: one of them; empty: all is well
   int64_t state_since_ns_ = 0;               // keeper_mutex_
@@ -786,6 +813,9 @@ class StoreImpl final : public Store {
   uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
   int64_t last_index_point_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
+  SpaceInfo backing_seen_;       // when it was measured last
+  Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
+  bool spares_refused_ = false;  // the last try to make one failed
   bool reclaim_cut_short_ = false;  // by the time it takes: the next step goes on
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
@@ -825,7 +855,9 @@ template <class Attempt>
 auto StoreImpl::with_reserve(Attempt attempt) {
   constexpr uint64_t kBitBytes = kMiB;
   auto result = attempt();
-  while (!result && result.error().code == Code::kNoSpace && reserve_->give(kBitBytes)) {
+  while (!result && lacks_files(result.error())) {
+    const bool gave = (result.error().code == Code::kNoSpace && reserve_->give(kBitBytes)) || (extents_ && extents_->give_up_spare());
+    if (!gave) break;
     note_full(result.error());
     result = attempt();
   }

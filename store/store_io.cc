@@ -409,7 +409,20 @@ void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint
   pending->let_go_of_memory();
   pending->put_bytes_aside();
   wait_for_memory(MemoryFor::kWriter, pending->object->id, lacks_bytes,
-                  [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt); });
+                  [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt) || give_up_write(*pending); });
+}
+
+// Of one that waits for memory: the volume has taken nothing for a while, so none comes back. Its call hears of it.
+bool StoreImpl::give_up_write(PendingWrite& pending) {
+  auto refused = refused_by_volume();
+  if (!refused) return false;
+  {
+    std::lock_guard lock(pending.object->mutex);
+    pending.object->note_failed_write(*refused, pending.source.offset, pending.end());
+  }
+  pending.error = std::move(refused);
+  pending.finish();
+  return true;
 }
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {

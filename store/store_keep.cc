@@ -1,5 +1,6 @@
 // The keeper: one thread for what must happen now and then. Syncs what was written, lets the index catch up, writes
 // checkpoints, gives space back, and takes work off the threads that must not block.
+#include <sys/resource.h>
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -18,9 +19,9 @@ constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at l
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
 constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
-constexpr uint64_t kCheckpointBytes = 64 * kMiB;       // of journal
 constexpr uint64_t kManyJournalFiles = 32;
-constexpr uint64_t kRoomCheckpointBytes = 8 * kMiB;    // of journal: where there is no room, they are worth a checkpoint
+constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;    // of journals and checkpoint: where there is no room, they are worth another
+constexpr uint64_t kWorthPart = 16;                    // ... if it is smaller by so much
 }  // namespace
 
 // What fails is told until the same succeeds.
@@ -29,14 +30,14 @@ void StoreImpl::set_trouble(Trouble of, const Status& status) {
   const auto bit = static_cast<uint8_t>(1U << index);
   if (status && (troubled_.load(std::memory_order_relaxed) & bit) == 0) return;  // most calls
   std::lock_guard lock(keeper_mutex_);
-  troubles_[index] = status ? std::string() : status.error().message;
+  troubles_[index] = status ? std::nullopt : std::optional(status.error());
   if (status)
     troubled_ &= static_cast<uint8_t>(~bit);
   else
     troubled_ |= bit;
-  const auto first = std::ranges::find_if(troubles_, [](const std::string& text) { return !text.empty(); });
+  const auto first = std::ranges::find_if(troubles_, [](const auto& trouble) { return trouble.has_value(); });
   const bool was_degraded = !state_reason_.empty();
-  state_reason_ = first == troubles_.end() ? std::string() : *first;
+  state_reason_ = first == troubles_.end() ? std::string() : (*first)->message;
   if (was_degraded == state_reason_.empty()) state_since_ns_ = clock_.realtime_ns();
 }
 
@@ -59,38 +60,75 @@ void StoreImpl::refill_reserve() {
 
 // Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
 void StoreImpl::measure_backing() {
-  if (auto backing = volume_->space()) space_.set_backing(*backing);
+  raw_space_->measure_changed();
+  auto backing = volume_->space();
+  if (!backing) return;
+  follow_size(*backing);
+  space_.set_backing(*backing);
+  // There is more than before: what was refused may be taken now.
+  if (backing->available_bytes > backing_seen_.available_bytes || backing->available_files > backing_seen_.available_files)
+    volume_backoff_.try_soon();
+  backing_seen_ = *backing;
+  // Nothing is left to try with: the next who writes does.
+  if (pool_->dirty_bytes() == 0 && refused_by_volume()) volume_took_it();
+  keep_spare_files(*backing);
+}
+
+// What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.
+void StoreImpl::follow_size(const SpaceInfo& backing) {
+  if (backing.total_bytes == backing_seen_.total_bytes) return;
+  std::lock_guard lock(options_mutex_);
+  if (!capacity_is_relative_ && !keep_free_is_relative_) return;
+  if (capacity_is_relative_) options_.capacity_bytes = 0;
+  if (keep_free_is_relative_) options_.keep_free_bytes = 0;
+  resolve_defaults(options_, backing);
+  space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
+  space_.hope();
+}
+
+// Others may take the last inodes, or this process may run into its limit of descriptors, at any time.
+void StoreImpl::keep_spare_files(const SpaceInfo& backing) {
+  constexpr size_t kSpares = 2;  // a pack for each lane
+  constexpr uint64_t kFewFiles = 500'000, kFewDescriptors = 8192;
+  if (read_only_ || !background_) return;
+  struct rlimit descriptors {};
+  const bool few_descriptors = getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur < kFewDescriptors;
+  if (backing.available_files > kFewFiles && !few_descriptors) return;
+  if (backing.available_files == 0 && spares_refused_) return;
+  const Status kept = extents_->keep_spares(kSpares);
+  if (!kept && !spares_refused_) log::warn("no files could be made for later: {}", kept.error().message);
+  spares_refused_ = !kept;
 }
 
 void StoreImpl::refresh_space() {
   measure_overhead();
   measure_backing();
-  std::unordered_set<ExtentId> raw;
+  std::vector<ExtentId> raw;
   {
     std::lock_guard lock(keeper_mutex_);
-    for (const FreedPlace& freed : freed_)  // who has them open may write to them still
-      if (freed.place.kind == PlaceKind::kRaw) raw.insert(freed.place.extent);
+    for (const FreedPlace& freed : freed_)  // those who have them open may write to them still
+      if (freed.place.kind == PlaceKind::kRaw) raw.push_back(freed.place.extent);
   }
   if (index_->totals().raw_bodies > 0) {
     Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-      if (usage.kind == PlaceKind::kRaw) raw.insert(id);
+      if (usage.kind == PlaceKind::kRaw) raw.push_back(id);
       return true;
     });
     if (!status) return;
   }
-  uint64_t raw_bytes = 0;
-  for (ExtentId id : raw)
-    if (auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw))) raw_bytes += info->allocated_bytes;
-  space_.set_raw(raw_bytes);
+  raw_space_->measure_all(std::move(raw), [this](ExtentId id) { return volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw)); });
 }
 
 // Journals with their reserve, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
 void StoreImpl::measure_overhead() {
-  uint64_t bytes = checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed) + reserve_->held_bytes();
+  RecordSpace::Measured measured;
+  measured.journal_bytes = older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  measured.checkpoint_bytes = checkpoint_bytes_;
+  measured.reserve_bytes = reserve_->held_bytes();
   struct stat data {};
   if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
-    bytes += static_cast<uint64_t>(data.st_blocks) * 512;
-  space_.set_overhead(bytes);
+    measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
+  record_space_->measured(measured);
 }
 
 // After the limit was lowered: nobody else gives memory back while none is asked for.
@@ -127,6 +165,8 @@ bool StoreImpl::keeper_step(bool force) {
   for (auto& then : kernel_ahead_.take_stalled()) answer_later(std::move(then));
   files_->settle();
   keep_to_memory();
+  resume_records();
+  log::tell_repeated();
   const uint64_t rows = index_->overlay_rows();
   const int64_t now = clock_.monotonic_ns();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
@@ -138,6 +178,7 @@ bool StoreImpl::keeper_step(bool force) {
   // What somebody had open when it was removed can be given back now.
   const uint64_t hopes = space_.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
+  due |= records_want_upkeep();
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
@@ -155,6 +196,8 @@ bool StoreImpl::keeper_step(bool force) {
 void StoreImpl::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
   set_trouble(Trouble::kUpkeep, status);
+  status ? upkeep_backoff_.succeeded() : upkeep_backoff_.failed(now_ns);
+  resume_records();
   if (status && pool_->dirty_bytes() == 0) set_trouble(Trouble::kData, {});  // what could not be written is gone
   if (status || (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs)) return;
   upkeep_told_ = status.error().message;
@@ -172,6 +215,7 @@ void StoreImpl::sync_ahead() {
 
 Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
+  raw_space_->sync_begins();
   sync_ahead();
   rescue_from_lost();
   CommitRequest request;
@@ -184,7 +228,9 @@ Status StoreImpl::sync_point() {
   if (!committer_runs_.load())
     while (commit_step()) {
     }
-  return answer.get();
+  Status status = answer.get();
+  if (status) raw_space_->synced();
+  return status;
 }
 
 bool StoreImpl::mend_index() {
@@ -207,11 +253,13 @@ Status StoreImpl::index_point() {
     std::lock_guard lock(keeper_mutex_);
     dead.swap(freed_);
   }
+  record_space_->index_commit_begins();
   Status status = sync_point();
   const bool synced = status.has_value();
   if (status) {
     note_leftovers(dead);
     status = index_->commit();
+    if (status) record_space_->index_committed();
   }
   if (status && judged_tail_) status = write_checkpoint();
   if (!status) {
@@ -229,9 +277,8 @@ Status StoreImpl::index_point() {
   if (std::exchange(sweep_due_, false) || judged) sweep_extents(dead, judged);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead));
-  const uint64_t journal_bytes = journal_bytes_.load(std::memory_order_relaxed);
-  if (journal_bytes > std::max(kCheckpointBytes, 2 * checkpoint_bytes_) || journal_files_ > kManyJournalFiles)
-    return write_checkpoint();
+  measure_overhead();
+  if (record_space_->wants_checkpoint() || journal_files_ > kManyJournalFiles) return write_checkpoint();
   return {};
 }
 
@@ -254,7 +301,7 @@ Status StoreImpl::write_checkpoint() {
   header.covers = index_->position();
   header.stamp = index_->stamp();
   header.next_number = next_number_.load();
-  KVC_ASSIGN(auto writer, CheckpointWriter::create(volume_, identity_, seq, header));
+  KVC_ASSIGN(auto writer, with_reserve([&] { return CheckpointWriter::create(volume_, identity_, seq, header); }));
   Status status;
   auto add = [&](Record record) {
     status = writer->add(std::move(record));
@@ -286,6 +333,7 @@ Status StoreImpl::remove_before_checkpoint() {
   journal_files_ = 1;
   older_journals_bytes_ = 0;
   journal_bytes_.store(0);
+  measure_overhead();
   return {};
 }
 
@@ -320,17 +368,19 @@ void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompl
   go_on(go_on);
 }
 
-// Journals of which most is gone (small bodies lie in them) are room, too. True if they were replaced by a checkpoint.
+// Journals and a checkpoint of which most is gone (attributes and small bodies lie in them) are room, too. True if they were
+// replaced by a smaller checkpoint.
 bool StoreImpl::checkpoint_for_room() {
   constexpr uint64_t kObjectBytes = 512;  // about, with its name
   const IndexTotals totals = index_->totals();
   const uint64_t checkpoint = totals.inline_bodies * inline_below_bytes_.load(std::memory_order_relaxed) +
                               (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
-  const uint64_t journals = older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
-  if (journals < kRoomCheckpointBytes || checkpoint > journals / 2) return false;
+  const auto records = [&] { return checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed); };
+  const uint64_t before = records();
+  if (before < kRoomCheckpointBytes || checkpoint > before / 2) return false;
   Status status = write_checkpoint();
   if (!status) log::error("checkpoint: {}", status.error().message);
-  return status.has_value();
+  return status && records() < before - before / kWorthPart;  // else the next would give no more back
 }
 
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,

@@ -30,6 +30,31 @@ void StoreImpl::kick_bulk(bool hurry) {
   bulk_ready_.notify_one();
 }
 
+void StoreImpl::volume_failed(const Status& status) {
+  volume_backoff_.failed(clock_.monotonic_ns());
+  // What it does not take now is not accepted either: inodes and quotas show in no count of free bytes.
+  if (status.error().code == Code::kNoSpace) space_.set_refused(true);
+  std::lock_guard lock(refusal_mutex_);
+  refusal_ = status.error();
+}
+
+void StoreImpl::volume_took_it() {
+  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) == 0) return;  // most calls
+  volume_backoff_.succeeded();
+  space_.set_refused(false);
+  std::lock_guard lock(refusal_mutex_);
+  refusal_.reset();
+}
+
+std::optional<Error> StoreImpl::refused_by_volume() const {
+  constexpr int64_t kFullNs = 1'000'000'000, kOtherNs = 10'000'000'000;
+  const int64_t failing_ns = volume_backoff_.failing_for_ns(clock_.monotonic_ns());
+  if (failing_ns < kFullNs) return std::nullopt;
+  std::lock_guard lock(refusal_mutex_);
+  if (!refusal_ || (!lacks_files(*refusal_) && failing_ns < kOtherNs)) return std::nullopt;
+  return refusal_;
+}
+
 // Whoever needs memory gives up what is clean himself.
 bool StoreImpl::memory_pressure() const { return pool_->held_bytes() * 4 > pool_->limit_bytes() * 3; }
 
@@ -116,6 +141,12 @@ std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
 
 // Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
 bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
+  if (!volume_backoff_.may_try(clock_.monotonic_ns())) {
+    remaining.some = true;
+    std::lock_guard lock(refusal_mutex_);
+    if (refusal_) status = std::unexpected(*refusal_);
+    return false;
+  }
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
     return (memory_pressure() || !waiters_.nobody_waits()) && spill_one();
@@ -125,8 +156,11 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   request.closed = std::exchange(bulk_target_->closed, {});
   set_trouble(Trouble::kData, status);
   const bool helped = status || !request.bodies.empty();
-  request.done = [this](Status committed) {
+  if (!helped) volume_failed(status);
+  request.done = [this, wrote = !request.bodies.empty()](Status committed) {
+    if (committed && wrote) volume_took_it();
     if (committed) return;
+    volume_failed(committed);
     std::lock_guard lock(bulk_mutex_);
     bulk_commit_error_ = std::move(committed).error();
   };
@@ -211,6 +245,7 @@ void StoreImpl::drain(bool sync, StatusCompletion done) {
   Drain drain;
   drain.sync = sync;
   drain.done = std::move(done);
+  volume_backoff_.try_soon();
   {
     std::lock_guard lock(bulk_mutex_);
     drains_.push_back(std::move(drain));

@@ -97,6 +97,10 @@ void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) {
   const bool first = object->attributes_version == object->attributes_durable;
   ++object->attributes_version;
   if (!first) return;
+  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
+  uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
+  for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
+  record_space_->accept(bytes);
   std::lock_guard lock(dirty_mutex_);
   dirty_attributes_.push_back(object);
 }
@@ -126,7 +130,7 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;
   leaving_.insert(object->id);
   space_.add_leaving(object->id, bytes);
-  if (kind != PlaceKind::kNone) space_.hope();
+  space_.hope();  // also without a body: its record is room once it is in no checkpoint any more
 }
 
 // names_mutex_ held exclusively. The kernel may still know a directory that was removed: nothing gets a name there.
@@ -179,6 +183,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
       if (is_directory) object->attributes.mode |= S_ISGID;
     }
   }
+  record_space_->accept(kNameRecordBytes + name.size());
   state->child = object->id;
   state->type_bits = object->type_bits;
   object->nlink = is_directory ? 2 : 1;
@@ -314,6 +319,7 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
   if (!kept.empty()) kept.pop_back();
   state->older_versions = std::move(kept);
   if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
+  record_space_->accept(kNameRecordBytes + name.size());
   touch_directory(parent);
   for (ObjectId id : removed)
     if (ObjectPtr version = live(id)) {
@@ -413,6 +419,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     take_from_quarantined(state->child);
+    record_space_->accept(kNameRecordBytes + name.size());
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;

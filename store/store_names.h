@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <string_view>
 
@@ -9,6 +10,8 @@
 #include "store/base/types.h"
 
 namespace kvcachefs {
+
+inline constexpr uint64_t kNameRecordBytes = 64;  // about, beside the name
 
 std::string entry_text(ObjectId parent, std::string_view name);  // for messages
 

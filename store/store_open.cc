@@ -101,6 +101,8 @@ Status StoreImpl::start(std::string_view holder) {
   if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
   KVC_TRY(lock_->describe(holder));
   KVC_TRY(fill_in_options());
+  raw_space_ = std::make_unique<RawSpace>(space_, volume_->features().blocks_lag);
+  record_space_ = std::make_unique<RecordSpace>(space_, options_.memory_bytes);
   pool_ = std::make_unique<MemoryPool>(options_.memory_bytes, kSealingBytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
   waiting_bytes_ = std::make_unique<WaitingBytes>(volume_, fmt::format("nodes/{}/WAITING", identity_.node));
@@ -232,7 +234,10 @@ Status StoreImpl::choose_node() {
 
 Status StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
+  capacity_is_relative_ = options_.capacity_bytes == 0;
+  keep_free_is_relative_ = options_.keep_free_bytes == 0;
   resolve_defaults(options_, backing);
+  backing_seen_ = backing;
   if (const CgroupLimit limit = cgroup_memory_limit(); options_.memory_bytes > limit.bytes)
     log::warn("memory={} is more than the {} that this process may have ({}): the kernel would kill it before the option holds "
               "it back. Lower the option to a half of that, or raise the limit",
@@ -353,6 +358,7 @@ Status StoreImpl::close() {
     cut_closed(*target);
     note_closed(std::exchange(target->closed, {}));
   }
+  extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
   end_lingering(/*all=*/true);
   nobody_reads_ = true;

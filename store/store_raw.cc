@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/log.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -50,7 +51,10 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
 void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
   // Nothing to do in the file where it only grows: what it lacks reads as zeros.
   if (how == Resize::kExactly)
-    if (Status status = raw->truncate(size_bytes); !status) return done(std::move(status));
+    if (Status status = raw_space_->set_size(*raw, size_bytes); !status) return done(std::move(status));
+  ExtentId extent;
+  if (raw_extent(*object, raw, extent)) raw_space_->measure(extent, *raw);  // what was cut off is room at once
+  space_.hope();
   {
     std::unique_lock lock(object->mutex);
     if (object->raw != raw) {
@@ -86,18 +90,31 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
     if (status && extends) return resize(std::move(object), end, Resize::kAtLeast, std::move(done));
     done(std::move(status));
   };
-  if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) return finish(raw->punch(offset, length));
-  auto take = [this, object, raw, offset, length, target = std::max(end, size)]() -> Status {
-    // A file that was only sized has no blocks yet.
-    KVC_ASSIGN(const FileInfo info, raw->info());
-    const uint64_t grows_by = std::min(length, target - std::min(target, info.allocated_bytes));
-    if (grows_by > space_.room_bytes()) return std::unexpected(no_space(*object, grows_by));
+  ExtentId extent;
+  if (!raw_extent(*object, raw, extent)) return finish(fail(Code::kBusy, fmt::format("object {} was emptied meanwhile", object->id.value)));
+  if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
+    Status punched = raw->punch(offset, length);
+    raw_space_->measure(extent, *raw);
+    space_.hope();
+    return finish(std::move(punched));
+  }
+  auto take = [this, object, raw, extent, offset, length]() -> Status {
+    auto claim = raw_space_->claim(extent, raw, offset, length);
+    if (!claim) return std::unexpected(no_space(*object, length));
     Status taken = raw->allocate(offset, length);
-    if (taken) space_.add_raw(grows_by);
+    claim.reset();
+    raw_space_->measure(extent, *raw);
     if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
     return taken;
   };
   with_room(std::move(take), std::move(finish));
+}
+
+// False: it is no raw file any more, or another one.
+bool StoreImpl::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent) {
+  std::lock_guard lock(object.mutex);
+  extent = object.base.place.extent;
+  return object.raw == raw;
 }
 
 // object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
@@ -112,42 +129,38 @@ void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offs
   }
 }
 
-namespace {
-// Nothing before `end` needs room: the file was allocated as a whole, as pools of chunks are.
-bool has_blocks(File& raw, uint64_t end) {
-  auto info = raw.info();
-  return info && end <= info->size_bytes && info->allocated_bytes >= info->size_bytes;
-}
-}  // namespace
-
+// Room for what it may allocate is set aside first, and counted as the file's once the write has ended.
 void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                           Completion<size_t> done) {
   const ObjectPtr object = handle->object;
-  if (space_.room_bytes() < bytes.size() && !has_blocks(*raw, offset + bytes.size())) {
-    std::vector<std::byte> copy(bytes.begin(), bytes.end());
-    auto find_room = [this, object, wanted = bytes.size()]() -> Status {
-      if (space_.room_bytes() < wanted) return std::unexpected(no_space(*object, wanted));
-      return {};
-    };
-    return with_room(std::move(find_room), [this, handle, raw = std::move(raw), offset, copy = std::move(copy),
-                                            done = std::move(done)](Status status) mutable {
-      if (!status) {
-        {
-          std::lock_guard lock(handle->object->mutex);
-          note_raw_write(*handle->object, raw, offset, copy.size(), status);
-        }
-        return done(std::unexpected(std::move(status).error()));
-      }
-      write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(done));
-    });
-  }
-  write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(done));
+  ExtentId extent;
+  if (!raw_extent(*object, raw, extent)) return write(handle, offset, bytes, std::move(done));
+  std::vector<std::byte> copy(bytes.begin(), bytes.end());
+  if (auto claim = raw_space_->claim(extent, raw, offset, bytes.size()))
+    return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claim), std::move(done));
+  auto claimed = std::make_shared<RawSpace::Claim>();
+  auto find_room = [this, object, raw, extent, offset, wanted = bytes.size(), claimed]() -> Status {
+    auto claim = raw_space_->claim(extent, raw, offset, wanted);
+    if (!claim) return std::unexpected(no_space(*object, wanted));
+    *claimed = std::move(*claim);
+    return {};
+  };
+  with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed,
+                                   done = std::move(done)](Status status) mutable {
+    if (status) return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(done));
+    {
+      std::lock_guard lock(handle->object->mutex);
+      note_raw_write(*handle->object, raw, offset, copy.size(), status);
+    }
+    done(std::unexpected(std::move(status).error()));
+  });
 }
 
 void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
-                                Completion<size_t> done) {
+                                RawSpace::Claim claim, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
+  bool grows = false;
   {
     std::unique_lock lock(object->mutex);
     if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
@@ -155,8 +168,8 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
       return write(handle, offset, bytes, std::move(done));
     }
     extent = object->base.place.extent;
-    if (offset + bytes.size() > object->size_bytes) {
-      space_.add_raw(offset + bytes.size() - std::max(object->size_bytes, offset));
+    grows = offset + bytes.size() > object->size_bytes;
+    if (grows) {
       object->size_bytes = offset + bytes.size();
       content_changed(object);  // the size is in the record
     } else {
@@ -167,13 +180,17 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
       ++object->unflushed_handles;
     }
   }
+  if (grows && volume_->features().filesystem == "xfs")  // it would allocate far more than is written
+    if (Status grown = raw_space_->grow(*raw, offset + bytes.size()); !grown) log::debug("{}", grown.error().message);
   auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   std::vector<IoRequest> requests(1);
   requests[0].kind = IoRequest::Kind::kWrite;
   requests[0].file = raw;
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), done = std::move(done)](Result<size_t> result) mutable {
+  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), claim = std::move(claim),
+                      done = std::move(done)](Result<size_t> result) mutable {
+    claim = {};  // it ended
     extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
     if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {

@@ -45,6 +45,7 @@ Status StoreImpl::rename_now(Rename& rename) {
   KVC_TRY(prepare_rename(rename));
   KVC_ASSIGN(Namespace::Edit old_state, names_->edit(rename.parent, rename.name));
   KVC_ASSIGN(Namespace::Edit new_state, names_->edit(rename.new_parent, rename.new_name));  // nothing fails from here on
+  record_space_->accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
   move_name(rename, old_state, new_state);
   note_moved(rename);
   settle_links(rename);

@@ -164,6 +164,29 @@ void StoreImpl::cut_closed(PackTarget& target) {
     if (Status status = file->truncate(end); !status) log::debug("{}", status.error().message);
 }
 
+// A pack with room for so many bytes. The old one goes on past its size where no other can be made: what was accepted needs a place.
+Status StoreImpl::open_target(PackTarget& target, uint64_t room) {
+  if (target.file && extents_->is_lost(target.extent)) close_target(target);
+  const bool full = target.file && target.next_offset + room > extent_bytes_;
+  if (target.file && (!full || target.no_pack)) return {};
+  if (target.no_pack) return std::unexpected(*target.no_pack);
+  auto made = extents_->make(PlaceKind::kPacked);
+  if (!made) {
+    if (!lacks_files(made.error())) return std::unexpected(std::move(made).error());
+    target.no_pack = made.error();
+    if (target.file) return {};
+    return std::unexpected(std::move(made).error());
+  }
+  close_target(target);
+  target.extent = made->id;
+  target.file = std::move(made->file);
+  target.next_offset = kBlockBytes;
+  size_ahead(*target.file, extent_bytes_);
+  std::lock_guard lock(keeper_mutex_);
+  open_extents_.insert(target.extent);
+  return {};
+}
+
 Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
   const Snapshot& snapshot = plan.snapshot;
   const uint64_t room = align_up(snapshot.size_bytes, kBlockBytes);
@@ -187,23 +210,18 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     return {};
   }
   if (snapshot.size_bytes >= pack_below_bytes_.load(std::memory_order_relaxed) || room > extent_bytes_ - kBlockBytes) {
-    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
-    plan.has_its_size = size_ahead(*made.file, room) && room == snapshot.size_bytes;
-    body.place = {PlaceKind::kSolo, made.id, 0, snapshot.size_bytes};
-    plan.file = std::move(made.file);
-    plan.extent = made.id;
-    return {};
+    auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : extents_->make(PlaceKind::kSolo);
+    if (made) {
+      plan.has_its_size = size_ahead(*made->file, room) && room == snapshot.size_bytes;
+      body.place = {PlaceKind::kSolo, made->id, 0, snapshot.size_bytes};
+      plan.file = std::move(made->file);
+      plan.extent = made->id;
+      return {};
+    }
+    if (!lacks_files(made.error())) return std::unexpected(std::move(made).error());
+    target.no_solo = std::move(made).error();  // into a pack then, however large it gets
   }
-  if (target.file && (target.next_offset + room > extent_bytes_ || extents_->is_lost(target.extent))) close_target(target);
-  if (!target.file) {
-    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kPacked));
-    target.extent = made.id;
-    target.file = std::move(made.file);
-    target.next_offset = kBlockBytes;
-    size_ahead(*target.file, extent_bytes_);
-    std::lock_guard lock(keeper_mutex_);
-    open_extents_.insert(target.extent);
-  }
+  KVC_TRY(open_target(target, room));
   body.place = {PlaceKind::kPacked, target.extent, target.next_offset, snapshot.size_bytes};
   plan.file = target.file;
   plan.extent = target.extent;
@@ -363,6 +381,8 @@ void StoreImpl::undo_write(SealPlan& plan) {
 
 std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status) {
   std::vector<SealPlan> plans(snapshots.size());
+  target.no_solo.reset();  // each batch tries once
+  target.no_pack.reset();
   {
     BodyWriter writer(*this);
     for (size_t i = 0; i < plans.size(); ++i) {
@@ -385,11 +405,13 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
   cut_closed(target);
   if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
+  size_t failed = 0;
   for (SealPlan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
     if (!plan.status) {
       counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-      log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
+      if (++failed == 1 || plan.base_lost)
+        log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
       const bool gone = plan.base_lost && quarantine_moving(plan.snapshot.object, plan.status.error().message);
       if (gone) {
         // Nobody wrote to it.
@@ -399,7 +421,8 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       } else if (status) {
         status = plan.status;
       }
-      if (target.file && plan.file == target.file) close_target(target);  // its descriptor may be dead
+      // Its descriptor may be dead; but where there was no room there may be none for another pack.
+      if (target.file && plan.file == target.file && plan.status.error().code != Code::kNoSpace) close_target(target);
       if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
       if (!gone) abandon_seal(plan.snapshot.object);
       forget_when_idle(plan.snapshot.object);
@@ -410,6 +433,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
     counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }
+  if (failed > 1) log::error("... and {} more objects of {} could not be written", failed - 1, plans.size());
   return sealed;
 }
 

@@ -43,6 +43,7 @@ bool StoreImpl::spill_one() {
   }
   requeue_deferred();
   set_trouble(Trouble::kData, status);
+  status ? volume_took_it() : volume_failed(status);
   std::unique_lock lock(names_mutex_);
   forget_if_idle(largest);
   return status.has_value();

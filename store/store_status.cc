@@ -6,6 +6,7 @@
 namespace kvcachefs {
 
 FileSystemSpace StoreImpl::space() {
+  if (!volume_->features().network) raw_space_->measure_changed();
   FileSystemSpace result;
   const uint64_t limit = space_.limit_bytes();
   result.blocks = limit / kBlockBytes;
@@ -131,10 +132,14 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   std::unique_lock lock(options_mutex_);
   StoreOptions changed = options_;
   KVC_TRY(set_store_option(changed, name, value));
+  const bool capacity_is_relative = name == "capacity" ? changed.capacity_bytes == 0 : capacity_is_relative_;
+  const bool keep_free_is_relative = name == "keep_free" ? changed.keep_free_bytes == 0 : keep_free_is_relative_;
   resolve_defaults(changed, backing);
   KVC_TRY(check_store_options(changed));
   const bool sooner = changed.flush_interval_ms < options_.flush_interval_ms;
   options_ = changed;
+  capacity_is_relative_ = capacity_is_relative;
+  keep_free_is_relative_ = keep_free_is_relative;
   apply_live_options();
   space_.set_backing(backing);  // what is free depends on keep_free
   lock.unlock();

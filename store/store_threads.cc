@@ -181,6 +181,8 @@ void StoreImpl::stop_threads() {
   }
   finish_keeper_work();
   kernel_ahead_.give_up();
+  resume_records();
+  give_answers();
   answer_waiting();
   answer_unfinished();
   give_answers();

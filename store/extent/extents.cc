@@ -49,11 +49,29 @@ Status Extents::make_parents(const std::string& directory) {
 }
 
 Result<Extents::Made> Extents::make(PlaceKind kind) {
+  auto made = make_file(kind);
+  if (!made && lacks_descriptors(made.error())) {
+    close_idle();
+    static_cast<void>(sync_ahead());  // what is not synced is kept open
+    made = make_file(kind);
+  }
+  if (made || !lacks_files(made.error())) return made;
+  if (auto spare = take_spare(kind)) return std::move(*spare);
+  return made;
+}
+
+Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
   const std::string path = extent_path(identity_.node, id, kind);
   KVC_TRY(make_parents(parent_of(path)));
   const bool direct = kind != PlaceKind::kRaw && volume_->features().direct_io;
-  KVC_ASSIGN(FilePtr file, volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct}));
+  auto opened = volume_->open(path, {.writable = true, .create_exclusive = true, .direct = direct});
+  if (!opened) {
+    uint64_t unused = id.seq + 1;  // not a number, and sooner or later a directory, for each try
+    next_seq_.compare_exchange_strong(unused, id.seq);
+    return std::unexpected(std::move(opened).error());
+  }
+  FilePtr file = std::move(*opened);
   kill_point("extent-made");
   if (kind == PlaceKind::kPacked) {
     alignas(kBlockBytes) std::byte block[kBlockBytes] = {};
@@ -72,6 +90,55 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
   return Made{id, std::move(file)};
 }
 
+std::optional<Extents::Made> Extents::take_spare(PlaceKind kind) {
+  std::lock_guard lock(mutex_);
+  if (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo) return std::nullopt;
+  std::vector<Made>& spares = kind == PlaceKind::kPacked ? spare_packs_ : spare_solos_;
+  if (spares.empty()) return std::nullopt;
+  Made made = std::move(spares.back());
+  spares.pop_back();
+  unsynced_.emplace(made.id, Unsynced{made.file, kind});
+  return made;
+}
+
+Status Extents::keep_spares(size_t count) {
+  for (const PlaceKind kind : {PlaceKind::kPacked, PlaceKind::kSolo}) {
+    std::vector<Made>& spares = kind == PlaceKind::kPacked ? spare_packs_ : spare_solos_;
+    while (true) {
+      {
+        std::lock_guard lock(mutex_);
+        if (spares.size() >= count) break;
+      }
+      KVC_ASSIGN(Made made, make_file(kind));
+      std::lock_guard lock(mutex_);
+      spares.push_back(std::move(made));
+    }
+  }
+  return {};
+}
+
+bool Extents::give_up_spare() {
+  for (const PlaceKind kind : {PlaceKind::kSolo, PlaceKind::kPacked})
+    if (auto spare = take_spare(kind)) {
+      spare->file.reset();
+      return remove(spare->id, kind).has_value();
+    }
+  return false;
+}
+
+void Extents::remove_spares() {
+  while (give_up_spare()) {
+  }
+}
+
+// Descriptors that are only kept for the next reader.
+void Extents::close_idle() {
+  std::unordered_map<ExtentId, Cached> dropped;  // closed after the lock is given up
+  std::lock_guard lock(mutex_);
+  dropped.swap(open_);
+  ages_.clear();
+}
+
 FilePtr Extents::cached(ExtentId id) {
   std::lock_guard lock(mutex_);
   auto found = open_.find(id);
@@ -88,8 +155,15 @@ Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
     std::lock_guard lock(mutex_);
     removals = removals_;
   }
-  KVC_ASSIGN(FilePtr file, volume_->open(extent_path(identity_.node, id, kind),
-                                         {.writable = raw, .direct = !raw && volume_->features().direct_io}));
+  const auto open_file = [&] {
+    return volume_->open(extent_path(identity_.node, id, kind), {.writable = raw, .direct = !raw && volume_->features().direct_io});
+  };
+  auto opened = open_file();
+  if (!opened && lacks_descriptors(opened.error())) {
+    close_idle();
+    opened = open_file();
+  }
+  KVC_ASSIGN(FilePtr file, std::move(opened));
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
   if (removals != removals_) return file;

@@ -8,6 +8,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
@@ -36,7 +37,15 @@ class Extents {
   };
   // A new extent of this epoch. Pack extents carry a header block (bodies start at kBlockBytes); solo and raw ones
   // none. Solo and pack files are opened for direct I/O where the volume has it.
+  // Where no file can be made any more it gives one of the spares; else the error is one of which lacks_files() is true.
   Result<Made> make(PlaceKind kind);
+  // Makes spares up to `count` of packs and as many solo files, empty and open: what was accepted goes there when others have
+  // taken the last inode, or this process its last descriptor.
+  Status keep_spares(size_t count);
+  // Removes one, so that another file can be made; false: there is none.
+  bool give_up_spare();
+  // Before the end: those that nothing was written to.
+  void remove_spares();
   // Open for reading (raw: also for writing); from the cache where it is there. May block on an open.
   Result<FilePtr> open(ExtentId id, PlaceKind kind);
   // From the cache only.
@@ -77,6 +86,9 @@ class Extents {
   Volume& volume() { return *volume_; }
 
  private:
+  Result<Made> make_file(PlaceKind kind);
+  std::optional<Made> take_spare(PlaceKind kind);
+  void close_idle();
   Status make_parents(const std::string& directory);
   void let_go(ExtentId id);  // of the descriptors that are held of it
   struct Unsynced {
@@ -100,6 +112,7 @@ class Extents {
   std::unordered_map<ExtentId, Cached> open_;
   std::list<ExtentId> ages_;  // most recent first
   std::unordered_map<ExtentId, Unsynced> unsynced_;
+  std::vector<Made> spare_packs_, spare_solos_;
   ExtentId syncing_ahead_;  // by sync_ahead() just now
   std::condition_variable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed

@@ -20,6 +20,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMaxHeaderTextBytes = 255;    // node and boot id: the header stays far below its limit
+constexpr uint64_t kTriesPerFile = 8;          // to make the next, while that fails
 constexpr size_t kScratchBytes = 1024 * 1024;  // kept between appends
 
 // A file with bytes that no successful sync covers yet.
@@ -48,6 +49,7 @@ struct JournalWriter::State {
 
   std::mutex commit_mutex;
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
+  uint64_t next_try_at = 0;  // length of the current file at which another is tried to be made
   uint64_t next_seq = 0;   // of the next file; rises with every attempt to make one
   Bytes payload, frame;    // scratch of append()
 
@@ -149,7 +151,9 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   }
   const uint64_t end = state.current->end;
   const bool full = end > state.current->start && end + kFrameHeaderBytes + state.payload.size() > state.max_file_bytes;
-  if (state.abandoned || full) KVC_TRY(state.open_next());
+  if (state.abandoned) KVC_TRY(state.open_next());
+  // Where no file can be made, for want of inodes perhaps, this one goes on.
+  if (full && end >= state.next_try_at) state.next_try_at = state.open_next() ? 0 : end + state.max_file_bytes / kTriesPerFile;
   const FrameKey key(FileKind::kJournal, state.identity, state.current->seq);
   state.frame.clear();
   key.append(state.payload, state.current->end, state.frame);

@@ -120,6 +120,7 @@ class FaultFile final : public File {
   Result<FileInfo> info() override { return inner_->info(); }
   Result<uint64_t> next_data(uint64_t offset) override { return inner_->next_data(offset); }
   Result<uint64_t> next_hole(uint64_t offset) override { return inner_->next_hole(offset); }
+  Result<uint64_t> allocated_in(uint64_t offset, uint64_t length) override { return inner_->allocated_in(offset, length); }
   bool is_direct() const override { return inner_->is_direct(); }
   int descriptor() const override { return inner_->descriptor(); }
 

@@ -1,6 +1,9 @@
 #include "store/volume/posix_file.h"
 
 #include <fcntl.h>
+#include <linux/fiemap.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -8,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
 
 #include "store/volume/transfer.h"
 
@@ -98,6 +102,31 @@ Result<FileInfo> PosixFile::info() {
 
 Result<uint64_t> PosixFile::next_data(uint64_t offset) { return seek(offset, SEEK_DATA, "data"); }
 Result<uint64_t> PosixFile::next_hole(uint64_t offset) { return seek(offset, SEEK_HOLE, "hole"); }
+
+Result<uint64_t> PosixFile::allocated_in(uint64_t offset, uint64_t length) {
+  constexpr uint32_t kExtents = 64;  // at a time
+  alignas(fiemap) std::byte memory[sizeof(fiemap) + kExtents * sizeof(fiemap_extent)];
+  const uint64_t end = offset + length;
+  uint64_t bytes = 0;
+  for (uint64_t at = offset; at < end;) {
+    auto* map = new (memory) fiemap{};
+    map->fm_start = at;
+    map->fm_length = end - at;
+    map->fm_extent_count = kExtents;
+    if (retry_interrupted([&] { return ::ioctl(fd_.get(), FS_IOC_FIEMAP, map); }) != 0) return File::allocated_in(offset, length);
+    if (map->fm_mapped_extents == 0) break;
+    for (uint32_t i = 0; i < map->fm_mapped_extents; ++i) {
+      const fiemap_extent& extent = map->fm_extents[i];
+      const uint64_t from = std::max<uint64_t>(extent.fe_logical, at), to = std::min<uint64_t>(extent.fe_logical + extent.fe_length, end);
+      // What others share is copied when it is written.
+      if (to > from && (extent.fe_flags & FIEMAP_EXTENT_SHARED) == 0) bytes += to - from;
+      if (extent.fe_logical + extent.fe_length <= at) return bytes;  // a map that does not go on
+      at = extent.fe_logical + extent.fe_length;
+      if ((extent.fe_flags & FIEMAP_EXTENT_LAST) != 0) return bytes;
+    }
+  }
+  return bytes;
+}
 
 Result<uint64_t> PosixFile::seek(uint64_t offset, int whence, const char* what) {
   const off_t found = retry_interrupted([&] { return ::lseek(fd_.get(), static_cast<off_t>(offset), whence); });

@@ -150,10 +150,19 @@ bool is_network_filesystem(const std::string& type) {
   return std::ranges::find(kNetwork, type) != kNetwork.end();
 }
 
+namespace {
+// Those whose st_blocks has what delayed allocation only promised.
+bool tells_blocks_at_once(const std::string& type) {
+  constexpr std::array<std::string_view, 7> kAtOnce = {"ext2", "ext3", "ext4", "xfs", "btrfs", "tmpfs", "f2fs"};
+  return std::ranges::find(kAtOnce, type) != kAtOnce.end();
+}
+}  // namespace
+
 VolumeFeatures probe_features(int root_fd, const std::string& root) {
   VolumeFeatures features;
   features.filesystem = filesystem_type(root_fd);
   features.network = is_network_filesystem(features.filesystem);
+  features.blocks_lag = !tells_blocks_at_once(features.filesystem);
   const std::string name = ".kvcachefs-probe-" + std::to_string(::getpid());
   UniqueFd probe = create_probe(root_fd, name);
   if (!probe.valid()) {

@@ -1,12 +1,16 @@
 // A volume that is a directory of a mounted file system.
 #include <dirent.h>
 #include <fcntl.h>
+#include <sys/quota.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
+#include <utility>
 
 #include "store/base/log.h"
 #include "store/base/unique_fd.h"
@@ -62,6 +66,7 @@ class PosixVolume final : public Volume {
 
  private:
   std::string place(const std::string& path) const { return place_in(root_, path); }
+  void hold_to_quotas(SpaceInfo& space) const;
   Status unlink_at(const std::string& path, int flags, const char* verb);
   Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;
 
@@ -177,6 +182,33 @@ Status PosixVolume::sync_everything() {
   return fail_errno(errno, root_ + ": sync the file system");
 }
 
+constexpr long kQuotactlFd = 443;  // since Linux 5.14, the same number everywhere
+
+// statvfs() tells of quotas of projects, not of those of users and groups.
+void PosixVolume::hold_to_quotas(SpaceInfo& space) const {
+  if (::geteuid() == 0) return;  // binds nobody who may use what is reserved
+  struct stat root {};
+  if (::fstat(tree_.root_fd(), &root) != 0) return;
+  const gid_t group = (root.st_mode & S_ISGID) != 0 ? root.st_gid : ::getegid();
+  for (const auto& [type, id] : {std::pair<int, uint32_t>{USRQUOTA, ::geteuid()}, {GRPQUOTA, group}}) {
+    struct dqblk quota {};
+    if (::syscall(kQuotactlFd, tree_.root_fd(), QCMD(Q_GETQUOTA, type), id, &quota) != 0) continue;  // none is on
+    // A soft limit is one once its time of grace is over.
+    const auto now = static_cast<uint64_t>(::time(nullptr));
+    const auto limit = [now](uint64_t hard, uint64_t soft, uint64_t grace_ends) {
+      if (soft != 0 && grace_ends != 0 && grace_ends <= now) return hard == 0 ? soft : std::min(hard, soft);
+      return hard;
+    };
+    const uint64_t bytes = limit(quota.dqb_bhardlimit, quota.dqb_bsoftlimit, quota.dqb_btime) * kKiB;
+    const uint64_t files = limit(quota.dqb_ihardlimit, quota.dqb_isoftlimit, quota.dqb_itime);
+    if (bytes != 0) {
+      space.total_bytes = std::min(space.total_bytes, bytes);
+      space.available_bytes = std::min(space.available_bytes, bytes - std::min<uint64_t>(bytes, quota.dqb_curspace));
+    }
+    if (files != 0) space.available_files = std::min(space.available_files, files - std::min<uint64_t>(files, quota.dqb_curinodes));
+  }
+}
+
 Result<SpaceInfo> PosixVolume::space() {
   struct statvfs about {};
   if (retry_interrupted([&] { return ::fstatvfs(tree_.root_fd(), &about); }) != 0)
@@ -184,8 +216,11 @@ Result<SpaceInfo> PosixVolume::space() {
   // Some file systems (ramfs) tell of no blocks at all: they have no limit of their own.
   constexpr uint64_t kUnlimitedBytes = uint64_t{1} << 60;
   if (about.f_blocks == 0) return SpaceInfo{.total_bytes = kUnlimitedBytes, .available_bytes = kUnlimitedBytes};
-  return SpaceInfo{.total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize,
-                   .available_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize};
+  SpaceInfo space{.total_bytes = static_cast<uint64_t>(about.f_blocks) * about.f_frsize,
+                  .available_bytes = static_cast<uint64_t>(about.f_bavail) * about.f_frsize};
+  if (about.f_files > 0) space.available_files = about.f_favail;  // btrfs has no limit, and tells 0
+  hold_to_quotas(space);
+  return space;
 }
 
 Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {

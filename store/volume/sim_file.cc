@@ -113,6 +113,12 @@ Result<uint64_t> SimFile::next_data(uint64_t offset) {
   return *found;
 }
 
+Result<uint64_t> SimFile::allocated_in(uint64_t offset, uint64_t length) {
+  const std::lock_guard lock(core_->mutex);
+  if (!core_->alive()) return fail_errno(EIO, path_ + ": fiemap");
+  return length - std::min(length, core_->state.inode(inode_).content.missing_bytes(offset, length));
+}
+
 Result<uint64_t> SimFile::next_hole(uint64_t offset) {
   const std::lock_guard lock(core_->mutex);
   if (!core_->alive()) return fail_errno(EIO, path_ + ": seek");

@@ -33,6 +33,7 @@ class SimFile final : public File {
   Result<FileInfo> info() override;
   Result<uint64_t> next_data(uint64_t offset) override;
   Result<uint64_t> next_hole(uint64_t offset) override;
+  Result<uint64_t> allocated_in(uint64_t offset, uint64_t length) override;
   bool is_direct() const override { return direct_; }
   int descriptor() const override { return -1; }
 

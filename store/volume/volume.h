@@ -36,6 +36,7 @@ struct DirectoryEntry {
 struct SpaceInfo {
   uint64_t total_bytes = 0;
   uint64_t available_bytes = 0;  // to an ordinary user
+  uint64_t available_files = UINT64_MAX;  // that can still be made; the largest number: nobody counts them
 };
 
 // What the backing file system can do, probed once when the volume is opened.
@@ -43,6 +44,7 @@ struct VolumeFeatures {
   bool direct_io = false;      // O_DIRECT opens succeed
   bool punch_hole = false;     // FALLOC_FL_PUNCH_HOLE gives space back
   bool io_uring = false;       // the engine that is in use; else POSIX calls on threads
+  bool blocks_lag = false;     // allocated_bytes of a file tells of what was written only after a sync
   bool network = false;        // NFS, SMB, Ceph, Lustre, FUSE...: a round trip per open, no LMDB here
   std::string filesystem;      // "ext4", "nfs4", ...
 };
@@ -76,6 +78,9 @@ class File {
   // Next offset >= `offset` with data / without (SEEK_DATA, SEEK_HOLE); kNoData past the last.
   virtual Result<uint64_t> next_data(uint64_t offset) = 0;
   virtual Result<uint64_t> next_hole(uint64_t offset) = 0;
+  // Bytes in [offset, offset + length) that have blocks, allocated ahead (unwritten) ones too: writing there takes no more
+  // room. Where the file system does not tell of unwritten blocks, they count as holes.
+  virtual Result<uint64_t> allocated_in(uint64_t offset, uint64_t length);
   virtual bool is_direct() const = 0;
   virtual int descriptor() const = 0;  // for FUSE passthrough; -1 where there is none (simulated volumes)
 };

@@ -38,6 +38,21 @@ Status write_and_sync(Volume& volume, const std::string& path, std::span<const s
 
 }  // namespace
 
+Result<uint64_t> File::allocated_in(uint64_t offset, uint64_t length) {
+  const uint64_t end = offset + length;
+  uint64_t bytes = 0;
+  for (uint64_t at = offset; at < end;) {
+    auto data = next_data(at);
+    if (!data && data.error().code == Code::kNoData) break;
+    KVC_TRY(data);
+    if (*data >= end) break;
+    KVC_ASSIGN(const uint64_t hole, next_hole(*data));
+    bytes += std::min(hole, end) - *data;
+    at = std::max(hole, *data + 1);
+  }
+  return bytes;
+}
+
 Status run_all(Volume& volume, std::vector<IoRequest> requests) {
   if (requests.empty()) return {};
   Batch batch;

@@ -1,6 +1,7 @@
 // What room there is, and what has happened to it meanwhile: others who fill the backing file system and leave it again, raw
 // files that are removed while they are open, and what grows without bytes.
 #include <algorithm>
+#include <cerrno>
 #include <string>
 #include <utility>
 #include <vector>
@@ -167,6 +168,167 @@ TEST_F(Room, ThatWasMissedIsNoTroubleOnceNothingWantsIt) {
   ASSERT_TRUE(rig_.unlink("large"));
   for (int i = 0; i < 3; ++i) rig_.pass_time(kUpkeepNs);
   EXPECT_EQ(rig_.store().status().state, "ok");
+}
+
+// No inode or descriptor is left for another file of the volume.
+class NoFiles : public Room {
+ protected:
+  static constexpr uint64_t kLarge = 9 * kMiB;  // not packed as a rule
+  void SetUp() override {
+    rig_.set_hook([this](const VolumeCall& call) {
+      const bool refused = call.kind == VolumeCall::Kind::kCreate && sys_errno_ != 0;
+      refusals_ += refused ? 1 : 0;
+      return Fault{.sys_errno = refused ? sys_errno_ : 0};
+    });
+    Room::SetUp();
+    ASSERT_EQ(put("first", 64 * kKiB), Code::kNoData);
+    ASSERT_TRUE(rig_.drain());
+  }
+  void stores_and_keeps() {
+    const std::string body(kLarge, 'y');
+    for (int i = 0; i < 4; ++i) {
+      auto handle = rig_.create(fmt::format("large{}", i));
+      ASSERT_TRUE(handle);
+      ASSERT_TRUE(rig_.write(*handle, 0, body));
+      ASSERT_TRUE(rig_.flush(*handle));
+    }
+    const Status drained = rig_.drain();
+    EXPECT_TRUE(drained) << drained.error().message;
+    EXPECT_EQ(rig_.store().status().state, "ok");
+    sys_errno_ = 0;
+    rig_.die();
+    ASSERT_TRUE(rig_.mount());
+    for (int i = 0; i < 4; ++i) {
+      auto content = rig_.read(fmt::format("large{}", i));
+      ASSERT_TRUE(content);
+    }
+  }
+  int sys_errno_ = 0;
+  uint64_t refusals_ = 0;
+};
+
+TEST_F(NoFiles, WhatWouldHaveAFileOfItsOwnIsPacked) {
+  sys_errno_ = ENOSPC;
+  stores_and_keeps();
+}
+
+TEST_F(NoFiles, ThoseOfTheProcessAreNotNeededEither) {
+  sys_errno_ = EMFILE;
+  stores_and_keeps();
+}
+
+// Nothing can be written at all: it is tried now and then, and writers hear of it.
+TEST_F(NoFiles, TriesPause) {
+  rig_.die();
+  ASSERT_TRUE(rig_.mount());  // without a pack
+  for (int i = 0; i < 50; ++i) ASSERT_EQ(put(fmt::format("small{}", i), 64 * kKiB), Code::kNoData);
+  sys_errno_ = ENOSPC;
+  refusals_ = 0;
+  for (int i = 0; i < 600; ++i) rig_.pass_time(100'000'000);  // a minute
+  EXPECT_GE(refusals_, 5u);
+  EXPECT_LE(refusals_, 250u) << "not for each body, and not at each turn";
+  EXPECT_EQ(rig_.store().status().state, "degraded");
+  EXPECT_EQ(put("more", 64 * kKiB), Code::kNoSpace) << "what cannot be written is not accepted";
+  sys_errno_ = 0;
+  for (int i = 0; i < 60; ++i) rig_.pass_time(100'000'000);
+  EXPECT_EQ(rig_.store().status().state, "ok");
+  EXPECT_EQ(put("more", 64 * kKiB), Code::kNoData);
+  EXPECT_TRUE(rig_.drain());
+}
+
+// Raw files are sparse: sizing takes nothing, each write what it allocates.
+class RawRoom : public Room {
+ protected:
+  static constexpr uint64_t kCapacity = 64 * kMiB, kPool = 48 * kMiB;
+  static StoreOptions small_capacity() {
+    StoreOptions options = Room::options();
+    options.capacity_bytes = kCapacity;
+    return options;
+  }
+  void SetUp() override {
+    const Status mounted = small_.mount();
+    ASSERT_TRUE(mounted) << mounted.error().message;
+  }
+  Rig::HandlePtr pool(const std::string& name) {
+    auto handle = small_.create(name);
+    EXPECT_TRUE(handle);
+    EXPECT_TRUE(small_.truncate(name, kPool));
+    return std::move(*handle);
+  }
+  uint64_t used_bytes() const { return kDiskBytes - disk_->space()->available_bytes; }
+  // Until something is refused; the highest use of the disk is kept.
+  uint64_t fill(const Rig::HandlePtr& handle, uint64_t step = kMiB) {
+    for (uint64_t at = 0; at < kPool; at += step) {
+      if (!small_.write(handle, at, std::string(kMiB, 'x'))) return at;
+      most_ = std::max(most_, used_bytes());
+    }
+    return kPool;
+  }
+  Status allocate(const Rig::HandlePtr& handle, Store::AllocateMode mode, uint64_t offset, uint64_t length) {
+    Status answer = fail(Code::kCanceled, "");
+    small_.store().allocate(handle.get(), mode, offset, length, [&](Status status) { answer = std::move(status); });
+    small_.settle();
+    return answer;
+  }
+
+  uint64_t most_ = 0;
+  Rig small_{small_capacity(), disk_};
+};
+
+TEST_F(RawRoom, IsSetAsideForWritesBelowTheEndOfTheFile) {
+  auto first = pool("a"), second = pool("b");
+  EXPECT_EQ(fill(first), kPool);
+  EXPECT_LT(fill(second), kPool) << "two pools do not fit";
+  EXPECT_LE(most_, kCapacity);
+  EXPECT_GE(most_, kCapacity * 7 / 8);
+  EXPECT_LE(used_bytes(), kCapacity);
+}
+
+TEST_F(RawRoom, IsNotTakenByOverwriting) {
+  auto first = pool("a"), second = pool("b");
+  fill(first);
+  const uint64_t end = fill(second);
+  ASSERT_LT(end, kPool);
+  for (int round = 0; round < 3; ++round) EXPECT_EQ(fill(first), kPool) << "all of it is there";
+  ASSERT_GT(end, kMiB);
+  EXPECT_TRUE(small_.write(second, 0, std::string(kMiB, 'y'))) << "where it has blocks, though not everywhere";
+  EXPECT_EQ(code(small_.write(second, end, std::string(kMiB, 'y'))), Code::kNoSpace);
+  EXPECT_LE(used_bytes(), kCapacity);
+}
+
+TEST_F(RawRoom, ComesBackByHolesAndBySizing) {
+  auto first = pool("a"), second = pool("b");
+  fill(first);
+  const uint64_t end = fill(second);
+  ASSERT_LT(end, kPool);
+  ASSERT_TRUE(allocate(first, Store::AllocateMode::kPunchHole, 0, 4 * kMiB));
+  EXPECT_TRUE(small_.write(second, end, std::string(kMiB, 'y')));
+  fill(second);
+  ASSERT_TRUE(small_.truncate("a", 16 * kMiB));
+  EXPECT_EQ(fill(second), kPool);
+  EXPECT_LE(used_bytes(), kCapacity);
+}
+
+TEST_F(RawRoom, IsSetAsideForAllocation) {
+  auto first = pool("a"), second = pool("b");
+  ASSERT_TRUE(allocate(first, Store::AllocateMode::kExtend, 0, kPool));
+  EXPECT_EQ(code(allocate(second, Store::AllocateMode::kExtend, 0, kPool)), Code::kNoSpace);
+  EXPECT_TRUE(allocate(first, Store::AllocateMode::kExtend, 0, kPool)) << "it is there";
+  EXPECT_EQ(fill(first), kPool);
+  EXPECT_LE(used_bytes(), kCapacity);
+}
+
+TEST_F(RawRoom, IsSharedWithChunks) {
+  auto first = pool("a");
+  fill(first);
+  auto chunk = small_.create("chunk");
+  ASSERT_TRUE(chunk);
+  EXPECT_EQ(code(small_.write(*chunk, 0, std::string(kMiB / 2, 'x'))), Code::kNoData);
+  auto second = pool("b");
+  EXPECT_LT(fill(second), kPool);
+  EXPECT_TRUE(small_.flush(*chunk));
+  ASSERT_TRUE(small_.drain());
+  EXPECT_LE(used_bytes(), kCapacity);
 }
 
 // On a full disk the journal takes of what was kept for it.

@@ -1,0 +1,74 @@
+// Handlers of requests that change names or attributes: each goes on at once, or, where the store has too much of that unwritten or
+// no room for it, later, with copies of what it was given, or is answered with the error. No thread is held meanwhile.
+#pragma once
+
+#include <cstring>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+// One argument of a handler that outlives the call of libfuse.
+template <class Argument>
+class Kept {
+ public:
+  explicit Kept(Argument argument) : value_(argument) {}
+  Argument get() { return value_; }
+
+ private:
+  Argument value_;
+};
+template <>
+class Kept<const char*> {
+ public:
+  explicit Kept(const char* text) : text_(text) {}
+  const char* get() { return text_.c_str(); }
+
+ private:
+  std::string text_;
+};
+template <class Pointed>
+  requires(!std::is_const_v<Pointed>)
+class Kept<Pointed*> {
+ public:
+  explicit Kept(Pointed* pointed) : value_(pointed == nullptr ? std::nullopt : std::optional(*pointed)) {}
+  Pointed* get() { return value_ ? &*value_ : nullptr; }
+
+ private:
+  std::optional<Pointed> value_;
+};
+
+template <class Argument>
+uint64_t record_bytes_of(Argument argument) {
+  if constexpr (std::is_same_v<Argument, const char*>) return std::strlen(argument);
+  return 0;
+}
+
+template <auto Handler, bool GivesBack>
+struct Gate;
+template <class... Arguments, void (*Handler)(fuse_req_t, Arguments...), bool GivesBack>
+struct Gate<Handler, GivesBack> {
+  static void pass(fuse_req_t request, Arguments... arguments) {
+    constexpr uint64_t kRecordBytes = 512;  // of the object and its directory
+    Store& store = *driver_of(request).store;
+    const uint64_t bytes = (kRecordBytes + ... + record_bytes_of(arguments));
+    if (store.has_room_for_records(bytes)) return Handler(request, arguments...);
+    store.await_room_for_records(bytes, GivesBack, [request, kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
+      if (!status) return reply_error(request, status.error());
+      std::apply([&](auto&... each) { Handler(request, each.get()...); }, kept);
+    });
+  }
+};
+
+// What makes journal and index grow, and what takes no more than it gives back (removals, and changes of what is there).
+template <auto Handler>
+inline constexpr auto grows = &Gate<Handler, false>::pass;
+template <auto Handler>
+inline constexpr auto gives_back = &Gate<Handler, true>::pass;
+
+}  // namespace kvcachefs

@@ -1,0 +1,96 @@
+// What raw files take of the volume. They are sparse and written in place, so only the file system knows what a write will
+// allocate: the most that it can is set aside before it, and the file is measured after it (invariant 8).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/base/types.h"
+#include "store/space.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Thread-safe.
+class RawSpace {
+ public:
+  // `blocks_lag`: see VolumeFeatures.
+  RawSpace(Space& space, bool blocks_lag) : space_(space), blocks_lag_(blocks_lag) {}
+
+  // Room set aside for one operation on a raw file; counted as the file's when it is destroyed, after the operation ended.
+  class Claim {
+   public:
+    Claim() = default;
+    Claim(Claim&& other) noexcept { swap(other); }
+    Claim& operator=(Claim&& other) noexcept {
+      Claim moved(std::move(other));
+      swap(moved);
+      return *this;
+    }
+    ~Claim() {
+      if (owner_ != nullptr) owner_->end(*this);
+    }
+
+   private:
+    friend class RawSpace;
+    void swap(Claim& other) noexcept {
+      std::swap(owner_, other.owner_);
+      std::swap(id_, other.id_);
+      std::swap(file_, other.file_);
+      std::swap(data_bytes_, other.data_bytes_);
+      std::swap(map_bytes_, other.map_bytes_);
+    }
+    RawSpace* owner_ = nullptr;
+    ExtentId id_;
+    FilePtr file_;
+    uint64_t data_bytes_ = 0, map_bytes_ = 0;
+  };
+
+  // For writing or allocating [offset, offset + length). Nothing: it does not fit. Where there is plenty of room it looks at
+  // nothing; else it blocks, for files are measured, and this one's map is looked at: what has blocks takes no more.
+  std::optional<Claim> claim(ExtentId id, const FilePtr& file, uint64_t offset, uint64_t length);
+
+  // Measures one file, after something of it was given back or allocated. Blocks.
+  void measure(ExtentId id, File& file);
+  // Measures those on which operations ended since. Blocks where any did.
+  void measure_changed();
+  // Measures `ids` and all files known here; `info` looks one up, one that is not there is forgotten. Blocks.
+  void measure_all(std::vector<ExtentId> ids, const std::function<Result<FileInfo>(ExtentId)>& info);
+
+  // Around a sync of everything: what delayed allocation adds to a file is in what is measured after it.
+  void sync_begins();
+  void synced();
+
+  // Sizes of one file are changed one after the other, so that grow() never shortens it. Block.
+  Status set_size(File& file, uint64_t size_bytes);
+  // XFS allocates ahead of appends, up to gigabytes, but not ahead of writes below the end.
+  Status grow(File& file, uint64_t size_bytes);
+
+ private:
+  struct Entry {
+    FilePtr file;                // while operations ended on it since it was measured
+    uint64_t measured_bytes = 0;
+    uint64_t ended_bytes = 0;    // data of all operations that ended
+    uint64_t told_bytes = 0;     // ... of which what is measured tells
+    uint64_t map_bytes = 0;      // what operations may have added to the map of the file
+    uint64_t synced_map_bytes = 0;
+    uint64_t ended_at_sync = 0, map_at_sync = 0;
+    uint64_t counted() const { return measured_bytes + (ended_bytes - told_bytes) + (map_bytes - synced_map_bytes); }
+  };
+  void end(Claim& claim);
+  void note(ExtentId id, const FileInfo& info, uint64_t ended_before);
+  uint64_t ended_of(ExtentId id);
+
+  Space& space_;
+  const bool blocks_lag_;
+  std::mutex mutex_;  // a leaf but for Space's
+  std::unordered_map<ExtentId, Entry> entries_;
+  std::mutex size_mutex_;  // a leaf, held over changes of the size of one file
+};
+
+}  // namespace kvcachefs

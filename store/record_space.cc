@@ -1,0 +1,131 @@
+#include "store/record_space.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kPageBytes = 8 * kKiB;  // of the index that one changed row makes it write anew: its leaf, and a share of the way to it
+constexpr uint64_t kRowTimes = 2;          // what a row takes in half-filled pages
+constexpr uint64_t kLeastJournalBytes = kMiB, kUsualJournalBytes = 64 * kMiB;
+constexpr uint64_t kLimitPart = 64;        // of the capacity that journals may take before a checkpoint
+}  // namespace
+
+RecordSpace::RecordSpace(Space& space, uint64_t memory_bytes)
+    : space_(space),
+      most_accepted_bytes_(std::clamp(memory_bytes / 4, 2 * kMiB, 32 * kMiB)),
+      most_overlay_bytes_(std::clamp(memory_bytes, 16 * kMiB, 64 * kMiB)) {}
+
+uint64_t RecordSpace::most_journal() const {
+  const uint64_t checkpoint = measured_.checkpoint_bytes;
+  const uint64_t usual = std::max(kUsualJournalBytes, 2 * checkpoint);
+  return std::min(usual, std::max({kLeastJournalBytes, checkpoint / 2, space_.limit_bytes() / kLimitPart}));
+}
+
+bool RecordSpace::is_crowded(uint64_t times) const {
+  return accepted_bytes_ + taken_bytes_ > times * most_accepted_bytes_ || overlay_bytes_ > times * most_overlay_bytes_ ||
+         measured_.journal_bytes > 2 * times * most_journal();
+}
+
+void RecordSpace::tell() {
+  const Measured& m = measured_;
+  const uint64_t accepted = accepted_bytes_ + taken_bytes_;
+  const uint64_t journals = std::max(m.journal_bytes + accepted, most_journal());
+  // The next checkpoint has no more than the last and the journals since, nor than the index.
+  const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
+  const uint64_t index = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
+  space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + m.index_bytes + m.reserve_bytes,
+                      journals - m.journal_bytes + checkpoint + index);
+  crowded_.store(is_crowded(1), std::memory_order_relaxed);
+}
+
+void RecordSpace::measured(const Measured& measured) {
+  std::lock_guard lock(mutex_);
+  measured_ = measured;
+  written_ = true;
+  tell();
+}
+
+void RecordSpace::accept(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  accepted_bytes_ += bytes;
+  tell();
+}
+
+uint64_t RecordSpace::take() {
+  std::lock_guard lock(mutex_);
+  taken_bytes_ += accepted_bytes_;
+  return std::exchange(accepted_bytes_, 0);
+}
+
+void RecordSpace::settle(uint64_t taken, bool journaled) {
+  std::lock_guard lock(mutex_);
+  taken_bytes_ -= taken;
+  if (!journaled) accepted_bytes_ += taken;
+  written_ |= journaled;
+  tell();
+}
+
+void RecordSpace::appended(uint64_t bytes, uint64_t records) {
+  std::lock_guard lock(mutex_);
+  measured_.journal_bytes += bytes;
+  overlay_bytes_ += bytes;
+  overlay_records_ += records;
+  tell();
+}
+
+void RecordSpace::index_commit_begins() {
+  std::lock_guard lock(mutex_);
+  committing_bytes_ = overlay_bytes_;
+  committing_records_ = overlay_records_;
+}
+
+void RecordSpace::index_committed() {
+  std::lock_guard lock(mutex_);
+  overlay_bytes_ -= std::exchange(committing_bytes_, 0);
+  overlay_records_ -= std::exchange(committing_records_, 0);
+  written_ = true;
+  tell();
+}
+
+uint64_t RecordSpace::most_journal_bytes() const {
+  std::lock_guard lock(mutex_);
+  return most_journal();
+}
+
+bool RecordSpace::wants_checkpoint() const {
+  std::lock_guard lock(mutex_);
+  return measured_.journal_bytes > most_journal();
+}
+
+bool RecordSpace::wants_index_commit() const {
+  std::lock_guard lock(mutex_);
+  return overlay_bytes_ > most_overlay_bytes_ / 2;
+}
+
+bool RecordSpace::overcrowded() const {
+  std::lock_guard lock(mutex_);
+  return is_crowded(2);
+}
+
+uint64_t RecordSpace::accepted_bytes() const {
+  std::lock_guard lock(mutex_);
+  return accepted_bytes_ + taken_bytes_;
+}
+
+void RecordSpace::wait(std::move_only_function<void()> retry) {
+  std::lock_guard lock(mutex_);
+  if (waiting_.empty()) written_ = false;
+  waiting_.push_back(std::move(retry));
+}
+
+std::vector<std::move_only_function<void()>> RecordSpace::take_waiting(bool all) {
+  std::lock_guard lock(mutex_);
+  if (waiting_.empty() || (!written_ && !all)) return {};
+  return std::exchange(waiting_, {});
+}
+
+}  // namespace kvcachefs

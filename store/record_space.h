@@ -1,0 +1,74 @@
+// What journals, checkpoints and the index take of the volume, and what they will take for changes of names and attributes that
+// were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them all: their bytes on the volume
+// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without a thread or a lock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <vector>
+
+#include "store/space.h"
+
+namespace kvcachefs {
+
+// Thread-safe.
+class RecordSpace {
+ public:
+  RecordSpace(Space& space, uint64_t memory_bytes);
+
+  struct Measured {
+    uint64_t journal_bytes = 0;     // all of them
+    uint64_t checkpoint_bytes = 0;  // the newest
+    uint64_t index_bytes = 0;
+    uint64_t reserve_bytes = 0;     // kept for the journal
+  };
+  void measured(const Measured& measured);
+
+  // A change that takes about so many bytes of journal was accepted. Never refuses.
+  void accept(uint64_t bytes);
+  // The committer takes all that was accepted; what it was is to be settled afterwards.
+  uint64_t take();
+  void settle(uint64_t taken, bool journaled);
+  // A batch of so many bytes is in the journal and in the overlay of the index.
+  void appended(uint64_t bytes, uint64_t records);
+  // Around a commit of the index: what was in its overlay when that began has left it.
+  void index_commit_begins();
+  void index_committed();
+
+  // Size of all journals at which a checkpoint takes their place. Counted as used from the beginning, so that removals, which
+  // free nothing before they are journaled, never lack it.
+  uint64_t most_journal_bytes() const;
+  bool wants_checkpoint() const;
+  bool wants_index_commit() const;
+
+  // So much is accepted or waits for the index that further changes are to wait.
+  bool crowded() const { return crowded_.load(std::memory_order_relaxed); }
+  // Further still: also what gives room back is to wait.
+  bool overcrowded() const;
+  uint64_t accepted_bytes() const;
+  // Runs `retry` when something was written since; not before this returned. The caller looks at crowded() again.
+  void wait(std::move_only_function<void()> retry);
+  // Those to be run now; with `all` also where nothing was written.
+  std::vector<std::move_only_function<void()>> take_waiting(bool all = false);
+
+ private:
+  uint64_t most_journal() const;  // mutex_ held, here and below
+  bool is_crowded(uint64_t times) const;
+  void tell();
+
+  Space& space_;
+  const uint64_t most_accepted_bytes_, most_overlay_bytes_;
+  mutable std::mutex mutex_;  // a leaf but for Space's
+  Measured measured_;
+  uint64_t accepted_bytes_ = 0;  // and not taken
+  uint64_t taken_bytes_ = 0;     // and not settled
+  uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
+  uint64_t committing_bytes_ = 0, committing_records_ = 0;
+  bool written_ = false;  // since those who wait began
+  std::vector<std::move_only_function<void()>> waiting_;
+  std::atomic<bool> crowded_{false};
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,92 @@
+#include "store/record_space.h"
+
+#include <gtest/gtest.h>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kLimit = 256 * kMiB, kMemory = 16 * kMiB;
+
+class RecordSpaceTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    space_.configure(kLimit, 0);
+    records_.measured(at_);
+  }
+  uint64_t room() const { return space_.room_bytes(); }
+
+  Space space_;
+  RecordSpace records_{space_, kMemory};
+  RecordSpace::Measured at_{.index_bytes = 64 * kKiB};
+};
+
+TEST_F(RecordSpaceTest, WhatIsAcceptedIsSetAsideBeforeItIsWritten) {
+  const uint64_t before = room();
+  records_.accept(8 * kMiB);
+  EXPECT_LE(room(), before - 3 * 8 * kMiB) << "in the journal, in the next checkpoint, in the index";
+  const uint64_t set_aside = before - room(), taken = records_.take();
+  records_.appended(8 * kMiB, 100);
+  records_.settle(taken, /*journaled=*/true);
+  EXPECT_GE(before - room(), set_aside) << "not less once it is there";
+  EXPECT_LE(before - room(), set_aside + 2 * kMiB);
+  EXPECT_EQ(space_.physical_bytes(), 8 * kMiB + at_.index_bytes);
+}
+
+TEST_F(RecordSpaceTest, WhatCouldNotBeJournaledIsStillAccepted) {
+  records_.accept(kMiB);
+  const uint64_t taken = records_.take();
+  EXPECT_EQ(taken, kMiB);
+  records_.settle(taken, /*journaled=*/false);
+  EXPECT_EQ(records_.accepted_bytes(), kMiB);
+  EXPECT_EQ(records_.take(), kMiB);
+}
+
+TEST_F(RecordSpaceTest, JournalsUpToACheckpointTakeNothingMore) {
+  const uint64_t before = room();
+  for (uint64_t bytes = 0; bytes < records_.most_journal_bytes(); bytes += 64 * kKiB) {
+    at_.journal_bytes = bytes;
+    records_.measured(at_);
+    EXPECT_GE(room() + at_.index_bytes, before) << "who removes finds room for the record";
+  }
+  EXPECT_FALSE(records_.wants_checkpoint());
+  at_.journal_bytes = records_.most_journal_bytes() + 1;
+  records_.measured(at_);
+  EXPECT_TRUE(records_.wants_checkpoint());
+  EXPECT_FALSE(records_.crowded());
+  at_.journal_bytes = 2 * records_.most_journal_bytes() + 1;
+  records_.measured(at_);
+  EXPECT_TRUE(records_.crowded());
+}
+
+TEST_F(RecordSpaceTest, TooMuchThatWaitsForTheIndexIsCrowdedUntilItIsCommitted) {
+  space_.configure(64 * 1024 * kMiB, 0);  // journals may get longer than this
+  records_.appended(9 * kMiB, 1);
+  EXPECT_TRUE(records_.wants_index_commit());
+  EXPECT_FALSE(records_.crowded());
+  records_.index_commit_begins();
+  records_.appended(8 * kMiB, 1);
+  EXPECT_TRUE(records_.crowded());
+  EXPECT_FALSE(records_.overcrowded());
+  at_.journal_bytes = 0;  // a checkpoint
+  records_.measured(at_);
+  records_.index_committed();
+  EXPECT_FALSE(records_.crowded());
+  EXPECT_FALSE(records_.wants_index_commit());
+}
+
+TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
+  int run = 0;
+  records_.wait([&] { ++run; });
+  EXPECT_TRUE(records_.take_waiting().empty());
+  records_.accept(10);
+  records_.settle(records_.take(), /*journaled=*/true);
+  for (auto& retry : records_.take_waiting()) retry();
+  EXPECT_EQ(run, 1);
+  records_.wait([&] { ++run; });
+  EXPECT_EQ(records_.take_waiting(/*all=*/true).size(), 1u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,186 @@
+"""What the backing file system has no room for: bytes past `capacity`, inodes, what records of names and attributes take."""
+
+import contextlib
+import errno
+import os
+import shutil
+import subprocess
+import threading
+import time
+
+import pytest
+
+from kvc_data import assert_bytes, payload
+from kvc_env import MIB
+from kvc_mount import wait_until
+
+pytestmark = pytest.mark.needs_daemon
+
+
+@contextlib.contextmanager
+def disk(temp_dir, size, *mkfs):
+    if os.geteuid() != 0 or shutil.which(mkfs[0]) is None or not os.path.exists("/dev/loop-control"):
+        pytest.skip(f"needs root, {mkfs[0]} and loop devices")
+    image, where = os.path.join(temp_dir, "disk.img"), os.path.join(temp_dir, "disk")
+    os.mkdir(where)
+    with open(image, "wb") as file:
+        file.truncate(size)
+    subprocess.run([*mkfs, image], check=True, capture_output=True)
+    loop = subprocess.run(["losetup", "-f", "--show", image], check=True, capture_output=True, text=True).stdout.strip()
+    try:
+        subprocess.run(["mount", loop, where], check=True)
+        try:
+            yield where, image, loop
+        finally:
+            subprocess.run(["umount", "-l", where], check=False)
+    finally:
+        subprocess.run(["losetup", "-d", loop], check=False)
+
+
+class Watch:
+    """The most that the volume and the daemon's memory came to."""
+
+    def __init__(self, mount, volume):
+        self.mount, self.volume = mount, volume
+        self.most_bytes = self.most_rss = 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def look(self):
+        used = subprocess.run(["du", "-sB1", self.volume], capture_output=True, text=True, check=False).stdout.split()
+        self.most_bytes = max(self.most_bytes, int(used[0]) if used else 0)
+        with contextlib.suppress(OSError), open(f"/proc/{self.mount.pid}/status", encoding="ascii") as status:
+            self.most_rss = max([self.most_rss] + [int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS")])
+
+    def _run(self):
+        while not self._end.wait(0.1):
+            self.look()
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._end.set()
+        self._thread.join()
+        self.look()
+
+
+def join(mount, name):
+    return os.path.join(mount.path, name)
+
+
+def until_full(step, most):
+    for number in range(most):
+        try:
+            step(number)
+        except OSError as error:
+            assert error.errno == errno.ENOSPC, error
+            return number
+    return most
+
+
+def test_raw_files_keep_to_the_capacity(new_mount, temp_dir):
+    mount = new_mount({"memory": "32M", "capacity": "128M", "raw_above": "1M"})
+    block = os.urandom(MIB)
+    files = [os.open(join(mount, f"pool{i}"), os.O_RDWR | os.O_CREAT) for i in range(4)]
+    with Watch(mount, mount.volume) as watch:
+        for file in files:
+            os.ftruncate(file, 100 * MIB)
+        written = until_full(lambda i: os.pwrite(files[i % 4], block, i // 4 * MIB), 400)
+        for number in range(0, 32):  # what is there can be written anew
+            os.pwrite(files[number % 4], block, number // 4 * MIB)
+    assert 96 <= written < 128
+    assert watch.most_bytes <= 128 * MIB
+    for number, file in enumerate(files):
+        with pytest.raises(OSError) if number == written % 4 else contextlib.nullcontext():
+            os.close(file)  # what was refused is told
+
+
+@pytest.mark.parametrize("what", ["xattrs", "symlinks", "rewritten", "renamed", "directories"])
+def test_records_keep_to_the_capacity(new_mount, what):
+    mount = new_mount({"memory": "16M", "capacity": "64M"})
+    value = os.urandom(60_000)
+
+    def xattrs(number):
+        path = join(mount, f"x{number}")
+        os.mknod(path, 0o644)
+        for key in range(4):
+            os.setxattr(path, f"user.a{key}", value)
+
+    def symlinks(number):
+        os.symlink("t" * 4000, join(mount, f"l{number}"))
+
+    def rewritten(number):
+        if number == 0:
+            os.mknod(join(mount, "one"), 0o644)
+        os.setxattr(join(mount, "one"), "user.a", os.urandom(60_000))
+
+    def renamed(number):
+        if number == 0:
+            os.mknod(join(mount, "0" * 200), 0o644)
+        os.rename(join(mount, f"{number:0200}"), join(mount, f"{number + 1:0200}"))
+
+    def directories(number):
+        os.mkdir(join(mount, f"d{number:0200}"))
+        os.rmdir(join(mount, f"d{number:0200}"))
+
+    step, most = {"xattrs": (xattrs, 2000), "symlinks": (symlinks, 20_000), "rewritten": (rewritten, 3000),
+                  "renamed": (renamed, 20_000), "directories": (directories, 20_000)}[what]
+    with Watch(mount, mount.volume) as watch:
+        done = until_full(step, most)
+    assert watch.most_bytes <= 64 * MIB
+    assert watch.most_rss <= (16 + 300) * MIB
+    if what in ("xattrs", "symlinks"):
+        assert done < most, "it does not fit"
+        for name in os.listdir(mount.path)[:done // 2]:
+            if not name.startswith("."):
+                os.unlink(join(mount, name))
+        wait_until(lambda: until_full(lambda i: os.mknod(join(mount, f"again{i}"), 0o644), 1) == 1, 30, "room after removals")
+    else:
+        assert done == most, "what takes no room is never refused"
+
+
+def test_no_inodes_left(new_mount, temp_dir):
+    with disk(temp_dir, 256 * MIB, "mkfs.ext4", "-q", "-N", "64") as (where, _, _):
+        mount = new_mount({"memory": "64M"}, volume=os.path.join(where, "volume"))
+        chunks = {}
+
+        def store(number, size):
+            data = payload(f"chunk{number}", size)
+            with open(join(mount, f"chunk{number}.tmp"), "wb") as file:
+                file.write(data)
+            os.rename(join(mount, f"chunk{number}.tmp"), join(mount, f"chunk{number}"))
+            chunks[f"chunk{number}"] = data
+
+        store(0, 100_000)
+        mount.drain()
+        time.sleep(2.5)  # spare files are made once a second
+        fillers = until_full(lambda i: open(os.path.join(where, f"filler{i}"), "wb").close(), 1000)
+        assert fillers < 1000
+        for number in range(1, 13):  # larger than packed bodies are, and more than the memory holds
+            store(number, 9 * MIB if number % 2 else 30_000)
+        mount.drain()
+        for name, data in chunks.items():
+            with open(join(mount, name), "rb") as file:
+                assert_bytes(file.read(), data, name)
+        assert mount.log_text().count("\n") < 200
+        for number in range(fillers):
+            os.unlink(os.path.join(where, f"filler{number}"))
+        store(100, 9 * MIB)
+        mount.remount()
+        for name, data in chunks.items():
+            with open(join(mount, name), "rb") as file:
+                assert_bytes(file.read(), data, name)
+
+
+def test_percentages_follow_a_disk_that_grows(new_mount, temp_dir):
+    with disk(temp_dir, 320 * MIB, "mkfs.xfs", "-q") as (where, image, loop):
+        mount = new_mount({"memory": "32M"}, volume=os.path.join(where, "volume"))
+        before = os.statvfs(mount.path).f_blocks
+        os.truncate(image, 1200 * MIB)
+        subprocess.run(["losetup", "-c", loop], check=True)
+        subprocess.run(["xfs_growfs", where], check=True, capture_output=True)
+        wait_until(lambda: os.statvfs(mount.path).f_blocks > 3 * before, 30, "df to show the new size")
+        with open(join(mount, "large"), "wb") as file:
+            file.write(bytes(400 * MIB))
