@@ -50,6 +50,7 @@ void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, in
   change.atime_now = which & FUSE_SET_ATTR_ATIME_NOW;
   change.mtime_now = which & FUSE_SET_ATTR_MTIME_NOW;
   change.kill_privileges = which & FUSE_SET_ATTR_KILL_SUID;
+  if (change.kill_privileges) change.in_group = groups_of(request);
   // A truncate by path is a short open for writing: no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
   auto apply = [&driver, request, node, change, by_path, handle = file != nullptr ? handle_of(file) : nullptr] {

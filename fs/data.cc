@@ -47,7 +47,7 @@ void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fi
     // Without a name to look up there is no other nodeid: as of a program that is being executed.
     if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
     auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-    if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle);
+    if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle, groups_of(request));
     if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
     driver.passthrough.release(ObjectId{node}, false);
     reply_error(request, handle.error());
@@ -107,7 +107,7 @@ void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_f
 void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
-  if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file));
+  if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file), groups_of(request));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());
@@ -131,7 +131,7 @@ void fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* file) {
 // Of the file that is changed by a request that does not tell whether its caller may keep set-id bits: root may.
 void drop_privileges_of(fuse_req_t request, fuse_file_info* file) {
   if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
-  driver_of(request).store->drop_privileges(handle_of(file));
+  driver_of(request).store->drop_privileges(handle_of(file), groups_of(request));
 }
 
 void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
@@ -143,6 +143,7 @@ void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t
     case FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kKeepSize; break;
     case FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kPunchHole; break;
     case FALLOC_FL_ZERO_RANGE: how = Store::AllocateMode::kZeroRange; break;
+    case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kZeroRangeKeepSize; break;
     default: return void(fuse_reply_err(request, EOPNOTSUPP));
   }
   drop_privileges_of(request, file);
@@ -153,11 +154,12 @@ void seek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_fi
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EINVAL));
   if (offset < 0) return void(fuse_reply_err(request, ENXIO));
-  Result<uint64_t> found = fail(Code::kInvalid, "lseek: neither SEEK_DATA nor SEEK_HOLE");
-  if (whence == SEEK_DATA) found = driver.store->seek_data(handle_of(file), static_cast<uint64_t>(offset));
-  if (whence == SEEK_HOLE) found = driver.store->seek_hole(handle_of(file), static_cast<uint64_t>(offset));
-  if (!found) return reply_error(request, found.error());
-  fuse_reply_lseek(request, static_cast<off_t>(*found));
+  if (whence != SEEK_DATA && whence != SEEK_HOLE) return void(fuse_reply_err(request, EINVAL));
+  const auto what = whence == SEEK_DATA ? Store::SeekFor::kData : Store::SeekFor::kHole;
+  driver.store->seek(handle_of(file), what, static_cast<uint64_t>(offset), [request](Result<uint64_t> found) {
+    if (!found) return reply_error(request, found.error());
+    fuse_reply_lseek(request, static_cast<off_t>(*found));
+  });
 }
 
 // One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
@@ -239,6 +241,7 @@ OpenRequest open_request_of(int flags) {
   how.write = access != O_RDONLY;
   how.direct = flags & O_DIRECT;
   how.append = flags & O_APPEND;
+  how.keeps_read_time = flags & O_NOATIME;
   return how;
 }
 

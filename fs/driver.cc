@@ -2,6 +2,9 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
+#include <vector>
+
 #include "fs/control.h"
 #include "fs/file_handles.h"
 
@@ -13,6 +16,20 @@ Driver::~Driver() = default;
 Caller caller_of(fuse_req_t request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   return {context->uid, context->gid, static_cast<uint32_t>(context->pid)};
+}
+
+std::function<bool(uint32_t)> groups_of(fuse_req_t request) {
+  return [request](uint32_t gid) {
+    if (fuse_req_ctx(request)->gid == gid) return true;
+    std::vector<gid_t> groups(64);
+    while (true) {
+      const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
+      if (count < 0) return false;  // it cannot be seen from here
+      const bool all = static_cast<size_t>(count) <= groups.size();
+      groups.resize(static_cast<size_t>(count));
+      if (all) return std::find(groups.begin(), groups.end(), gid) != groups.end();
+    }
+  };
 }
 
 ObjectId object_of(fuse_req_t request, fuse_ino_t node) { return driver_of(request).passthrough.object_of(ObjectId{node}); }

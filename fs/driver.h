@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -155,6 +156,8 @@ bool drops_privileges(const File& file) {
   if constexpr (kTellsOfPrivileges<File>) return file.kill_suidgid;
   return false;
 }
+// Whether the caller of a request that is not answered yet is in the group.
+std::function<bool(uint32_t gid)> groups_of(fuse_req_t request);
 
 // data.cc: what an open answers (also create's). `handle` is what it opened.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);

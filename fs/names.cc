@@ -104,7 +104,7 @@ Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId dir
     auto opened = store.open(found->id, how, caller);
     if (!opened && is_gone(opened.error())) continue;
     if (!opened) return std::unexpected(std::move(opened).error());
-    if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened);
+    if (how.truncate && drops_privileges(file)) store.drop_privileges(*opened, groups_of(request));
     auto now = store.stat(found->id);  // emptied, perhaps
     return std::pair{now ? *now : *found, *opened};
   }

@@ -16,13 +16,13 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kKernelFlags[] = {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec",
-                                             "atime", "noatime", "diratime", "nodiratime", "relatime", "sync", "async", "dirsync", "user", "nouser",
+                                             "atime", "noatime", "diratime", "nodiratime", "relatime", "strictatime", "sync", "async", "dirsync", "user", "nouser",
                                              "users", "auto", "noauto", "_netdev", "nofail", "defaults", "default_permissions"};
 // Of them, what only mount(8) and fstab look at.
 constexpr std::string_view kForMountCommand[] = {"user", "nouser", "users", "auto", "noauto", "_netdev", "nofail", "defaults",
                                                  "rw", "default_permissions",
-                                                 // The kernel's defaults, of which libfuse does not know.
-                                                 "diratime", "relatime"};
+                                                 // The daemon sets read times, of files only: the kernel has no part in it.
+                                                 "diratime", "relatime", "strictatime"};
 
 Result<Switch> parse_switch(std::string_view name, std::string_view value) {
   if (value == "auto") return Switch::kAuto;
@@ -52,6 +52,10 @@ Status set_flag(MountOptions& options, std::string_view name) {
                 "directory under the mountpoint and fill that disk; use the systemd unit, which mounts again");
   } else if (std::find(std::begin(kKernelFlags), std::end(kKernelFlags), name) != std::end(kKernelFlags)) {
     if (name == "ro") options.store.read_only = true;
+    if (name == "noatime") options.store.read_times = ReadTimes::kNever;
+    if (name == "strictatime") options.store.read_times = ReadTimes::kAlways;
+    if (name == "atime" || (name == "relatime" && options.store.read_times == ReadTimes::kAlways))
+      options.store.read_times = ReadTimes::kRelative;  // noatime beside relatime stays, as for the kernel
     if (name == "rw") {
       options.store.read_only = false;
       std::erase(options.kernel, "ro");

@@ -149,6 +149,12 @@ void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameSt
       if (state.child == child || std::count(state.older_versions.begin(), state.older_versions.end(), child) > 0) visit(state);
 }
 
+void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const {
+  auto directory = directories_.find(parent);
+  if (directory == directories_.end()) return;
+  for (const auto& [key, state] : directory->second) visit(state);
+}
+
 void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {
   std::erase_if(several_, [&](const DirtyName& name) {
     NameState* known = state(name);

@@ -88,6 +88,10 @@ class Object {
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
   uint64_t sealing_reserved_bytes = 0;  // ... for the one under way
+  // What fallocate gave blocks, as far as it is known: [allocated_from, allocated_to). While the body is open for writing room
+  // for it is kept, kept_bytes beside reserved_bytes: a write in there finds some, also after the body was sealed.
+  uint64_t allocated_from = 0, allocated_to = 0;
+  uint64_t kept_bytes = 0;
   // A write failed: rename and link fail until what is missing was written or the body emptied; fsync and close until then,
   // or until it was undone.
   std::optional<FailedWrite> write_error;
@@ -154,6 +158,15 @@ class Object {
   bool finished() const { return unflushed_handles == 0; }
   // The record of a raw body says where it is and how long, whoever is writing it; one that only moves was recorded before.
   bool can_be_recorded() const { return raw || finished() || is_moving(); }
+  bool promises_room() const { return allocated_to > 0 && write_handles > 0 && !raw; }
+  void note_allocated(uint64_t from, uint64_t to) {
+    allocated_from = allocated_to > 0 ? std::min(allocated_from, from) : from;
+    allocated_to = std::max(allocated_to, to);
+  }
+  void cut_allocated(uint64_t size) {
+    allocated_to = std::min(allocated_to, size);
+    if (allocated_from >= allocated_to) allocated_from = allocated_to = 0;
+  }
   bool lacks_a_write() const { return write_error && !write_error->undone; }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
   bool sealable() const { return !lacks_a_write() || size_bytes == 0; }
@@ -206,8 +219,15 @@ class Handle {
   ObjectPtr object;
   OpenRequest request;
   uint32_t thread_id = 0;
-  bool unflushed = false;  // guarded by object->mutex
-  uint8_t weight_of_changes = 0;  // guarded by object->mutex: of what it has not changed yet, see store_in_place.cc
+  // Guarded by object->mutex:
+  bool unflushed = false;
+  uint8_t weight_of_changes = 0;  // of what it has not changed yet, see store_in_place.cc
+  bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own
+
+  void note_failed_write() {  // object->mutex not held
+    std::lock_guard lock(object->mutex);
+    kernel_cuts = true;
+  }
 };
 
 // What a body was at one moment: holds its blocks, so that it can be written while the object changes.

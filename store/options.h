@@ -17,6 +17,12 @@ enum class Durability : uint8_t {
   kSync,   // ... and synced: nor does power loss
 };
 enum class Verify : uint8_t { kAuto, kAlways };
+// When the read time of a file is set, at an open for reading.
+enum class ReadTimes : uint8_t {
+  kRelative,  // where it is not after the last change, or a day old (relatime)
+  kNever,     // noatime
+  kAlways,    // strictatime
+};
 
 struct StoreOptions {
   uint64_t capacity_bytes = 0;           // 0: 90 % of the backing file system
@@ -35,6 +41,7 @@ struct StoreOptions {
   uint64_t raw_above_bytes = 1 * kGiB;   // files sized beyond this are raw: 1:1 with a backing file
   uint64_t flush_interval_ms = 200;
   bool read_only = false;
+  ReadTimes read_times = ReadTimes::kRelative;
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume
   std::string node;                      // empty: this machine's host name
   bool passthrough = true;               // whether the driver can serve solo bodies by passthrough (drives pack_below)

@@ -59,6 +59,7 @@ struct SetAttributes {
   std::optional<int64_t> atime_ns, mtime_ns, ctime_ns;  // exact
   bool atime_now = false, mtime_now = false;
   bool kill_privileges = false;  // drop setuid/setgid bits (HANDLE_KILLPRIV_V2)
+  std::function<bool(uint32_t gid)> in_group;  // with it: whether the caller is in that group; empty: in none
 };
 
 struct DirectoryItem {
@@ -82,6 +83,7 @@ struct OpenRequest {
   bool truncate = false;
   bool direct = false;  // O_DIRECT
   bool append = false;  // O_APPEND
+  bool keeps_read_time = false;  // O_NOATIME
 };
 
 // For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
@@ -164,7 +166,8 @@ class Store {
   virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                               Completion<Stat> done) = 0;
   // Who may not keep set-user-id and set-group-id bits is about to write here, or has opened this with `truncate`.
-  virtual void drop_privileges(Handle* handle) = 0;
+  // The set-group-id bit of a file that its group may not execute stays for a caller who is in that group.
+  virtual void drop_privileges(Handle* handle, const std::function<bool(uint32_t gid)>& in_group = {}) = 0;
   // Any namespace prefix the driver lets through. kNoAttribute if absent.
   virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
   enum class XattrMode : uint8_t { kAny, kCreate, kReplace };
@@ -198,11 +201,17 @@ class Store {
   virtual void fsync(Handle* handle, StatusCompletion done) = 0;
   // What `durability` promises for a name: called between make_directory(), make_node() or make_symlink() and the answer.
   virtual void keep_new(ObjectId id, StatusCompletion done) = 0;
+  // The names made, moved and removed in it so far survive power loss when it completes, and the bodies of those that were
+  // finished or renamed, for a name is not kept without its body.
   virtual void sync_directory(ObjectId directory, StatusCompletion done) = 0;
   virtual void release(Handle* handle) = 0;
-  enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange };
+  enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange, kZeroRangeKeepSize };
   virtual void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) = 0;
-  virtual Result<uint64_t> seek_data(Handle* handle, uint64_t offset) = 0;  // kNoData past the last
+  // Where data, or a hole, begins at `offset` or behind it: pages of 4 KiB that are all zeros are holes. kNoData past the last.
+  // What is not in RAM may have to be read for that; seek_data() and seek_hole() take it for data, but for units of zeros.
+  enum class SeekFor : uint8_t { kData, kHole };
+  virtual void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) = 0;
+  virtual Result<uint64_t> seek_data(Handle* handle, uint64_t offset) = 0;
   virtual Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) = 0;
   // The body as one whole, known good, immutable file, for passthrough; descriptor -1 if it is none. What is written to the
   // object afterwards goes elsewhere.

@@ -11,14 +11,23 @@
 namespace kvcachefs {
 
 namespace {
-// The bits of `mode` that a write by an ordinary user, and a change of owner, take away.
-uint32_t privileges(uint32_t mode) { return mode & static_cast<uint32_t>(S_ISUID | ((mode & S_IXGRP) ? S_ISGID : 0)); }
+// The bits of `mode` that a write by an ordinary user, and a change of owner, take away. Of a file that its group may not
+// execute the set-group-id bit stays for a caller in that group.
+bool depends_on_group(uint32_t mode) { return (mode & S_ISGID) && !(mode & S_IXGRP); }
+uint32_t privileges(uint32_t mode, bool in_group) {
+  return mode & static_cast<uint32_t>(S_ISUID | (depends_on_group(mode) && in_group ? 0 : S_ISGID));
+}
 }  // namespace
 
 // All but the size.
 Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
   const int64_t now = clock_.realtime_ns();
   Stat stat;
+  bool in_group = true;
+  if (change.kill_privileges) {
+    KVC_ASSIGN(const Stat before, this->stat(id));
+    in_group = depends_on_group(before.mode) && change.in_group && change.in_group(before.gid);
+  }
   {
     std::shared_lock<std::shared_mutex> names;
     KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
@@ -28,7 +37,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     if (change.uid) attributes.uid = *change.uid;
     if (change.gid) attributes.gid = *change.gid;
     if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
-      attributes.mode &= ~privileges(attributes.mode);
+      attributes.mode &= ~privileges(attributes.mode, in_group);
     if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
     if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
     attributes.ctime_ns = change.ctime_ns.value_or(now);
@@ -91,15 +100,24 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     std::lock_guard lock(object->mutex);
     note_change(object, handle);
   }
-  if (change.size_bytes) return resize(object, *change.size_bytes, Resize::kExactly, std::move(rest));
+  if (change.size_bytes) return resize(object, *change.size_bytes, kind_of_truncation(handle), std::move(rest));
   rest({});
 }
 
-void StoreImpl::drop_privileges(Handle* handle) {
+void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
   const ObjectPtr& object = handle->object;
+  bool is_in_group = false;
   {
-    std::lock_guard lock(object->mutex);
-    const uint32_t dropped = privileges(object->attributes.mode);
+    std::unique_lock lock(object->mutex);
+    const uint32_t mode = object->attributes.mode;
+    if ((mode & (S_ISUID | S_ISGID)) == 0) return;
+    if (depends_on_group(mode) && in_group) {
+      const uint32_t gid = object->attributes.gid;
+      lock.unlock();  // the answer comes from /proc
+      is_in_group = in_group(gid);
+      lock.lock();
+    }
+    const uint32_t dropped = privileges(object->attributes.mode, is_in_group);
     if (dropped == 0) return;
     object->attributes.mode &= ~dropped;
     object->attributes.ctime_ns = clock_.realtime_ns();

@@ -586,6 +586,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     note_unmarked(*object);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
+      keep_room(*object);
       object->replaced_checked = false;
     }
     if (!object->base.quarantined && quarantined_.erase(object->id) > 0) quarantined_count_.store(quarantined_.size());

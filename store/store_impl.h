@@ -78,7 +78,7 @@ class StoreImpl final : public Store {
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                       Completion<Stat> done) override;
-  void drop_privileges(Handle* handle) override;
+  void drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override;
   Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
   Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
   Status remove_xattr(ObjectId id, std::string_view name) override;
@@ -100,6 +100,7 @@ class StoreImpl final : public Store {
   void sync_directory(ObjectId directory, StatusCompletion done) override;
   void release(Handle* handle) override;
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
+  void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override;
   Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
   BackingFile backing_file(ObjectId id) override;
@@ -185,11 +186,14 @@ class StoreImpl final : public Store {
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
+  void note_read_time(Object& object, const OpenRequest& request) const;  // object.mutex held
   void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
   void content_changed(const ObjectPtr& object);  // object->mutex held
   void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
   // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
+  bool keep_room(Object& object);  // for what fallocate promised, beside what is sealed or about to be; object->mutex held
+  void give_room_up(Object& object);  // object->mutex held
   Error no_space(const Object& object, uint64_t bytes) const;
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
   struct WriteAttempt;
@@ -233,13 +237,19 @@ class StoreImpl final : public Store {
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
 
   // --- sizes and holes (store_size.cc) ---
-  enum class Resize : uint8_t { kExactly, kAtLeast };  // kAtLeast: a file that is larger by then stays so
+  // kAtLeast: a file that is larger by then stays so. kAfterFailedWrite: by the kernel, which takes back what it knows nothing of.
+  enum class Resize : uint8_t { kExactly, kAtLeast, kAfterFailedWrite };
+  static Resize kind_of_truncation(Handle* handle);
+  static void note_cut(Object& object, uint64_t size_bytes, Resize how);  // object.mutex held; the size is still the old one
   void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
   // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most. object.mutex held.
   void zero_tail(Object& object, uint64_t from, Reservation& memory);
+  struct SeekAttempt;
+  void seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done);
+  Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
   void allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
 
@@ -428,6 +438,7 @@ class StoreImpl final : public Store {
   };
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
+  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
   bool urgent_step();
   struct UrgentTurn;
   void take_urgent(UrgentItem item, UrgentTurn& turn);
@@ -440,7 +451,8 @@ class StoreImpl final : public Store {
   // --- sealing (store_seal.cc) ---
   struct PackTarget;   // the open pack extent of a lane
   struct SealPlan;
-  bool snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot);
+  enum class Promise : uint8_t { kKept, kMayEnd };  // of fallocate, where there is no room for another version of the body
+  bool snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
   // first error.
   std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
@@ -670,6 +682,7 @@ class StoreImpl final : public Store {
   uint64_t index_rebuilds_ = 0;  // seen by the keeper
   bool background_ = true;
   bool read_only_ = false;
+  ReadTimes read_times_ = ReadTimes::kRelative;
   uint64_t extent_bytes_ = 256 * kMiB;
   bool index_rebuilt_ = false, unclean_start_ = false;
 

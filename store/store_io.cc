@@ -40,10 +40,22 @@ void StoreImpl::truncate_at_open(const ObjectPtr& object) {
     object->raw_unjournaled = false;
   }
   object->raw.reset();
+  object->cut_allocated(0);
+  give_room_up(*object);
   object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
   object->written_anew = true;
   object->write_error.reset();
   content_changed(object);
+}
+
+// Kept in RAM: no record of the journal is made for a read.
+void StoreImpl::note_read_time(Object& object, const OpenRequest& request) const {
+  constexpr int64_t kDayNs = 24LL * 3600 * 1'000'000'000;
+  if (!request.read || request.keeps_read_time || read_only_ || read_times_ == ReadTimes::kNever) return;
+  Attributes& attributes = object.attributes;
+  const int64_t now = clock_.realtime_ns();
+  const bool due = attributes.atime_ns <= std::max(attributes.mtime_ns, attributes.ctime_ns) || now - attributes.atime_ns >= kDayNs;
+  if (due || read_times_ == ReadTimes::kAlways) attributes.atime_ns = now;
 }
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
@@ -106,7 +118,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       handle->unflushed = true;
       if (!std::exchange(object->awaiting_open, false)) ++object->unflushed_handles;
     }
-    object->attributes.atime_ns = clock_.realtime_ns();
+    note_read_time(*object, request);
   }
   forget.opened = true;
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
@@ -136,7 +148,10 @@ void StoreImpl::release(Handle* handle_pointer) {
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
-    if (handle->request.write && --object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
+    if (handle->request.write && --object->write_handles == 0) {
+      undo_what_did_not_fit(object, /*last_writer=*/true);
+      give_room_up(*object);
+    }
     last = object->drop_handle();
     if (object->content_dirty()) kick_bulk();
   }
@@ -171,10 +186,23 @@ bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
   const bool may_be_inline = size_bytes < inline_below_bytes_.load(std::memory_order_relaxed);  // in journal and index
   const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
   if (wanted <= object.reserved_bytes) return true;
-  if (!space_.try_reserve(wanted - object.reserved_bytes)) return false;
+  const uint64_t lacking = wanted - object.reserved_bytes, kept = std::min(lacking, object.kept_bytes);
+  if (lacking > kept && !space_.try_reserve(lacking - kept)) return false;
+  object.kept_bytes -= kept;
   object.reserved_bytes = wanted;
   return true;
 }
+
+bool StoreImpl::keep_room(Object& object) {
+  if (!object.promises_room()) return true;
+  const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
+  if (wanted <= object.kept_bytes) return true;
+  if (!space_.try_reserve(wanted - object.kept_bytes)) return false;
+  object.kept_bytes = wanted;
+  return true;
+}
+
+void StoreImpl::give_room_up(Object& object) { space_.release(std::exchange(object.kept_bytes, 0)); }
 
 Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
   return {Code::kNoSpace, 0,
@@ -484,7 +512,11 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
     note_change(object, handle);
     raw = object->raw;
   }
-  if (raw) return write_raw_in_turn(handle, std::move(raw), offset, bytes, std::move(done));
+  if (raw)
+    return write_raw_in_turn(handle, std::move(raw), offset, bytes, [handle, done = std::move(done)](Result<size_t> result) mutable {
+      if (!result) handle->note_failed_write();
+      done(std::move(result));
+    });
   if (offset + bytes.size() > kMaxSealedBytes) return done(std::unexpected(too_big_to_seal(*object, offset + bytes.size())));
 
   auto pending = std::make_shared<PendingWrite>();
@@ -697,6 +729,23 @@ void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
   make_durable(object && (*object)->is_regular() ? *object : nullptr, durable_sync(), std::move(done));
 }
 
-void StoreImpl::sync_directory(ObjectId, StatusCompletion done) { make_durable(nullptr, true, std::move(done)); }
+void StoreImpl::sync_directory(ObjectId directory, StatusCompletion done) {
+  make_all_durable(bodies_of_names_in(directory), true, std::move(done));
+}
+
+// Bodies without which names of the directory cannot be journaled. One that is being written under the name that it was made
+// with is left out: it is absent after a crash, and whole or absent is what its name promises.
+std::vector<ObjectPtr> StoreImpl::bodies_of_names_in(ObjectId directory) {
+  std::vector<ObjectPtr> bodies;
+  std::shared_lock names(names_mutex_);
+  names_->for_each_dirty_in(directory, [&](const NameState& state) {
+    ObjectPtr object = state.child.valid() ? live(state.child) : nullptr;
+    if (!object || !object->is_regular()) return;
+    std::lock_guard lock(object->mutex);
+    const bool kept = object->finished() || object->published;
+    if (object->content_dirty() && kept && object->sealable()) bodies.push_back(std::move(object));
+  });
+  return bodies;
+}
 
 }  // namespace kvcachefs

@@ -93,6 +93,7 @@ struct StoreImpl::PendingWrite {
     return true;
   }
   void finish() {
+    if (error && handle != nullptr) handle->note_failed_write();
     if (error) return done(std::unexpected(std::move(*error)));
     done(written);
   }

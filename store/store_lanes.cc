@@ -87,7 +87,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
         remaining.at_once = true;
-      } else if (ready && snapshot_for_seal(object, snapshot)) {
+      } else if (ready && snapshot_for_seal(object, force ? Promise::kMayEnd : Promise::kKept, snapshot)) {
         if (!snapshot.raw) bytes += snapshot.size_bytes;
         const Prefetcher::Origin& origin = object->origin;
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
@@ -268,15 +268,28 @@ void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done)
   urgent_ready_.notify_one();
 }
 
-// One after the other; names in any case.
+// Those that are sealed at once go together, with one sync; names in any case, after the bodies. Answers with the first error.
 void StoreImpl::make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done) {
   if (objects.size() <= 1) return make_durable(objects.empty() ? nullptr : objects.front(), sync, std::move(done));
-  ObjectPtr first = std::move(objects.back());
-  objects.pop_back();
-  make_durable(std::move(first), sync, [this, objects = std::move(objects), sync, done = std::move(done)](Status status) mutable {
-    if (!status) return done(std::move(status));
-    make_all_durable(std::move(objects), sync, std::move(done));
-  });
+  struct All {
+    std::atomic<size_t> open;
+    std::mutex mutex;
+    Status first;
+    StatusCompletion done;
+  };
+  auto all = std::make_shared<All>();
+  all->open = objects.size();
+  all->done = std::move(done);
+  for (ObjectPtr& object : objects)
+    make_durable(std::move(object), sync, [this, all, sync](Status status) {
+      if (!status) {
+        std::lock_guard lock(all->mutex);
+        if (all->first) all->first = std::move(status);
+      }
+      if (all->open.fetch_sub(1) != 1) return;
+      if (!all->first) return all->done(std::move(all->first));
+      make_durable(nullptr, sync, std::move(all->done));
+    });
 }
 
 bool StoreImpl::is_journaled(const UrgentItem& item) {
@@ -317,7 +330,7 @@ void StoreImpl::take_urgent(UrgentItem item, UrgentTurn& turn) {
                                 [&](const Snapshot& each) { return each.object == item.object; });
   if (mine || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
   Snapshot snapshot;
-  if (busy || !snapshot_for_seal(item.object, snapshot)) return turn.deferred.push_back(std::move(item));
+  if (busy || !snapshot_for_seal(item.object, Promise::kMayEnd, snapshot)) return turn.deferred.push_back(std::move(item));
   turn.snapshots.push_back(std::move(snapshot));
   turn.taken.push_back(std::move(item));
 }

@@ -237,20 +237,22 @@ TEST(StoreNames, WhoLooksNothingUpIsNotToldTwice) {
 TEST(StoreNames, WhoWritesWithoutThePrivilegeTakesItFromTheFile) {
   TestStore store;
   ASSERT_TRUE(store.write_file("f", "x"));
-  const auto mode_after = [&](uint32_t mode) {
+  const auto mode_after = [&](uint32_t mode, bool in_group = false) {
     std::optional<Result<Stat>> changed;
     SetAttributes change;
     change.mode = mode;
     Handle* handle = store.open("f", {.write = true});
     store->set_attributes(store->object_of(handle), handle, change, kFirst, [&](Result<Stat> stat) { changed = std::move(stat); });
     EXPECT_TRUE(changed && *changed);
-    store->drop_privileges(handle);
+    store->drop_privileges(handle, [&](uint32_t) { return in_group; });
     store->release(handle);
     store.remount();
     return store->lookup(kRootId, "f", kFirst)->mode & 07777;
   };
   EXPECT_EQ(mode_after(06755), 0755u);
-  EXPECT_EQ(mode_after(02744), 02744u) << "a mandatory lock of old, no privilege";
+  EXPECT_EQ(mode_after(06755, true), 0755u);
+  EXPECT_EQ(mode_after(02744), 0744u);
+  EXPECT_EQ(mode_after(02744, true), 02744u) << "of the group, which may not execute it: as the kernel has it";
   EXPECT_EQ(mode_after(0644), 0644u);
 }
 

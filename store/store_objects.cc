@@ -167,12 +167,18 @@ Stat StoreImpl::stat_of(const Object& object) {
     // Not sealed yet: what has bytes counts, holes do not.
     for (size_t i = 0; i < div_ceil(object.size_bytes, kUnitBytes); ++i) {
       const Unit* unit = i < object.units.size() ? &object.units[i] : nullptr;
-      const uint64_t length = std::min(kUnitBytes, align_up(object.size_bytes, kBlockBytes) - i * kUnitBytes);
+      const uint64_t begin = i * kUnitBytes, length = std::min(kUnitBytes, align_up(object.size_bytes, kBlockBytes) - begin);
+      const uint64_t from = std::max(begin, object.allocated_from), to = std::min(begin + length, object.allocated_to);
+      uint64_t bytes = to > from ? to - from : 0;  // promised by fallocate
       if (unit != nullptr && unit->block)
-        stat.blocks_512 += std::min<uint64_t>(length, unit->block->capacity_bytes()) / 512;
-      else if ((unit != nullptr && unit->spilled) || i * kUnitBytes < object.base_valid_bytes)
-        stat.blocks_512 += length / 512;
+        bytes = std::max(bytes, std::min<uint64_t>(length, unit->block->capacity_bytes()));
+      else if ((unit != nullptr && unit->spilled) || begin < object.base_valid_bytes)
+        bytes = length;
+      stat.blocks_512 += bytes / 512;
     }
+    // ... and behind the end.
+    const uint64_t end = align_up(object.size_bytes, kBlockBytes);
+    if (object.allocated_to > end) stat.blocks_512 += (object.allocated_to - std::max(end, object.allocated_from)) / 512;
   }
   return stat;
 }

@@ -61,6 +61,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
     : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
   background_ = options_.background;
   read_only_ = options_.read_only;
+  read_times_ = options_.read_times;
   verify_ = options_.verify;
   held_loads_ = std::make_unique<HeldLoads>();
   waiters_.set_rules({

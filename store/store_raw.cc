@@ -37,6 +37,8 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   object->units.clear();
   object->memory_file.reset();
   object->expected_bytes = 0;
+  object->cut_allocated(0);  // its blocks are the file's
+  give_room_up(*object);
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
   object->raw_unjournaled = true;
@@ -50,7 +52,7 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
 // Blocks for the truncation of the file. If the body ceased to be raw meanwhile, it begins anew. No lock held.
 void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
   // Nothing to do in the file where it only grows: what it lacks reads as zeros.
-  if (how == Resize::kExactly)
+  if (how != Resize::kAtLeast)
     if (Status status = raw_space_->set_size(*raw, size_bytes); !status) return done(std::move(status));
   ExtentId extent;
   if (raw_extent(*object, raw, extent)) raw_space_->measure(extent, *raw);  // what was cut off is room at once
@@ -62,7 +64,7 @@ void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, R
       return resize(std::move(object), size_bytes, how, std::move(done));
     }
     if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
-    if (size_bytes == 0) note_raw_write(*object, raw, 0, UINT64_MAX, {});
+    note_cut(*object, size_bytes, how);
     object->size_bytes = size_bytes;
     content_changed(object);  // the size is in the record
     extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
@@ -92,11 +94,12 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
   };
   ExtentId extent;
   if (!raw_extent(*object, raw, extent)) return finish(fail(Code::kBusy, fmt::format("object {} was emptied meanwhile", object->id.value)));
-  if (mode == AllocateMode::kPunchHole || mode == AllocateMode::kZeroRange) {
+  const bool zeroes = mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize;
+  if (zeroes || mode == AllocateMode::kPunchHole) {
     Status punched = raw->punch(offset, length);
     raw_space_->measure(extent, *raw);
     space_.hope();
-    return finish(std::move(punched));
+    if (!punched || !zeroes) return finish(std::move(punched));
   }
   auto take = [this, object, raw, extent, offset, length]() -> Status {
     auto claim = raw_space_->claim(extent, raw, offset, length);

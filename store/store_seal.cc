@@ -115,9 +115,11 @@ Reservation StoreImpl::memory_to_seal(uint64_t bytes, BodyWriter* writer) {
   return pool_->reserve_to_seal(bytes);
 }
 
-bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Snapshot& snapshot) {
+bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot) {
   std::lock_guard lock(object->mutex);
   if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
+  // What is reserved goes with this version; the next may be asked for.
+  if (!keep_room(*object) && promise == Promise::kKept) return false;
   object->sealing = true;
   object->shrunk_to_bytes = UINT64_MAX;
   snapshot.object = object;

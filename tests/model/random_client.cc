@@ -165,7 +165,7 @@ void RandomClient::compare_stat(Entity& entity, const Stat& stat) {
   same("nlink", stat.nlink, entity.nlink);
   same("rdev", stat.rdev, entity.rdev);
   same("size", stat.size_bytes, entity.size_bytes());
-  if (!entity.is_directory() && stat.blocks_512 > align_up(stat.size_bytes, 4096) / 512 &&
+  if (!entity.is_directory() && stat.blocks_512 > align_up(std::max(stat.size_bytes, entity.allocated_to), 4096) / 512 &&
       stat.size_bytes <= setting_.options.raw_above_bytes)
     differ(fmt::format("object {}: {} blocks for {} bytes", entity.id.value, stat.blocks_512, stat.size_bytes));
   auto time = [&](const char* what, StampRange& range, int64_t seen) {

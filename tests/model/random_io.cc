@@ -236,6 +236,9 @@ void RandomClient::truncate() {
     store_->set_attributes(entity->id, file != nullptr ? file->handle : nullptr, change, caller(), std::move(reply));
   });
   if (!allowed(code_of(done), Reference::kGood)) return;
+  // By a handle it may count as the kernel's own after a write that failed, and to the size that it has it clears nothing.
+  const bool may_stay = entity->write_failed && (file != nullptr || entity->bytes.size() == *change.size_bytes);
+  const bool lacked = entity->lacks_a_write;
   if (entity->bytes.size() != *change.size_bytes) {
     entity->changed(start_ns_);
   } else {
@@ -244,6 +247,10 @@ void RandomClient::truncate() {
   entity->bytes.resize(*change.size_bytes);
   note_content(*entity);
   if (*change.size_bytes == 0) note_emptied(*entity);
+  if (may_stay) {
+    entity->write_failed = true;
+    entity->lacks_a_write = lacked;
+  }
   compare_stat(*entity, *done);
 }
 
@@ -259,6 +266,7 @@ void RandomClient::allocate() {
   const uint64_t length = one_in(30) ? 0 : 1 + below(one_in(3) ? setting_.largest_file_bytes : 50'000);
   note(fmt::format("allocate mode {} {} bytes at {} of {} (size {})", static_cast<int>(mode), length, offset,
                    file->entity->id.value, content.size()));
+  file->entity->allocated_to = std::max(file->entity->allocated_to, offset + length);
   auto done = wait<void>([&](auto reply) { store_->allocate(file->handle, mode, offset, length, std::move(reply)); });
   const bool zeroes = mode == Store::AllocateMode::kPunchHole || mode == Store::AllocateMode::kZeroRange;
   const bool extends = mode == Store::AllocateMode::kExtend || mode == Store::AllocateMode::kZeroRange;

@@ -45,6 +45,7 @@ struct Entity {
   std::map<std::string, EntityPtr> names;  // of a directory
   Entity* parent = nullptr;                // of a directory
   StampRange atime, mtime, ctime, btime;
+  uint64_t allocated_to = 0;  // by fallocate, at most: blocks may lie behind the end
   bool atime_is_of_open = false;  // kept in RAM only, so it may go back at any time
   // A write met a full volume: publishing fails until the content is replaced, closing until that was undone.
   bool write_failed = false, lacks_a_write = false;

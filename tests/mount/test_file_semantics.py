@@ -1,0 +1,201 @@
+"""What the kernel takes part in: set-id bits, its own truncation after a write that failed, holes, shared mappings."""
+
+import ctypes
+import errno
+import mmap
+import os
+import struct
+import threading
+
+import pytest
+
+from kvc_env import KIB, MIB
+
+pytestmark = [pytest.mark.needs_daemon, pytest.mark.needs_root]
+
+KEEP_SIZE, PUNCH_HOLE, ZERO_RANGE = 1, 2, 16
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+def fallocate(fd, mode, offset, length):
+    if libc.fallocate(fd, mode, ctypes.c_long(offset), ctypes.c_long(length)) != 0:
+        raise OSError(ctypes.get_errno(), "fallocate")
+
+
+def aligned(size, byte):
+    memory = mmap.mmap(-1, size)
+    memory.write(byte * size)
+    return memory
+
+
+def aio_write(fd, memory):
+    """One write by libaio, at offset 0."""
+    context = ctypes.c_ulong()
+    assert libc.syscall(206, 8, ctypes.byref(context)) == 0
+    address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    block = ctypes.create_string_buffer(struct.pack("QIiHhIQQqQII", 1, 0, 0, 1, 0, fd, address, len(memory), 0, 0, 0, 0))
+    blocks = (ctypes.c_void_p * 1)(ctypes.addressof(block))
+    event = ctypes.create_string_buffer(32)
+    try:
+        assert libc.syscall(209, context, 1, blocks) == 1
+        assert libc.syscall(208, context, 1, 1, event, 0) == 1
+    finally:
+        libc.syscall(207, context)
+    result = struct.unpack_from("QQqq", event)[2]
+    if result < 0:
+        raise OSError(-result, "libaio")
+    return result
+
+
+CHANGES = {
+    "write": (0, lambda fd: os.write(fd, b"x")),
+    "direct": (os.O_DIRECT, lambda fd: os.write(fd, aligned(4096, b"x"))),
+    "ftruncate": (0, lambda fd: os.ftruncate(fd, 100)),
+    "O_TRUNC": (os.O_TRUNC, lambda fd: None),
+    "fallocate": (0, lambda fd: fallocate(fd, 0, 0, 65536)),
+    "punch": (0, lambda fd: fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 0, 4096)),
+    "zero range": (0, lambda fd: fallocate(fd, ZERO_RANGE | KEEP_SIZE, 0, 4096)),
+    "nothing": (0, lambda fd: None),
+}
+
+
+def modes_after_changes(directory):
+    """By change, mode before and caller (user, group, further groups) of a file of user and group 1000: the mode afterwards."""
+    found = {}
+    path = os.path.join(directory, "f")
+    for name, (flags, change) in CHANGES.items():
+        for mode in (0o6666, 0o6777, 0o2676):
+            for user, group, groups in ((1000, 1000, []), (1000, 1001, [1000]), (1001, 1001, [])):
+                fd = os.open(path, os.O_CREAT | os.O_RDWR)
+                os.write(fd, b"a" * 8192)
+                os.close(fd)
+                os.chown(path, 1000, 1000)
+                os.chmod(path, mode)
+                child = os.fork()
+                if child == 0:
+                    try:
+                        os.setgroups(groups)
+                        os.setgid(group)
+                        os.setuid(user)
+                        fd = os.open(path, os.O_RDWR | flags)
+                        change(fd)
+                        os.close(fd)
+                    except OSError:
+                        os._exit(1)
+                    os._exit(0)
+                assert os.waitpid(child, 0)[1] == 0, (name, oct(mode), user)
+                found[name, oct(mode), user, group] = oct(os.stat(path).st_mode & 0o7777)
+                os.unlink(path)
+    return found
+
+
+def test_set_id_bits_go_as_in_a_plain_directory(new_mount, tmp_path):
+    mount = new_mount({"allow_other": None})
+    os.chmod(mount.path, 0o777)
+    plain = os.path.join(tmp_path, "plain")
+    os.mkdir(plain)
+    for parent in (tmp_path, *list(tmp_path.parents)[:2]):
+        os.chmod(parent, os.stat(parent).st_mode | 0o055)
+    assert modes_after_changes(mount.path) == modes_after_changes(plain)
+
+
+WRITES = {
+    "write": (0, lambda fd, memory: os.write(fd, memory)),
+    "O_DIRECT": (os.O_DIRECT, lambda fd, memory: os.write(fd, memory)),
+    "libaio": (0, aio_write),
+    "libaio O_DIRECT": (os.O_DIRECT, aio_write),
+}
+
+
+@pytest.mark.parametrize("how", WRITES)
+def test_a_write_that_failed_publishes_nothing(new_mount, how):
+    mount = new_mount({"capacity": "32M", "keep_free": "1M"})
+    flags, write = WRITES[how]
+    memory = aligned(4 * MIB, b"x")
+    for count in range(100):  # until nothing fits
+        fd = os.open(os.path.join(mount.path, f"fill{count}"), os.O_CREAT | os.O_WRONLY)
+        try:
+            if os.write(fd, memory) < len(memory):
+                break
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+            break
+        finally:
+            try:
+                os.close(fd)
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    fd = os.open(os.path.join(mount.path, "t.tmp"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC | flags)
+    try:
+        assert write(fd, memory) < len(memory)
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+    with pytest.raises(OSError):
+        os.close(fd)
+    with pytest.raises(OSError):
+        os.rename(os.path.join(mount.path, "t.tmp"), os.path.join(mount.path, "final"))
+    assert not os.path.exists(os.path.join(mount.path, "final"))
+
+
+def test_holes_are_exact_to_a_page_also_from_the_volume(new_mount):
+    mount = new_mount({"prefetch": "off"})
+    path = os.path.join(mount.path, "f")
+    fd = os.open(path, os.O_CREAT | os.O_RDWR)
+    os.write(fd, b"d" * MIB)
+    fallocate(fd, PUNCH_HOLE | KEEP_SIZE, 8192, 4096)
+    fallocate(fd, ZERO_RANGE, 300 * KIB, 4096)
+
+    def check(fd):
+        assert os.lseek(fd, 0, os.SEEK_HOLE) == 8192
+        assert os.lseek(fd, 8192, os.SEEK_DATA) == 12288
+        assert os.lseek(fd, 12288, os.SEEK_HOLE) == 300 * KIB
+        assert os.lseek(fd, 300 * KIB, os.SEEK_DATA) == 304 * KIB
+        assert os.lseek(fd, 304 * KIB, os.SEEK_HOLE) == MIB
+
+    check(fd)
+    os.close(fd)
+    os.setxattr(mount.path, "user.kvcachefs.flush", b"1")
+    os.setxattr(mount.path, "user.kvcachefs.drop_caches", b"1")
+    fd = os.open(path, os.O_RDONLY)
+    check(fd)
+    os.close(fd)
+
+
+def test_a_mapping_and_writes_in_turn_see_each_other(new_mount):
+    """In turn they do, without msync too; at the same moment in one page they do not (README, "Three exceptions to POSIX")."""
+    mount = new_mount()
+    fd = os.open(os.path.join(mount.path, "f"), os.O_CREAT | os.O_RDWR)
+    os.ftruncate(fd, MIB)
+    with mmap.mmap(fd, MIB) as mapping:
+        for turn in range(200):
+            at = turn * 4096 % MIB
+            mapping[at : at + 8] = b"mapping%d" % (turn % 10)
+            os.pwrite(fd, b"written%d" % (turn % 10), at + 100)
+            mapping[at + 200 : at + 208] = b"further%d" % (turn % 10)
+            page = os.pread(fd, 4096, at)
+            assert page[:8] == mapping[at : at + 8] == b"mapping%d" % (turn % 10)
+            assert page[100:108] == mapping[at + 100 : at + 108] == b"written%d" % (turn % 10)
+            assert page[200:208] == mapping[at + 200 : at + 208] == b"further%d" % (turn % 10)
+    os.close(fd)
+
+
+def test_a_mapping_and_writes_at_the_same_time_in_pages_of_their_own(new_mount):
+    mount = new_mount()
+    fd = os.open(os.path.join(mount.path, "f"), os.O_CREAT | os.O_RDWR)
+    os.ftruncate(fd, MIB)
+    mapping = mmap.mmap(fd, MIB)
+
+    def store():
+        for at in range(0, MIB, 8192):
+            mapping[at : at + 4096] = b"m" * 4096
+
+    threads = [threading.Thread(target=store) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for at in range(4096, MIB, 8192):
+        os.pwrite(fd, b"w" * 4096, at)
+    for thread in threads:
+        thread.join()
+    assert os.pread(fd, MIB, 0) == (b"m" * 4096 + b"w" * 4096) * 128
+    mapping.close()
+    os.close(fd)
