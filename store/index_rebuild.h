@@ -6,9 +6,9 @@
 #pragma once
 
 #include <atomic>
-#include <mutex>
 
 #include "store/base/clock.h"
+#include "store/base/mutex.h"
 #include "store/base/records.h"
 #include "store/base/result.h"
 #include "store/index/index.h"
@@ -38,7 +38,7 @@ class IndexRebuild {
   const Clock& clock_;
   std::atomic<bool> believed_ = false;
   std::atomic<uint64_t> rebuilds_ = 0;
-  std::mutex turn_;
+  Mutex<LockRank::kTurn> turn_;
   Status failure_;  // of the last attempt
   int64_t next_try_ns_ = 0;
 };

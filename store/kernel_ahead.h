@@ -5,15 +5,14 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 #include "store/volume/volume.h"
 
@@ -56,8 +55,8 @@ class KernelAhead {
   };
   bool stalls() const;  // mutex_ held
 
-  std::mutex mutex_;
-  std::condition_variable ready_;
+  LeafMutex mutex_;
+  ConditionVariable ready_;
   std::unordered_map<ObjectId, Entry> entries_;  // queued or being read
   std::deque<ObjectId> queue_;                   // not begun
   size_t large_begun_ = 0;

@@ -14,9 +14,9 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 
 #include "store/base/clock.h"
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -79,7 +79,7 @@ class MemoryWaiters {
   std::array<std::atomic<uint64_t>, 2> counts_{};
   std::atomic<uint64_t> first_reader_lacks_{0};
   std::atomic<bool> readers_pause_{false}, look_at_all_{false};
-  std::mutex mutex_;  // a leaf. Guards:
+  LeafMutex mutex_;  // a leaf. Guards:
   uint64_t next_number_ = 0;
   std::array<std::deque<Entry>, 2> lines_;
 };

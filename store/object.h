@@ -8,11 +8,11 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/records.h"
 #include "store/base/result.h"
 #include "store/memory/memory_file.h"
@@ -70,7 +70,7 @@ class Object {
   const uint32_t type_bits;  // of attributes.mode: fixed, so that they can be asked for without a lock
   ObjectId lock_identity = id;  // of the first version of its name; fixed before others see the object
 
-  std::mutex mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
+  Mutex<LockRank::kObject> mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
   Attributes attributes;
   uint64_t size_bytes = 0;
   Body base;                      // as last journaled (or found in the index)

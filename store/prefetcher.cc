@@ -36,7 +36,7 @@ void Prefetcher::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
   chains_.set_ahead_max_bytes(bytes);
 }
 
-void Prefetcher::kick_if_wanted(std::unique_lock<std::mutex>& lock) {
+void Prefetcher::kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock) {
   const bool wanted = chains_.wants_plan();
   lock.unlock();
   if (wanted && kick_) kick_();

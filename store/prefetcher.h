@@ -7,12 +7,12 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/chain/chains.h"
@@ -72,10 +72,10 @@ class Prefetcher {
   NameStem stem_of(ObjectId parent, std::string_view name);
   void remember_directory(ObjectId parent, std::string_view name, ObjectId id);
   void pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id);
-  void kick_if_wanted(std::unique_lock<std::mutex>& lock);
+  void kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock);
 
   std::function<void()> kick_;
-  std::mutex mutex_;
+  Mutex<LockRank::kAccesses> mutex_;
   Chains chains_;
   StemMemory directory_stems_;
   StemMemory file_stems_;  // of what was probed, created or opened lately

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <string>
 
+#include "store/base/mutex.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -32,7 +32,7 @@ class Reserve {
 
   const std::shared_ptr<Volume> volume_;
   const std::string path_;
-  std::mutex mutex_;  // a leaf, held over the I/O of this file: of two who cut it at once each is to get something
+  LeafMutex mutex_;  // a leaf, held over the I/O of this file: of two who cut it at once each is to get something
   std::atomic<uint64_t> held_bytes_{0};  // changed with mutex_ held
   std::atomic<bool> cut_{false};         // the same
 };

@@ -4,8 +4,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <unordered_map>
+
+#include "store/base/mutex.h"
 
 namespace kvcachefs {
 
@@ -33,7 +34,7 @@ class SizeGuess {
   struct Sizes {
     uint64_t last = 0, before = 0;
   };
-  mutable std::mutex mutex_;
+  mutable LeafMutex mutex_;
   std::unordered_map<uint64_t, Sizes> sizes_;
 };
 

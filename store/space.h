@@ -7,10 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <mutex>
 #include <span>
 #include <unordered_map>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 #include "store/base/result.h"
 #include "store/volume/volume.h"
@@ -162,7 +162,7 @@ class Space {
     leaving_.erase(left);
   }
 
-  mutable std::mutex mutex_;  // leaf; guards everything but hopes_
+  mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
   uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;

@@ -29,7 +29,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     in_group = depends_on_group(before.mode) && change.in_group && change.in_group(before.gid);
   }
   {
-    std::shared_lock<std::shared_mutex> names;
+    std::shared_lock<SharedMutex<LockRank::kNames>> names;
     KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
     std::lock_guard lock(object->mutex);
     Attributes& attributes = object->attributes;
@@ -154,7 +154,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
   ObjectPtr object;
   Status status;
   {
-    std::shared_lock<std::shared_mutex> names;
+    std::shared_lock<SharedMutex<LockRank::kNames>> names;
     KVC_ASSIGN(object, get_kept(id, names));
     std::lock_guard lock(object->mutex);
     status = change(object);

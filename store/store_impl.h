@@ -5,14 +5,11 @@
 
 #include <array>
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <list>
 #include <memory>
-#include <mutex>
-#include <shared_mutex>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -21,6 +18,7 @@
 
 #include "store/base/backoff.h"
 #include "store/base/clock.h"
+#include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/counters.h"
 #include "store/extent/extents.h"
@@ -128,7 +126,7 @@ class StoreImpl final : public Store {
   Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
   Result<ObjectPtr> get_locked(ObjectId id);     // names_mutex_ held exclusively
   // For a change: the table keeps the object as long as `names`, which is taken here, is held.
-  Result<ObjectPtr> get_kept(ObjectId id, std::shared_lock<std::shared_mutex>& names);
+  Result<ObjectPtr> get_kept(ObjectId id, std::shared_lock<SharedMutex<LockRank::kNames>>& names);
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
   // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
   void forget_if_idle(const ObjectPtr& object);
@@ -689,7 +687,7 @@ class StoreImpl final : public Store {
   // Read by hot paths, changed by set_option.
   std::atomic<Durability> durability_{Durability::kNone};
   std::atomic<uint64_t> pack_below_bytes_{0}, memory_file_min_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
-  mutable std::mutex options_mutex_;  // leaf
+  mutable Mutex<LockRank::kOptions> options_mutex_;
   StoreOptions options_;              // options_mutex_
   bool capacity_is_relative_ = false, keep_free_is_relative_ = false;  // options_mutex_: told as percentages
 
@@ -706,7 +704,7 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> next_number_{1};
 
   // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
-  mutable std::shared_mutex names_mutex_;
+  mutable SharedMutex<LockRank::kNames> names_mutex_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
   // By thread: its next lookup and open repeat an open that was told kStale.
   std::unordered_map<uint32_t, ToldStale> told_stale_;
@@ -729,21 +727,21 @@ class StoreImpl final : public Store {
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};
 
-  std::mutex dirty_mutex_;  // leaf
+  LeafMutex dirty_mutex_;  // leaf
   std::vector<ObjectPtr> dirty_;             // content
   std::vector<ObjectPtr> dirty_attributes_;  // everything else
 
-  std::mutex lru_mutex_;  // leaf
+  LeafMutex lru_mutex_;  // leaf
   std::list<ObjectPtr> lru_;  // with clean units, most recent first
   std::unordered_map<ObjectId, std::list<ObjectPtr>::iterator> lru_where_;
 
-  std::mutex urgent_mutex_;  // leaf
-  std::condition_variable urgent_ready_;
+  LeafMutex urgent_mutex_;  // leaf
+  ConditionVariable urgent_ready_;
   std::deque<UrgentItem> urgent_;
   std::deque<UrgentItem> urgent_deferred_;  // their object is being sealed
 
-  std::mutex bulk_mutex_;  // leaf
-  std::condition_variable bulk_ready_;
+  LeafMutex bulk_mutex_;  // leaf
+  ConditionVariable bulk_ready_;
   bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
   std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
   Backoff volume_backoff_{20'000'000, 2'000'000'000};
@@ -752,13 +750,13 @@ class StoreImpl final : public Store {
   std::atomic<bool> bulk_has_work_{false};
   std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
 
-  std::mutex commit_mutex_;  // leaf
-  std::condition_variable commit_ready_;
+  LeafMutex commit_mutex_;  // leaf
+  ConditionVariable commit_ready_;
   std::vector<CommitRequest> commit_queue_;
   std::atomic<uint64_t> committing_{0};  // requests queued or in work
 
-  std::mutex waiting_mutex_;  // leaf
-  std::condition_variable waiting_ready_;
+  LeafMutex waiting_mutex_;
+  ConditionVariable waiting_ready_;
   bool memory_came_back_ = false;
   std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
   MemoryWaiters waiters_;
@@ -769,16 +767,16 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;
-  std::mutex warmer_mutex_;  // leaf
-  std::condition_variable warmer_ready_;
+  LeafMutex warmer_mutex_;  // leaf
+  ConditionVariable warmer_ready_;
   bool warmer_kicked_ = true;
 
-  std::mutex mover_mutex_;  // leaf
-  std::condition_variable mover_ready_;
+  LeafMutex mover_mutex_;  // leaf
+  ConditionVariable mover_ready_;
   std::deque<ObjectPtr> to_move_;  // mover_mutex_: bodies that clients map or are about to read, and that lie in blocks
 
-  std::mutex prefetch_mutex_;  // leaf
-  std::condition_variable prefetch_ready_;
+  LeafMutex prefetch_mutex_;  // leaf
+  ConditionVariable prefetch_ready_;
   bool prefetch_kicked_ = false;
   ReadAheadQueue ahead_queue_;                      // prefetch_mutex_
   std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of memory for what is being read ahead
@@ -791,15 +789,15 @@ class StoreImpl final : public Store {
   std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of what it planned last: the prefetcher is asleep
   // One piece of reading ahead at a time, by the prefetcher, a helper (which does not wait for the lock) or pump(). Before all
   // other locks, and held while an extent is opened; no request of a client ever waits for it. Guards:
-  std::mutex prefetch_turn_;
+  Mutex<LockRank::kTurn> prefetch_turn_;
   std::unordered_map<ObjectId, BegunAhead> begun_ahead_;  // of those in ahead_queue_
   bool ahead_lacks_memory_ = false;                       // ... for the next of ahead_queue_
   std::unique_ptr<HeldLoads> held_loads_;                 // begun, and not given to the volume yet
   size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
   bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
 
-  std::mutex keeper_mutex_;  // leaf
-  std::condition_variable keeper_ready_;
+  Mutex<LockRank::kKeeper> keeper_mutex_;  // before the mutex of Space only
+  ConditionVariable keeper_ready_;
   bool keeper_kicked_ = false;               // keeper_mutex_: at once
   bool reclaim_wanted_ = false;              // keeper_mutex_: and what is dead is given back, which syncs everything
   std::deque<std::move_only_function<void()>> keeper_work_;
@@ -833,11 +831,11 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
-  std::mutex unmarked_mutex_;  // a leaf
+  LeafMutex unmarked_mutex_;  // a leaf
   std::unordered_map<ExtentId, std::vector<ObjectId>> unmarked_;  // bodies journaled since the last mark, by where they went
   std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
   int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
-  std::mutex unverified_mutex_;  // a leaf
+  LeafMutex unverified_mutex_;  // a leaf
   std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
   int64_t verified_again_ns_ = 0;  // the keeper's
   // What earlier lives left, see Leftovers in index.h.

@@ -86,8 +86,8 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   handle->request = request;
   handle->thread_id = caller.thread_id;
   {
-    std::shared_lock<std::shared_mutex> names;
-    std::unique_lock<std::mutex> lock;
+    std::shared_lock<SharedMutex<LockRank::kNames>> names;
+    std::unique_lock<Mutex<LockRank::kObject>> lock;
     while (true) {
       if (!request.truncate) KVC_TRY(open_raw_file(object));
       names = std::shared_lock(names_mutex_);  // for nlink

@@ -139,7 +139,7 @@ struct StoreImpl::LoadMemory {
 // Runs `done` when all the units it was given have been read, or with the first error.
 struct StoreImpl::LoadWaiter {
   std::atomic<size_t> open{1};  // one for who sets it up
-  std::mutex mutex;
+  LeafMutex mutex;
   std::optional<Error> error;
   StatusCompletion done;
   void finish_one(Status status) {

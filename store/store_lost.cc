@@ -72,7 +72,7 @@ bool StoreImpl::move_all_from_lost(size_t most) {
   for (const auto& [extent, error] : extents_->lost()) {
     for (ObjectId id : unmarked_in(extent)) {
       if (moving >= most) return true;
-      std::shared_lock<std::shared_mutex> names;
+      std::shared_lock<SharedMutex<LockRank::kNames>> names;
       auto object = get_kept(id, names);
       if (!object) continue;  // removed
       std::unique_lock lock((*object)->mutex);

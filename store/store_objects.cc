@@ -46,7 +46,7 @@ Result<ObjectPtr> StoreImpl::get(ObjectId id) {
   return get_locked(id);
 }
 
-Result<ObjectPtr> StoreImpl::get_kept(ObjectId id, std::shared_lock<std::shared_mutex>& names) {
+Result<ObjectPtr> StoreImpl::get_kept(ObjectId id, std::shared_lock<SharedMutex<LockRank::kNames>>& names) {
   names = std::shared_lock(names_mutex_);
   while (true) {
     if (ObjectPtr object = live(id)) return object;

@@ -2,7 +2,6 @@
 // large aligned pieces, hashed while the writes are under way.
 #include <algorithm>
 #include <array>
-#include <condition_variable>
 #include <cstring>
 
 #include "store/base/checksum.h"
@@ -102,8 +101,8 @@ class StoreImpl::BodyWriter {
   std::vector<std::span<std::byte>> pieces_;
   std::vector<BlockPtr> keep_;
   std::vector<SealPlan*> plans_;
-  std::mutex mutex_;  // a leaf: in_flight_ and the status of plans
-  std::condition_variable room_;
+  LeafMutex mutex_;  // a leaf: in_flight_ and the status of plans
+  ConditionVariable room_;
   uint64_t in_flight_ = 0;
 };
 

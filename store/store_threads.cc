@@ -153,13 +153,17 @@ void StoreImpl::resumer_loop() {
 
 void StoreImpl::stop_threads() {
   stopping_ = true;
-  for (auto [mutex, ready] : {std::pair{&bulk_mutex_, &bulk_ready_}, std::pair{&urgent_mutex_, &urgent_ready_},
-                              std::pair{&keeper_mutex_, &keeper_ready_},
-                              std::pair{&waiting_mutex_, &waiting_ready_}, std::pair{&prefetch_mutex_, &prefetch_ready_},
-                              std::pair{&warmer_mutex_, &warmer_ready_}, std::pair{&mover_mutex_, &mover_ready_}}) {
-    std::lock_guard lock(*mutex);
-    ready->notify_all();
-  }
+  const auto wake = [](auto& mutex, ConditionVariable& ready) {
+    std::lock_guard lock(mutex);
+    ready.notify_all();
+  };
+  wake(bulk_mutex_, bulk_ready_);
+  wake(urgent_mutex_, urgent_ready_);
+  wake(keeper_mutex_, keeper_ready_);
+  wake(waiting_mutex_, waiting_ready_);
+  wake(prefetch_mutex_, prefetch_ready_);
+  wake(warmer_mutex_, warmer_ready_);
+  wake(mover_mutex_, mover_ready_);
   kernel_ahead_.stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();

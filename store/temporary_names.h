@@ -9,10 +9,10 @@
 #pragma once
 
 #include <cstdint>
-#include <mutex>
 #include <string_view>
 #include <unordered_map>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -33,7 +33,7 @@ class TemporaryNames {
   };
   static uint64_t kind_of(ObjectId parent, std::string_view name);
 
-  std::mutex mutex_;  // a leaf
+  LeafMutex mutex_;  // a leaf
   std::unordered_map<uint64_t, Kind> kinds_;
 };
 

@@ -29,6 +29,11 @@ elseif(CMAKE_CXX_COMPILER_ID STREQUAL "Clang" AND CMAKE_CXX_COMPILER_VERSION VER
   message(FATAL_ERROR "clang ${CMAKE_CXX_COMPILER_VERSION} cannot compile std::expected; use g++ >= 12 or clang >= 19")
 endif()
 
+# The order in which locks are taken is checked where speed is not asked for (store/base/mutex.h).
+if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
+  add_compile_definitions(KVCACHEFS_CHECK_LOCKS)
+endif()
+
 # Long-file interfaces everywhere (32-bit off_t would truncate extents).
 add_compile_definitions(_FILE_OFFSET_BITS=64)
 

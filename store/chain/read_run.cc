@@ -1,6 +1,7 @@
 #include "store/chain/read_run.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcachefs {
 

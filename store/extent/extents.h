@@ -3,17 +3,16 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <list>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/base/types.h"
 #include "store/journal/journal.h"
@@ -104,7 +103,7 @@ class Extents {
   const size_t max_open_files_;
   std::atomic<uint64_t> next_seq_{0};
 
-  std::mutex mutex_;  // a leaf; guards all below; never held across a call to the volume
+  LeafMutex mutex_;  // a leaf; guards all below; never held across a call to the volume
   struct Cached {
     FilePtr file;
     std::list<ExtentId>::iterator age;
@@ -114,7 +113,7 @@ class Extents {
   std::unordered_map<ExtentId, Unsynced> unsynced_;
   std::vector<Made> spare_packs_, spare_solos_;
   ExtentId syncing_ahead_;  // by sync_ahead() just now
-  std::condition_variable synced_ahead_;
+  ConditionVariable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist

@@ -1,0 +1,87 @@
+#include "store/base/mutex.h"
+
+#include <gtest/gtest.h>
+
+#include <thread>
+
+namespace kvcachefs {
+namespace {
+
+TEST(Mutex, IsTakenInTheOrderOfRanks) {
+  SharedMutex<LockRank::kNames> names;
+  Mutex<LockRank::kObject> object;
+  LeafMutex leaf;
+  std::shared_lock names_lock(names);
+  std::lock_guard object_lock(object);
+  std::unique_lock leaf_lock(leaf);
+  leaf_lock.unlock();
+  leaf_lock.lock();
+  // Another thread has an order of its own.
+  std::thread([&names] { std::shared_lock lock(names); }).join();
+}
+
+TEST(Mutex, IsReleasedInAnyOrder) {
+  SharedMutex<LockRank::kNames> names;
+  Mutex<LockRank::kObject> object;
+  std::unique_lock names_lock(names);
+  std::unique_lock object_lock(object);
+  names_lock.unlock();
+  object_lock.unlock();
+  names_lock.lock();
+  object_lock.lock();
+}
+
+TEST(Mutex, WakesAConditionVariable) {
+  LeafMutex mutex;
+  ConditionVariable ready;
+  bool set = false;
+  std::thread other([&] {
+    std::lock_guard lock(mutex);
+    set = true;
+    ready.notify_one();
+  });
+  {
+    std::unique_lock lock(mutex);
+    ready.wait(lock, [&] { return set; });
+  }
+  other.join();
+}
+
+#if defined(KVCACHEFS_CHECK_LOCKS)
+TEST(MutexDeathTest, AbortsOnAnAcquisitionAgainstTheOrder) {
+  SharedMutex<LockRank::kNames> names;
+  Mutex<LockRank::kObject> object;
+  EXPECT_DEATH(
+      {
+        std::lock_guard object_lock(object);
+        std::shared_lock names_lock(names);
+      },
+      "lock order: taking rank 2 .*held: rank 3");
+}
+
+TEST(MutexDeathTest, AbortsOnTwoOfOneRank) {
+  Mutex<LockRank::kObject> one, other;
+  EXPECT_DEATH(
+      {
+        std::lock_guard first(one);
+        std::lock_guard second(other);
+      },
+      "lock order: taking rank 3");
+}
+
+TEST(MutexDeathTest, CountsWhatWasOnlyTried) {
+  LeafMutex leaf;
+  SharedMutex<LockRank::kNames> names;
+  Mutex<LockRank::kObject> object;
+  EXPECT_DEATH(
+      {
+        std::lock_guard leaf_lock(leaf);
+        std::unique_lock names_lock(names, std::try_to_lock);  // allowed: it does not wait
+        if (names_lock.owns_lock()) std::lock_guard object_lock(object);
+      },
+      "lock order: taking rank 3");
+}
+#endif
+
+}  // namespace
+}  // namespace kvcachefs
