@@ -118,11 +118,11 @@ class Check {
     if (body.size_bytes > (kind == PlaceKind::kRaw ? kMaxFileBytes : kMaxSealedBytes))
       return fmt::format("its size is {}", body.size_bytes);
     if (!S_ISREG(object.attributes.mode)) return of_no_file(object);
+    if (body.quarantined || kind == PlaceKind::kRaw) return {};  // not read, or held to its file
     if (kind == PlaceKind::kNone && body.size_bytes != 0) return fmt::format("{} bytes that lie nowhere", body.size_bytes);
     if (kind == PlaceKind::kInline && body.inline_bytes.size() != body.size_bytes)
       return fmt::format("{} bytes of {} are in the record", body.inline_bytes.size(), body.size_bytes);
-    if (kind != PlaceKind::kInline && !body.inline_bytes.empty()) return "it has bytes in the record and lies elsewhere";
-    if (body.quarantined || kind == PlaceKind::kRaw || kind == PlaceKind::kNone) return {};  // not read, or held to its file
+    if (kind == PlaceKind::kNone) return {};
     if (body.place.length != body.size_bytes) return fmt::format("{} bytes in a place of {}", body.size_bytes, body.place.length);
     if (body.checksums.size() != div_ceil(body.size_bytes, kUnitBytes))
       return fmt::format("{} checksums of {} bytes", body.checksums.size(), body.size_bytes);
