@@ -16,6 +16,12 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kToldRecords = 50;
+
+// The same place; or the file of its own that it has, which may have grown.
+bool is_same_file(const Place& a, const Place& b) {
+  return a == b || (a.kind == b.kind && a.kind != PlaceKind::kPacked && a.extent == b.extent);
+}
+
 constexpr Stamp kLastStamp{static_cast<uint64_t>(INT64_MAX)};  // 2262: no clock goes further, and those that follow have room
 }  // namespace
 
@@ -53,7 +59,7 @@ bool ReplayFilter::believes(Record& record, uint32_t epoch) {
 std::string ReplayFilter::why_not(const PutRecord& put) {
   const ObjectId id = put.object.id;
   if (id <= last_put_ || last_name_ || last_row_.valid()) return "it is out of order";
-  if (is_on_volume(put.object.body.place) && !taken_.take(id, put.object.body.place)) return "its bytes are those of another object";
+  if (is_on_volume(put.object.body.place) && !taken_.take(put.object.body.place)) return "its bytes are those of another object";
   last_put_ = id;
   if (S_ISDIR(put.object.attributes.mode)) directories_.push_back(id);
   return {};
@@ -174,8 +180,10 @@ Result<std::string> ReplayFilter::why_refused(const PutRecord& put, const Batch&
   if ((known && (known->attributes.mode & kTypeMask) != type_bits) || (again && in_batch->second.type_bits != type_bits))
     return std::string("it was of another type of file before");
   const Place& place = put.object.body.place;
-  if (!is_on_volume(place) || (known && known->body.place == place) || (again && in_batch->second.place == place))
-    return std::string();
+  // What it gave up is about to be given back, and is not its own any more.
+  const Place* const now = again ? &in_batch->second.place : known ? &known->body.place : nullptr;
+  if (!is_on_volume(place) || (now != nullptr && is_same_file(*now, place))) return std::string();
+  if (now != nullptr && is_on_volume(*now)) static_cast<void>(taken_.take(*now));
   KVC_ASSIGN(const bool fine, may_have(id, place, &batch, epoch));
   return std::string(fine ? "" : "its bytes are those of another object");
 }
@@ -215,7 +223,7 @@ Result<bool> ReplayFilter::may_have(ObjectId object, const Place& place, const B
       if (!known) return batch != nullptr ? is_of_replaced(place, *batch) : Result<bool>(false);
     }
   }
-  if (taken_.take(object, place)) return true;
+  if (taken_.take(place)) return true;
   return batch != nullptr ? is_of_replaced(place, *batch) : Result<bool>(false);
 }
 

@@ -149,6 +149,9 @@ TEST_F(Filter, LeavesOutPlacesOfOthers) {
     replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 1}, 0, 5000})}});
     replay({PutRecord{file(base + 6, {PlaceKind::kSolo, {kEpoch, seq + 1}, 0, 5000})}});
     replay({PutRecord{file(base + 1, pack(seq, 1, 9000))}});  // itself again
+    replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 1}, 0, 6000})}});  // its own file, grown
+    replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 2}, 0, 5000})}});
+    replay({PutRecord{file(base + 5, {PlaceKind::kSolo, {kEpoch, seq + 1}, 0, 6000})}});  // which it gave up
     replay({MoveRecord{id(base + 3), 1, pack(seq, 2, 5000)}});
     replay({MoveRecord{id(base + 99), 1, pack(seq, 1, 5000)}});  // of nobody: its place is not free for that
     finish();
@@ -160,7 +163,8 @@ TEST_F(Filter, LeavesOutPlacesOfOthers) {
     EXPECT_FALSE(there(id(base + 6)));
     EXPECT_EQ(at(kRootId, fmt::format("b{}", base)), ObjectId{});
     EXPECT_EQ((*index_->find_object(id(base + 3)))->body.place, pack(seq, 4, 5000));
-    EXPECT_EQ(filter_->left_out(), 5u);
+    EXPECT_EQ((*index_->find_object(id(base + 5)))->body.place.extent.seq, seq + 2);
+    EXPECT_EQ(filter_->left_out(), 6u);
   }
 }
 

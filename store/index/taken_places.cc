@@ -6,15 +6,12 @@
 
 namespace kvcachefs {
 
-bool TakenPlaces::take(ObjectId object, const Place& place) {
+bool TakenPlaces::take(const Place& place) {
   auto [at, fresh] = extents_.try_emplace(place.extent);
   Extent& extent = at->second;
   if (fresh) extent.kind = place.kind;
   if (extent.kind != place.kind) return false;
-  if (place.kind != PlaceKind::kPacked) {
-    if (fresh) extent.object = object;
-    return extent.object == object;
-  }
+  if (place.kind != PlaceKind::kPacked) return fresh;
   uint64_t begin = place.offset, end = begin + align_up(place.length, kBlockBytes);
   if (begin == end) return true;
   auto next = extent.taken.upper_bound(begin);

@@ -13,13 +13,12 @@ namespace kvcachefs {
 class TakenPlaces {
  public:
   // False, and nothing is taken, if the range or a part of it is taken, or the extent is known as one of another kind. A file of
-  // its own (solo, raw) may be named again by the object it belongs to.
-  bool take(ObjectId object, const Place& place);
+  // its own (solo, raw) is taken as a whole.
+  bool take(const Place& place);
 
  private:
   struct Extent {
     PlaceKind kind = PlaceKind::kNone;
-    ObjectId object;                     // of a solo or raw extent
     std::map<uint64_t, uint64_t> taken;  // of a pack: begin to end; what touches is one range
   };
   std::unordered_map<ExtentId, Extent> extents_;
