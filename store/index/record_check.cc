@@ -117,11 +117,12 @@ class Check {
       if (std::string why = of_place(body.place); !why.empty()) return why;
     if (body.size_bytes > (kind == PlaceKind::kRaw ? kMaxFileBytes : kMaxSealedBytes))
       return fmt::format("its size is {}", body.size_bytes);
+    if (body.place.offset > kMaxFileBytes || body.place.length > kMaxFileBytes) return "its place is beyond any file";
     if (!S_ISREG(object.attributes.mode)) return of_no_file(object);
-    if (body.quarantined || kind == PlaceKind::kRaw) return {};  // not read, or held to its file
-    if (kind == PlaceKind::kNone && body.size_bytes != 0) return fmt::format("{} bytes that lie nowhere", body.size_bytes);
     if (kind == PlaceKind::kInline && body.inline_bytes.size() != body.size_bytes)
       return fmt::format("{} bytes of {} are in the record", body.inline_bytes.size(), body.size_bytes);
+    if (body.quarantined || kind == PlaceKind::kRaw) return {};  // not read, or held to its file
+    if (kind == PlaceKind::kNone && body.size_bytes != 0) return fmt::format("{} bytes that lie nowhere", body.size_bytes);
     if (kind == PlaceKind::kNone) return {};
     if (body.place.length != body.size_bytes) return fmt::format("{} bytes in a place of {}", body.size_bytes, body.place.length);
     if (body.checksums.size() != div_ceil(body.size_bytes, kUnitBytes))

@@ -98,6 +98,7 @@ TEST(RecordCheck, RefusesWhatNoDaemonWrites) {
       put([](ObjectRecord& o) { o.body.place.offset = UINT64_MAX - 4095; }),
       put([](ObjectRecord& o) { o.body.place.extent.epoch = kEpoch + 1; }),
       put([](ObjectRecord& o) { o.body.place.extent = {}; }),
+      put([](ObjectRecord& o) { o.body = {}, o.body.place.offset = UINT64_MAX; }),
       put([](ObjectRecord& o) { o.body.quarantined = true, o.body.size_bytes = UINT64_MAX; }),
       put([](ObjectRecord& o) { o.body.place = {PlaceKind::kInline, {}, 0, 5000}, o.body.inline_bytes.resize(5); }),
       put([](ObjectRecord& o) { o.body.place = {PlaceKind::kSolo, {kEpoch, 2}, kBlockBytes, 5000}; }),
