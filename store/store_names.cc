@@ -169,10 +169,10 @@ std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
 // Gives a new object its first name. Takes the names lock.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
-  if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
   std::unique_lock lock(names_mutex_);
   KVC_TRY(check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, directory_for_entry(parent));
+  if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
   KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
   take_from_quarantined(state->child);
   const bool is_directory = object->is_directory();

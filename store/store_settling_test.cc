@@ -332,7 +332,7 @@ class SmallVolume : public ::testing::Test {
  protected:
   static StoreOptions options() {
     StoreOptions options;
-    options.capacity_bytes = 16 * kMiB;
+    options.capacity_bytes = 17 * kMiB;  // 16 for bodies, and 1 for journals before a checkpoint
     options.keep_free_bytes = 1;
     return options;
   }
@@ -689,7 +689,10 @@ TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
   int files = 0;
   const auto space_is_left = [&] {  // a create that finds none has upkeep look for some
     for (int tries = 0; tries < 5 && store->space().blocks_free == 0; ++tries) {
-      EXPECT_FALSE(store->create(kRootId, "x", 0644, {.write = true}, {}));
+      if (auto made = store->create(kRootId, "x", 0644, {.write = true}, {})) {
+        store->release(made->second);
+        store.unlink("x");
+      }
       for (int i = 0; i < 20; ++i) store->pump();
     }
     return store->space().blocks_free > 0;
@@ -705,7 +708,7 @@ TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
     EXPECT_LE(store->status().physical_bytes, options.capacity_bytes + kSlackBytes);
   };
   fill();
-  EXPECT_GT(files, 400);
+  EXPECT_GT(files, 300);  // a body lies in the index, in a checkpoint, and has room in the next one
   EXPECT_LT(files, 600);
   EXPECT_EQ(store.read_file("0"), store.payload(0, 60'000));
   for (int i = 0; i < files; ++i) ASSERT_TRUE(store.unlink(std::to_string(i)));

@@ -853,7 +853,7 @@ TEST_F(FailedSync, OfEverythingDoesNotWriteForEver) {
 
 TEST_F(FailedSync, OnAFullVolumeMovesAllTheSame) {
   StoreOptions options = small_options(Durability::kNone);
-  options.capacity_bytes = 16 * kMiB;
+  options.capacity_bytes = 17 * kMiB;
   options.keep_free_bytes = 1;
   rig_ = std::make_unique<Rig>(options);
   mount();

@@ -81,6 +81,12 @@ bool Workload::finish(const Rig::HandlePtr& handle, const std::string& name, con
   return true;
 }
 
+// What did not fit leaves a file empty that has no version on the volume, or that its writer made or truncated to nothing.
+void Workload::refused(const std::string& name) {
+  if (codes_.empty() || codes_.back() != Code::kNoSpace) return;
+  reference_.change(name, Content(std::string()));
+}
+
 void Workload::look_again() {
   failed_ = false;
   auto tree = rig_.tree();
@@ -151,7 +157,7 @@ void Workload::put() {
     return;
   }
   for (size_t at = 0; at < content.size(); at += 200'000)
-    if (!good(rig_.write(*handle, at, content.substr(at, 200'000)), "write " + temporary)) return;
+    if (!good(rig_.write(*handle, at, content.substr(at, 200'000)), "write " + temporary)) return refused(temporary);
   reference_.change(temporary, content);
   const bool rename_first = one_in(5);
   if (!rename_first) {
@@ -179,7 +185,7 @@ void Workload::overwrite() {
   for (int piece = one_in(2) ? 2 : 1; piece > 0; --piece) {
     const size_t offset = random_() % (content.size() + 5'000);
     const std::string bytes = body(1 + random_() % 30'000);
-    if (!good(rig_.write(*handle, offset, bytes), "overwrite " + name)) return;
+    if (!good(rig_.write(*handle, offset, bytes), "overwrite " + name)) return refused(name);
     content.resize(std::max(content.size(), offset + bytes.size()));
     std::memcpy(content.data() + offset, bytes.data(), bytes.size());
     if (one_in(3)) let_work();
@@ -197,7 +203,7 @@ void Workload::rewrite() {
     return;
   }
   const std::string content = body(some_size());
-  if (!content.empty() && !good(rig_.write(*handle, 0, content), "rewrite " + name)) return;
+  if (!content.empty() && !good(rig_.write(*handle, 0, content), "rewrite " + name)) return refused(name);
   reference_.change(name, content);
   finish(*handle, name, "rewrite");
 }

@@ -45,6 +45,7 @@ class Workload {
   void let_work() { rig_.settle(static_cast<int>(random_() % 4)); }
 
   bool good(const Status& status, const std::string& what);
+  void refused(const std::string& name);
   void acknowledge(const std::string& name);  // as the durability option promises for close, rename, unlink
   bool finish(const Rig::HandlePtr& handle, const std::string& name, const std::string& what);
   std::string some_name();              // that may exist or not
