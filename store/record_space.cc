@@ -85,6 +85,7 @@ void RecordSpace::index_commit_begins() {
 
 void RecordSpace::index_committed() {
   std::lock_guard lock(mutex_);
+  measured_.index_bytes += kRowTimes * committing_bytes_;  // until it is measured again
   overlay_bytes_ -= std::exchange(committing_bytes_, 0);
   overlay_records_ -= std::exchange(committing_records_, 0);
   written_ = true;

@@ -76,6 +76,15 @@ TEST_F(RecordSpaceTest, TooMuchThatWaitsForTheIndexIsCrowdedUntilItIsCommitted) 
   EXPECT_FALSE(records_.wants_index_commit());
 }
 
+TEST_F(RecordSpaceTest, WhatTheIndexTookCountsBeforeItIsMeasured) {
+  const uint64_t before = room();
+  records_.appended(8 * kMiB, 100);
+  const uint64_t with_overlay = before - room();
+  records_.index_commit_begins();
+  records_.index_committed();
+  EXPECT_GE(before - room() + 2 * kMiB, with_overlay) << "the rows have moved from the overlay to the file";
+}
+
 TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   int run = 0;
   records_.wait([&] { ++run; });
