@@ -561,7 +561,8 @@ Status LmdbEnv::Writer::commit() {
   opened_->readers.close_gate();
   const bool whole = run_guarded([&] { code = mdb_txn_commit(txn); });
   if (!whole) {
-    // The gate stays closed: a meta page may be half written, and readers have what was provided.
+    // None is started any more: a meta page may be half written. Readers have what was provided.
+    opened_->readers.abandon_gate(MDB_CORRUPTED);
     return broken("a commit was lost");
   }
   const int started = opened_->readers.open_gate(code == 0);

@@ -24,6 +24,7 @@ ReaderPool::Reader ReaderPool::take() {
       return {.txn = txn, .generation = generation_};
     }
     if (!gate_closed_) break;
+    if (abandoned_code_ != 0 && reading_ == 0) return {.code = abandoned_code_};
     ++waiting_;
     changed_.wait(lock);
     --waiting_;
@@ -58,7 +59,8 @@ void ReaderPool::close_gate() {
   std::unique_lock lock(mutex_);
   gate_closed_ = true;
   changed_.wait(lock, [this] { return starting_ == 0; });
-  while (idle_.size() + reading_ < kProvided) {
+  // Those that are in use do not count: as many as there are readers now may come during the commit.
+  while (idle_.size() < kProvided) {
     MDB_txn* txn = pop(stale_);
     lock.unlock();
     const int code = start_(txn);
@@ -84,8 +86,15 @@ int ReaderPool::open_gate(bool committed) {
   }
   if (code == 0) idle_.push_back(txn);
   gate_closed_ = code != 0 && !committed;
+  abandoned_code_ = gate_closed_ ? code : 0;
   changed_.notify_all();
   return code;
+}
+
+void ReaderPool::abandon_gate(int code) {
+  std::lock_guard lock(mutex_);
+  abandoned_code_ = code;
+  changed_.notify_all();
 }
 
 std::vector<MDB_txn*> ReaderPool::retire() {

@@ -54,9 +54,12 @@ class ReaderPool {
   // Before a write transaction begins.
   void await_overtaken();
   // Around its commit. `committed`: there is a newer snapshot. After a failed commit that made the environment unusable
-  // (MDB_PANIC) the gate stays closed, readers go on with what was provided, and the code is returned: replace it.
+  // (MDB_PANIC) the gate is abandoned as by abandon_gate(), and the code is returned: replace the environment.
   void close_gate();
   int open_gate(bool committed);
+  // In place of open_gate(): the gate stays closed. Readers go on with what was provided. As reads of bad pages use that up,
+  // take() answers `code` (not 0) once there is none left that could be given back: a reader would wait for ever.
+  void abandon_gate(int code);
   // No reader gets a transaction any more; returns when none has one. The caller then ends those that are returned.
   std::vector<MDB_txn*> retire();
 
@@ -72,6 +75,7 @@ class ReaderPool {
   size_t starting_ = 0;
   size_t waiting_ = 0;
   bool gate_closed_ = false;
+  int abandoned_code_ = 0;  // not 0: the gate is closed for good
   bool retired_ = false;
 };
 

@@ -135,6 +135,47 @@ TEST_F(ReaderPoolTest, AfterACommitThatBrokeTheEnvironmentReadersGoOn) {
   EXPECT_GE(all.size(), ReaderPool::kProvided);
 }
 
+// Reads of bad pages use up what was provided. Nobody waits for what cannot come any more.
+TEST_F(ReaderPoolTest, BehindAnAbandonedGateReadersGetTheCodeOnceNoneIsLeft) {
+  pool_.close_gate();
+  pool_.abandon_gate(9);
+  for (size_t n = 1; n < ReaderPool::kProvided; ++n) {
+    const auto reader = pool_.take();
+    ASSERT_NE(reader.txn, nullptr);
+    pool_.give_back(reader, n % 2 == 0 ? ReaderPool::Left::kSpoiled : ReaderPool::Left::kLost);
+  }
+  const auto last = pool_.take();
+  ASSERT_NE(last.txn, nullptr);
+  auto waits = std::async(std::launch::async, [this] { return pool_.take(); });  // for the last one
+  pool_.give_back(last, ReaderPool::Left::kSpoiled);
+  EXPECT_EQ(waits.get().code, 9);
+  const auto none = pool_.take();
+  EXPECT_EQ(none.txn, nullptr);
+  EXPECT_EQ(none.code, 9);
+  EXPECT_FALSE(none.retired);
+  pool_.retire();
+  EXPECT_TRUE(pool_.take().retired);
+}
+
+TEST_F(ReaderPoolTest, AfterACommitThatBrokeTheEnvironmentReadersGetItsCodeOnceNoneIsLeft) {
+  pool_.close_gate();
+  refusal_ = 7;
+  EXPECT_EQ(pool_.open_gate(false), 7);
+  for (size_t n = 0; n < ReaderPool::kProvided; ++n) pool_.give_back(pool_.take(), ReaderPool::Left::kSpoiled);
+  EXPECT_EQ(pool_.take().code, 7);
+}
+
+TEST_F(ReaderPoolTest, AsManyAreProvidedBesideThoseInUse) {
+  std::vector<ReaderPool::Reader> readers;
+  for (size_t n = 0; n < ReaderPool::kProvided; ++n) readers.push_back(pool_.take());
+  pool_.close_gate();
+  const size_t provided = made_ - readers.size();
+  EXPECT_EQ(provided, ReaderPool::kProvided);
+  for (size_t n = 0; n < provided; ++n) readers.push_back(pool_.take());
+  EXPECT_EQ(pool_.open_gate(false), 0);
+  for (const auto& reader : readers) pool_.give_back(reader);
+}
+
 TEST_F(ReaderPoolTest, ACodeIsPassedOn) {
   refusal_ = 12;
   EXPECT_EQ(pool_.take().code, 12);
