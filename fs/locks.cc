@@ -5,10 +5,12 @@
 
 #include <cerrno>
 #include <chrono>
+#include <exception>
 #include <limits>
 
 #include "fs/control.h"
 #include "fs/driver.h"
+#include "store/base/log.h"
 
 namespace kvcachefs {
 
@@ -102,11 +104,27 @@ void set_flock(fuse_req_t request, fuse_ino_t node, fuse_file_info* file, int op
 
 void FileLocks::watch() {
   if (!table.next_expiry()) return;
-  std::lock_guard lock(mutex_);
-  if (stopping_) return;
-  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
-  kicked_ = true;
-  ready_.notify_one();
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_) return;
+    if (has_thread()) {
+      kicked_ = true;
+      ready_.notify_one();
+      return;
+    }
+  }
+  table.expire(std::numeric_limits<int64_t>::max());  // refused at once: nobody would do it later
+}
+
+// With mutex_ held.
+bool FileLocks::has_thread() {
+  if (thread_.joinable()) return true;
+  try {
+    thread_ = std::thread([this] { run(); });
+  } catch (const std::exception& failure) {  // a limit of threads or of memory
+    log::debug("no thread that ends waits for locks: {}", failure.what());
+  }
+  return thread_.joinable();
 }
 
 void FileLocks::run() {

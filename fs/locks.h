@@ -15,12 +15,13 @@ class FileLocks {
   ~FileLocks() { stop(); }
   LockTable table;
 
-  // After a request that may wait for a moment only.
+  // After a request that may wait for a moment only. Where no thread can be started, such are refused at once.
   void watch();
   // Interrupts all that wait, and ends the thread.
   void stop();
 
  private:
+  bool has_thread();
   void run();
 
   std::mutex mutex_;  // a leaf. Guards:

@@ -2,21 +2,35 @@
 
 #include <pthread.h>
 
+#include <exception>
 #include <utility>
+
+#include "store/base/log.h"
 
 namespace kvcachefs {
 
 void OpenerThreads::run(Work work) {
   {
     std::lock_guard lock(mutex_);
-    if (!stopping_) {
+    if (!stopping_ && has_thread()) {
       queue_.push_back(std::move(work));
-      if (queue_.size() > idle_ && threads_.size() < kMostThreads) threads_.emplace_back([this] { this->work(); });
       ready_.notify_one();
       return;
     }
   }
   work();
+}
+
+// Whether one will do what is queued next. Starts one more where that would wait; with mutex_ held.
+bool OpenerThreads::has_thread() {
+  if (queue_.size() >= idle_ && threads_.size() < kMostThreads) {
+    try {
+      threads_.emplace_back([this] { work(); });
+    } catch (const std::exception& failure) {  // a limit of threads or of memory: those that are there go on alone
+      log::debug("no more threads that open files: {}", failure.what());
+    }
+  }
+  return !threads_.empty();
 }
 
 void OpenerThreads::work() {

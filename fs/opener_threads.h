@@ -17,11 +17,13 @@ class OpenerThreads {
   static constexpr size_t kMostThreads = 4;
   ~OpenerThreads() { stop(); }
 
-  void run(Work work);  // inside the call once stopped
+  // Inside the call once stopped, and where no thread can be started.
+  void run(Work work);
   // Does what is left, then ends the threads.
   void stop();
 
  private:
+  bool has_thread();
   void work();
 
   std::mutex mutex_;  // a leaf. Guards:

@@ -2,27 +2,42 @@
 
 #include <pthread.h>
 
+#include <exception>
 #include <utility>
+
+#include "store/base/log.h"
 
 namespace kvcachefs {
 
 void SideThread::run(std::function<void()> job) {
+  bool here_alone = false;
   {
     std::lock_guard lock(mutex_);
-    if (!stopping_) {
+    here_alone = stopping_;
+    if (!here_alone) {
       jobs_.push_back(std::move(job));
-      if (working_) return;
-      if (thread_.joinable()) thread_.join();  // it has seen that there are no jobs, and takes the mutex no more
-      working_ = true;
-      thread_ = std::thread([this] { work(); });
-      return;
+      if (std::exchange(working_, true) || start()) return;
     }
   }
-  job();
+  // Also in place of the thread jobs come one after another: those that others add meanwhile are done here.
+  here_alone ? job() : work();
+}
+
+// With mutex_ held. False: no thread can be started.
+bool SideThread::start() {
+  if (thread_.joinable()) thread_.join();  // it has seen that there are no jobs, and takes the mutex no more
+  try {
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "kvc-side");
+      work();
+    });
+  } catch (const std::exception& failure) {  // a limit of threads or of memory
+    log::debug("no thread beside those that take requests: {}", failure.what());
+  }
+  return thread_.joinable();
 }
 
 void SideThread::work() {
-  pthread_setname_np(pthread_self(), "kvc-side");
   while (true) {
     std::vector<std::function<void()>> taken;
     {

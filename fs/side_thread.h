@@ -17,7 +17,8 @@ class SideThread {
   SideThread& operator=(const SideThread&) = delete;
   ~SideThread() { stop(); }
 
-  // Runs `job`, which answers a request, in the thread; here, when that has been stopped. From any thread.
+  // Runs `job`, which answers a request, in the thread; here, when that has been stopped, and, with those that come meanwhile,
+  // when it cannot be started. From any thread.
   void run(std::function<void()> job);
   // Jobs that take long look at it, and answer with an error.
   bool stopping() const { return stopping_; }
@@ -25,6 +26,7 @@ class SideThread {
   void stop();
 
  private:
+  bool start();
   void work();
 
   std::atomic<bool> stopping_{false};
