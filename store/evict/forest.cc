@@ -214,7 +214,7 @@ size_t Forest::memory_bytes() const {
 
 std::string Forest::check() const {
   std::vector<uint32_t> children(nodes_.size(), 0);
-  size_t present_units = 0, all_units = 0, live_nodes = 0, leaves = 0;
+  size_t present_units = 0, live_nodes = 0, leaves = 0;
   for (NodeId id = 0; id < nodes_.size(); ++id) {
     const Node& node = nodes_[id];
     if (node.size == 0) continue;
@@ -226,7 +226,6 @@ std::string Forest::check() const {
       if (find(units_[at].key) != at) return "a unit is not found by its key";
       if (present(at)) ++present_units;
     }
-    all_units += length;
     if (length != node.size) return "a node is not a path of its size";
     if (at != node.up) return "the first unit of a node does not follow what the node hangs below";
     if (node.up != kNoSlot) {

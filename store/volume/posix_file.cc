@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 #include <new>
 
 #include "store/volume/transfer.h"
@@ -109,7 +110,8 @@ Result<uint64_t> PosixFile::allocated_in(uint64_t offset, uint64_t length) {
   const uint64_t end = offset + length;
   uint64_t bytes = 0;
   for (uint64_t at = offset; at < end;) {
-    auto* map = new (memory) fiemap{};
+    std::memset(memory, 0, sizeof(fiemap));  // it ends in a flexible array, which clang does not construct
+    auto* map = reinterpret_cast<fiemap*>(memory);
     map->fm_start = at;
     map->fm_length = end - at;
     map->fm_extent_count = kExtents;

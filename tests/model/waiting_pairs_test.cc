@@ -249,10 +249,10 @@ std::function<void()> make_wait(File& file, WaitsFor what) {
     auto reply = std::make_shared<ReadReply>(file.read(0, kMiB));
     Handle* hog = file.make("hog");
     const std::string some(256 * kKiB, 'h');
-    bool accepted = true;
-    for (uint64_t at = 0; accepted; at += some.size()) {
-      accepted = false;
-      store.write(hog, at, std::as_bytes(std::span(some)), [&accepted](Result<size_t> result) { accepted = result.has_value(); });
+    auto accepted = std::make_shared<bool>(true);  // the last one is answered later
+    for (uint64_t at = 0; *accepted; at += some.size()) {
+      *accepted = false;
+      store.write(hog, at, std::as_bytes(std::span(some)), [accepted](Result<size_t> result) { *accepted = result.has_value(); });
     }
     return [&store, hog, reply] {
       *reply = {};
