@@ -34,10 +34,9 @@ bool LockTable::deadlocks(const Request& request) const {
       if (!conflicts(blocked, lock)) continue;
       if (lock.owner == request.owner) return true;
       if (!seen.insert(lock.owner).second) continue;
-      for (const auto& [token, id] : waits_at_)
-        for (const Waiter& waiter : files_.at(id).waiters)
-          if (waiter.token == token && waiter.request.family == Family::kRecord && waiter.request.owner == lock.owner)
-            waiting.push_back(waiter.request);
+      for (const auto& [id, other] : files_)
+        for (const Waiter& waiter : other.waiters)
+          if (waiter.request.family == Family::kRecord && waiter.request.owner == lock.owner) waiting.push_back(waiter.request);
     }
   }
   return false;
@@ -120,6 +119,7 @@ void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t 
       answers.emplace_back(std::move(done), Outcome::kDeadlock);
     } else if (waits || may_soon_be_had(file, request)) {
       file.waiters.push_back({request, token, waits ? std::nullopt : std::optional(now_ns + kCloseNs), std::move(done)});
+      if (!waits) ++expiring_;
       waits_at_[token] = request.file;
     } else {
       answers.emplace_back(std::move(done), Outcome::kWouldBlock);
@@ -141,6 +141,7 @@ void LockTable::grant(ObjectId id, Answers& answers) {
     }
     put(file, waiter->request);
     answers.emplace_back(std::move(waiter->done), Outcome::kGranted);
+    if (waiter->until_ns) --expiring_;
     waits_at_.erase(waiter->token);
     file.waiters.erase(waiter);
     waiter = file.waiters.begin();  // an owner may hold less than before
@@ -162,6 +163,7 @@ void LockTable::interrupt(uint64_t token) {
     File& file = files_.at(id);
     auto waiter = std::find_if(file.waiters.begin(), file.waiters.end(), [&](const Waiter& each) { return each.token == token; });
     answers.emplace_back(std::move(waiter->done), Outcome::kInterrupted);
+    if (waiter->until_ns) --expiring_;
     file.waiters.erase(waiter);
     waits_at_.erase(where);
     if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
@@ -178,6 +180,7 @@ void LockTable::interrupt_all() {
       file.waiters.clear();
     }
     waits_at_.clear();
+    expiring_ = 0;
   }
   answer(answers);
 }
@@ -226,8 +229,9 @@ void LockTable::released(ObjectId id, uint64_t handle) {
 std::optional<int64_t> LockTable::next_expiry() const {
   std::lock_guard lock(mutex_);
   std::optional<int64_t> next;
-  for (const auto& [token, id] : waits_at_)
-    for (const Waiter& waiter : files_.at(id).waiters)
+  if (expiring_ == 0) return next;
+  for (const auto& [id, file] : files_)
+    for (const Waiter& waiter : file.waiters)
       if (waiter.until_ns && (!next || *waiter.until_ns < *next)) next = waiter.until_ns;
   return next;
 }
@@ -236,18 +240,19 @@ std::optional<int64_t> LockTable::expire(int64_t now_ns) {
   Answers answers;
   {
     std::lock_guard lock(mutex_);
-    for (auto where = waits_at_.begin(); where != waits_at_.end();) {
-      const ObjectId id = where->second;
-      File& file = files_.at(id);
-      auto waiter = std::find_if(file.waiters.begin(), file.waiters.end(), [&](const Waiter& each) { return each.token == where->first; });
-      if (!waiter->until_ns || *waiter->until_ns > now_ns) {
-        ++where;
-        continue;
+    for (auto at = files_.begin(); expiring_ > 0 && at != files_.end();) {
+      File& file = at->second;
+      for (auto waiter = file.waiters.begin(); waiter != file.waiters.end();) {
+        if (!waiter->until_ns || *waiter->until_ns > now_ns) {
+          ++waiter;
+          continue;
+        }
+        answers.emplace_back(std::move(waiter->done), Outcome::kWouldBlock);
+        --expiring_;
+        waits_at_.erase(waiter->token);
+        waiter = file.waiters.erase(waiter);
       }
-      answers.emplace_back(std::move(waiter->done), Outcome::kWouldBlock);
-      file.waiters.erase(waiter);
-      where = waits_at_.erase(where);
-      if (file.locks.empty() && file.waiters.empty()) files_.erase(id);
+      at = file.locks.empty() && file.waiters.empty() ? files_.erase(at) : std::next(at);
     }
   }
   answer(answers);

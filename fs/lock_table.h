@@ -93,6 +93,7 @@ class LockTable {
   std::unordered_map<uint64_t, ObjectId> waits_at_;             // by token
   std::unordered_map<uint64_t, bool> announced_;                // by token: it was interrupted before set()
   size_t locks_ = 0;
+  size_t expiring_ = 0;  // of those that wait: with a time at which they are refused
 };
 
 }  // namespace kvcachefs

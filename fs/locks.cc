@@ -56,10 +56,13 @@ void on_interrupt(fuse_req_t request, void* driver) {
   static_cast<Driver*>(driver)->locks.table.interrupt(reinterpret_cast<uint64_t>(request));
 }
 
-void set(fuse_req_t request, const fuse_file_info* file, const LockTable::Request& wanted, bool waits) {
+void set(fuse_req_t request, const fuse_file_info* file, LockTable::Request wanted, bool waits) {
   Driver& driver = driver_of(request);
   LockTable& table = driver.locks.table;
-  if (wanted.mode != LockTable::Mode::kUnlocked) driver.store->note_locked(handle_of(file));
+  if (wanted.mode != LockTable::Mode::kUnlocked) {
+    driver.store->note_locked(handle_of(file));
+    wanted.file = driver.store->lock_identity(handle_of(file));  // it stays what it is from here on
+  }
   const auto token = reinterpret_cast<uint64_t>(request);
   table.announce(token);
   fuse_req_interrupt_func(request, on_interrupt, &driver);  // may call it at once

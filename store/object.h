@@ -68,7 +68,8 @@ class Object {
 
   const ObjectId id;
   const uint32_t type_bits;  // of attributes.mode: fixed, so that they can be asked for without a lock
-  ObjectId lock_identity = id;  // of the first version of its name; fixed before others see the object
+  // Of the first version of its temporary name. From its rename on its own, where no lock was taken.
+  std::atomic<ObjectId> lock_identity = id;
 
   Mutex<LockRank::kObject> mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
   Attributes attributes;

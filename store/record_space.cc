@@ -65,7 +65,7 @@ void RecordSpace::settle(uint64_t taken, bool journaled) {
   std::lock_guard lock(mutex_);
   taken_bytes_ -= taken;
   if (!journaled) accepted_bytes_ += taken;
-  written_ |= journaled;
+  written_ = true;  // also where it failed: those that wait hear of it
   tell();
 }
 
@@ -119,7 +119,7 @@ uint64_t RecordSpace::accepted_bytes() const {
 
 void RecordSpace::wait(std::move_only_function<void()> retry) {
   std::lock_guard lock(mutex_);
-  if (waiting_.empty()) written_ = false;
+  if (waiting_.empty()) written_ = !is_crowded(1);  // something was written since the caller looked
   waiting_.push_back(std::move(retry));
 }
 

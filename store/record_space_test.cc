@@ -87,12 +87,21 @@ TEST_F(RecordSpaceTest, WhatTheIndexTookCountsBeforeItIsMeasured) {
 
 TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   int run = 0;
+  records_.accept(64 * kMiB);
+  ASSERT_TRUE(records_.crowded());
   records_.wait([&] { ++run; });
   EXPECT_TRUE(records_.take_waiting().empty());
-  records_.accept(10);
+  records_.settle(records_.take(), /*journaled=*/false);
+  for (auto& retry : records_.take_waiting()) retry();
+  EXPECT_EQ(run, 1) << "it hears that nothing can be written";
+  records_.wait([&] { ++run; });
+  EXPECT_TRUE(records_.take_waiting().empty());
   records_.settle(records_.take(), /*journaled=*/true);
   for (auto& retry : records_.take_waiting()) retry();
-  EXPECT_EQ(run, 1);
+  EXPECT_EQ(run, 2);
+  records_.wait([&] { ++run; });
+  EXPECT_EQ(records_.take_waiting().size(), 1u) << "all was written between its look and its wait";
+  records_.accept(64 * kMiB);
   records_.wait([&] { ++run; });
   EXPECT_EQ(records_.take_waiting(/*all=*/true).size(), 1u);
 }

@@ -259,8 +259,25 @@ class StoreImpl final : public Store {
   void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
                     StatusCompletion done);
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim,
+  // The right to write to raw files, until it ends. One that begins anew, for the file is another by now, gives it back first: the
+  // others could be waiting for theirs with all that there are.
+  class RawTurn {
+   public:
+    RawTurn(StoreImpl& store, uint64_t bytes) : store_(&store), bytes_(bytes) {}
+    RawTurn(RawTurn&& other) noexcept : store_(std::exchange(other.store_, nullptr)), bytes_(other.bytes_) {}
+    RawTurn& operator=(RawTurn&&) = delete;
+    ~RawTurn() { end(); }
+    void end() {
+      if (StoreImpl* store = std::exchange(store_, nullptr)) store->run_turns(store->raw_writes_.end(bytes_));
+    }
+
+   private:
+    StoreImpl* store_;
+    const uint64_t bytes_;
+  };
+  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurn turn,
+                 Completion<size_t> done);
+  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim, RawTurn turn,
                        Completion<size_t> done);
   void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
   void read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);

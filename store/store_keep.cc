@@ -69,8 +69,8 @@ void StoreImpl::measure_backing() {
   if (backing->available_bytes > backing_seen_.available_bytes || backing->available_files > backing_seen_.available_files)
     volume_backoff_.try_soon();
   backing_seen_ = *backing;
-  // Nothing is left to try with: the next who writes does.
-  if (pool_->dirty_bytes() == 0 && refused_by_volume()) volume_took_it();
+  // The bulk lane tries again, or finds that nothing is left to try with.
+  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) > 0) kick_bulk(true);
   keep_spare_files(*backing);
 }
 

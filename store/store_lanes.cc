@@ -149,7 +149,10 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   }
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
-    return (memory_pressure() || !waiters_.nobody_waits()) && spill_one();
+    const bool spilled = (memory_pressure() || !waiters_.nobody_waits()) && spill_one();
+    // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
+    if (!spilled && volume_backoff_.may_try(clock_.monotonic_ns())) volume_took_it();
+    return spilled;
   }
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
@@ -350,7 +353,8 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
     turn.request.sync |= item.sync;
     waiting->push_back(std::move(item));
   }
-  turn.request.done = [this, waiting](Status result) {
+  turn.request.done = [this, waiting, wrote = !turn.request.bodies.empty()](Status result) {
+    if (result && wrote) volume_took_it();
     for (UrgentItem& item : *waiting) {
       if (!result || is_journaled(item)) {
         item.done(result);

@@ -197,6 +197,23 @@ TEST(StoreNames, VersionsOfOneNameHaveOneLock) {
   EXPECT_TRUE(store.close(first));
 }
 
+TEST(StoreNames, VersionsThatGotNamesOfTheirOwnHaveTheirOwnLocks) {
+  TestStore store;
+  Handle* first = store.create("t.tmp", kFirst.thread_id);
+  store.pwrite(first, 0, "first");
+  Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(second, nullptr);
+  store.pwrite(second, 0, "second");
+  for (auto [name, who] : {std::pair{"a", kFirst}, std::pair{"b", kSecond}}) {
+    bool done = false;
+    store->rename(kRootId, "t.tmp", kRootId, name, RenameMode::kReplace, who, [&](Status status) { done = status.has_value(); });
+    EXPECT_TRUE(done);
+  }
+  EXPECT_NE(store->lock_identity(second), store->lock_identity(first));
+  EXPECT_TRUE(store.close(second));
+  EXPECT_TRUE(store.close(first));
+}
+
 // What the second lookup found is removed before the second open: it is opened all the same, for the kernel asks no third time.
 TEST(StoreNames, WhatARepeatedLookupFoundCanBeOpened) {
   TestStore store;

@@ -134,13 +134,16 @@ void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offs
 
 // Room for what it may allocate is set aside first, and counted as the file's once the write has ended.
 void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
-                          Completion<size_t> done) {
+                          RawTurn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
-  if (!raw_extent(*object, raw, extent)) return write(handle, offset, bytes, std::move(done));
+  if (!raw_extent(*object, raw, extent)) {
+    turn.end();
+    return write(handle, offset, bytes, std::move(done));
+  }
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
   if (auto claim = raw_space_->claim(extent, raw, offset, bytes.size()))
-    return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claim), std::move(done));
+    return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claim), std::move(turn), std::move(done));
   auto claimed = std::make_shared<RawSpace::Claim>();
   auto find_room = [this, object, raw, extent, offset, wanted = bytes.size(), claimed]() -> Status {
     auto claim = raw_space_->claim(extent, raw, offset, wanted);
@@ -148,9 +151,11 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     *claimed = std::move(*claim);
     return {};
   };
-  with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed,
+  with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn),
                                    done = std::move(done)](Status status) mutable {
-    if (status) return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(done));
+    if (status)
+      return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(turn), std::move(done));
+    turn.end();
     {
       std::lock_guard lock(handle->object->mutex);
       note_raw_write(*handle->object, raw, offset, copy.size(), status);
@@ -160,7 +165,7 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
 }
 
 void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
-                                RawSpace::Claim claim, Completion<size_t> done) {
+                                RawSpace::Claim claim, RawTurn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
   bool grows = false;
@@ -168,6 +173,8 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
     std::unique_lock lock(object->mutex);
     if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
       lock.unlock();
+      claim = {};
+      turn.end();
       return write(handle, offset, bytes, std::move(done));
     }
     extent = object->base.place.extent;
@@ -192,8 +199,9 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
   requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), claim = std::move(claim),
-                      done = std::move(done)](Result<size_t> result) mutable {
+                      turn = std::move(turn), done = std::move(done)](Result<size_t> result) mutable {
     claim = {};  // it ended
+    turn.end();
     extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
     if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {
@@ -216,25 +224,18 @@ void StoreImpl::run_turns(std::vector<IoBudget::Begin> turns) {
 void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                                   Completion<size_t> done) {
   const uint64_t counted = bytes.size();
-  const bool begins = raw_writes_.try_begin(counted);
-  std::unique_ptr<WaitingBytes::Kept> kept;
-  if (!begins) {
-    auto copy = waiting_bytes_->keep(bytes);
-    if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
-    kept = std::move(*copy);
-  }
-  auto finish = [this, counted, done = std::move(done)](Result<size_t> result) mutable {
-    run_turns(raw_writes_.end(counted));
-    done(std::move(result));
-  };
-  if (begins) return write_raw(handle, std::move(raw), offset, bytes, std::move(finish));
-  run_turns(raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(kept),
-                                       finish = std::move(finish)]() mutable {
+  if (raw_writes_.try_begin(counted))
+    return write_raw(handle, std::move(raw), offset, bytes, RawTurn(*this, counted), std::move(done));
+  auto copy = waiting_bytes_->keep(bytes);
+  if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
+  run_turns(raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
+                                       done = std::move(done)]() mutable {
+    RawTurn turn(*this, counted);
     if (Status status = kept->load(); !status) {
-      Completion<size_t> refused(std::move(finish));
-      return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), refused);
+      turn.end();
+      return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
     }
-    write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(finish));  // which takes a copy
+    write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(turn), std::move(done));  // which takes a copy
   }));
 }
 

@@ -151,6 +151,8 @@ void StoreImpl::note_moved(Rename& rename) {
     source->temporary = false;
     std::lock_guard lock(source->mutex);
     forget_in_place(source);
+    // From here on it is a file of its own, whatever the other versions of its temporary name become.
+    if (!source->locked) source->lock_identity = source->id;
   }
   source->published = true;
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);

@@ -149,7 +149,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   ObjectPtr fresh = make_object(mode, 0, owner);
   fresh->writer_thread = caller.thread_id;
   fresh->temporary = true;
-  fresh->lock_identity = object->lock_identity;
+  fresh->lock_identity = object->lock_identity.load();
   writer_process(*object);
   writer_process(*fresh);
   object->contended = fresh->contended = true;

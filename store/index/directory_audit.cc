@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <set>
 
 namespace kvcachefs {
 
@@ -136,9 +137,10 @@ Status DirectoryAudit::settle(ObjectId directory, Suspect suspect, const Repair&
   KVC_ASSIGN(const auto row, index_.find_object_summary(directory));
   if (!row) return {};
   std::vector<Spot> given;  // and not taken since
+  std::set<Spot> seen;
   for (Spot& spot : suspect.given) {
     KVC_ASSIGN(const auto entry, index_.find_name(spot.first, spot.second));
-    if (entry && entry->child == directory && std::ranges::find(given, spot) == given.end()) given.push_back(std::move(spot));
+    if (entry && entry->child == directory && seen.insert(spot).second) given.push_back(std::move(spot));
   }
   const bool has_older = suspect.names > static_cast<int>(given.size());  // which is not known, and right
   bool named = has_older;

@@ -236,6 +236,25 @@ TEST_F(NoFiles, TriesPause) {
   EXPECT_TRUE(rig_.drain());
 }
 
+// What is left dirty is never tried: its writer was refused a part, or it has lost its name. The next writer tries.
+TEST_F(NoFiles, WhatCannotBeTriedRefusesNobody) {
+  rig_.die();
+  ASSERT_TRUE(rig_.mount());  // without a pack
+  ASSERT_EQ(put("goes", 64 * kKiB), Code::kNoData);
+  auto unlinked = rig_.create("unlinked");
+  ASSERT_TRUE(unlinked);
+  ASSERT_TRUE(rig_.write(*unlinked, 0, std::string(64 * kKiB, 'u')));
+  ASSERT_TRUE(rig_.unlink("unlinked"));
+  sys_errno_ = ENOSPC;
+  for (int i = 0; i < 50; ++i) rig_.pass_time(100'000'000);
+  ASSERT_EQ(put("more", 64 * kKiB), Code::kNoSpace);
+  ASSERT_TRUE(rig_.unlink("goes"));
+  sys_errno_ = 0;
+  for (int i = 0; i < 60; ++i) rig_.pass_time(100'000'000);
+  EXPECT_EQ(put("again", 64 * kKiB), Code::kNoData);
+  EXPECT_TRUE(rig_.drain());
+}
+
 // Raw files are sparse: sizing takes nothing, each write what it allocates.
 class RawRoom : public Room {
  protected:
