@@ -126,7 +126,14 @@ def test_two_versions_of_a_temporary_name_have_one_lock(root):
         def second():
             fd = os.open(path, OPENS["filelock"], 0o644)
             os.write(fd, b"second")
-            wait_until(lambda: refused(fcntl.flock, fd, fcntl.LOCK_SH | fcntl.LOCK_NB), 30, "the first has its lock")
+
+            def is_refused():
+                if refused(fcntl.flock, fd, fcntl.LOCK_SH | fcntl.LOCK_NB):
+                    return True
+                fcntl.flock(fd, fcntl.LOCK_UN)  # it came before the first, which must not wait for it
+                return False
+
+            wait_until(is_refused, 30, "the first has its lock")
             second_refused.wait()
             first_closed.wait()
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
