@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "store/base/result.h"
-#include "store/options.h"
+#include "store/api/options.h"
 
 namespace kvcachefs {
 

@@ -15,7 +15,7 @@
 
 #include "fs/mountpoint.h"
 #include "fs/options.h"
-#include "store/options.h"
+#include "store/api/options.h"
 
 namespace kvcachefs {
 

@@ -10,8 +10,6 @@
 // Errors name the object; fs/ maps their code to an errno in one place.
 #pragma once
 
-#include <sys/uio.h>
-
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -22,115 +20,17 @@
 #include <utility>
 #include <vector>
 
+#include "store/api/options.h"
+#include "store/api/request_types.h"
+#include "store/api/store_status.h"
 #include "store/base/clock.h"
 #include "store/base/result.h"
 #include "store/base/types.h"
-#include "store/options.h"
 
 namespace kvcachefs {
 
 class Volume;
 class Handle;  // opaque
-
-template <class T>
-using Completion = std::move_only_function<void(Result<T>)>;
-using StatusCompletion = std::move_only_function<void(Status)>;
-
-struct Caller {
-  uint32_t uid = 0;
-  uint32_t gid = 0;
-  uint32_t thread_id = 0;  // of the calling thread: tells streams and writers of one name apart
-};
-
-struct Stat {
-  ObjectId id;
-  uint32_t mode = 0, nlink = 0, uid = 0, gid = 0, rdev = 0;
-  uint64_t size_bytes = 0;
-  uint64_t blocks_512 = 0;
-  int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
-  bool brief = false;  // from lookup(): several write under this name; the answer must not be cached
-  bool to_be_written = false;  // from lookup(): it repeats one after an open for writing that was told kStale
-};
-
-struct SetAttributes {
-  std::optional<uint32_t> mode;  // permission bits
-  std::optional<uint32_t> uid, gid;
-  std::optional<uint64_t> size_bytes;
-  std::optional<int64_t> atime_ns, mtime_ns, ctime_ns;  // exact
-  bool atime_now = false, mtime_now = false;
-  bool kill_privileges = false;  // drop setuid/setgid bits (HANDLE_KILLPRIV_V2)
-  std::function<bool(uint32_t gid)> in_group;  // with it: whether the caller is in that group; empty: in none
-};
-
-struct DirectoryItem {
-  std::string name;
-  ObjectId id;
-  uint32_t type_bits = 0;  // S_IFMT part
-  uint64_t cookie = 0;     // pass the last one seen to go on after it
-};
-
-// What read() hands out: memory that stays valid and unchanged in extent (not in content, if written meanwhile) while
-// `keep` lives. At the end of the file fewer bytes than asked.
-struct ReadReply {
-  std::vector<iovec> pieces;
-  size_t bytes = 0;
-  std::vector<std::shared_ptr<const void>> keep;
-};
-
-struct OpenRequest {
-  bool read = true;
-  bool write = false;
-  bool truncate = false;
-  bool direct = false;  // O_DIRECT
-  bool append = false;  // O_APPEND
-  bool keeps_read_time = false;  // O_NOATIME
-};
-
-// For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
-struct BackingFile {
-  int descriptor = -1;
-  std::shared_ptr<void> keep;  // keeps the descriptor open; let go of before the store ends
-  bool in_memory = false;      // a body in RAM: nothing of it is read from the volume
-};
-
-struct FileSystemSpace {
-  uint64_t block_bytes = 4096, blocks = 0, blocks_free = 0, files = 0, files_free = 0;
-};
-
-enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
-
-// One flat set of counters and facts; fs/ and tools/ render it. fs/STATUS.md describes each field.
-struct StoreStatus {
-  std::string node, volume_root, volume_filesystem, index_directory, state, state_reason;
-  std::string volume_uuid;
-  uint32_t epoch = 0;
-  int64_t state_since_ns = 0;
-  bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
-  uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
-           reserve_bytes = 0;
-  uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
-           objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
-  bool memory_files = false;
-  uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
-  uint64_t memory_mapped_bytes = 0, waiting_bytes = 0, waiting_parked_bytes = 0;
-  uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
-  uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
-  uint64_t probe_hits = 0, probe_misses = 0;
-  uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
-  uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
-  uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0,
-           prefetch_kernel_bytes = 0;
-  uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
-  uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
-  uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
-  uint64_t eviction_objects = 0, eviction_bytes = 0;
-  uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
-           errors_no_space = 0;
-  uint64_t open_handles = 0;
-  // Recovery at this mount.
-  uint64_t replayed_batches = 0, dropped_bodies = 0, records_left_out = 0, verified_bodies = 0, swept_files = 0;
-  bool index_rebuilt = false, unclean_start = false;
-};
 
 class Store {
  public:
@@ -170,7 +70,7 @@ class Store {
   virtual void drop_privileges(Handle* handle, const std::function<bool(uint32_t gid)>& in_group = {}) = 0;
   // Any namespace prefix the driver lets through. kNoAttribute if absent.
   virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
-  enum class XattrMode : uint8_t { kAny, kCreate, kReplace };
+  using XattrMode = kvcachefs::XattrMode;
   virtual Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) = 0;
   virtual Status remove_xattr(ObjectId id, std::string_view name) = 0;
   virtual Result<std::vector<std::string>> list_xattrs(ObjectId id) = 0;
@@ -205,11 +105,11 @@ class Store {
   // finished or renamed, for a name is not kept without its body.
   virtual void sync_directory(ObjectId directory, StatusCompletion done) = 0;
   virtual void release(Handle* handle) = 0;
-  enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange, kZeroRangeKeepSize };
+  using AllocateMode = kvcachefs::AllocateMode;
   virtual void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) = 0;
   // Where data, or a hole, begins at `offset` or behind it: pages of 4 KiB that are all zeros are holes. kNoData past the last.
   // What is not in RAM may have to be read for that; seek_data() and seek_hole() take it for data, but for units of zeros.
-  enum class SeekFor : uint8_t { kData, kHole };
+  using SeekFor = kvcachefs::SeekFor;
   virtual void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) = 0;
   virtual Result<uint64_t> seek_data(Handle* handle, uint64_t offset) = 0;
   virtual Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) = 0;

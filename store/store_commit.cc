@@ -69,7 +69,7 @@ bool StoreImpl::commit_step() {
   } else {
     give_up(commit, status);
   }
-  set_trouble(Trouble::kJournal, status);
+  note_health(Health::Of::kJournal, status);
   record_space_->settle(commit.accepted_bytes, status.has_value());
   resume_records();
   if (!status) {
@@ -643,9 +643,8 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
   }
   record_space_->appended(commit.batch_bytes + inline_bytes, commit.batch.records.size());
   std::vector<ObjectId> gave_up;
-  const bool upkeep = records_want_upkeep();
+  if (records_want_upkeep()) keeper_wakeup_.wake();
   std::lock_guard keeper(keeper_mutex_);
-  if (upkeep && !std::exchange(keeper_kicked_, true)) keeper_ready_.notify_one();
   for (const FreedPlace& place : freed) {
     freed_bytes_ += align_up(place.place.length, kBlockBytes);
     freed_.push_back(place);

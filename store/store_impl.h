@@ -3,7 +3,6 @@
 // in turn.
 #pragma once
 
-#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -16,11 +15,14 @@
 #include <unordered_set>
 #include <vector>
 
+#include "store/api/counters.h"
+#include "store/api/live_options.h"
 #include "store/base/backoff.h"
 #include "store/base/clock.h"
+#include "store/base/health.h"
 #include "store/base/mutex.h"
 #include "store/base/units.h"
-#include "store/counters.h"
+#include "store/base/work_queue.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/io_budget.h"
@@ -113,7 +115,7 @@ class StoreImpl final : public Store {
   void drop_caches() override;
   StoreStatus status() override;
   std::string chains_text() override { return to_text(prefetcher_->summary(clock_.monotonic_ns())); }
-  StoreOptions options() const override;
+  StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
   void stop() override;
   Status close() override;
@@ -443,8 +445,7 @@ class StoreImpl final : public Store {
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  enum class Trouble : uint8_t { kData, kJournal, kIndex, kUpkeep };
-  void set_trouble(Trouble of, const Status& status);
+  void note_health(Health::Of of, const Status& status) { health_.report(of, status, clock_.realtime_ns()); }
   struct UrgentItem {
     ObjectPtr object;  // may be null: names only
     uint64_t content_version = 0;  // of it, that must be journaled
@@ -579,7 +580,6 @@ class StoreImpl final : public Store {
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
-  void ask_keeper(std::move_only_function<void()> work);
   void keep_to_memory();
   bool keeper_step(bool force);
   void sync_ahead();
@@ -623,7 +623,7 @@ class StoreImpl final : public Store {
 
   // --- status and options (store_status.cc) ---
   FilePtr passable_file(ObjectId id);
-  void apply_live_options();
+  OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_open.cc) ---
   Status settle_identity();
@@ -633,7 +633,6 @@ class StoreImpl final : public Store {
   Status open_volume_file();
   Status choose_node();
   Status fill_in_options();
-  void resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const;  // at the start, and of what changes live
   Status start_epoch();
   Status make_root();
   void remove_unjournaled();
@@ -670,8 +669,6 @@ class StoreImpl final : public Store {
   void mover_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
-  bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
-  bool durable_sync() const { return durability_.load(std::memory_order_relaxed) == Durability::kSync; }
 
   // Fixed after start().
   const std::shared_ptr<Volume> volume_;
@@ -701,12 +698,7 @@ class StoreImpl final : public Store {
   uint64_t extent_bytes_ = 256 * kMiB;
   bool index_rebuilt_ = false, unclean_start_ = false;
 
-  // Read by hot paths, changed by set_option.
-  std::atomic<Durability> durability_{Durability::kNone};
-  std::atomic<uint64_t> pack_below_bytes_{0}, memory_file_min_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0}, flush_interval_ms_{200};
-  mutable Mutex<LockRank::kOptions> options_mutex_;
-  StoreOptions options_;              // options_mutex_
-  bool capacity_is_relative_ = false, keep_free_is_relative_ = false;  // options_mutex_: told as percentages
+  LiveOptions options_;
 
   Space space_;
   std::unique_ptr<RawSpace> raw_space_;
@@ -813,11 +805,11 @@ class StoreImpl final : public Store {
   size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
   bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
 
+  Health health_;
+  Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
+  WorkQueue keeper_work_{keeper_wakeup_};
+  std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
   Mutex<LockRank::kKeeper> keeper_mutex_;  // before the mutex of Space only
-  ConditionVariable keeper_ready_;
-  bool keeper_kicked_ = false;               // keeper_mutex_: at once
-  bool reclaim_wanted_ = false;              // keeper_mutex_: and what is dead is given back, which syncs everything
-  std::deque<std::move_only_function<void()>> keeper_work_;
   std::vector<FreedPlace> freed_;  // keeper_mutex_: to be reclaimed once their records are synced
   uint64_t freed_bytes_ = 0;       // keeper_mutex_
   // keeper_mutex_: dead ranges of pack extents on a volume that cannot punch: they come back with the whole extent.
@@ -829,10 +821,6 @@ class StoreImpl final : public Store {
   uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
   uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
   std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
-  std::array<std::optional<Error>, 4> troubles_;  // keeper_mutex_: the last error of each, until it is over
-  std::atomic<uint8_t> troubled_{0};     // (atomic) a bit of each; changed with keeper_mutex_ held
-  std::string state_reason_;             // keeper_mutex_: one of them; empty: all is well
-  int64_t state_since_ns_ = 0;               // keeper_mutex_
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   std::string upkeep_told_;     // the last error of upkeep

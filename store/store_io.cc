@@ -183,7 +183,7 @@ void StoreImpl::mark_content_dirty(const ObjectPtr& object) {
 }
 
 bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
-  const bool may_be_inline = size_bytes < inline_below_bytes_.load(std::memory_order_relaxed);  // in journal and index
+  const bool may_be_inline = size_bytes < options_.inline_below_bytes();  // in journal and index
   const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
   if (wanted <= object.reserved_bytes) return true;
   const uint64_t lacking = wanted - object.reserved_bytes, kept = std::min(lacking, object.kept_bytes);
@@ -708,8 +708,8 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
   }
   if (error) return done(std::unexpected(std::move(*error)));
   // With `sync` also what is journaled already: it may not be synced, nor raw bytes, which leave nothing dirty here.
-  if (!handle->request.write || !durable_close() || (!dirty && !durable_sync())) return done({});
-  make_durable(object, durable_sync(), std::move(done));
+  if (!handle->request.write || !options_.durable_close() || (!dirty && !options_.durable_sync())) return done({});
+  make_durable(object, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
@@ -724,9 +724,9 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
 }
 
 void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
-  if (!durable_close()) return done({});
+  if (!options_.durable_close()) return done({});
   auto object = get(id);
-  make_durable(object && (*object)->is_regular() ? *object : nullptr, durable_sync(), std::move(done));
+  make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::sync_directory(ObjectId directory, StatusCompletion done) {

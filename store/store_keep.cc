@@ -24,23 +24,6 @@ constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;    // of journals and checkp
 constexpr uint64_t kWorthPart = 16;                    // ... if it is smaller by so much
 }  // namespace
 
-// What fails is told until the same succeeds.
-void StoreImpl::set_trouble(Trouble of, const Status& status) {
-  const auto index = static_cast<size_t>(of);
-  const auto bit = static_cast<uint8_t>(1U << index);
-  if (status && (troubled_.load(std::memory_order_relaxed) & bit) == 0) return;  // most calls
-  std::lock_guard lock(keeper_mutex_);
-  troubles_[index] = status ? std::nullopt : std::optional(status.error());
-  if (status)
-    troubled_ &= static_cast<uint8_t>(~bit);
-  else
-    troubled_ |= bit;
-  const auto first = std::ranges::find_if(troubles_, [](const auto& trouble) { return trouble.has_value(); });
-  const bool was_degraded = !state_reason_.empty();
-  state_reason_ = first == troubles_.end() ? std::string() : (*first)->message;
-  if (was_degraded == state_reason_.empty()) state_since_ns_ = clock_.realtime_ns();
-}
-
 // Once there is room again what was taken of it. A small volume is not filled with it.
 void StoreImpl::refill_reserve() {
   constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch is half of it at most
@@ -77,13 +60,7 @@ void StoreImpl::measure_backing() {
 // What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.
 void StoreImpl::follow_size(const SpaceInfo& backing) {
   if (backing.total_bytes == backing_seen_.total_bytes) return;
-  std::lock_guard lock(options_mutex_);
-  if (!capacity_is_relative_ && !keep_free_is_relative_) return;
-  if (capacity_is_relative_) options_.capacity_bytes = 0;
-  if (keep_free_is_relative_) options_.keep_free_bytes = 0;
-  resolve_defaults(options_, backing);
-  space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
-  space_.hope();
+  if (options_.follow(option_defaults(backing))) space_.hope();
 }
 
 // Others may take the last inodes, or this process may run into its limit of descriptors, at any time.
@@ -139,26 +116,16 @@ void StoreImpl::keep_to_memory() {
   }
 }
 
-// For who must not block, or holds any lock.
-void StoreImpl::ask_keeper(std::move_only_function<void()> work) {
-  std::lock_guard lock(keeper_mutex_);
-  keeper_work_.push_back(std::move(work));
-  keeper_kicked_ = true;
-  keeper_ready_.notify_one();
-}
-
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
-  std::deque<std::move_only_function<void()>> work;
   bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_, dead = false, dead_worth_it = false;
   {
     std::lock_guard lock(keeper_mutex_);
-    work.swap(keeper_work_);
-    due |= std::exchange(reclaim_wanted_, false) && !freed_.empty();
+    due |= reclaim_wanted_.exchange(false) && !freed_.empty();
     dead_worth_it = freed_bytes_ > kReclaimBytes;
     dead = !freed_.empty();  // also raw files, whose records tell no length
   }
-  for (auto& item : work) item();
+  const bool worked = keeper_work_.run();
   due |= mend_index();  // what failed meanwhile can succeed now
   if (has_versions_) sweep_versions();
   end_lingering();
@@ -183,7 +150,7 @@ bool StoreImpl::keeper_step(bool force) {
   const bool swept = sweep_packs();
   if (!due) {
     measure_backing();
-    return made_room || !work.empty() || swept;
+    return made_room || worked || swept;
   }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
@@ -195,10 +162,10 @@ bool StoreImpl::keeper_step(bool force) {
 // What goes on failing, perhaps each second, is told now and then.
 void StoreImpl::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
-  set_trouble(Trouble::kUpkeep, status);
+  note_health(Health::Of::kUpkeep, status);
   status ? upkeep_backoff_.succeeded() : upkeep_backoff_.failed(now_ns);
   resume_records();
-  if (status && pool_->dirty_bytes() == 0) set_trouble(Trouble::kData, {});  // what could not be written is gone
+  if (status && pool_->dirty_bytes() == 0) note_health(Health::Of::kData, {});  // what could not be written is gone
   if (status || (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs)) return;
   upkeep_told_ = status.error().message;
   upkeep_told_ns_ = now_ns;
@@ -210,7 +177,7 @@ void StoreImpl::sync_ahead() {
   const Status status = extents_->sync_ahead();
   if (status) return;
   counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-  set_trouble(Trouble::kData, status);
+  note_health(Health::Of::kData, status);
 }
 
 Status StoreImpl::sync_point() {
@@ -236,12 +203,12 @@ Status StoreImpl::sync_point() {
 bool StoreImpl::mend_index() {
   if (index_->damaged()) {
     const Status mended = index_rebuild_->repair(*index_);
-    set_trouble(Trouble::kIndex, mended);
+    note_health(Health::Of::kIndex, mended);
     if (!mended) return false;
   }
   const uint64_t rebuilds = index_rebuild_->rebuilds();  // the committer may have done it
   if (std::exchange(index_rebuilds_, rebuilds) == rebuilds) return false;
-  set_trouble(Trouble::kIndex, {});
+  note_health(Health::Of::kIndex, {});
   index_->keep_in_memory();
   return true;
 }
@@ -346,8 +313,8 @@ bool StoreImpl::wait_for_room(int& rounds, std::move_only_function<void()> retry
   room_round_wanted_ = room_round_ + 1;  // one that begins now
   waiting_for_room_.emplace_back(room_round_wanted_, std::move(retry));
   waiting_for_room_count_.fetch_add(1);
-  keeper_kicked_ = reclaim_wanted_ = true;
-  keeper_ready_.notify_one();
+  reclaim_wanted_ = true;
+  keeper_wakeup_.wake();
   return true;
 }
 
@@ -373,7 +340,7 @@ void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompl
 bool StoreImpl::checkpoint_for_room() {
   constexpr uint64_t kObjectBytes = 512;  // about, with its name
   const IndexTotals totals = index_->totals();
-  const uint64_t checkpoint = totals.inline_bodies * inline_below_bytes_.load(std::memory_order_relaxed) +
+  const uint64_t checkpoint = totals.inline_bodies * options_.inline_below_bytes() +
                               (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
   const auto records = [&] { return checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed); };
   const uint64_t before = records();

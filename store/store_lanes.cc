@@ -157,7 +157,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
   request.closed = std::exchange(bulk_target_->closed, {});
-  set_trouble(Trouble::kData, status);
+  note_health(Health::Of::kData, status);
   const bool helped = status || !request.bodies.empty();
   if (!helped) volume_failed(status);
   request.done = [this, wrote = !request.bodies.empty()](Status committed) {
@@ -397,7 +397,7 @@ bool StoreImpl::urgent_step() {
   if (!turn.snapshots.empty()) turn.request.bodies = seal(std::move(turn.snapshots), *urgent_target_, status);
   turn.request.closed = std::exchange(urgent_target_->closed, {});
   for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
-  if (!turn.request.bodies.empty()) set_trouble(Trouble::kData, {});
+  if (!turn.request.bodies.empty()) note_health(Health::Of::kData, {});
   commit_urgent(turn, failed, status);
   for (UrgentItem& item : turn.deferred) defer_urgent(std::move(item));
   return true;

@@ -271,7 +271,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     }
   }
   if (look_again) {  // through a fresh descriptor, off this thread
-    ask_keeper([this, job] { second_look(job); });
+    keeper_work_.add([this, job] { second_look(job); });
     return;
   }
   job->ahead.release();

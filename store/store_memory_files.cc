@@ -16,11 +16,11 @@ Status StoreImpl::expect_passthrough() {
 void StoreImpl::backing_refused(bool in_memory) { (in_memory ? passes_memory_ : passes_extents_) = false; }
 
 bool StoreImpl::uses_memory_files() const {
-  return passes_memory_ && memory_file_min_bytes_.load(std::memory_order_relaxed) > 0 && files_->started();
+  return passes_memory_ && options_.memory_file_min_bytes() > 0 && files_->started();
 }
 
 bool StoreImpl::takes_memory_file(uint64_t size_bytes) const {
-  return uses_memory_files() && size_bytes >= memory_file_min_bytes_.load(std::memory_order_relaxed) &&
+  return uses_memory_files() && size_bytes >= options_.memory_file_min_bytes() &&
          size_bytes <= files_->most_bytes();
 }
 

@@ -333,11 +333,11 @@ Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Calle
 void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   if (Status status = unlink_now(parent, name, caller); !status) return done(std::move(status));
-  if (!durable_close()) {
+  if (!options_.durable_close()) {
     kick_bulk();
     return done({});
   }
-  make_durable(nullptr, durable_sync(), std::move(done));
+  make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 // names_mutex_ held exclusively. kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with
@@ -396,8 +396,8 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
   };
   if (Status status = remove(); !status) return done(std::move(status));
   kick_bulk();
-  if (!durable_close()) return done({});
-  make_durable(nullptr, durable_sync(), std::move(done));
+  if (!options_.durable_close()) return done({});
+  make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 // --- link ---
@@ -437,8 +437,8 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     return done(std::unexpected(std::move(status).error()));
   }
   kick_bulk();
-  if (!durable_close()) return done(stat(id));
-  make_durable(object, durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
+  if (!options_.durable_close()) return done(stat(id));
+  make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(stat(id));
   });

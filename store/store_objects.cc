@@ -72,7 +72,7 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
 // A file that no record names, and the space reserved for it. Any lock may be held: the keeper does it.
 void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes) {
   space_.hope();
-  ask_keeper([this, id, kind, reserved_bytes] {
+  keeper_work_.add([this, id, kind, reserved_bytes] {
     if (Status status = extents_->remove(id, kind); !status) log::warn("unused extent: {}", status.error().message);
     space_.release(reserved_bytes);
   });
@@ -128,7 +128,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
 
 // For a thread of the volume, which must not wait for the namespace.
 void StoreImpl::forget_later(const ObjectPtr& object) {
-  ask_keeper([this, object] { forget_when_idle(object); });
+  keeper_work_.add([this, object] { forget_when_idle(object); });
 }
 
 // names_mutex_ held exclusively. The kernel asks for attributes of what it found a moment ago, and repeats that once only.

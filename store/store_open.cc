@@ -59,10 +59,11 @@ std::string boot_id() {
 
 StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
     : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
-  background_ = options_.background;
-  read_only_ = options_.read_only;
-  read_times_ = options_.read_times;
-  verify_ = options_.verify;
+  const StoreOptions given = options_.current();
+  background_ = given.background;
+  read_only_ = given.read_only;
+  read_times_ = given.read_times;
+  verify_ = given.verify;
   held_loads_ = std::make_unique<HeldLoads>();
   waiters_.set_rules({
       .has_room_without_reads =
@@ -102,9 +103,10 @@ Status StoreImpl::start(std::string_view holder) {
   if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
   KVC_TRY(lock_->describe(holder));
   KVC_TRY(fill_in_options());
+  const StoreOptions options = options_.current();
   raw_space_ = std::make_unique<RawSpace>(space_, volume_->features().blocks_lag);
-  record_space_ = std::make_unique<RecordSpace>(space_, options_.memory_bytes);
-  pool_ = std::make_unique<MemoryPool>(options_.memory_bytes, kSealingBytes);
+  record_space_ = std::make_unique<RecordSpace>(space_, options.memory_bytes);
+  pool_ = std::make_unique<MemoryPool>(options.memory_bytes, kSealingBytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
   waiting_bytes_ = std::make_unique<WaitingBytes>(volume_, fmt::format("nodes/{}/WAITING", identity_.node));
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
@@ -112,8 +114,11 @@ Status StoreImpl::start(std::string_view holder) {
   if (pool_->try_reserve(kUnitBytes).bytes() == 0)
     return fail_errno(ENOMEM, "memory for chunks: see the limit on this process's address space (RLIMIT_AS, LimitAS=) and "
                               "vm.overcommit_memory with vm.overcommit_ratio");
-  apply_live_options();
-  extent_bytes_ = options_.extent_bytes;
+  options_.subscribe([this](const StoreOptions& now) {
+    pool_->set_limit_bytes(now.memory_bytes);
+    space_.configure(now.capacity_bytes, now.keep_free_bytes);
+  });
+  extent_bytes_ = options.extent_bytes;
 
   KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity_.node));
   previous_epoch_ = epochs.empty() ? 0 : epochs.back();
@@ -125,8 +130,11 @@ Status StoreImpl::start(std::string_view holder) {
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
   names_ = std::make_unique<Namespace>(*index_);
-  prefetcher_ = std::make_unique<Prefetcher>(*index_, options_.prefetch ? options_.prefetch_ahead_bytes : 0,
-                                             options_.memory_bytes / 2);
+  prefetcher_ = std::make_unique<Prefetcher>(*index_, options.prefetch ? options.prefetch_ahead_bytes : 0,
+                                             options.memory_bytes / 2);
+  options_.subscribe([this](const StoreOptions& now) {
+    prefetcher_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
+  });
   prefetcher_->set_kick([this] { kick_prefetch(); });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
@@ -137,7 +145,7 @@ Status StoreImpl::start(std::string_view holder) {
   space_.set_live(index_->totals().live_bytes);
   refresh_space();
   if (!volume_->features().network) refill_reserve();  // there it may be megabytes to write: the keeper's
-  state_since_ns_ = clock_.realtime_ns();
+  health_.start(clock_.realtime_ns());
   last_index_point_ns_ = clock_.monotonic_ns();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
@@ -216,7 +224,8 @@ Status StoreImpl::open_volume_file() {
 }
 
 Status StoreImpl::choose_node() {
-  identity_.node = options_.node.empty() ? host_name() : options_.node;
+  const std::string node = options_.current().node;
+  identity_.node = node.empty() ? host_name() : node;
   auto nodes = volume_->list("nodes");
   if (!nodes) {
     if (nodes.error().code == Code::kNotFound) return {};
@@ -235,34 +244,23 @@ Status StoreImpl::choose_node() {
 
 Status StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  capacity_is_relative_ = options_.capacity_bytes == 0;
-  keep_free_is_relative_ = options_.keep_free_bytes == 0;
-  resolve_defaults(options_, backing);
   backing_seen_ = backing;
-  if (const CgroupLimit limit = cgroup_memory_limit(); options_.memory_bytes > limit.bytes)
+  KVC_TRY(options_.resolve(option_defaults(backing), volume_->features().network
+                                                         ? fmt::format("/var/lib/kvcachefs/{}/{}", hex(identity_.volume_uuid), identity_.node)
+                                                         : fmt::format("{}/nodes/{}/index", volume_->root(), identity_.node)));
+  const StoreOptions options = options_.current();
+  if (const CgroupLimit limit = cgroup_memory_limit(); options.memory_bytes > limit.bytes)
     log::warn("memory={} is more than the {} that this process may have ({}): the kernel would kill it before the option holds "
               "it back. Lower the option to a half of that, or raise the limit",
-              format_size(options_.memory_bytes), format_size(limit.bytes), limit.file);
-  if (options_.index_directory.empty()) {
-    options_.index_directory =
-        volume_->features().network
-            ? fmt::format("/var/lib/kvcachefs/{}/{}", hex(identity_.volume_uuid), identity_.node)
-            : fmt::format("{}/nodes/{}/index", volume_->root(), identity_.node);
-  }
-  index_directory_ = options_.index_directory;
-  return check_store_options(options_);
+              format_size(options.memory_bytes), format_size(limit.bytes), limit.file);
+  index_directory_ = options.index_directory;
+  return {};
 }
 
-void StoreImpl::resolve_defaults(StoreOptions& options, const SpaceInfo& backing) const {
-  if (options.capacity_bytes == 0) options.capacity_bytes = backing.total_bytes / 100 * options.capacity_percent;
-  if (options.keep_free_bytes == 0) options.keep_free_bytes = backing.total_bytes / 100 * options.keep_free_percent;
-  if (options.memory_bytes == 0) {
-    const uint64_t there = std::min(machine_memory_bytes(), cgroup_memory_limit().bytes);
-    options.memory_bytes = std::clamp(there / 4, 16 * kMiB, 32 * kGiB);
-  }
-  if (options.pack_below_bytes == 0)
-    options.pack_below_bytes = volume_->features().network || !options.passthrough ? 32 * kMiB : 4 * kMiB;
-  options.pack_below_bytes = std::min(options.pack_below_bytes, options.extent_bytes - kBlockBytes);
+OptionDefaults StoreImpl::option_defaults(const SpaceInfo& backing) const {
+  return {.backing_bytes = backing.total_bytes,
+          .memory_bytes = std::min(machine_memory_bytes(), cgroup_memory_limit().bytes),
+          .network_volume = volume_->features().network};
 }
 
 // --- a new epoch ---
@@ -328,12 +326,7 @@ void StoreImpl::remove_unjournaled() {
   }
   for (const auto& [extent, kind] : unused)
     if (Status status = extents_->remove(extent, kind); !status) log::warn("unused extent: {}", status.error().message);
-  std::deque<std::move_only_function<void()>> work;  // the same for what was closed a moment ago
-  {
-    std::lock_guard lock(keeper_mutex_);
-    work.swap(keeper_work_);
-  }
-  for (auto& item : work) item();
+  keeper_work_.run();  // the same for what was closed a moment ago
 }
 
 Status StoreImpl::close() {

@@ -19,10 +19,8 @@ bool StoreImpl::has_room_for_records(uint64_t bytes) {
 // What cannot be written does not become less while a call waits.
 std::optional<Error> StoreImpl::records_refused(bool gives_back) {
   if (gives_back && !record_space_->overcrowded()) return std::nullopt;
-  std::lock_guard lock(keeper_mutex_);
-  for (const Trouble of : {Trouble::kJournal, Trouble::kUpkeep})
-    if (const auto& error = troubles_[static_cast<size_t>(of)]) return *error;
-  return std::nullopt;
+  if (auto error = health_.error(Health::Of::kJournal)) return error;
+  return health_.error(Health::Of::kUpkeep);
 }
 
 void StoreImpl::await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) {
@@ -36,9 +34,7 @@ void StoreImpl::await_room_for_records(uint64_t bytes, bool gives_back, StatusCo
     });
     waiting_records_.fetch_add(1);
     kick_bulk(true);
-    std::lock_guard lock(keeper_mutex_);
-    keeper_kicked_ = true;
-    keeper_ready_.notify_one();
+    keeper_wakeup_.wake();
     return;
   }
   if (gives_back || space_.room_bytes() >= room_for(bytes)) return then({});

@@ -276,7 +276,8 @@ void StoreImpl::forget_reclaimed() {
   freed_bytes_ = dead_bytes;
   space_.set_dead(freed_bytes_ + unpunched_bytes_);
   const auto is_raw = [](const FreedPlace& freed) { return freed.place.kind == PlaceKind::kRaw; };  // of no known length
-  keeper_kicked_ = reclaim_wanted_ = freed_bytes_ > 0 || std::any_of(freed_.begin(), freed_.end(), is_raw);
+  reclaim_wanted_ = freed_bytes_ > 0 || std::any_of(freed_.begin(), freed_.end(), is_raw);
+  if (reclaim_wanted_) keeper_wakeup_.wake();
 }
 
 // A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as

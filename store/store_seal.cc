@@ -206,11 +206,11 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     plan.extent = snapshot.spill_extent;
     return {};
   }
-  if (snapshot.size_bytes < inline_below_bytes_.load(std::memory_order_relaxed)) {
+  if (snapshot.size_bytes < options_.inline_below_bytes()) {
     body.place = {PlaceKind::kInline, {}, 0, snapshot.size_bytes};
     return {};
   }
-  if (snapshot.size_bytes >= pack_below_bytes_.load(std::memory_order_relaxed) || room > extent_bytes_ - kBlockBytes) {
+  if (snapshot.size_bytes >= options_.pack_below_bytes() || room > extent_bytes_ - kBlockBytes) {
     auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : extents_->make(PlaceKind::kSolo);
     if (made) {
       plan.has_its_size = size_ahead(*made->file, room) && room == snapshot.size_bytes;

@@ -54,7 +54,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
   {
     std::lock_guard lock(object->mutex);
     raw = object->raw;
-    become_raw = !raw && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed) && object->size_bytes == 0;
+    become_raw = !raw && size_bytes > options_.raw_above_bytes() && object->size_bytes == 0;
   }
   if (raw || become_raw) {
     if (size_bytes > space_.limit_bytes())
@@ -101,7 +101,7 @@ void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, R
 
 Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
   std::lock_guard lock(object->mutex);
-  const bool becomes_raw = object->size_bytes == 0 && size_bytes > raw_above_bytes_.load(std::memory_order_relaxed);
+  const bool becomes_raw = object->size_bytes == 0 && size_bytes > options_.raw_above_bytes();
   if (object->raw || becomes_raw) return fail(Code::kBusy, "it became raw while this waited, or is to now: once more");
   if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
   if (size_bytes == object->size_bytes) {

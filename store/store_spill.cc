@@ -42,7 +42,7 @@ bool StoreImpl::spill_one() {
     end_seal(largest);
   }
   requeue_deferred();
-  set_trouble(Trouble::kData, status);
+  note_health(Health::Of::kData, status);
   status ? volume_took_it() : volume_failed(status);
   std::unique_lock lock(names_mutex_);
   forget_if_idle(largest);

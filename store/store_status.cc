@@ -31,12 +31,10 @@ StoreStatus StoreImpl::status() {
   status.index_directory = index_directory_;
   for (std::byte byte : identity_.volume_uuid) status.volume_uuid += fmt::format("{:02x}", static_cast<unsigned>(byte));
   status.epoch = identity_.epoch;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    status.state = state_reason_.empty() ? "ok" : "degraded";
-    status.state_reason = state_reason_;
-    status.state_since_ns = state_since_ns_;
-  }
+  Health::State health = health_.state();
+  status.state = health.reason.empty() ? "ok" : "degraded";
+  status.state_reason = std::move(health.reason);
+  status.state_since_ns = health.since_ns;
   if (index_->damaged() && status.state == "ok") {  // found a moment ago
     status.state = "degraded";
     status.state_reason = fmt::format("index {} is damaged; it is built anew", index_directory_);
@@ -119,47 +117,14 @@ StoreStatus StoreImpl::status() {
   return status;
 }
 
-StoreOptions StoreImpl::options() const {
-  std::lock_guard lock(options_mutex_);
-  return options_;
-}
-
 Status StoreImpl::set_option(std::string_view name, std::string_view value) {
-  if (!store_option_is_live(name))
-    return fail(Code::kInvalid, fmt::format("option '{}' cannot be changed while mounted; unmount and mount with -o {}={}", name,
-                                            name, value));
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  std::unique_lock lock(options_mutex_);
-  StoreOptions changed = options_;
-  KVC_TRY(set_store_option(changed, name, value));
-  const bool capacity_is_relative = name == "capacity" ? changed.capacity_bytes == 0 : capacity_is_relative_;
-  const bool keep_free_is_relative = name == "keep_free" ? changed.keep_free_bytes == 0 : keep_free_is_relative_;
-  resolve_defaults(changed, backing);
-  KVC_TRY(check_store_options(changed));
-  const bool sooner = changed.flush_interval_ms < options_.flush_interval_ms;
-  options_ = changed;
-  capacity_is_relative_ = capacity_is_relative;
-  keep_free_is_relative_ = keep_free_is_relative;
-  apply_live_options();
+  const uint64_t interval_ms = options_.flush_interval_ms();
+  KVC_TRY(options_.set(name, value, option_defaults(backing)));
   space_.set_backing(backing);  // what is free depends on keep_free
-  lock.unlock();
-  if (sooner) kick_bulk(true);  // it may have begun to wait for as long as it was
+  if (options_.flush_interval_ms() < interval_ms) kick_bulk(true);  // it may have begun to wait for as long as it was
   kick_prefetch();  // there may be room for more
   return {};
-}
-
-// options_mutex_ held (or nothing runs yet).
-void StoreImpl::apply_live_options() {
-  durability_ = options_.durability;
-  pack_below_bytes_ = options_.pack_below_bytes;
-  memory_file_min_bytes_ = options_.memory_file_min_bytes;
-  inline_below_bytes_ = options_.inline_below_bytes;
-  raw_above_bytes_ = options_.raw_above_bytes;
-  flush_interval_ms_ = options_.flush_interval_ms;
-  if (pool_) pool_->set_limit_bytes(options_.memory_bytes);
-  space_.configure(options_.capacity_bytes, options_.keep_free_bytes);
-  if (prefetcher_)
-    prefetcher_->set_ahead_bytes(options_.prefetch ? options_.prefetch_ahead_bytes : 0, options_.memory_bytes / 2);
 }
 
 // Null: this body cannot be passed through as it is now.

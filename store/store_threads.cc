@@ -61,7 +61,7 @@ void StoreImpl::bulk_loop() {
       std::unique_lock lock(bulk_mutex_);
       bulk_ready_.wait(lock, [&] { return stopping_ || bulk_has_work_; });
       if (stopping_) return;
-      const auto interval = std::chrono::milliseconds(flush_interval_ms_.load());
+      const auto interval = std::chrono::milliseconds(options_.flush_interval_ms());
       bulk_ready_.wait_for(lock, interval, [&] { return stopping_ || bulk_hurry_; });
       if (stopping_) return;
     }
@@ -80,12 +80,8 @@ uint64_t StoreImpl::warm_bytes() const {
 
 void StoreImpl::keeper_loop() {
   while (true) {
-    {
-      std::unique_lock lock(keeper_mutex_);
-      keeper_ready_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_ || keeper_kicked_; });
-      if (stopping_) return;
-      keeper_kicked_ = false;  // before the step: who asks during it, perhaps after its round of making room, wants another
-    }
+    keeper_wakeup_.wait_for(std::chrono::seconds(1));  // a call that asks during the step below gets another step
+    if (stopping_) return;
     keeper_step(false);
     trim_clean_objects();
     // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
@@ -159,7 +155,7 @@ void StoreImpl::stop_threads() {
   };
   wake(bulk_mutex_, bulk_ready_);
   wake(urgent_mutex_, urgent_ready_);
-  wake(keeper_mutex_, keeper_ready_);
+  keeper_wakeup_.wake();
   wake(waiting_mutex_, waiting_ready_);
   wake(prefetch_mutex_, prefetch_ready_);
   wake(warmer_mutex_, warmer_ready_);
@@ -194,16 +190,7 @@ void StoreImpl::stop_threads() {
 
 // What reads that ended since have left to the keeper: to look again at bytes that did not match, before they are answered.
 void StoreImpl::finish_keeper_work() {
-  while (true) {
-    std::deque<std::move_only_function<void()>> work;
-    {
-      std::lock_guard lock(keeper_mutex_);
-      work.swap(keeper_work_);
-    }
-    if (work.empty()) return;
-    for (auto& item : work) item();
-    volume_->drain();
-  }
+  while (keeper_work_.run()) volume_->drain();
 }
 
 // Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.

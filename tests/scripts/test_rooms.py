@@ -9,8 +9,8 @@ import re
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 INCLUDE = re.compile(r'^\s*#\s*include\s+"([^"]+)"', re.M)
 PEERS = [{"extent", "index"}, {"memory", "chain"}]  # rooms that do not know each other
-FACE = {"store", "store/base", "store/check", "store/evict"}  # what fs/ and tools/ may know of the store (evict: pure policies, simulated)
-STORE_FACE = {"store/store.h", "store/options.h", "store/counters.h"}  # of the files in store/ itself
+FACE = {"store", "store/api", "store/base", "store/check", "store/evict"}  # what fs/ and tools/ may know of the store (evict: pure policies, simulated)
+STORE_FACE = {"store/store.h", "store/api/options.h", "store/counters.h"}  # of the files in store/ itself
 MOST_LINES = {".cc": 500, ".h": 200}
 # One thing each; splitting them would only be to be small.
 LARGER = {"store/chain/planner.cc", "store/chain/planner.h", "store/index/lmdb_env.cc", "store/journal/record_codec.cc"}

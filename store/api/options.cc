@@ -1,4 +1,4 @@
-#include "store/options.h"
+#include "store/api/options.h"
 
 #include <charconv>
 

@@ -1,0 +1,91 @@
+// The values that cross the face of the store: what a call is given and what it answers.
+#pragma once
+
+#include <sys/uio.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+template <class T>
+using Completion = std::move_only_function<void(Result<T>)>;
+using StatusCompletion = std::move_only_function<void(Status)>;
+
+struct Caller {
+  uint32_t uid = 0;
+  uint32_t gid = 0;
+  uint32_t thread_id = 0;  // of the calling thread: tells streams and writers of one name apart
+};
+
+struct Stat {
+  ObjectId id;
+  uint32_t mode = 0, nlink = 0, uid = 0, gid = 0, rdev = 0;
+  uint64_t size_bytes = 0;
+  uint64_t blocks_512 = 0;
+  int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
+  bool brief = false;  // from lookup(): several write under this name; the answer must not be cached
+  bool to_be_written = false;  // from lookup(): it repeats one after an open for writing that was told kStale
+};
+
+struct SetAttributes {
+  std::optional<uint32_t> mode;  // permission bits
+  std::optional<uint32_t> uid, gid;
+  std::optional<uint64_t> size_bytes;
+  std::optional<int64_t> atime_ns, mtime_ns, ctime_ns;  // exact
+  bool atime_now = false, mtime_now = false;
+  bool kill_privileges = false;  // drop setuid/setgid bits (HANDLE_KILLPRIV_V2)
+  std::function<bool(uint32_t gid)> in_group;  // with it: whether the caller is in that group; empty: in none
+};
+
+struct DirectoryItem {
+  std::string name;
+  ObjectId id;
+  uint32_t type_bits = 0;  // S_IFMT part
+  uint64_t cookie = 0;     // pass the last one seen to go on after it
+};
+
+// What read() hands out: memory that stays valid and unchanged in extent (not in content, if written meanwhile) while
+// `keep` lives. At the end of the file fewer bytes than asked.
+struct ReadReply {
+  std::vector<iovec> pieces;
+  size_t bytes = 0;
+  std::vector<std::shared_ptr<const void>> keep;
+};
+
+struct OpenRequest {
+  bool read = true;
+  bool write = false;
+  bool truncate = false;
+  bool direct = false;  // O_DIRECT
+  bool append = false;  // O_APPEND
+  bool keeps_read_time = false;  // O_NOATIME
+};
+
+// For FUSE passthrough: the file that holds exactly this object's bytes, open for reading; -1 if there is none.
+struct BackingFile {
+  int descriptor = -1;
+  std::shared_ptr<void> keep;  // keeps the descriptor open; let go of before the store ends
+  bool in_memory = false;      // a body in RAM: nothing of it is read from the volume
+};
+
+struct FileSystemSpace {
+  uint64_t block_bytes = 4096, blocks = 0, blocks_free = 0, files = 0, files_free = 0;
+};
+
+enum class RenameMode : uint8_t { kReplace, kNoReplace, kExchange };
+
+enum class XattrMode : uint8_t { kAny, kCreate, kReplace };
+
+enum class AllocateMode : uint8_t { kExtend, kKeepSize, kPunchHole, kZeroRange, kZeroRangeKeepSize };
+
+enum class SeekFor : uint8_t { kData, kHole };
+
+}  // namespace kvcachefs

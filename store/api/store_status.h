@@ -1,0 +1,42 @@
+// What a store tells of itself.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace kvcachefs {
+
+// One flat set of counters and facts; fs/ and tools/ render it. fs/STATUS.md describes each field.
+struct StoreStatus {
+  std::string node, volume_root, volume_filesystem, index_directory, state, state_reason;
+  std::string volume_uuid;
+  uint32_t epoch = 0;
+  int64_t state_since_ns = 0;
+  bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
+  uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
+           reserve_bytes = 0;
+  uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
+           objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
+  bool memory_files = false;
+  uint64_t memory_limit_bytes = 0, memory_used_bytes = 0, memory_dirty_bytes = 0, waiting_writes = 0;
+  uint64_t memory_mapped_bytes = 0, waiting_bytes = 0, waiting_parked_bytes = 0;
+  uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
+  uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
+  uint64_t probe_hits = 0, probe_misses = 0;
+  uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
+  uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
+  uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0,
+           prefetch_kernel_bytes = 0;
+  uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
+  uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
+  uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
+  uint64_t eviction_objects = 0, eviction_bytes = 0;
+  uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
+           errors_no_space = 0;
+  uint64_t open_handles = 0;
+  // Recovery at this mount.
+  uint64_t replayed_batches = 0, dropped_bodies = 0, records_left_out = 0, verified_bodies = 0, swept_files = 0;
+  bool index_rebuilt = false, unclean_start = false;
+};
+
+}  // namespace kvcachefs

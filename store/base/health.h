@@ -1,0 +1,39 @@
+// What fails at the moment, for the status: the last error of each kind of work, until the same work succeeds again.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "store/base/mutex.h"
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Thread-safe; mutex_ is a leaf. Knows no clock: report() is told the time (wall clock).
+class Health {
+ public:
+  enum class Of : uint8_t { kData, kJournal, kIndex, kUpkeep };
+
+  // The outcome of one piece of work. A success takes no lock while no failure of that kind stands.
+  void report(Of of, const Status& status, int64_t now_ns);
+  // The error that stands, if one does.
+  std::optional<Error> error(Of of) const;
+
+  struct State {
+    std::string reason;    // the first that fails; empty: nothing does
+    int64_t since_ns = 0;  // when it began to fail, or to work again
+  };
+  State state() const;
+  void start(int64_t now_ns);  // the time from which it has worked
+
+ private:
+  mutable LeafMutex mutex_;
+  std::array<std::optional<Error>, 4> errors_;
+  std::atomic<uint8_t> failing_{0};  // a bit of each; written with mutex_ held, read without
+  State state_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,57 @@
+#include "store/base/work_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+#include <vector>
+
+namespace kvcachefs {
+namespace {
+
+TEST(WorkQueue, RunsInOrderAndLeavesWhatTheWorkAdds) {
+  Wakeup wakeup;
+  WorkQueue queue(wakeup);
+  std::vector<int> ran;
+  queue.add([&] {
+    ran.push_back(1);
+    queue.add([&] { ran.push_back(3); });
+  });
+  queue.add([&] { ran.push_back(2); });
+  EXPECT_TRUE(queue.run());
+  EXPECT_EQ(ran, (std::vector<int>{1, 2}));
+  EXPECT_TRUE(queue.run());
+  EXPECT_EQ(ran, (std::vector<int>{1, 2, 3}));
+  EXPECT_FALSE(queue.run());
+}
+
+TEST(Wakeup, AWakeUpBeforeTheWaitEndsItAtOnceAndOnce) {
+  Wakeup wakeup;
+  wakeup.wake();
+  wakeup.wake();
+  wakeup.wait();                                   // returns: it was woken before
+  wakeup.wait_for(std::chrono::milliseconds(1));  // returns by its limit: the flag was taken back
+}
+
+TEST(WorkQueue, WakesTheThreadThatRunsIt) {
+  Wakeup wakeup;
+  WorkQueue queue(wakeup);
+  constexpr int kItems = 2000;
+  std::atomic<int> ran{0};
+  std::thread runner([&] {
+    while (ran < 2 * kItems) {
+      wakeup.wait();
+      queue.run();
+    }
+  });
+  std::thread other([&] {
+    for (int i = 0; i < kItems; ++i) queue.add([&] { ++ran; });
+  });
+  for (int i = 0; i < kItems; ++i) queue.add([&] { ++ran; });
+  other.join();
+  runner.join();
+  EXPECT_EQ(ran, 2 * kItems);
+}
+
+}  // namespace
+}  // namespace kvcachefs
