@@ -12,13 +12,13 @@
 #include <utility>
 #include <vector>
 
+#include "store/api/request_types.h"
 #include "store/base/mutex.h"
 #include "store/base/records.h"
 #include "store/base/result.h"
+#include "store/chain/origin.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
-#include "store/prefetcher.h"
-#include "store/store.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -122,7 +122,7 @@ class Object {
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
 
   // --- guarded by the namespace lock ---
-  Prefetcher::Origin origin;  // where it stands in its chain
+  ChainOrigin origin;  // where it stands in its chain
   uint32_t nlink = 0;
   std::atomic<bool> durable{false};  // the journal knows it. (atomic: asked for with either lock)
   bool published = false;     // was renamed or linked to, or found in the index

@@ -20,7 +20,7 @@ PackSweep::PackSweep(Extents& extents, const Index& index, InHand in_hand)
     : extents_(extents), index_(index), in_hand_(std::move(in_hand)) {}
 
 std::string PackSweep::path_of(ExtentId id) const {
-  return extent_path(extents_.identity().node, id, PlaceKind::kPacked);
+  return extents_.path(id, PlaceKind::kPacked);
 }
 
 Result<bool> PackSweep::step() {

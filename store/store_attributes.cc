@@ -237,7 +237,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     facts.emplace_back("kind", object->is_regular() ? (staged && body.version == 0 ? "staged" : kind) : "none");
     facts.emplace_back("state", body.quarantined ? "quarantined" : staged ? "staged" : "sealed");
     if (body.place.extent.valid())
-      facts.emplace_back("place", fmt::format("{}:{}+{}", extent_path(identity_.node, body.place.extent, body.place.kind),
+      facts.emplace_back("place", fmt::format("{}:{}+{}", extents_->path(body.place.extent, body.place.kind),
                                               body.place.offset, body.place.length));
     if (!body.checksums.empty()) {
       std::string list;
@@ -253,7 +253,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
       if (unit.block) ram += unit.block->capacity_bytes();
     facts.emplace_back("ram_bytes", fmt::format("{}", ram));
   }
-  if (auto known = prefetcher_->neighbours(id)) {  // its place in the chain, by inode number
+  if (auto known = accesses_->neighbours(id)) {  // its place in the chain, by inode number
     const SuccessorRow row = from_record(*known);
     std::string list;
     for (const SuccessorRow::Link& link : row.successors)

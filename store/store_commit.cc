@@ -77,7 +77,7 @@ bool StoreImpl::commit_step() {
     log::error("journal: {}", status.error().message);
     kick_bulk();  // to try again
   }
-  prefetcher_->not_kept(commit.early_rows);
+  accesses_->not_kept(commit.early_rows);
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
@@ -196,7 +196,7 @@ void StoreImpl::take_rows(Commit& commit) {
   std::vector<ObjectId> ids;
   for (const CommitRequest& request : commit.requests)
     for (const SealedBody& sealed : request.bodies) ids.push_back(sealed.snapshot.object->id);
-  commit.body_rows = prefetcher_->changed_rows_of(ids);
+  commit.body_rows = accesses_->changed_rows_of(ids);
 }
 
 // names_mutex_ held. The row of an object that the journal does not know would be lost.

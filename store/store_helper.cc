@@ -46,7 +46,7 @@ bool StoreImpl::help_prefetcher(bool deadline) {
   if (kicked || deadline) start_round();
   if (!kicked && !deadline && !helper_goes_on_) return false;
   helper_goes_on_ = prefetch_piece(By::kHelper) == AheadPiece::kDone;
-  helper_deadline_ns_ = helper_goes_on_ ? INT64_MAX : prefetcher_->deadline().value_or(INT64_MAX);
+  helper_deadline_ns_ = helper_goes_on_ ? INT64_MAX : accesses_->deadline().value_or(INT64_MAX);
   return helper_goes_on_;
 }
 

@@ -23,6 +23,7 @@
 #include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/base/work_queue.h"
+#include "store/chain/access_tracker.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/io_budget.h"
@@ -35,7 +36,6 @@
 #include "store/namespace.h"
 #include "store/object.h"
 #include "store/pack_sweep.h"
-#include "store/prefetcher.h"
 #include "store/raw_space.h"
 #include "store/read_ahead_queue.h"
 #include "store/record_space.h"
@@ -114,7 +114,7 @@ class StoreImpl final : public Store {
   void drain(bool sync, StatusCompletion done) override;
   void drop_caches() override;
   StoreStatus status() override;
-  std::string chains_text() override { return to_text(prefetcher_->summary(clock_.monotonic_ns())); }
+  std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
   void stop() override;
@@ -688,7 +688,7 @@ class StoreImpl final : public Store {
   TemporaryNames temporary_names_;
   std::atomic<int64_t> mapped_read_ns_{INT64_MIN};  // the last, on the monotonic clock
   std::atomic<int64_t> move_refused_ns_{INT64_MIN};  // last time that a body was to be moved and there was no file for it
-  std::unique_ptr<Prefetcher> prefetcher_;
+  std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
   uint64_t index_rebuilds_ = 0;  // seen by the keeper

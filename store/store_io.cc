@@ -132,7 +132,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
         read_here_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
     }
     note_used(id);
-    prefetcher_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
+    accesses_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
   }
   return handle.release();
 }
@@ -140,7 +140,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
 void StoreImpl::release(Handle* handle_pointer) {
   std::unique_ptr<Handle> handle(handle_pointer);
   ObjectPtr object = handle->object;
-  if (handle->request.read) prefetcher_->closed(handle.get(), object->id, clock_.monotonic_ns());
+  if (handle->request.read) accesses_->closed(handle.get(), object->id, clock_.monotonic_ns());
   bool last = false;
   {
     std::lock_guard lock(object->mutex);
@@ -573,7 +573,7 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
     raw = handle->object->raw;
   }
   if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
-  prefetcher_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
+  accesses_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
   if (length > most_read_bytes()) {
     auto pieces = std::make_shared<PieceByPiece>();
     pieces->object = handle->object;

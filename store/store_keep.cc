@@ -93,7 +93,7 @@ void StoreImpl::refresh_space() {
     });
     if (!status) return;
   }
-  raw_space_->measure_all(std::move(raw), [this](ExtentId id) { return volume_->info(extent_path(identity_.node, id, PlaceKind::kRaw)); });
+  raw_space_->measure_all(std::move(raw), [this](ExtentId id) { return extents_->info(id, PlaceKind::kRaw); });
 }
 
 // Journals with their reserve, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
@@ -187,7 +187,7 @@ Status StoreImpl::sync_point() {
   rescue_from_lost();
   CommitRequest request;
   request.sync = request.sync_all = true;
-  if (!reserve_->is_cut()) request.successors = prefetcher_->changed_rows(kMostRows);  // else they wait for room
+  if (!reserve_->is_cut()) request.successors = accesses_->changed_rows(kMostRows);  // else they wait for room
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   request.done = [promise](Status status) { promise->set_value(std::move(status)); };

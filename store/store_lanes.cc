@@ -89,7 +89,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
         remaining.at_once = true;
       } else if (ready && snapshot_for_seal(object, force ? Promise::kMayEnd : Promise::kKept, snapshot)) {
         if (!snapshot.raw) bytes += snapshot.size_bytes;
-        const Prefetcher::Origin& origin = object->origin;
+        const ChainOrigin& origin = object->origin;
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
         chosen.emplace_back(0, std::move(snapshot));
       }
@@ -102,7 +102,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
   }
   // Bodies of one prefix next to each other, in prefix order, as far as probes and creates told it.
   std::unordered_map<ObjectId, uint64_t> rank;
-  for (ObjectId id : prefetcher_->lay_out(layout)) rank.emplace(id, rank.size());
+  for (ObjectId id : accesses_->lay_out(layout)) rank.emplace(id, rank.size());
   for (auto& [position, snapshot] : chosen) {
     auto found = rank.find(snapshot.object->id);
     position = found == rank.end() ? UINT64_MAX : found->second;

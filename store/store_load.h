@@ -36,7 +36,7 @@ struct StoreImpl::AheadBytes {
   uint64_t bytes_ = 0;
 };
 
-// Bodies that are read ahead and came with one read of the volume: the prefetcher, whose lock clients want, is told of them
+// Bodies that are read ahead and came with one read of the volume: the tracker, whose lock clients want, is told of them
 // together. On the stack of who takes in the read.
 struct StoreImpl::Arrivals {
   Arrivals(StoreImpl& of, int64_t at_ns);
@@ -47,7 +47,7 @@ struct StoreImpl::Arrivals {
   const int64_t arrived_ns;
   Arrivals* outer;     // on the same stack, of the same store
   void* shadowed;      // on the same stack
-  std::vector<Prefetcher::Loaded> bodies;
+  std::vector<AccessTracker::Loaded> bodies;
   std::vector<ObjectPtr> objects;
 };
 

@@ -48,7 +48,7 @@ bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
     std::lock_guard lock(object->mutex);
     if (object->handles > 0) return true;
   }
-  return prefetcher_->about_to_be_used(object->id);
+  return accesses_->about_to_be_used(object->id);
 }
 
 uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
@@ -82,7 +82,7 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
       note_clean(object);
       continue;
     }
-    if (spare_expected && prefetcher_->about_to_be_used(object->id)) {
+    if (spare_expected && accesses_->about_to_be_used(object->id)) {
       note_clean(object);
       if (object.get() == first_kept || ++kept >= kMaxSpared) break;
       if (first_kept == nullptr) first_kept = object.get();
@@ -109,7 +109,7 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
       }
       if (!dropped.empty() && !being_read) object->memory_file.reset();
     }
-    if (!dropped.empty()) prefetcher_->left_ram(object->id);
+    if (!dropped.empty()) accesses_->left_ram(object->id);
     dropped.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock()) forget_if_idle(object);

@@ -57,10 +57,10 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = is_one_of_several(child);
       const auto body = body_probed_by(parent, name, found.has_value());
-      lock.unlock();  // others wait for the prefetcher's lock, too
-      prefetcher_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
+      lock.unlock();  // others wait for the tracker's lock, too
+      accesses_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
-      if (body) prefetcher_->probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, clock_.monotonic_ns());
+      if (body) accesses_->probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, clock_.monotonic_ns());
       (found ? counters_.probe_hits : counters_.probe_misses).fetch_add(1, std::memory_order_relaxed);
       return stat;
     }
@@ -200,7 +200,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
 
 Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object((mode & 07777) | S_IFDIR, 0, caller)));
-  prefetcher_->directory_named(caller.thread_id, parent, name, object->id);
+  accesses_->directory_named(caller.thread_id, parent, name, object->id);
   kick_bulk();
   return stat(object->id);
 }
@@ -265,7 +265,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     }
     content_changed(object);
   }
-  Prefetcher::Origin origin = prefetcher_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
+  ChainOrigin origin = accesses_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   object->origin = origin;
   {
     const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
@@ -284,7 +284,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     looked_again(caller.thread_id, nullptr, kept);  // its repeated open became this
     if (kept) let_go(kept);
   }
-  if (origin.announced) prefetcher_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
+  if (origin.announced) accesses_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
@@ -427,7 +427,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
       std::lock_guard object_lock(object->mutex);
       object->named_version = object->content_version;
     }
-    prefetcher_->published(caller.thread_id, parent, name, id, object->origin);
+    accesses_->published(caller.thread_id, parent, name, id, object->origin);
     change_links(object, +1);
     touch_directory(parent);
     return {};

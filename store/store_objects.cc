@@ -104,7 +104,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
     }
     if (gone) {
       note_removed(stat_of(*object));
-      prefetcher_->deleted(object->id);
+      accesses_->deleted(object->id);
       object->units.clear();
       object->memory_file.reset();
       object->sealed_version = object->content_version;

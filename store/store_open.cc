@@ -130,12 +130,16 @@ Status StoreImpl::start(std::string_view holder) {
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
   names_ = std::make_unique<Namespace>(*index_);
-  prefetcher_ = std::make_unique<Prefetcher>(*index_, options.prefetch ? options.prefetch_ahead_bytes : 0,
-                                             options.memory_bytes / 2);
+  accesses_ = std::make_unique<AccessTracker>(
+      [this](ObjectId id) -> std::optional<SuccessorsRecord> {
+        auto row = index_->find_successors(id);
+        return row ? std::move(*row) : std::nullopt;
+      },
+      options.prefetch ? options.prefetch_ahead_bytes : 0, options.memory_bytes / 2);
   options_.subscribe([this](const StoreOptions& now) {
-    prefetcher_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
+    accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
   });
-  prefetcher_->set_kick([this] { kick_prefetch(); });
+  accesses_->set_kick([this] { kick_prefetch(); });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());

@@ -1,4 +1,4 @@
-// Carries out what the prefetcher plans: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
+// Carries out what is planned: whole bodies into RAM, neighbours on the volume in one read, as background I/O.
 #include <sched.h>
 #include <sys/resource.h>
 
@@ -156,10 +156,10 @@ uint64_t StoreImpl::ahead_limit_bytes() const {
   return std::min(most, pool_->limit_bytes() / 2);
 }
 
-// A few of what follows. Clients' lookups, opens and reads want the prefetcher's lock, which a plan holds while it looks that up.
+// A few of what follows. Clients' lookups, opens and reads want the tracker's lock, which a plan holds while it looks that up.
 StoreImpl::AheadPiece StoreImpl::plan_some() {
   if (plans_left_ == 0) return AheadPiece::kNothing;
-  const Plan plan = prefetcher_->plan(clock_.monotonic_ns(), free_for_ahead());
+  const Plan plan = accesses_->plan(clock_.monotonic_ns(), free_for_ahead());
   for (ObjectId id : plan.cancels) cancel_ahead(id);
   {
     std::lock_guard lock(prefetch_mutex_);
@@ -231,7 +231,7 @@ void StoreImpl::cancel_ahead(ObjectId id) {
 // No more of it is read ahead.
 void StoreImpl::end_ahead(ObjectId id, SkipReason reason) {
   auto begun = begun_ahead_.extract(id);
-  if (begun.empty()) return prefetcher_->skipped(id, reason);
+  if (begun.empty()) return accesses_->skipped(id, reason);
   begun.mapped().waiter->finish_one({});
 }
 
@@ -381,7 +381,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
 std::shared_ptr<StoreImpl::AheadWaiter> StoreImpl::make_ahead_waiter(ObjectId id, int64_t begun_ns) {
   auto waiter = std::make_shared<AheadWaiter>();
   waiter->done = [this, id, begun_ns, ahead = waiter.get()](Status status) {
-    if (!status) return prefetcher_->skipped(id, SkipReason::kFailed);
+    if (!status) return accesses_->skipped(id, SkipReason::kFailed);
     Arrivals alone(*this, clock_.monotonic_ns());
     Arrivals& all = alone.outer != nullptr ? *alone.outer : alone;
     all.bodies.push_back({id, ahead->bytes, begun_ns});
@@ -403,19 +403,19 @@ StoreImpl::Arrivals::Arrivals(StoreImpl& of, int64_t at_ns)
 StoreImpl::Arrivals::~Arrivals() {
   innermost_arrivals = shadowed;
   if (bodies.empty()) return;
-  store.prefetcher_->loaded(bodies, arrived_ns);
+  store.accesses_->loaded(bodies, arrived_ns);
   for (const ObjectPtr& object : objects) {
     std::unique_lock lock(object->mutex);
     const bool left = !object->any_in_ram();
     lock.unlock();
-    if (left) store.prefetcher_->left_ram(object->id);  // before it counted as loaded
+    if (left) store.accesses_->left_ram(object->id);  // before it counted as loaded
   }
 }
 
 void StoreImpl::prefetch_loop() {
   while (true) {
     // None while nobody reads: an idle mount is not woken.
-    std::optional<int64_t> deadline = prefetcher_->deadline();
+    std::optional<int64_t> deadline = accesses_->deadline();
     {
       std::lock_guard turn(prefetch_turn_);
       if (ahead_lacks_memory_)  // nobody tells of bodies that became clean

@@ -177,7 +177,7 @@ StoreImpl::Wholeness StoreImpl::wholeness(const ObjectRecord& object) {
     return absent ? Wholeness::kAbsent : Wholeness::kUnknown;
   };
   if (body.place.kind == PlaceKind::kRaw) {
-    auto info = volume_->info(extent_path(identity_.node, body.place.extent, PlaceKind::kRaw));
+    auto info = extents_->info(body.place.extent, PlaceKind::kRaw);
     return info ? Wholeness::kWhole : judge(info.error());
   }
   counters_.verified_bodies.fetch_add(1);
@@ -259,7 +259,7 @@ void StoreImpl::forget_reclaimed() {
     const Place& place = freed.place;
     auto bytes = dead.find(place.extent);
     if (bytes == dead.end()) continue;  // seen
-    auto info = volume_->info(extent_path(identity_.node, place.extent, place.kind));
+    auto info = extents_->info(place.extent, place.kind);
     if (!info && info.error().code == Code::kNotFound) {
       gone.insert(place.extent);
     } else {
@@ -294,7 +294,7 @@ void StoreImpl::find_unpunched() {
   for (ExtentId id : packs) {
     auto usage = index_->find_extent(id);  // the scan sees what is committed only
     if (!usage || !*usage) continue;
-    auto info = volume_->info(extent_path(identity_.node, id, PlaceKind::kPacked));
+    auto info = extents_->info(id, PlaceKind::kPacked);
     if (!info) continue;
     uint64_t bytes = pack_surplus_bytes(info->allocated_bytes, (*usage)->live_bytes, (*usage)->bodies);
     if (auto dead = in_hand.find(id); dead != in_hand.end()) bytes -= std::min(bytes, dead->second);

@@ -136,7 +136,7 @@ void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace:
   new_state->type_bits = rename.source->type_bits;
 }
 
-// The objects, and the prefetcher, know of their new names.
+// The objects, and the tracker of accesses, know of their new names.
 void StoreImpl::note_moved(Rename& rename) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;
@@ -158,9 +158,9 @@ void StoreImpl::note_moved(Rename& rename) {
   source->moved_ns.store(clock_.monotonic_ns(), std::memory_order_relaxed);
   source->relookup_until_ns.store(0, std::memory_order_relaxed);
   if (source->is_directory())
-    prefetcher_->directory_named(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id);
+    accesses_->directory_named(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id);
   else
-    prefetcher_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin);
+    accesses_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin);
   change_links(source, 0);
   if (target) target->published = true;
 }

@@ -1,7 +1,7 @@
 // What probes of sidecars tell of their bodies.
 #include <sys/stat.h>
 
-#include "store/sidecar.h"
+#include "store/chain/sidecar.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {

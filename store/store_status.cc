@@ -100,7 +100,7 @@ StoreStatus StoreImpl::status() {
   status.errors_journal = c.errors_journal;
   status.errors_index = c.errors_index;
   status.errors_no_space = c.errors_no_space;
-  const PrefetchTotals prefetch = prefetcher_->totals();
+  const PrefetchTotals prefetch = accesses_->totals();
   status.prefetch_read_bytes = prefetch.read_bytes;
   status.prefetch_used_bytes = prefetch.used_bytes;
   status.prefetch_wasted_bytes = prefetch.wasted_bytes;
@@ -170,8 +170,8 @@ void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory)
     std::lock_guard object_lock(object->mutex);
     size_bytes = object->size_bytes;
   }
-  // Its reads are not seen: taken as read now. With no lock held: a plan keeps the prefetcher's for as long as it looks rows up.
-  prefetcher_->read(nullptr, id, 0, size_bytes, clock_.monotonic_ns());
+  // Its reads are not seen: taken as read now. With no lock held: a plan keeps the tracker's for as long as it looks rows up.
+  accesses_->read(nullptr, id, 0, size_bytes, clock_.monotonic_ns());
   if (!in_memory) kernel_reads(size_bytes);
 }
 

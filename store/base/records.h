@@ -102,4 +102,10 @@ struct JournalPosition {
   auto operator<=>(const JournalPosition&) const = default;
 };
 
+// A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6).
+struct FreedPlace {
+  ObjectId object;
+  Place place;
+};
+
 }  // namespace kvcachefs

@@ -221,6 +221,10 @@ void Extents::forget(ExtentId id) {
   lost_raw_.erase(id);
 }
 
+Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) const { return volume_->info(path(id, kind)); }
+
+std::string Extents::path(ExtentId id, PlaceKind kind) const { return extent_path(identity_.node, id, kind); }
+
 Status Extents::remove(ExtentId id, PlaceKind kind) {
   const std::string path = extent_path(identity_.node, id, kind);
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed

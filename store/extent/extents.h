@@ -55,6 +55,10 @@ class Extents {
   Result<FilePtr> open_buffered(ExtentId id, PlaceKind kind);
   // A pack extent, writable, for giving ranges back. Not from the cache.
   Result<FilePtr> open_for_punch(ExtentId id);
+  // Size and blocks of the file, looked up by its path: kNotFound if it is not there. Blocks on the volume.
+  Result<FileInfo> info(ExtentId id, PlaceKind kind) const;
+  // The path of the file below the volume's root, for messages and listings.
+  std::string path(ExtentId id, PlaceKind kind) const;
   // The directory is noted for sync_all(): until then, power loss may bring the file back.
   Status remove(ExtentId id, PlaceKind kind);
   void forget(ExtentId id);

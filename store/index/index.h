@@ -41,12 +41,6 @@ struct ExtentUsage {
   ObjectId object;            // the one body of a solo or raw extent
 };
 
-// A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6).
-struct FreedPlace {
-  ObjectId object;
-  Place place;
-};
-
 // What is left to give back and what no record tells: which extents of earlier lives were looked through, which of those
 // without a record still lie there. Kept in the transaction of the position that it belongs to, and no longer than that: lost
 // with the index, and when a program that does not know it committed since.

@@ -1,12 +1,14 @@
-// Chains at work: what clients do goes in (from any thread), bodies to be read ahead come out. Wraps the pure logic of
-// chain/ with the one lock it wants and with the names it needs: the stem of an object's name, remembered from lookups.
+// What clients did, told from any thread, and what follows from it: which bodies to read ahead, in which order to lay out what
+// is sealed together, which rows of successors changed. Reads nothing itself. Wraps the pure logic of this room with the one
+// lock that it wants, and keeps the stems of names that were used lately.
 //
-// Lock: mutex_ is a leaf of the store's order, but for one index lookup made under it (the loader of successor rows).
+// Lock: mutex_ (rank kAccesses). The row loader that was handed in runs under it: it may look up one row of the index.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -16,14 +18,16 @@
 #include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/chain/chains.h"
-#include "store/index/index.h"
-#include "store/stem_memory.h"
+#include "store/chain/origin.h"
+#include "store/chain/stem_memory.h"
 
 namespace kvcachefs {
 
-class Prefetcher {
+class AccessTracker {
  public:
-  Prefetcher(Index& index, uint64_t ahead_bytes, uint64_t total_bytes);
+  // The row of successors that is stored for a body, if there is one. Called with mutex_ held.
+  using FindRow = std::function<std::optional<SuccessorsRecord>(ObjectId)>;
+  AccessTracker(FindRow find_row, uint64_t ahead_bytes, uint64_t total_bytes);
 
   // Called, without the lock, when plan() has something to say. Must not block. Set before use.
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
@@ -37,14 +41,8 @@ class Prefetcher {
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
-  // What a new body needs to find its place among others.
-  struct Origin {
-    ChainKey key;
-    uint64_t stem = 0, sequence = 0, arrival = 0;
-    bool announced = false;  // the name it was created under: published() is told of it as well
-  };
-  Origin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
-  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin);
+  ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
+  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin);
   // The order in which to lay out what is sealed together; learned as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 

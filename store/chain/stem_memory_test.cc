@@ -1,4 +1,4 @@
-#include "store/stem_memory.h"
+#include "store/chain/stem_memory.h"
 
 #include <gtest/gtest.h>
 

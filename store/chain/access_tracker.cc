@@ -1,9 +1,9 @@
-#include "store/prefetcher.h"
+#include "store/chain/access_tracker.h"
 
 #include <algorithm>
 #include <utility>
 
-#include "store/sidecar.h"
+#include "store/chain/sidecar.h"
 
 namespace kvcachefs {
 
@@ -21,36 +21,37 @@ ChainsOptions chains_options(uint64_t ahead_bytes, uint64_t total_bytes) {
 }
 }  // namespace
 
-Prefetcher::Prefetcher(Index& index, uint64_t ahead_bytes, uint64_t total_bytes)
-    : chains_(chains_options(ahead_bytes, total_bytes), [&index](ObjectId id) -> std::optional<SuccessorRow> {
-        auto row = index.find_successors(id);
-        if (!row || !*row) return std::nullopt;
-        return from_record(**row);
-      }) {
+AccessTracker::AccessTracker(FindRow find_row, uint64_t ahead_bytes, uint64_t total_bytes)
+    : chains_(chains_options(ahead_bytes, total_bytes),
+              [find_row = std::move(find_row)](ObjectId id) -> std::optional<SuccessorRow> {
+                const std::optional<SuccessorsRecord> row = find_row(id);
+                if (!row) return std::nullopt;
+                return from_record(*row);
+              }) {
   chains_.set_ahead_max_bytes(ahead_bytes);
 }
 
-void Prefetcher::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
+void AccessTracker::set_ahead_bytes(uint64_t bytes, uint64_t total_bytes) {
   std::lock_guard lock(mutex_);
   chains_.set_total_max_bytes(total_bytes);
   chains_.set_ahead_max_bytes(bytes);
 }
 
-void Prefetcher::kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock) {
+void AccessTracker::kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock) {
   const bool wanted = chains_.wants_plan();
   lock.unlock();
   if (wanted && kick_) kick_();
 }
 
-NameStem Prefetcher::stem_of(ObjectId parent, std::string_view name) {
+NameStem AccessTracker::stem_of(ObjectId parent, std::string_view name) {
   return file_stem(directory_stems_.find(parent).value_or(kRootStem), name);
 }
 
-void Prefetcher::remember_directory(ObjectId parent, std::string_view name, ObjectId id) {
+void AccessTracker::remember_directory(ObjectId parent, std::string_view name, ObjectId id) {
   directory_stems_.remember(id, directory_stem(directory_stems_.find(parent).value_or(kRootStem), name));
 }
 
-void Prefetcher::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
+void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
   std::lock_guard lock(mutex_);
   const ChainKey key = chain_key(parent, name);
   chains_.on_made(thread_id, stem_of(parent, name), key);
@@ -59,7 +60,7 @@ void Prefetcher::directory_named(uint32_t thread_id, ObjectId parent, std::strin
 }
 
 // The place that was announced for a directory is that of the first file in it; or in the first directory in it.
-void Prefetcher::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id) {
+void AccessTracker::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id) {
   if (!chains_.announced(key)) {
     const auto of_parent = announced_directories_.extract(parent);
     if (of_parent.empty()) return;
@@ -69,7 +70,7 @@ void Prefetcher::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId id
   announced_directories_.insert_or_assign(id, key);
 }
 
-void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
+void AccessTracker::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
                         uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   if (directory) return remember_directory(parent, name, id);
@@ -79,30 +80,30 @@ void Prefetcher::probed(uint32_t thread_id, ObjectId parent, std::string_view na
   kick_if_wanted(lock);
 }
 
-void Prefetcher::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
+void AccessTracker::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   chains_.on_open(thread_id, file_stems_.find(id).value_or(kRootStem), reinterpret_cast<uint64_t>(handle), id, size_bytes,
                   now_ns);
   kick_if_wanted(lock);
 }
 
-void Prefetcher::read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns) {
+void AccessTracker::read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   chains_.on_read(reinterpret_cast<uint64_t>(handle), id, offset, length, now_ns);
   kick_if_wanted(lock);
 }
 
-void Prefetcher::closed(const void* handle, ObjectId id, int64_t now_ns) {
+void AccessTracker::closed(const void* handle, ObjectId id, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   chains_.on_close(reinterpret_cast<uint64_t>(handle), id, now_ns);
   kick_if_wanted(lock);
 }
 
-Prefetcher::Origin Prefetcher::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
+ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
-  Origin origin;
+  ChainOrigin origin;
   origin.key = chain_key(parent, name);
   origin.stem = stem.stem;
   chains_.on_made(thread_id, stem, origin.key);
@@ -112,7 +113,7 @@ Prefetcher::Origin Prefetcher::created(uint32_t thread_id, ObjectId parent, std:
   return origin;
 }
 
-void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, Origin& origin) {
+void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin) {
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
@@ -125,7 +126,7 @@ void Prefetcher::published(uint32_t thread_id, ObjectId parent, std::string_view
   chains_.on_publish(origin.key, stem, id);
 }
 
-std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) {
+std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& items) {
   std::unique_lock lock(mutex_);
   LayoutOrder laid = chains_.order_of(items);
   lock.unlock();
@@ -139,45 +140,45 @@ std::vector<ObjectId> Prefetcher::lay_out(const std::vector<LayoutItem>& items) 
   return std::move(laid.order);
 }
 
-void Prefetcher::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
+void AccessTracker::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
   std::unique_lock lock(mutex_);
   for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
 }
 
-void Prefetcher::skipped(ObjectId id, SkipReason reason) {
+void AccessTracker::skipped(ObjectId id, SkipReason reason) {
   std::lock_guard lock(mutex_);
   chains_.on_skipped(id, reason);
 }
 
-void Prefetcher::left_ram(ObjectId id) {
+void AccessTracker::left_ram(ObjectId id) {
   std::lock_guard lock(mutex_);
   chains_.on_removed(id);
 }
 
-void Prefetcher::deleted(ObjectId id) {
+void AccessTracker::deleted(ObjectId id) {
   std::lock_guard lock(mutex_);
   chains_.on_deleted(id);
   file_stems_.erase(id);
   announced_directories_.erase(id);
 }
 
-bool Prefetcher::about_to_be_used(ObjectId id) {
+bool AccessTracker::about_to_be_used(ObjectId id) {
   std::lock_guard lock(mutex_);
   return chains_.about_to_be_used(id);
 }
 
-Plan Prefetcher::plan(int64_t now_ns, uint64_t free_bytes) {
+Plan AccessTracker::plan(int64_t now_ns, uint64_t free_bytes) {
   std::lock_guard lock(mutex_);
   return chains_.plan(now_ns, free_bytes);
 }
 
-std::optional<int64_t> Prefetcher::deadline() {
+std::optional<int64_t> AccessTracker::deadline() {
   std::lock_guard lock(mutex_);
   return chains_.deadline();
 }
 
-std::vector<SuccessorsRecord> Prefetcher::changed_rows_of(std::span<const ObjectId> ids) {
+std::vector<SuccessorsRecord> AccessTracker::changed_rows_of(std::span<const ObjectId> ids) {
   std::vector<SuccessorsRecord> records;
   for (; !ids.empty(); ids = ids.subspan(std::min(kRowsAtOnce, ids.size()))) {
     std::unique_lock lock(mutex_);
@@ -188,7 +189,7 @@ std::vector<SuccessorsRecord> Prefetcher::changed_rows_of(std::span<const Object
   return records;
 }
 
-void Prefetcher::not_kept(std::span<const SuccessorsRecord> rows) {
+void AccessTracker::not_kept(std::span<const SuccessorsRecord> rows) {
   for (; !rows.empty(); rows = rows.subspan(std::min(kRowsAtOnce, rows.size()))) {
     std::lock_guard lock(mutex_);
     for (const SuccessorsRecord& row : rows.first(std::min(kRowsAtOnce, rows.size())))
@@ -196,7 +197,7 @@ void Prefetcher::not_kept(std::span<const SuccessorsRecord> rows) {
   }
 }
 
-std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
+std::vector<SuccessorsRecord> AccessTracker::changed_rows(size_t most) {
   std::vector<SuccessorsRecord> records;
   while (records.size() < most) {
     const size_t wanted = std::min(kRowsAtOnce, most - records.size());
@@ -209,17 +210,17 @@ std::vector<SuccessorsRecord> Prefetcher::changed_rows(size_t most) {
   return records;
 }
 
-PrefetchTotals Prefetcher::totals() {
+PrefetchTotals AccessTracker::totals() {
   std::lock_guard lock(mutex_);
   return chains_.totals();
 }
 
-ChainsSummary Prefetcher::summary(int64_t now_ns) {
+ChainsSummary AccessTracker::summary(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   return chains_.summary(now_ns);
 }
 
-std::optional<SuccessorsRecord> Prefetcher::neighbours(ObjectId id) {
+std::optional<SuccessorsRecord> AccessTracker::neighbours(ObjectId id) {
   std::lock_guard lock(mutex_);
   auto row = chains_.row(id);
   if (!row) return std::nullopt;
