@@ -31,7 +31,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
   {
     std::shared_lock<SharedMutex<LockRank::kNames>> names;
     KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     Attributes& attributes = object->attributes;
     if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
     if (change.uid) attributes.uid = *change.uid;
@@ -59,7 +59,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   if (change.size_bytes && !object->is_regular())
     return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
   const auto raw_and_closed = [&] {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return object->base.place.kind == PlaceKind::kRaw && !object->raw;
   };
   if (change.size_bytes && handle == nullptr && raw_and_closed()) {
@@ -75,7 +75,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     {
       std::shared_lock names(names_mutex_);
       if (live(id) == object) {
-        std::lock_guard lock(object->mutex);
+        const auto lock = object->lock();
         object->add_handle();
       } else {
         object.reset();
@@ -84,7 +84,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     if (!object) return set_attributes(id, handle, change, caller, std::move(done));
     done = [this, object, done = std::move(done)](Result<Stat> result) mutable {
       {
-        std::lock_guard lock(object->mutex);
+        const auto lock = object->lock();
         object->drop_handle();
       }
       forget_when_idle(object);
@@ -97,7 +97,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   };
   if (change.size_bytes && handle == nullptr) note_change_by_path(object, *change.size_bytes);
   if (change.size_bytes && handle != nullptr) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     note_change(object, handle);
   }
   if (change.size_bytes) return resize(object, *change.size_bytes, kind_of_truncation(handle), std::move(rest));
@@ -108,7 +108,7 @@ void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_
   const ObjectPtr& object = handle->object;
   bool is_in_group = false;
   {
-    std::unique_lock lock(object->mutex);
+    auto lock = object->lock();
     const uint32_t mode = object->attributes.mode;
     if ((mode & (S_ISUID | S_ISGID)) == 0) return;
     if (depends_on_group(mode) && in_group) {
@@ -133,7 +133,7 @@ Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   };
   if (ObjectPtr object = find_live(id)) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return pick(object->attributes.xattrs);
   }
   KVC_ASSIGN(auto record, index_->find_object_summary(id));
@@ -156,7 +156,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
   {
     std::shared_lock<SharedMutex<LockRank::kNames>> names;
     KVC_ASSIGN(object, get_kept(id, names));
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     status = change(object);
     if (status) {
       object->attributes.ctime_ns = clock_.realtime_ns();
@@ -210,7 +210,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
     return listed;
   };
   if (ObjectPtr object = find_live(id)) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return names_of(object->attributes.xattrs);
   }
   KVC_ASSIGN(auto record, index_->find_object_summary(id));
@@ -222,7 +222,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
   KVC_ASSIGN(ObjectPtr object, get(id));
   std::vector<std::pair<std::string, std::string>> facts;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     const Body& body = object->base;
     const char* kind = "none";
     switch (body.place.kind) {

@@ -219,7 +219,7 @@ void StoreImpl::take_waiting(Commit& commit) {
   uint64_t bytes = 0;
   for (CommitRequest& request : commit.requests) {
     for (SealedBody& sealed : request.bodies) {
-      std::lock_guard lock(sealed.snapshot.object->mutex);
+      const auto lock = sealed.snapshot.object->lock();
       bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
       names_->unpark(sealed.snapshot.object->id);
       commit.bodies.push_back(std::move(sealed));
@@ -245,7 +245,7 @@ void StoreImpl::take_waiting(Commit& commit) {
     for (ObjectPtr& object : changed) {
       names_->unpark(object->id);  // what it waits for may not come any more: a change was undone
       {
-        std::lock_guard lock(object->mutex);
+        const auto lock = object->lock();
         bytes += bytes_of(object->attributes);
         if (!object->durable && !object->is_regular()) bytes += bytes_of(object->base);  // a record of its own
       }
@@ -313,7 +313,7 @@ void StoreImpl::take_nameless(Commit& commit) {
     if (looks >= kMostLooks || names_->mentions(id)) return false;  // its removal waits
     const ObjectPtr object = live(id);
     if (object) {
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       if (object->sealing) return false;
     }
     ++looks;
@@ -365,7 +365,7 @@ void StoreImpl::drop_body(SealedBody& sealed) {
   ObjectPtr object = std::move(sealed.snapshot.object);
   sealed.snapshot = {};
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     object->replaced_checked = true;
     // What was written counts as dead from here on, and is not written again.
     if (object->nlink == 0) space_.release_leaving(object->id, std::exchange(object->sealing_reserved_bytes, 0));
@@ -383,7 +383,7 @@ void StoreImpl::add_bodies(Commit& commit) {
       drop_body(sealed);
       continue;
     }
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     PutRecord record;
     record.object.id = object->id;
     record.object.attributes = object->attributes;
@@ -398,7 +398,7 @@ void StoreImpl::add_bodies(Commit& commit) {
 void StoreImpl::add_attributes(Commit& commit) {
   for (; !commit.changed.empty() && !commit.full(); commit.changed.pop_front()) {
     const ObjectPtr object = std::move(commit.changed.front());
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->nlink == 0) {
       object->attributes_durable = object->attributes_version;
       continue;
@@ -430,7 +430,7 @@ ObjectId StoreImpl::version_to_keep(const NameState& state) const {
   auto finished = [&](ObjectId id) {
     ObjectPtr object = live(id);
     if (!object) return true;
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return object->finished();
   };
   if (finished(state.child)) return state.child;
@@ -445,7 +445,7 @@ bool StoreImpl::is_known(const Commit& commit, ObjectId id) const {
   if (!object || !object->is_regular()) return true;
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   return object->raw || commit.named_as_is.contains(id) || (put != commit.put.end() && put->second >= object->named_version) ||
          (object->durable && object->journaled_version() >= object->named_version);
 }
@@ -526,7 +526,7 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
 // --- settling ---
 
 void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   object->attributes_durable = version;
   if (object->attributes_version == version) return;
   {
@@ -561,20 +561,12 @@ void StoreImpl::settle_body(SealedBody& sealed) {
   const Place sealed_place = sealed.body.place;  // not that of a raw file which the body has become meanwhile
   bool clean_units = false;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     const Place unjournaled = object->raw_unjournaled ? object->base.place : Place{};
     object->base = std::move(sealed.body);
     object->base_valid_bytes = object->raw ? 0 : std::min(sealed.snapshot.size_bytes, object->shrunk_to_bytes);
     object->sealed_version = sealed.snapshot.content_version;
-    // A unit whose block is still the one that was written is clean now; any other is newer, or was read from the spill file.
-    for (size_t index = 0; index < object->units.size(); ++index) {
-      Unit& unit = object->units[index];
-      const bool known = index < sealed.snapshot.units.size();
-      const bool written = unit.block && known && unit.block == sealed.snapshot.units[index].block;
-      if (written || !object->content_dirty()) unit.set_dirty(false);
-      unit.spilled = false;  // the spill file is the base now
-      clean_units |= unit.block && !unit.dirty;
-    }
+    clean_units = object->settle_units(sealed.snapshot);
     if (sealed.snapshot.spill) {
       // Emptied after it was spilled: nothing names the file.
       if (object->base.place.extent != object->spill_extent)
@@ -601,7 +593,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
 // from now on. If it was renamed since the batch was made, its body is written anew.
 void StoreImpl::lost_record(const ObjectPtr& object) {
   object->durable = false;
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (!object->is_regular()) return mark_attributes_dirty(object);
   if (object->published && !object->content_dirty() && !object->base.quarantined) content_changed(object);
 }
@@ -637,7 +629,7 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
   for (SealedBody& sealed : commit.sealed) {
     Object& object = *sealed.snapshot.object;
     inline_bytes += sealed.body.inline_bytes.size();
-    std::lock_guard lock(object.mutex);
+    const auto lock = object.lock();
     const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }

@@ -10,7 +10,8 @@
 
 #include "store/base/records.h"
 #include "store/namespace.h"
-#include "store/object.h"
+#include "store/object/object.h"
+#include "store/object/snapshot.h"
 #include "store/store.h"
 
 namespace kvcachefs {

@@ -34,7 +34,10 @@
 #include "store/memory/pool.h"
 #include "store/memory_waiters.h"
 #include "store/namespace.h"
-#include "store/object.h"
+#include "store/object/handle.h"
+#include "store/object/object.h"
+#include "store/object/snapshot.h"
+#include "store/object/wanted_units.h"
 #include "store/pack_sweep.h"
 #include "store/raw_space.h"
 #include "store/read_ahead_queue.h"
@@ -216,11 +219,6 @@ class StoreImpl final : public Store {
   bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
   void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
   bool give_up_write(PendingWrite& pending);
-  void place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
-  static bool takes_new_block(Object& object, size_t index, uint64_t end);
-  static bool clones_a_block(Object& object, size_t first, size_t last, uint64_t end);
-  static uint64_t memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end);
-  struct WantedUnits;
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
   struct PieceByPiece;
@@ -237,17 +235,11 @@ class StoreImpl final : public Store {
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
 
   // --- sizes and holes (store_size.cc) ---
-  // kAtLeast: a file that is larger by then stays so. kAfterFailedWrite: by the kernel, which takes back what it knows nothing of.
-  enum class Resize : uint8_t { kExactly, kAtLeast, kAfterFailedWrite };
   static Resize kind_of_truncation(Handle* handle);
-  static void note_cut(Object& object, uint64_t size_bytes, Resize how);  // object.mutex held; the size is still the old one
   void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
-  // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most. object.mutex held.
-  void zero_tail(Object& object, uint64_t from, Reservation& memory);
-  struct SeekAttempt;
   void seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done);
   Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
@@ -335,7 +327,6 @@ class StoreImpl final : public Store {
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
-  void place_loaded(LoadJob& job, size_t i);
   // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
@@ -347,29 +338,17 @@ class StoreImpl final : public Store {
   Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer);
 
   // --- big bodies in memory files (store_memory_files.cc) ---
-  // What a request lacks of a memory file, and what it was given.
-  struct FileRequest {
-    bool wanted = false;          // something is lacking:
-    uint64_t bytes = 0;           // ... a file for so many, or
-    MemoryFilePtr grows;          // ... pages for these units of this one
-    size_t first = 0, last = 0;
-    MemoryFilePtr fresh;          // got: a file
-    bool refused = false;         // got: there is none for this request
-  };
   bool uses_memory_files() const;
   bool takes_memory_file(uint64_t size_bytes) const;
   bool loads_into_files() const;
   uint64_t guess_size(uint64_t kind_key, uint32_t thread_id) const;
   void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
   void expect_size(Object& object, uint64_t size_bytes);
-  static bool lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file);
   bool get_file_memory(FileRequest& file, MemoryFor who);  // no lock held; false: no memory now
   void drop_unused_file(const ObjectPtr& object);
-  static MemoryFilePtr whole_in_file(const Object& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
   void move_soon(const ObjectPtr& object);
   bool move_into_files();
-  static bool comes_into_file(Object& object);
   void hurry_into_file(const ObjectPtr& object);
   bool may_move(const Object& object) const;
   bool move_into_file(const ObjectPtr& object);

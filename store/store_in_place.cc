@@ -59,7 +59,7 @@ void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
 }
 
 void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
   object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
   if (object->changes_in_place >= kFewChanges) set_in_place(object);
@@ -68,7 +68,7 @@ void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes
 void StoreImpl::note_locked(Handle* handle) {
   const ObjectPtr& object = handle->object;
   if (object->locked.load(std::memory_order_relaxed)) return;
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   object->locked = true;
   set_in_place(object);
 }
@@ -76,7 +76,7 @@ void StoreImpl::note_locked(Handle* handle) {
 bool StoreImpl::closes_quietly(Handle* handle) {
   Object& object = *handle->object;
   if (object.locked.load(std::memory_order_relaxed)) return false;
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   return object.size_bytes >= kBlockBytes;
 }
 

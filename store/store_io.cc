@@ -12,20 +12,6 @@
 
 namespace kvcachefs {
 
-namespace {
-
-alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
-
-// Nobody else holds the block any more. The count alone would not order their last reads before our writes; taking the
-// block once more does.
-bool is_only_ours(const BlockPtr& block) {
-  if (block.use_count() != 1) return false;
-  static_cast<void>(BlockPtr(block));
-  return true;
-}
-
-}  // namespace
-
 // --- open and close ---
 
 // object->mutex held.
@@ -87,11 +73,11 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   handle->thread_id = caller.thread_id;
   {
     std::shared_lock<SharedMutex<LockRank::kNames>> names;
-    std::unique_lock<Mutex<LockRank::kObject>> lock;
+    Object::Lock lock;
     while (true) {
       if (!request.truncate) KVC_TRY(open_raw_file(object));
       names = std::shared_lock(names_mutex_);  // for nlink
-      lock = std::unique_lock(object->mutex);
+      lock = object->lock();
       if (!object->forgotten) break;
       lock.unlock();  // it was idle; or it is gone, which get() tells
       names.unlock();
@@ -126,7 +112,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   if (request.read && !request.truncate) {
     uint64_t size = 0;
     {
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       size = object->size_bytes;
       if ((request.write || request.direct) && object->base.place.kind == PlaceKind::kSolo)
         read_here_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
@@ -143,7 +129,7 @@ void StoreImpl::release(Handle* handle_pointer) {
   if (handle->request.read) accesses_->closed(handle.get(), object->id, clock_.monotonic_ns());
   bool last = false;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (handle->unflushed) {
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
@@ -219,61 +205,10 @@ Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
 
 // --- write ---
 
-// object.mutex held.
-bool StoreImpl::takes_new_block(Object& object, size_t index, uint64_t end) {
-  const Unit* unit = object.unit_or_null(index);
-  if (unit == nullptr || !unit->block) return true;
-  return end > unit->block->capacity_bytes() || unit->block->frozen() || !is_only_ours(unit->block);
-}
-
-// Writing up to `end` leaves the old block of a unit to others who hold it. The clone lies elsewhere: the body is not whole
-// in its file any more and takes no more of it, to be known before its memory is summed up. object.mutex held.
-bool StoreImpl::clones_a_block(Object& object, size_t first, size_t last, uint64_t end) {
-  for (size_t index = first; index <= last; ++index) {
-    const Unit* unit = object.unit_or_null(index);
-    if (unit == nullptr || !unit->block) continue;
-    if (takes_new_block(object, index, std::min(end - index * kUnitBytes, kUnitBytes))) return true;
-  }
-  return false;
-}
-
-// Pool memory that writing [begin, end) of a unit takes. object.mutex held.
-uint64_t StoreImpl::memory_for_piece(Object& object, size_t index, uint64_t begin, uint64_t end) {
-  if (!takes_new_block(object, index, end)) return 0;
-  const Unit* unit = object.unit_or_null(index);
-  if (unit != nullptr && unit->block) return MemoryPool::block_bytes(std::max<uint64_t>(end, unit->block->capacity_bytes()));
-  if (object.memory_file && object.memory_file->offers(index)) return 0;
-  return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
-}
-
-// Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit. object.mutex held; memory suffices.
-void StoreImpl::place_piece(Object& object, size_t index, uint64_t begin, uint64_t end, const std::byte* bytes,
-                            Reservation& memory) {
-  if (object.units.size() <= index) object.units.resize(index + 1);
-  Unit& unit = object.units[index];
-  if (takes_new_block(object, index, end)) {
-    const size_t old_bytes = unit.block ? unit.block->capacity_bytes() : 0;
-    BlockPtr block;
-    if (!unit.block && object.memory_file) block = MemoryFile::make_block(object.memory_file, index);
-    if (!block) block = memory.make_block(std::max<size_t>(end, old_bytes));
-    if (old_bytes > 0) std::memcpy(block->data(), unit.block->data(), old_bytes);
-    // Only what neither the old block nor this write fills must be cleared.
-    if (begin > old_bytes) std::memset(block->data() + old_bytes, 0, begin - old_bytes);
-    const uint64_t filled = std::max<uint64_t>(end, old_bytes);
-    std::memset(block->data() + filled, 0, block->capacity_bytes() - filled);
-    unit.block = std::move(block);
-  }
-  if (bytes != nullptr)
-    std::memcpy(unit.block->data() + begin, bytes, end - begin);
-  else
-    std::memset(unit.block->data() + begin, 0, end - begin);
-  unit.set_dirty(true);
-}
-
 StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
                                          WriteAttempt& attempt) {
   Object& object = *object_pointer;
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   if (object.raw) return Progress::kIsRaw;  // since it was asked
   const bool zeroing = source.bytes.empty();
   uint64_t end = source.offset + source.length();
@@ -283,8 +218,8 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (!reserve_space(object, new_size)) return Progress::kNeedsSpace;
 
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
-  if (clones_a_block(object, first, last, end)) object.memory_file.reset();
-  if (!zeroing && lacks_file_memory(object, first, last + 1, attempt.file)) return Progress::kNeedsMemory;
+  if (object.clones_a_block(first, last, end)) object.memory_file.reset();
+  if (!zeroing && object.lacks_file_memory(first, last + 1, attempt.file)) return Progress::kNeedsMemory;
   uint64_t needed = 0;
   attempt.load_count = 0;
   auto bounds = [&](size_t index) {
@@ -305,7 +240,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
       if (attempt.with_clones || stop > unit_bytes) needed += MemoryPool::block_bytes(std::max(stop, unit_bytes));
       continue;
     }
-    needed += memory_for_piece(object, index, begin, stop);
+    needed += object.memory_for_piece(index, begin, stop);
   }
   if (attempt.load_count > 0) {
     attempt.memory_needed = needed;
@@ -319,7 +254,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
     auto [begin, stop] = bounds(index);
     if (hole(index)) continue;
     const std::byte* from = zeroing ? nullptr : source.bytes.data() + (index * kUnitBytes + begin - source.offset);
-    place_piece(object, index, begin, stop, from, attempt.memory);
+    object.place_piece(index, begin, stop, from, attempt.memory);
   }
   object.size_bytes = new_size;
   object.note_written(source.offset, source.offset + source.length());
@@ -426,7 +361,7 @@ void StoreImpl::fail_write(const std::shared_ptr<PendingWrite>& pending, Error e
   pending->let_go_of_memory();
   pending->error = std::move(error);
   {
-    std::lock_guard lock(pending->object->mutex);
+    const auto lock = pending->object->lock();
     pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
   }
   pending->finish();
@@ -445,7 +380,7 @@ bool StoreImpl::give_up_write(PendingWrite& pending) {
   auto refused = refused_by_volume();
   if (!refused) return false;
   {
-    std::lock_guard lock(pending.object->mutex);
+    const auto lock = pending.object->lock();
     pending.object->note_failed_write(*refused, pending.source.offset, pending.end());
   }
   pending.error = std::move(refused);
@@ -471,7 +406,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
       return;
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
     {
-      std::lock_guard lock(pending->object->mutex);
+      const auto lock = pending->object->lock();
       pending->error = no_space(*pending->object, pending->source.length());
       pending->object->note_failed_write(*pending->error, pending->source.offset, pending->end());
     }
@@ -508,7 +443,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
                                                 offset, format_size(kMaxFileBytes))));
   FilePtr raw;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     note_change(object, handle);
     raw = object->raw;
   }
@@ -569,7 +504,7 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   counters_.read_requests.fetch_add(1, std::memory_order_relaxed);
   FilePtr raw;
   {
-    std::lock_guard lock(handle->object->mutex);
+    const auto lock = handle->object->lock();
     raw = handle->object->raw;
   }
   if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
@@ -590,59 +525,32 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
   constexpr uint64_t kReadAheadBytes = 8 * kMiB;
   constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
-  size_t missing_first = SIZE_MAX, wanted = 0, ahead = 0;
-  ReadReply reply;
-  bool quarantined = false;
+  ReadPlan plan;
   {
-    std::unique_lock lock(object->mutex);
+    auto lock = object->lock();
     if (FilePtr raw = object->raw) {  // since it was asked
       lock.unlock();
       return read_raw_in_turn(std::move(object), std::move(raw), offset, length, std::move(done));
     }
-    if (offset >= object->size_bytes) length = 0;
-    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
-    const uint64_t end = offset + length;
-    for (uint64_t at = offset; at < end;) {
-      const size_t index = unit_of(at);
-      const uint64_t in_unit = at % kUnitBytes;
-      const uint64_t take = std::min(kUnitBytes - in_unit, end - at);
-      if (object->needs_load(index)) {
-        missing_first = std::min(missing_first, index);
-      } else if (missing_first == SIZE_MAX) {
-        const Unit* unit = object->unit_or_null(index);
-        const uint64_t capacity = unit != nullptr && unit->block ? unit->block->capacity_bytes() : 0;
-        const uint64_t from_block = capacity > in_unit ? std::min(take, capacity - in_unit) : 0;
-        if (from_block > 0) {
-          reply.pieces.push_back({unit->block->data() + in_unit, from_block});
-          reply.keep.push_back(unit->block);
-        }
-        if (from_block < take) reply.pieces.push_back({const_cast<std::byte*>(kZeros.data()), take - from_block});
-      }
-      at += take;
-    }
-    reply.bytes = length;
-    quarantined = object->base.quarantined;
-    if (missing_first == SIZE_MAX) object->read_bytes += length;
-    const uint64_t body_units = div_ceil(object->size_bytes, kUnitBytes);
-    // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
-    wanted = missing_first == SIZE_MAX ? 0 : unit_of(end - 1) + 1;
-    ahead = attempts > 0 ? wanted : static_cast<size_t>(std::min<uint64_t>(body_units, wanted + kReadAheadBytes / kUnitBytes));
+    plan = object->plan_read(offset, length);
   }
-  if (missing_first == SIZE_MAX) {
+  if (!plan.lacks_units) {
     if (pin) pin->release();  // the reply keeps what it needs
-    if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(length, std::memory_order_relaxed);
-    return done(std::move(reply));
+    if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(plan.length, std::memory_order_relaxed);
+    return done(std::move(plan.reply));
   }
-  if (quarantined)
+  if (plan.quarantined)
     return done(fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object->id.value)));
   if (attempts >= kMaxAttempts)
     return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
-  reply = {};
+  // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
+  const size_t wanted = plan.wanted_last;
+  const size_t ahead = attempts > 0 ? wanted : std::min<size_t>(plan.body_units, wanted + kReadAheadBytes / kUnitBytes);
   if (!pin) pin = std::make_shared<WantedUnits>();
   pin->release();  // of a try before, from which the body has changed
   // All of them, for what is there now may be given up before there is memory for what is not.
   load_units(object, unit_of(offset), wanted, ahead, MemoryFor::kReader, pin,
-             [this, object, offset, length, attempts, pin, done = std::move(done)](Status status) mutable {
+             [this, object, offset, length = plan.length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));
              });
@@ -692,7 +600,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
   bool dirty = false;
   std::optional<Error> error;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (handle->unflushed) {
       handle->unflushed = false;
       --object->unflushed_handles;
@@ -716,7 +624,7 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   std::optional<Error> error;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->lacks_a_write()) error = object->write_error;
   }
   if (error) return done(std::unexpected(std::move(*error)));
@@ -741,7 +649,7 @@ std::vector<ObjectPtr> StoreImpl::bodies_of_names_in(ObjectId directory) {
   names_->for_each_dirty_in(directory, [&](const NameState& state) {
     ObjectPtr object = state.child.valid() ? live(state.child) : nullptr;
     if (!object || !object->is_regular()) return;
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     const bool kept = object->finished() || object->published;
     if (object->content_dirty() && kept && object->sealable()) bodies.push_back(std::move(object));
   });

@@ -477,7 +477,7 @@ bool StoreImpl::still_needed(const FreedPlace& freed) {
   ObjectPtr object = live(freed.object);
   if (!object) return false;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->base.place != freed.place) return false;  // it has a newer body
     if (object->nlink > 0) return true;
   }
@@ -485,7 +485,7 @@ bool StoreImpl::still_needed(const FreedPlace& freed) {
 }
 
 bool StoreImpl::is_read_still(Object& object) {
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
 }
 

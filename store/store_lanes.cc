@@ -74,7 +74,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
     for (ObjectPtr& object : candidates) {
       bool ready = false;
       {
-        std::lock_guard lock(object->mutex);
+        const auto lock = object->lock();
         if ((object->nlink == 0 && object->handles == 0) || !object->content_dirty()) {
           object->in_dirty_queue = false;
           continue;
@@ -190,7 +190,7 @@ bool StoreImpl::settle_drains(std::vector<Drain>& drains, const Status& status) 
   for (Drain& drain : drains) {
     std::shared_lock names(names_mutex_);  // for nlink
     std::erase_if(drain.bodies, [](const auto& body) {
-      std::lock_guard lock(body.first->mutex);
+      const auto lock = body.first->lock();
       const Object& object = *body.first;
       return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
@@ -237,7 +237,7 @@ std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
     dirty = dirty_;
   }
   for (ObjectPtr& object : dirty) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
       bodies.emplace_back(object, object->content_version);
   }
@@ -261,7 +261,7 @@ void StoreImpl::drain(bool sync, StatusCompletion done) {
 void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done) {
   UrgentItem item{std::move(object), 0, sync, std::move(done)};
   if (item.object) {
-    std::lock_guard lock(item.object->mutex);
+    const auto lock = item.object->lock();
     item.content_version = item.object->content_version;
   }
   {
@@ -297,7 +297,7 @@ void StoreImpl::make_all_durable(std::vector<ObjectPtr> objects, bool sync, Stat
 
 bool StoreImpl::is_journaled(const UrgentItem& item) {
   if (!item.object) return true;
-  std::lock_guard lock(item.object->mutex);
+  const auto lock = item.object->lock();
   return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
 }
 
@@ -317,7 +317,7 @@ struct StoreImpl::UrgentTurn {
 
 void StoreImpl::take_urgent(UrgentItem item, UrgentTurn& turn) {
   if (!item.object) return turn.taken.push_back(std::move(item));
-  std::unique_lock lock(item.object->mutex);
+  auto lock = item.object->lock();
   if (item.sync && move_from_lost(item.object)) item.content_version = item.object->content_version;
   const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
   const bool busy = item.object->sealing;
@@ -344,7 +344,7 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
   auto waiting = std::make_shared<std::deque<UrgentItem>>();
   for (UrgentItem& item : turn.taken) {
     if (item.object && std::count(failed.begin(), failed.end(), item.object->id) > 0) {
-      std::unique_lock lock(item.object->mutex);
+      auto lock = item.object->lock();
       Status own = own_error(*item.object);
       lock.unlock();
       item.done(own ? status : std::move(own));
@@ -371,7 +371,7 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
 
 // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
 void StoreImpl::defer_urgent(UrgentItem item) {
-  std::unique_lock lock(item.object->mutex);
+  auto lock = item.object->lock();
   if (item.object->lacks_a_write()) {
     Error error = *item.object->write_error;
     lock.unlock();

@@ -29,7 +29,7 @@ bool StoreImpl::LoadJob::is_superseded(size_t i) const {
 // on their way already. False: `memory` does not suffice for what is not, and says what is lacking; nothing is done.
 bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                           const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (object->forgotten) {  // since the caller got it: readers would not find what is loaded here
     waiter->open.fetch_add(1);
     waiter->finish_one(fail(Code::kStale, fmt::format("object {} was forgotten as idle", object->id.value)));
@@ -56,7 +56,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
   // A body that is read from its start on will probably come as a whole.
   if (lacks_some && first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
     object->expected_bytes = object->size_bytes;
-  if (lacks_some && lacks_file_memory(*object, first, last, memory.file)) return false;
+  if (lacks_some && object->lacks_file_memory(first, last, memory.file)) return false;
   auto in_file = [&](size_t index) { return object->memory_file && object->memory_file->offers(index); };
   memory.needed = 0;
   for (size_t index = first; index < last; ++index)
@@ -225,7 +225,7 @@ void StoreImpl::take_in_next(ArrivedRead& read) {
 }
 
 void StoreImpl::read_inline(std::shared_ptr<LoadJob> job) {
-  std::unique_lock lock(job->object->mutex);
+  auto lock = job->object->lock();
   const Bytes bytes = job->object->base.inline_bytes;
   lock.unlock();
   size_t total = 0;
@@ -279,7 +279,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
   std::vector<std::move_only_function<void(Status)>> waiters;
   bool superseded = false, goes = false;
   {
-    std::lock_guard lock(job->object->mutex);
+    const auto lock = job->object->lock();
     Object& object = *job->object;
     if (!status) object.memory_file.reset();
     for (size_t i = 0; i < job->blocks.size(); ++i) {
@@ -292,7 +292,7 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
       if (job->is_superseded(i))
         superseded = true;
       else if (status && object.needs_load(index))
-        place_loaded(*job, i);
+        object.place_loaded(index, std::move(job->blocks[i]), job->lengths[i], job->spilled);
     }
     goes = object.loading.empty() && std::exchange(object.goes_when_loaded, false);
   }
@@ -306,23 +306,9 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
 }
 
-// object->mutex held.
-void StoreImpl::place_loaded(LoadJob& job, size_t i) {
-  Object& object = *job.object;
-  const size_t index = job.first + i;
-  if (object.units.size() <= index) object.units.resize(index + 1);
-  Unit& unit = object.units[index];
-  BlockPtr& block = job.blocks[i];
-  const uint64_t valid = job.spilled ? unit.spill_valid_bytes
-                                     : std::min<uint64_t>(job.lengths[i], object.base_valid_bytes - index * kUnitBytes);
-  std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
-  unit.block = std::move(block);
-  unit.set_dirty(false);  // where it was read from still has it, the spill file, too
-}
-
 void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   const auto is_superseded = [&] {
-    std::lock_guard lock(job->object->mutex);
+    const auto lock = job->object->lock();
     for (size_t i = 0; i < job->blocks.size(); ++i)
       if (job->is_superseded(i)) return true;
     return false;
@@ -367,7 +353,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   std::vector<std::move_only_function<void(Status)>> waiters;
   bool goes = false;
   {
-    std::lock_guard lock(job->object->mutex);
+    const auto lock = job->object->lock();
     for (size_t i = 0; i < job->blocks.size(); ++i) {
       auto loading = job->object->loading.find(job->first + i);
       if (loading == job->object->loading.end()) continue;
@@ -403,7 +389,7 @@ void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const
   SealedBody record;
   {
     std::unique_lock names(names_mutex_);
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->base.quarantined != again || object->base.version != base_version) return;
     mark_quarantined(object);
     if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it

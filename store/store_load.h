@@ -5,6 +5,7 @@
 #include <atomic>
 #include <utility>
 
+#include "store/object/wanted_units.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -151,33 +152,6 @@ struct StoreImpl::LoadWaiter {
     if (error) return done(std::unexpected(std::move(*error)));
     done({});
   }
-};
-
-// Units that are not given up until they are let go of. A request holds them from when it was given the memory for those that it
-// lacks: then it waits for the volume alone. One that waits for memory holds none, or those who have what the other needs
-// would wait for each other.
-struct StoreImpl::WantedUnits {
-  WantedUnits() = default;
-  ~WantedUnits() { release(); }
-  WantedUnits(const WantedUnits&) = delete;
-  WantedUnits& operator=(const WantedUnits&) = delete;
-  // The body's lock is held. What it held before has been let go of.
-  void hold(const ObjectPtr& of, size_t first, size_t last) {
-    object_ = of;
-    range_ = {first, last};
-    object_->wanted.push_back(range_);
-  }
-  // The body's lock is not held.
-  void release() {
-    const ObjectPtr object = std::exchange(object_, nullptr);
-    if (!object) return;
-    std::lock_guard lock(object->mutex);
-    object->wanted.erase(std::find(object->wanted.begin(), object->wanted.end(), range_));
-  }
-
- private:
-  ObjectPtr object_;
-  std::pair<size_t, size_t> range_;
 };
 
 }  // namespace kvcachefs

@@ -75,7 +75,7 @@ bool StoreImpl::move_all_from_lost(size_t most) {
       std::shared_lock<SharedMutex<LockRank::kNames>> names;
       auto object = get_kept(id, names);
       if (!object) continue;  // removed
-      std::unique_lock lock((*object)->mutex);
+      auto lock = (*object)->lock();
       if ((*object)->base.place.extent != extent) continue;
       moving += move_from_lost(*object) || (*object)->is_moving();
       const bool lacks_record = (*object)->base.quarantined && !(*object)->content_dirty() && !(*object)->sealing;
@@ -125,7 +125,7 @@ bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& wh
   CommitRequest request;
   {
     std::unique_lock names(names_mutex_);
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (!object->is_moving() && !is_beyond_help(*object)) return false;
     object->sealed_version = object->content_version;
     for (Unit& unit : object->units) unit.set_dirty(false);

@@ -24,7 +24,7 @@ bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
 }
 
 void StoreImpl::note_clean(const ObjectPtr& object) {
-  std::lock_guard object_lock(object->mutex);
+  const auto object_lock = object->lock();
   if (object->forgotten) return;
   std::lock_guard lock(lru_mutex_);
   auto found = lru_where_.find(object->id);
@@ -45,7 +45,7 @@ void StoreImpl::note_used(ObjectId id) {
 // Expected by a run, or open: then it is being read, or about to be.
 bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->handles > 0) return true;
   }
   return accesses_->about_to_be_used(object->id);
@@ -88,32 +88,17 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
       if (first_kept == nullptr) first_kept = object.get();
       continue;
     }
-    std::vector<BlockPtr> dropped;  // given back after the lock
-    bool keeps = false;
+    DroppedBlocks dropped;
     {
-      std::lock_guard lock(object->mutex);
-      const bool being_read = !object->wanted.empty();
-      for (size_t index = 0; index < object->units.size(); ++index) {
-        Unit& unit = object->units[index];
-        if (!unit.block || unit.dirty) continue;
-        // A file comes back as a whole: not while who has it open by passthrough, or one unit that is wanted, holds it. Its
-        // reader finds the units behind that one here, and needs no memory that others wait for.
-        if (object->is_wanted(index) ||
-            (unit.block->file() && (being_read || (object->handles > 0 && unit.block->frozen())))) {
-          keeps = true;
-          continue;
-        }
-        freed += unit.block->capacity_bytes();
-        dropped.push_back(std::move(unit.block));
-        unit.block.reset();
-      }
-      if (!dropped.empty() && !being_read) object->memory_file.reset();
+      const auto lock = object->lock();
+      dropped = object->drop_clean();
     }
-    if (!dropped.empty()) accesses_->left_ram(object->id);
-    dropped.clear();
+    freed += dropped.bytes;
+    if (!dropped.blocks.empty()) accesses_->left_ram(object->id);
+    dropped.blocks.clear();
     std::unique_lock lock(names_mutex_, std::try_to_lock);
     if (lock.owns_lock()) forget_if_idle(object);
-    if (keeps || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
+    if (dropped.keeps_some || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
   }
   for (const ObjectPtr& object : keepers) note_clean(object);
   return freed;

@@ -39,7 +39,7 @@ void StoreImpl::move_soon(const ObjectPtr& object) {
   constexpr int64_t kRefusedNs = 1'000'000'000;
   const int64_t refused_ns = move_refused_ns_.load(std::memory_order_relaxed);
   if (refused_ns != INT64_MIN && clock_.monotonic_ns() - refused_ns < kRefusedNs) return;
-  std::lock_guard object_lock(object->mutex);
+  const auto object_lock = object->lock();
   if (object->to_be_moved || !may_move(*object)) return;
   std::lock_guard lock(mover_mutex_);
   if (to_move_.size() >= kMostToMove) return;
@@ -76,38 +76,6 @@ void StoreImpl::expect_size(Object& object, uint64_t size_bytes) {
   if (takes_memory_file(size_bytes)) object.expected_bytes = size_bytes;
 }
 
-// What of its memory file the units [first, last) lack is left in `file`, to be got without the lock; what was got before is
-// given to the body. False: nothing is lacking, or there will be no file for it. object.mutex held.
-bool StoreImpl::lacks_file_memory(Object& object, size_t first, size_t last, FileRequest& file) {
-  file.wanted = false;
-  if (file.refused) object.expected_bytes = 0;
-  if (file.refused || (!object.memory_file && object.expected_bytes == 0)) {
-    file.fresh.reset();  // another write of the body went on without
-    return false;
-  }
-  if (!object.memory_file) {
-    if (!file.fresh) {
-      file.bytes = object.expected_bytes;
-      return file.wanted = true;
-    }
-    object.memory_file = std::move(file.fresh);
-    object.expected_bytes = 0;
-  }
-  file.fresh.reset();
-  size_t lacking_first = SIZE_MAX, lacking_last = 0;
-  for (size_t index = first; index < last; ++index) {
-    const Unit* unit = object.unit_or_null(index);
-    if ((unit != nullptr && unit->block) || !object.memory_file->lacks_pages(index)) continue;
-    lacking_first = std::min(lacking_first, index);
-    lacking_last = index + 1;
-  }
-  if (lacking_first == SIZE_MAX) return false;
-  file.grows = object.memory_file;
-  file.first = lacking_first;
-  file.last = lacking_last;
-  return file.wanted = true;
-}
-
 bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
   const uint64_t left_bytes = left_to_others(who);
   const MemoryFilePtr grows = std::exchange(file.grows, nullptr);
@@ -134,24 +102,8 @@ bool StoreImpl::get_file_memory(FileRequest& file, MemoryFor who) {
 // Before somebody waits for memory: a file that has no block of its body yet would hold some that nothing can free.
 void StoreImpl::drop_unused_file(const ObjectPtr& object) {
   MemoryFilePtr unused;  // let go of after the lock
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (object->memory_file && object->memory_file->block_count() == 0) unused.swap(object->memory_file);
-}
-
-// The file that holds all of the body, in order, and nothing else; null if there is none. object.mutex held.
-MemoryFilePtr StoreImpl::whole_in_file(const Object& object) {
-  const size_t count = div_ceil(object.size_bytes, kUnitBytes);
-  if (count == 0 || object.units.size() != count || !object.units[0].block || !object.loading.empty()) return nullptr;
-  const MemoryFilePtr& file = object.units[0].block->file();
-  // Blocks beyond: somebody still reads what the body was before.
-  if (!file || file->block_count() != count) return nullptr;
-  for (size_t index = 0; index < count; ++index) {
-    const BlockPtr& block = object.units[index].block;
-    if (!block || block->file() != file || block->data() != file->unit_data(index)) return nullptr;
-    const uint64_t length = unit_length(object.size_bytes, index);
-    if (block->capacity_bytes() < length) return nullptr;
-  }
-  return file;
 }
 
 // The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
@@ -162,12 +114,12 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   Object& object = **found;
   MemoryFilePtr file;
   {
-    std::lock_guard lock(object.mutex);
+    const auto lock = object.lock();
     // Who has it open for writing would go on writing beside what readers see.
     if (!object.is_regular() || object.in_place || object.raw || object.write_handles > 0 || !object.finished() || object.lacks_a_write() ||
         object.base.quarantined)
       return nullptr;
-    file = whole_in_file(object);
+    file = object.whole_in_file();
     if (!file) return nullptr;
     if (file->frozen()) {
       if (file->frozen_bytes() != object.size_bytes) return nullptr;
@@ -184,18 +136,6 @@ MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   return file;
 }
 
-// object.mutex held.
-bool StoreImpl::comes_into_file(Object& object) {
-  const MemoryFilePtr& file = object.memory_file;
-  if (!file || file->frozen() || object.loading.empty() || object.write_handles > 0) return false;
-  for (size_t index = 0; index < div_ceil(object.size_bytes, kUnitBytes); ++index) {
-    const Unit* unit = object.unit_or_null(index);
-    const bool there = unit != nullptr && unit->block && unit->block->file() == file;
-    if (!there && !object.loading.contains(index)) return false;
-  }
-  return true;
-}
-
 // A body that is queued to be read ahead, and will lie in a file, is read now.
 void StoreImpl::hurry_into_file(const ObjectPtr& object) {
   {
@@ -205,7 +145,7 @@ void StoreImpl::hurry_into_file(const ObjectPtr& object) {
   if (passable_file(object->id)) return;  // the kernel reads it
   size_t units = 0;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (!takes_memory_file(object->size_bytes) || object->write_handles > 0) return;
     units = div_ceil(object->size_bytes, kUnitBytes);
   }
@@ -225,8 +165,8 @@ void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then
   bool waits = false;
   {
     Object& object = *handle->object;
-    std::lock_guard lock(object.mutex);
-    waits = comes_into_file(object);
+    const auto lock = object.lock();
+    waits = object.comes_into_file();
     if (waits)
       for (auto& [index, waiting] : object.loading) {
         waiter->open.fetch_add(1);
@@ -244,7 +184,7 @@ void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then
 // object.mutex held.
 bool StoreImpl::may_move(const Object& object) const {
   return takes_memory_file(object.size_bytes) && object.in_ram() && object.loading.empty() && !object.raw && !object.forgotten &&
-         object.write_handles == 0 && object.finished() && !object.lacks_a_write() && !whole_in_file(object);
+         object.write_handles == 0 && object.finished() && !object.lacks_a_write() && !object.whole_in_file();
 }
 
 // Bodies that were loaded or written before a file was to be had. Their memory is taken twice for the moment of the copy.
@@ -258,7 +198,7 @@ bool StoreImpl::move_into_files() {
     to_move_.pop_front();
   }
   if (move_into_file(object)) counters_.memory_files_moved.fetch_add(1, std::memory_order_relaxed);
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   object->to_be_moved = false;
   return true;
 }
@@ -268,7 +208,7 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
   uint64_t size = 0;
   WantedUnits pin;  // or room would be made of what is moved
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (!may_move(*object)) return false;
     size = object->size_bytes;
     for (const Unit& unit : object->units) blocks.push_back(unit.block);
@@ -296,7 +236,7 @@ bool StoreImpl::move_into_file(const ObjectPtr& object) {
     std::memset(block->data() + bytes, 0, block->capacity_bytes() - bytes);
     moved.push_back(std::move(block));
   }
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (!may_move(*object) || object->size_bytes != size || object->units.size() != blocks.size()) return false;
   for (size_t index = 0; index < blocks.size(); ++index)
     if (object->units[index].block != blocks[index]) return false;

@@ -108,13 +108,13 @@ void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) {
 void StoreImpl::touch_directory(ObjectId directory) {
   auto object = get_locked(directory);
   if (!object) return;
-  std::lock_guard lock((*object)->mutex);
+  const auto lock = (*object)->lock();
   (*object)->attributes.mtime_ns = (*object)->attributes.ctime_ns = clock_.realtime_ns();
   mark_attributes_dirty(*object);
 }
 
 void StoreImpl::change_links(const ObjectPtr& object, int by) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
@@ -177,7 +177,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   take_from_quarantined(state->child);
   const bool is_directory = object->is_directory();
   {
-    std::lock_guard object_lock(directory->mutex);
+    const auto object_lock = directory->lock();
     if (directory->attributes.mode & S_ISGID) {
       object->attributes.gid = directory->attributes.gid;
       if (is_directory) object->attributes.mode |= S_ISGID;
@@ -189,7 +189,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   object->nlink = is_directory ? 2 : 1;
   object->temporary = object->is_regular() && temporary_names_.created(parent, name);
   {
-    std::lock_guard object_lock(object->mutex);
+    const auto object_lock = object->lock();
     mark_attributes_dirty(object);
   }
   table_.emplace(object->id, object);
@@ -210,7 +210,7 @@ Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object(mode, rdev, caller)));
   if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     content_changed(object);
     object->last_write_ns = 0;  // nobody is writing it
   }
@@ -239,7 +239,7 @@ Result<std::string> StoreImpl::read_symlink(ObjectId id) {
     return std::string(as_text(body.inline_bytes));
   };
   if (ObjectPtr object = find_live(id)) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return target_of(object->type_bits, object->base);
   }
   KVC_ASSIGN(auto record, index_->find_object(id));
@@ -256,7 +256,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   handle->request = request;
   handle->thread_id = caller.thread_id;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     object->handles = 1;
     object->opens = 1;
     if (request.write) {
@@ -269,12 +269,12 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   object->origin = origin;
   {
     const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     object->size_key = object->origin.stem;
     expect_size(*object, guessed_bytes);
   }
   if (auto entered = new_directory_entry(parent, name, object); !entered) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
   }
@@ -288,7 +288,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
-  std::lock_guard object_lock(object->mutex);
+  const auto object_lock = object->lock();
   return std::pair{stat_of(*object), handle.release()};
 }
 
@@ -368,7 +368,7 @@ Status StoreImpl::clear_directory(ObjectId directory) {
 void StoreImpl::drop_directory(const ObjectPtr& directory) {
   directory->nlink = 0;
   {
-    std::lock_guard lock(directory->mutex);
+    const auto lock = directory->lock();
     note_removed(stat_of(*directory));
   }
   unlinked_.push_back(directory->id);
@@ -411,7 +411,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     if (object->is_directory()) return fail(Code::kPermission, fmt::format("object {} is a directory", id.value));
     if (object->nlink == 0) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
     {
-      std::lock_guard object_lock(object->mutex);
+      const auto object_lock = object->lock();
       if (object->write_error) return std::unexpected(*object->write_error);
     }
     KVC_TRY(check_new_name(parent, name));
@@ -424,7 +424,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     state->type_bits = object->type_bits;
     object->published = true;
     {
-      std::lock_guard object_lock(object->mutex);
+      const auto object_lock = object->lock();
       object->named_version = object->content_version;
     }
     accesses_->published(caller.thread_id, parent, name, id, object->origin);

@@ -81,14 +81,14 @@ void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_byte
 // forget_if_idle() would leave it: looked at first by who closes a chunk after reading it, for he keeps nobody out.
 bool StoreImpl::stays_in_ram(Object& object) const {
   std::shared_lock names(names_mutex_);
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   return object.nlink > 0 && object.published && object.any_in_ram();
 }
 
 // names_mutex_ held exclusively. Of an object that was forgotten before, the one in the table now is another's business.
 void StoreImpl::forget_if_idle(const ObjectPtr& object) {
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
     if (!object->loading.empty()) {
@@ -192,7 +192,7 @@ Stat StoreImpl::stat_of(const ObjectRecord& record) {
 
 Result<Stat> StoreImpl::stat_locked(ObjectId id) const {
   if (ObjectPtr object = live(id)) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     return stat_of(*object);
   }
   if (auto removed = removed_.find(id); removed != removed_.end()) return removed->second;
@@ -208,14 +208,14 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
     std::shared_lock lock(names_mutex_);
     raw_object = live(id);
     if (raw_object) {
-      std::lock_guard object_lock(raw_object->mutex);
+      const auto object_lock = raw_object->lock();
       raw = raw_object->raw;
     }
     if (!raw) return stat_locked(id);
   }
   Result<FileInfo> info = raw->info();
   std::shared_lock lock(names_mutex_);
-  std::lock_guard object_lock(raw_object->mutex);
+  const auto object_lock = raw_object->lock();
   Stat stat = stat_of(*raw_object);
   if (info) stat.blocks_512 = info->allocated_bytes / 512;
   return stat;

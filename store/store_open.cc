@@ -322,7 +322,7 @@ void StoreImpl::remove_unjournaled() {
   {
     std::unique_lock names(names_mutex_);
     for (const auto& [id, object] : table_) {
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       const Place& place = object->base.place;
       if (object->spill && place.extent != object->spill_extent) unused.emplace_back(object->spill_extent, PlaceKind::kSolo);
       if (object->raw_unjournaled && place.kind == PlaceKind::kRaw) unused.emplace_back(place.extent, PlaceKind::kRaw);

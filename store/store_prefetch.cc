@@ -303,7 +303,7 @@ struct StoreImpl::Lacking {
 
 StoreImpl::Lacking StoreImpl::lacking(Object& object, size_t first, uint64_t room_bytes) {
   Lacking lacks;
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   lacks.size_bytes = object.size_bytes;
   lacks.solo = object.base.place.kind == PlaceKind::kSolo;
   if (object.base.place.kind == PlaceKind::kPacked && !object.spill) lacks.pack = object.base.place.extent;
@@ -405,7 +405,7 @@ StoreImpl::Arrivals::~Arrivals() {
   if (bodies.empty()) return;
   store.accesses_->loaded(bodies, arrived_ns);
   for (const ObjectPtr& object : objects) {
-    std::unique_lock lock(object->mutex);
+    auto lock = object->lock();
     const bool left = !object->any_in_ram();
     lock.unlock();
     if (left) store.accesses_->left_ram(object->id);  // before it counted as loaded

@@ -11,7 +11,7 @@ namespace kvcachefs {
 
 // Does nothing for other bodies. Blocks for opening the file; no lock held.
 Status StoreImpl::open_raw_file(const ObjectPtr& object) {
-  std::unique_lock lock(object->mutex);
+  auto lock = object->lock();
   const Place place = object->base.place;
   lock.unlock();
   if (place.kind != PlaceKind::kRaw) return {};
@@ -27,7 +27,7 @@ Status StoreImpl::open_raw_file(const ObjectPtr& object) {
 Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
   Status sized = made.file->truncate(size_bytes);
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
     remove_later(made.id, PlaceKind::kRaw);
     if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
@@ -58,13 +58,13 @@ void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, R
   if (raw_extent(*object, raw, extent)) raw_space_->measure(extent, *raw);  // what was cut off is room at once
   space_.hope();
   {
-    std::unique_lock lock(object->mutex);
+    auto lock = object->lock();
     if (object->raw != raw) {
       lock.unlock();
       return resize(std::move(object), size_bytes, how, std::move(done));
     }
     if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
-    note_cut(*object, size_bytes, how);
+    object->note_cut(size_bytes, how);
     object->size_bytes = size_bytes;
     content_changed(object);  // the size is in the record
     extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
@@ -79,7 +79,7 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
   const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
   auto finish = [this, object, raw, mode, offset, length, end, extends, done = std::move(done)](Status status) mutable {
     {
-      std::unique_lock lock(object->mutex);
+      auto lock = object->lock();
       if (object->raw != raw) {  // emptied while this waited: it begins anew
         lock.unlock();
         return allocate_in(std::move(object), mode, offset, length, std::move(done));
@@ -115,7 +115,7 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
 
 // False: it is no raw file any more, or another one.
 bool StoreImpl::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent) {
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   extent = object.base.place.extent;
   return object.raw == raw;
 }
@@ -157,7 +157,7 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
       return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(turn), std::move(done));
     turn.end();
     {
-      std::lock_guard lock(handle->object->mutex);
+      const auto lock = handle->object->lock();
       note_raw_write(*handle->object, raw, offset, copy.size(), status);
     }
     done(std::unexpected(std::move(status).error()));
@@ -170,7 +170,7 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   ExtentId extent;
   bool grows = false;
   {
-    std::unique_lock lock(object->mutex);
+    auto lock = object->lock();
     if (object->raw != raw) {  // emptied meanwhile: it is no raw file any more, or another one
       lock.unlock();
       claim = {};
@@ -205,7 +205,7 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
     extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
     if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
     if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
@@ -242,7 +242,7 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
 void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
                                Completion<size_t>& done) {
   {
-    std::lock_guard lock(handle->object->mutex);
+    const auto lock = handle->object->lock();
     note_raw_write(*handle->object, raw, offset, length, std::unexpected(error));
   }
   done(std::unexpected(std::move(error)));
@@ -262,7 +262,7 @@ void StoreImpl::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset,
 
 void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
   }
   if (length == 0) return done(ReadReply{});

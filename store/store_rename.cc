@@ -92,7 +92,7 @@ Status StoreImpl::resolve_rename(Rename& rename) {
 Status StoreImpl::prepare_rename(Rename& rename) {
   const ObjectPtr& source = rename.source;
   {
-    std::lock_guard object_lock(source->mutex);
+    const auto object_lock = source->lock();
     if (source->write_error) return std::unexpected(*source->write_error);
     // A version whose record went to another: its body is written anew.
     if (!source->durable && source->is_regular() && !source->content_dirty()) {
@@ -142,14 +142,14 @@ void StoreImpl::note_moved(Rename& rename) {
   const ObjectPtr& target = rename.target;
   for (const ObjectPtr& moved : {source, rename.exchanges() ? target : ObjectPtr()}) {
     if (!moved || !moved->is_regular()) continue;
-    std::lock_guard lock(moved->mutex);
+    const auto lock = moved->lock();
     moved->named_version = moved->content_version;
     if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
   }
   if (source->is_regular() && !source->published && !rename.exchanges()) {
     temporary_names_.renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);
     source->temporary = false;
-    std::lock_guard lock(source->mutex);
+    const auto lock = source->lock();
     forget_in_place(source);
     // From here on it is a file of its own, whatever the other versions of its temporary name become.
     if (!source->locked) source->lock_identity = source->id;
@@ -182,7 +182,7 @@ void StoreImpl::settle_links(Rename& rename) {
   } else if (target) {
     source->replaced = target->id;
     {
-      std::lock_guard source_lock(source->mutex);
+      const auto source_lock = source->lock();
       source->replaces = true;
     }
     change_links(target, -1);

@@ -115,27 +115,11 @@ Reservation StoreImpl::memory_to_seal(uint64_t bytes, BodyWriter* writer) {
 }
 
 bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
   // What is reserved goes with this version; the next may be asked for.
   if (!keep_room(*object) && promise == Promise::kKept) return false;
-  object->sealing = true;
-  object->shrunk_to_bytes = UINT64_MAX;
-  snapshot.object = object;
-  snapshot.size_bytes = object->size_bytes;
-  snapshot.units = object->units;
-  snapshot.base = object->base;
-  snapshot.base_valid_bytes = object->base_valid_bytes;
-  snapshot.spill = object->spill;
-  snapshot.spill_extent = object->spill_extent;
-  snapshot.spill_written = object->spill_written;
-  // Written into the spill file by this seal; also if it comes to nothing, and the file goes on as it is.
-  if (object->spill)
-    object->spill_written.assign(std::max(object->spill_written.size(), div_ceil(object->size_bytes, kUnitBytes)), true);
-  snapshot.raw = object->raw != nullptr;
-  snapshot.content_version = object->content_version;
-  // Room for this body; what is written from now on makes another one.
-  object->sealing_reserved_bytes = std::exchange(object->reserved_bytes, 0);
+  snapshot = object->begin_seal(object);
   return true;
 }
 
@@ -300,7 +284,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   {
     std::shared_lock names(names_mutex_);
     replaced = plan.snapshot.object->replaced;
-    std::lock_guard lock(plan.snapshot.object->mutex);
+    const auto lock = plan.snapshot.object->lock();
     if (plan.snapshot.object->replaced_checked) return false;
   }
   if (!replaced.valid() || plan.snapshot.spill) return false;
@@ -342,7 +326,7 @@ void StoreImpl::end_seal(const ObjectPtr& object) {
 
 void StoreImpl::abandon_seal(const ObjectPtr& object) {
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     // The next try needs no more than the larger of the two.
     const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
     space_.release(std::min(unused, object->reserved_bytes));
@@ -417,7 +401,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       if (gone) {
         // Nobody wrote to it.
       } else if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
-        std::lock_guard lock(plan.snapshot.object->mutex);
+        const auto lock = plan.snapshot.object->lock();
         plan.snapshot.object->note_failed_write(plan.status.error());
       } else if (status) {
         status = plan.status;

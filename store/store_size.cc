@@ -1,48 +1,25 @@
 // The size of a body and its holes: truncate, allocate, punch and zero, and where data and holes lie.
 #include <algorithm>
-#include <cstring>
 #include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
 
-#include "store/base/checksum.h"
+#include "store/object/data_and_holes.h"
 #include "store/store_impl.h"
 #include "store/store_io.h"
 #include "store/store_load.h"
 
 namespace kvcachefs {
 
-void StoreImpl::zero_tail(Object& object, uint64_t from, Reservation& memory) {
-  const size_t index = unit_of(from);
-  Unit* unit = object.unit_or_null(index);
-  if (unit == nullptr) return;
-  const uint64_t in_unit = from % kUnitBytes;
-  unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
-  if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
-  const uint64_t capacity = unit->block->capacity_bytes();
-  if (clones_a_block(object, index, index, index * kUnitBytes + capacity)) object.memory_file.reset();
-  place_piece(object, index, in_unit, capacity, nullptr, memory);
-}
-
 // When a write with O_DIRECT, or an asynchronous one, fails that would have made the file longer, the kernel truncates it to the
 // size that it knows, by the same handle and before the caller hears of the failure. Neither that request nor the write differs
 // from one of another kind. So the first truncation by a handle after a failed write through it counts as the kernel's. A caller
 // who empties the file to write something else does so by path, or opens it with O_TRUNC.
-StoreImpl::Resize StoreImpl::kind_of_truncation(Handle* handle) {
+Resize StoreImpl::kind_of_truncation(Handle* handle) {
   if (handle == nullptr) return Resize::kExactly;
-  std::lock_guard lock(handle->object->mutex);
+  const auto lock = handle->object->lock();
   return std::exchange(handle->kernel_cuts, false) ? Resize::kAfterFailedWrite : Resize::kExactly;
-}
-
-// What failed writes left out is of no account once the body is emptied by who knows of it. What the kernel cuts off is
-// missing like the rest of the write: the caller was told that nothing of it was done.
-void StoreImpl::note_cut(Object& object, uint64_t size_bytes, Resize how) {
-  if (!object.write_error || size_bytes >= object.size_bytes) return;
-  if (how == Resize::kAfterFailedWrite)
-    object.note_failed_write(Error(*object.write_error), size_bytes, object.size_bytes);
-  else if (size_bytes == 0)
-    object.write_error.reset();
 }
 
 void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
@@ -52,7 +29,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
   FilePtr raw;
   bool become_raw = false;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     raw = object->raw;
     become_raw = !raw && size_bytes > options_.raw_above_bytes() && object->size_bytes == 0;
   }
@@ -73,7 +50,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
 void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   bool cuts = false;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     cuts = how != Resize::kAtLeast && object->is_cut_in_a_unit(size_bytes);
   }
   if (!cuts) return resize_with(std::move(object), size_bytes, how, {}, std::move(done));
@@ -100,7 +77,7 @@ void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, R
 }
 
 Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   const bool becomes_raw = object->size_bytes == 0 && size_bytes > options_.raw_above_bytes();
   if (object->raw || becomes_raw) return fail(Code::kBusy, "it became raw while this waited, or is to now: once more");
   if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
@@ -115,12 +92,12 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
   if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
-    if (cuts) zero_tail(*object, size_bytes, memory);
+    if (cuts) object->zero_tail(size_bytes, memory);
     object->base_valid_bytes = std::min(object->base_valid_bytes, size_bytes);
     object->shrunk_to_bytes = std::min(object->shrunk_to_bytes, size_bytes);
     object->cut_allocated(size_bytes);
   }
-  note_cut(*object, size_bytes, how);
+  object->note_cut(size_bytes, how);
   if (size_bytes == 0) {
     object->written_anew = true;
     object->memory_file.reset();  // else it would be held with nothing in it
@@ -133,7 +110,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
   {
-    std::lock_guard lock(handle->object->mutex);
+    const auto lock = handle->object->lock();
     note_change(handle->object, handle);
   }
   allocate_in(handle->object, mode, offset, length, std::move(done));
@@ -148,7 +125,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
   FilePtr raw;
   uint64_t size = 0;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     raw = object->raw;
     size = object->size_bytes;
   }
@@ -175,7 +152,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
   }
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
   if (zeroed == 0) {  // behind the end: a change all the same
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     note_modified(object);
   }
   zero_range(object, offset, zeroed, std::move(done));
@@ -183,7 +160,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
 
 // kBusy: it became raw.
 Status StoreImpl::take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end) {
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   if (object->raw) return fail(Code::kBusy, "it became raw while this waited");
   const uint64_t bytes = std::max(end, object->size_bytes);
   const auto before = std::pair(object->allocated_from, object->allocated_to);
@@ -213,54 +190,6 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
 
 // --- where data and holes lie ---
 
-// What a unit has at a page that begins at `in_unit`. object.mutex held.
-struct StoreImpl::SeekAttempt {
-  Object& object;
-  SeekFor what;
-  bool takes_unread_for_data;
-  size_t unread = SIZE_MAX;  // found: it has to be read first
-
-  // The first page that is as wanted, at `offset` or behind it.
-  std::optional<uint64_t> find(uint64_t offset) {
-    for (uint64_t at = offset; at < object.size_bytes;) {
-      const size_t index = unit_of(at);
-      const uint64_t unit_end = std::min((index + 1) * kUnitBytes, object.size_bytes);
-      if (const auto whole = whole_unit(index)) {
-        if (*whole == (what == SeekFor::kData)) return at;
-        at = unit_end;
-        continue;
-      }
-      if (unread != SIZE_MAX) return std::nullopt;
-      Block& block = *object.units[index].block;
-      for (; at < unit_end; at = align_down(at, kBlockBytes) + kBlockBytes)
-        if (has_data(block, align_down(at % kUnitBytes, kBlockBytes)) == (what == SeekFor::kData)) return at;
-    }
-    return std::nullopt;
-  }
-
- private:
-  // Whether it is data as a whole, or a hole; nothing: its pages have to be looked at, or it has to be read for that.
-  std::optional<bool> whole_unit(size_t index) {
-    const Unit* unit = object.unit_or_null(index);
-    if (unit != nullptr && unit->block) return std::nullopt;
-    if (!object.needs_load(index)) return false;
-    const bool spilled = unit != nullptr && unit->spilled;
-    const uint64_t length = spilled ? unit->spill_bytes : unit_length(object.base.size_bytes, index);
-    const auto& sums = object.base.checksums;
-    const uint64_t sum = spilled ? unit->spill_checksum : index < sums.size() ? sums[index] : 0;
-    if (sum == checksum_of_zeros(length)) return false;
-    if (takes_unread_for_data) return true;
-    unread = index;
-    return std::nullopt;
-  }
-  static bool has_data(Block& block, uint64_t begin) {
-    const uint64_t end = std::min<uint64_t>(begin + kBlockBytes, block.capacity_bytes());
-    if (begin >= end) return false;
-    const std::byte* bytes = block.data() + begin;
-    return bytes[0] != std::byte{} || std::memcmp(bytes, bytes + 1, end - begin - 1) != 0;  // all like the first, which is zero
-  }
-};
-
 namespace {
 std::unexpected<Error> nothing_past(const Object& object, uint64_t offset) {
   return fail(Code::kNoData, fmt::format("object {}: neither data nor a hole past {}", object.id.value, offset));
@@ -286,7 +215,7 @@ void StoreImpl::seek(Handle* handle, SeekFor what, uint64_t offset, Completion<u
 void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done) {
   constexpr size_t kUnitsAhead = 16;
   constexpr int kMostInVain = 64;  // at one place: what was read may have to go before it is looked at
-  std::unique_lock lock(object->mutex);
+  auto lock = object->lock();
   const uint64_t size_bytes = object->size_bytes;
   if (offset >= size_bytes) {
     lock.unlock();
@@ -296,20 +225,20 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
     lock.unlock();
     return done(seek_raw(*raw, what, offset, size_bytes));
   }
-  SeekAttempt attempt{*object, what, attempts >= kMostInVain || object->base.quarantined};
-  const auto found = attempt.find(offset);
-  if (attempt.unread == SIZE_MAX) {
+  DataAndHoles search(*object, what, attempts >= kMostInVain || object->base.quarantined);
+  const auto found = search.find(offset);
+  if (!search.unread()) {
     lock.unlock();
     if (found) return done(*found);
     return what == SeekFor::kHole ? done(size_bytes) : done(nothing_past(*object, offset));
   }
   lock.unlock();
   // Nothing before that unit is what is looked for.
-  const uint64_t next = std::max(offset, attempt.unread * kUnitBytes);
-  const size_t last = std::min<size_t>(attempt.unread + kUnitsAhead, div_ceil(size_bytes, kUnitBytes));
+  const uint64_t next = std::max(offset, *search.unread() * kUnitBytes);
+  const size_t last = std::min<size_t>(*search.unread() + kUnitsAhead, div_ceil(size_bytes, kUnitBytes));
   const int attempts_there = next == offset ? attempts + 1 : 0;
   auto pin = std::make_shared<WantedUnits>();  // until it was looked at
-  load_units(object, attempt.unread, attempt.unread + 1, last, MemoryFor::kReader, pin,
+  load_units(object, *search.unread(), *search.unread() + 1, last, MemoryFor::kReader, pin,
              [this, object, what, next, attempts_there, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                seek_in(std::move(object), what, next, attempts_there, std::move(done));
@@ -318,27 +247,27 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
 
 Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
   Object& object = *handle->object;
-  std::unique_lock lock(object.mutex);
+  auto lock = object.lock();
   const uint64_t size_bytes = object.size_bytes;
   if (offset >= size_bytes) return nothing_past(object, offset);
   if (FilePtr raw = object.raw) {
     lock.unlock();
     return seek_raw(*raw, SeekFor::kData, offset, size_bytes);
   }
-  if (auto found = SeekAttempt{object, SeekFor::kData, true}.find(offset)) return *found;
+  if (auto found = DataAndHoles(object, SeekFor::kData, true).find(offset)) return *found;
   return nothing_past(object, offset);
 }
 
 Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
   Object& object = *handle->object;
-  std::unique_lock lock(object.mutex);
+  auto lock = object.lock();
   const uint64_t size_bytes = object.size_bytes;
   if (offset >= size_bytes) return nothing_past(object, offset);
   if (FilePtr raw = object.raw) {
     lock.unlock();
     return seek_raw(*raw, SeekFor::kHole, offset, size_bytes);
   }
-  return SeekAttempt{object, SeekFor::kHole, true}.find(offset).value_or(size_bytes);
+  return DataAndHoles(object, SeekFor::kHole, true).find(offset).value_or(size_bytes);
 }
 
 }  // namespace kvcachefs

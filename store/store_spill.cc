@@ -18,7 +18,7 @@ bool StoreImpl::spill_one() {
     candidates = dirty_;
   }
   for (const ObjectPtr& object : candidates) {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->raw) continue;
     uint64_t bytes = 0;
     for (const Unit& unit : object->units)
@@ -32,13 +32,13 @@ bool StoreImpl::spill_one() {
   // must be worth it, or a few small ones after the other would keep who waits waiting.
   if (!largest || coming_back >= std::min(kMaxSpillBytes, pool_->limit_bytes() / 8)) return false;
   {
-    std::lock_guard lock(largest->mutex);
+    const auto lock = largest->lock();
     if (largest->sealing || largest->forgotten) return true;
     largest->sealing = true;  // nobody else seals or spills it meanwhile
   }
   Status status = spill(largest);
   {
-    std::lock_guard lock(largest->mutex);
+    const auto lock = largest->lock();
     end_seal(largest);
   }
   requeue_deferred();
@@ -53,7 +53,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
   FilePtr file;
   ExtentId extent;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     file = object->spill;
     extent = object->spill_extent;
   }
@@ -62,34 +62,21 @@ Status StoreImpl::spill(const ObjectPtr& object) {
     kill_point("spill-made");
     file = made.file;
     extent = made.id;
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     object->spill = made.file;
     object->spill_extent = made.id;
     object->spill_written.clear();
   }
-  struct Piece {
-    size_t index;
-    BlockPtr block;
-    uint32_t bytes;
-    uint64_t checksum = 0;
-  };
   uint64_t spilled = 0;
   size_t next = 0;
   while (spilled < kMaxSpillBytes) {
-    std::vector<Piece> pieces;
+    std::vector<SpillPiece> pieces;
     {
-      std::lock_guard lock(object->mutex);
-      for (; next < object->units.size() && pieces.size() < kWriteBytes / kUnitBytes; ++next) {
-        const Unit& unit = object->units[next];
-        if (!unit.block || !unit.dirty || next * kUnitBytes >= object->size_bytes) continue;
-        const uint64_t length = unit_length(object->size_bytes, next);
-        if (object->spill_written.size() <= next) object->spill_written.resize(next + 1);
-        object->spill_written[next] = true;
-        pieces.push_back({next, unit.block, static_cast<uint32_t>(std::min<uint64_t>(length, unit.block->capacity_bytes()))});
-      }
+      const auto lock = object->lock();
+      pieces = object->spill_pieces(next, kWriteBytes / kUnitBytes);
     }
     if (pieces.empty()) break;
-    for (Piece& piece : pieces) {
+    for (SpillPiece& piece : pieces) {
       const std::span<const std::byte> bytes = piece.block->bytes().first(align_up(piece.bytes, kBlockBytes));
       KVC_TRY(file->write({&bytes, 1}, piece.index * kUnitBytes));
       piece.checksum = checksum(bytes.first(piece.bytes));
@@ -97,20 +84,9 @@ Status StoreImpl::spill(const ObjectPtr& object) {
       spilled += bytes.size();
       kill_point("spill-written");
     }
-    std::vector<BlockPtr> dropped;
-    std::lock_guard lock(object->mutex);
-    object->memory_file.reset();
-    for (Piece& piece : pieces) {
-      if (piece.index >= object->units.size()) continue;  // truncated meanwhile
-      Unit& unit = object->units[piece.index];
-      if (unit.block != piece.block) continue;  // written meanwhile: the clone is newer
-      unit.spilled = true;
-      unit.spill_bytes = unit.spill_valid_bytes = piece.bytes;
-      unit.spill_checksum = piece.checksum;
-      unit.set_dirty(false);
-      dropped.push_back(std::move(unit.block));
-      unit.block.reset();
-    }
+    std::vector<BlockPtr> dropped;  // outlives the lock
+    const auto lock = object->lock();
+    dropped = object->settle_spilled(pieces);
   }
   return {};
 }

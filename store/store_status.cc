@@ -134,7 +134,7 @@ FilePtr StoreImpl::passable_file(ObjectId id) {
   if (!object || is_unverified(id)) return {};
   ExtentId extent;
   {
-    std::lock_guard lock((*object)->mutex);
+    const auto lock = (*object)->lock();
     Object& each = **object;
     if (each.in_place || each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
         each.base_valid_bytes != each.size_bytes || verify_ == Verify::kAlways || lies_in_lost(each))
@@ -167,7 +167,7 @@ void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory)
     std::shared_lock lock(names_mutex_);
     ObjectPtr object = live(id);
     if (!object) return;
-    std::lock_guard object_lock(object->mutex);
+    const auto object_lock = object->lock();
     size_bytes = object->size_bytes;
   }
   // Its reads are not seen: taken as read now. With no lock held: a plan keeps the tracker's for as long as it looks rows up.

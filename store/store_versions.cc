@@ -62,7 +62,7 @@ ObjectId StoreImpl::choose_version_to_read(const NameState& state, uint32_t thre
   for (auto id = versions.rbegin(); id != versions.rend(); ++id) {
     ObjectPtr object = live(*id);
     if (!object) continue;
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (object->finished()) return *id;
   }
   return state.child;
@@ -79,7 +79,7 @@ ObjectId StoreImpl::choose_version(const NameState& state, uint32_t thread_id) {
     if (!object) return;
     int rank = object->writer_thread == thread_id ? 2 : writer_process(*object) == process ? 1 : 0;
     {
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       if (object->finished()) rank += 6;
       else if (!object->awaiting_open) rank += 3;
     }
@@ -99,7 +99,7 @@ bool StoreImpl::still_written_by_other(Object& object, uint32_t thread_id) {
   if (object.published && object.durable) return false;
   // Processes that cannot be told apart (of a PID namespace that is not visible here) have what POSIX gives them.
   if (object.writer_thread == 0 || thread_id == 0) return false;
-  std::lock_guard lock(object.mutex);
+  const auto lock = object.lock();
   // Where several write, a rename may have taken another's version, whose writer needs this one.
   if ((object.writer_thread == thread_id && !object.contended) || object.nlink != 1) return false;
   if (object.unflushed_handles > 0) return true;
@@ -126,7 +126,7 @@ Result<ObjectPtr> StoreImpl::version_to_write(ObjectId parent, std::string_view 
     for (ObjectId id : versions) {
       ObjectPtr object = live(id);
       if (!object) continue;
-      std::lock_guard lock(object->mutex);
+      const auto lock = object->lock();
       if (object->awaiting_open && object->writer_thread == caller.thread_id) return object;
     }
   }
@@ -141,7 +141,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   Caller owner = caller;
   uint32_t mode = 0;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     mode = object->attributes.mode;
     owner.uid = object->attributes.uid;
     owner.gid = object->attributes.gid;
@@ -155,7 +155,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
   object->contended = fresh->contended = true;
   fresh->nlink = 1;
   {
-    std::lock_guard lock(fresh->mutex);
+    const auto lock = fresh->lock();
     mark_attributes_dirty(fresh);
     content_changed(fresh);
     expect_size(*fresh, size_guess_.of(SizeGuess::thread_key(caller.thread_id)));
@@ -174,7 +174,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
 bool StoreImpl::is_abandoned(ObjectId id, int64_t for_ns) const {
   ObjectPtr object = live(id);
   if (!object) return false;
-  std::lock_guard lock(object->mutex);
+  const auto lock = object->lock();
   return object->awaiting_open && object->handles == 0 && clock_.monotonic_ns() - object->last_write_ns >= for_ns;
 }
 
@@ -197,7 +197,7 @@ void StoreImpl::sweep_versions(bool all) {
       if (id == kept) return false;
       ObjectPtr object = live(id);
       if (!object) return true;
-      std::lock_guard object_lock(object->mutex);
+      const auto object_lock = object->lock();
       if (object->handles > 0 || (!now_or_never && now - object->last_write_ns < kVersionLeftNs)) return false;
       dropped.emplace_back(name, id);
       return true;
@@ -256,7 +256,7 @@ void StoreImpl::keep_for_repeat(uint32_t thread_id, ObjectId id) {
   if (thread_id == 0) return linger_for_unknown(*object);
   if (told->second.kept == *object) return;
   {
-    std::lock_guard lock((*object)->mutex);
+    const auto lock = (*object)->lock();
     ++(*object)->kept_for_repeat;
   }
   if (const ObjectPtr before = std::exchange(told->second.kept, *object)) let_go(before);
@@ -265,7 +265,7 @@ void StoreImpl::keep_for_repeat(uint32_t thread_id, ObjectId id) {
 // names_mutex_ held exclusively.
 void StoreImpl::let_go(const ObjectPtr& kept) {
   {
-    std::lock_guard lock(kept->mutex);
+    const auto lock = kept->lock();
     --kept->kept_for_repeat;
   }
   forget_if_idle(kept);
@@ -380,7 +380,7 @@ bool StoreImpl::linger(const ObjectPtr& replaced) {
   const uint64_t most = std::min(kMaxLingerBytes, pool_->limit_bytes() / 4);
   uint64_t bytes = 0;
   {
-    std::lock_guard lock(replaced->mutex);
+    const auto lock = replaced->lock();
     bytes = replaced->size_bytes;
     if (bytes > most || std::exchange(replaced->lingering, true)) return bytes <= most;
   }
@@ -394,7 +394,7 @@ bool StoreImpl::linger(const ObjectPtr& replaced) {
 void StoreImpl::linger_for_unknown(const ObjectPtr& object) {
   if (!background_) return;
   {
-    std::lock_guard lock(object->mutex);
+    const auto lock = object->lock();
     if (std::exchange(object->lingering, true)) return;
   }
   while (lingering_.size() >= kMaxLingering) end_oldest_lingering();
@@ -407,7 +407,7 @@ void StoreImpl::end_oldest_lingering() {
   lingering_.pop_front();
   lingering_bytes_ -= ended.bytes;
   {
-    std::lock_guard lock(ended.object->mutex);
+    const auto lock = ended.object->lock();
     ended.object->lingering = false;
   }
   forget_if_idle(ended.object);
@@ -439,7 +439,7 @@ void StoreImpl::end_lingering(bool all) {
     const ObjectPtr object = std::move(kept_for_rename_.front().object);
     kept_for_rename_.pop_front();
     {
-      std::lock_guard object_lock(object->mutex);
+      const auto object_lock = object->lock();
       object->kept_for_rename = false;
     }
     forget_if_idle(object);

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
-#include "store/object.h"
+#include "store/object/handle.h"
 #include "tests/fault/rig.h"
 
 namespace kvcachefs::testing {

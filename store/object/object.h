@@ -8,7 +8,9 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -19,50 +21,22 @@
 #include "store/chain/origin.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
+#include "store/object/failed_write.h"
+#include "store/object/file_request.h"
+#include "store/object/plans.h"
+#include "store/object/unit.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
 
-// One kUnitBytes piece of a body. Without a block its bytes are those of the spill file (if `spilled`), else of the base
-// body (as far as that is valid), else zeros. A block may be smaller than the unit: what lies beyond is zeros.
-//
-// A block that somebody else holds too (a seal in progress, a reply on its way) is never written: writers clone it
-// first; nor one of a memory file that was passed through. So a snapshot of a body is a copy of its block pointers.
-struct Unit {
-  BlockPtr block;
-  bool dirty = false;    // the block is newer than base and spill file; changed by set_dirty()
-  bool spilled = false;  // the spill file holds the unit's bytes
-  uint32_t spill_bytes = 0;        // of the unit in the spill file; what follows is zeros
-  uint32_t spill_valid_bytes = 0;  // of them: truncation cut off the rest, it reads as zeros
-  uint64_t spill_checksum = 0;     // of spill_bytes
-
-  // Of the body itself, not of a snapshot: the pool sums up what blocks hold. The lock of the body is held.
-  void set_dirty(bool value) {
-    dirty = value;
-    if (block) block->set_holds(dirty ? Block::Holds::kDirty : Block::Holds::kClean);
-  }
-};
-
-// The first error of writes that failed, and where what they were to write is still missing.
-struct FailedWrite : Error {
-  uint64_t from = 0, to = UINT64_MAX;
-  bool undone = false;  // the body is whole without it: what is left of the error is that its name cannot become another
-
-  void note(const Error& error, uint64_t begin, uint64_t end) {
-    if (std::exchange(undone, false)) static_cast<Error&>(*this) = error;
-    from = std::min(from, begin);
-    to = std::max(to, end);
-  }
-  // [begin, end) was written: whether nothing is missing any more.
-  bool covered_by(uint64_t begin, uint64_t end) {
-    if (begin <= from) from = std::max(from, end);
-    if (end >= to) to = std::min(to, begin);
-    return from >= to;
-  }
-};
+class Object;
+using ObjectPtr = std::shared_ptr<Object>;
+struct Snapshot;
 
 class Object {
  public:
+  using Lock = std::unique_lock<Mutex<LockRank::kObject>>;
+
   Object(ObjectId object_id, Attributes initial)
       : id(object_id), type_bits(initial.mode & 0170000), attributes(std::move(initial)) {}
 
@@ -71,7 +45,10 @@ class Object {
   // Of the first version of its temporary name. From its rename on its own, where no lock was taken.
   std::atomic<ObjectId> lock_identity = id;
 
-  Mutex<LockRank::kObject> mutex;  // guards the members down to the next line; taken after the namespace lock, before leaf locks
+  // Guards the members down to the next line, and every method below but those of the ids. Taken after the lock of the names,
+  // before leaf locks; one object at a time.
+  [[nodiscard]] Lock lock() const { return Lock(mutex_); }
+
   Attributes attributes;
   uint64_t size_bytes = 0;
   Body base;                      // as last journaled (or found in the index)
@@ -130,18 +107,18 @@ class Object {
                                               // cache may be wrong
   std::atomic<int64_t> moved_ns{INT64_MIN / 2};  // (atomic) last renamed: a truncating open by this nodeid soon after may
                                                  // mean the old name
-  bool awaiting_open = false;      // (mutex) a fresh version whose maker's open is on its way: counted as unflushed
+  bool awaiting_open = false;      // (object's lock) a fresh version whose maker's open is on its way: counted as unflushed
   ObjectId replaced;          // what a rename put it in place of: perhaps the same bytes
   uint32_t writer_thread = 0; // that created this version of its name
   uint32_t writer_process = 0;  // of that thread; 0: not asked for yet
   bool contended = false;     // another version of its name was made beside it
   bool temporary = false;     // its name is one that clients rename: several writers get a version each
   std::atomic<bool> locked{false};    // (atomic) somebody took a lock of it
-  std::atomic<bool> in_place{false};  // (atomic) it changes where it is, so it is no chunk (store_in_place.cc); set with `mutex` held
+  std::atomic<bool> in_place{false};  // (atomic) it changes where it is, so it is no chunk (store_in_place.cc); set with the lock held
 
   bool is_regular() const { return type_bits == 0100000; }
   bool is_directory() const { return type_bits == 0040000; }
-  // With `mutex` held:
+  // With the lock held:
   // Something on the volume may come back by what becomes of this one; not what was only set aside for it.
   bool holds_room() const { return base.place.kind != PlaceKind::kNone || replaces; }
   bool content_dirty() const { return content_version != sealed_version; }
@@ -151,98 +128,63 @@ class Object {
   bool any_in_ram() const {
     return std::any_of(units.begin(), units.end(), [](const Unit& unit) { return unit.block != nullptr; });
   }
-  bool in_ram() const {
-    const size_t count = div_ceil(size_bytes, kUnitBytes);
-    return count > 0 && units.size() >= count &&
-           std::all_of(units.begin(), units.begin() + static_cast<long>(count), [](const Unit& unit) { return unit.block != nullptr; });
-  }
+  bool in_ram() const;  // all of it
   bool finished() const { return unflushed_handles == 0; }
   // The record of a raw body says where it is and how long, whoever is writing it; one that only moves was recorded before.
   bool can_be_recorded() const { return raw || finished() || is_moving(); }
   bool promises_room() const { return allocated_to > 0 && write_handles > 0 && !raw; }
-  void note_allocated(uint64_t from, uint64_t to) {
-    allocated_from = allocated_to > 0 ? std::min(allocated_from, from) : from;
-    allocated_to = std::max(allocated_to, to);
-  }
-  void cut_allocated(uint64_t size) {
-    allocated_to = std::min(allocated_to, size);
-    if (allocated_from >= allocated_to) allocated_from = allocated_to = 0;
-  }
+  void note_allocated(uint64_t from, uint64_t to);
+  void cut_allocated(uint64_t size);
   bool lacks_a_write() const { return write_error && !write_error->undone; }
   // A body that lacks what a write failed to put into it stays in RAM; an emptied one tells its readers the truth.
   bool sealable() const { return !lacks_a_write() || size_bytes == 0; }
-  void note_failed_write(const Error& error, uint64_t begin = 0, uint64_t end = UINT64_MAX) {
-    if (write_error)
-      write_error->note(error, begin, end);
-    else
-      write_error = FailedWrite{error, begin, end};
-  }
+  void note_failed_write(const Error& error, uint64_t begin = 0, uint64_t end = UINT64_MAX);
   void note_written(uint64_t begin, uint64_t end) {
     if (write_error && write_error->covered_by(begin, end)) write_error.reset();
   }
-  bool is_wanted(size_t index) const {
-    for (const auto& [first, last] : wanted)
-      if (index >= first && index < last) return true;
-    return false;
-  }
+  bool is_wanted(size_t index) const;
   void add_handle() {
     if (handles++ == 0) pin_frozen();
   }
-  bool drop_handle() {  // true: it was the last
-    if (--handles > 0) return false;
-    pin_frozen();
-    return true;
-  }
+  bool drop_handle();  // true: it was the last
   // A frozen file is not given up while somebody has the body open (evict_clean()): the sum of what can be is told.
-  void pin_frozen() {
-    if (!may_be_frozen) return;  // most bodies, at each open and close
-    for (const Unit& unit : units) {
-      if (!unit.block || !unit.block->frozen()) continue;
-      return unit.block->file()->set_pinned(handles > 0);
-    }
-    may_be_frozen = false;
-  }
+  void pin_frozen();
   // The new end lies in a unit, of which the rest becomes zeros.
   bool is_cut_in_a_unit(uint64_t new_size_bytes) const { return new_size_bytes < size_bytes && new_size_bytes % kUnitBytes != 0; }
   Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
+  const Unit* unit_or_null(size_t index) const { return index < units.size() ? &units[index] : nullptr; }
   // The unit has bytes on the volume that are not in RAM.
-  bool needs_load(size_t index) {
-    const Unit* unit = unit_or_null(index);
-    if (unit != nullptr && (unit->block || unit->dirty)) return false;
-    if (unit != nullptr && unit->spilled) return true;
-    return !raw && index * kUnitBytes < base_valid_bytes;
-  }
-};
-using ObjectPtr = std::shared_ptr<Object>;
+  bool needs_load(size_t index) const;
 
-class Handle {
- public:
-  ObjectPtr object;
-  OpenRequest request;
-  uint32_t thread_id = 0;
-  // Guarded by object->mutex:
-  bool unflushed = false;
-  uint8_t weight_of_changes = 0;  // of what it has not changed yet, see store_in_place.cc
-  bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own
+  // --- bytes in RAM (object.cc). None blocks; memory is reserved by the caller before. ---
+  // The block of the unit cannot be written up to `end`: it is too small, frozen, or held by others.
+  bool takes_new_block(size_t index, uint64_t end) const;
+  bool clones_a_block(size_t first, size_t last, uint64_t end) const;
+  uint64_t memory_for_piece(size_t index, uint64_t begin, uint64_t end) const;
+  void place_piece(size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
+  // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most.
+  void zero_tail(uint64_t from, Reservation& memory);
+  void note_cut(uint64_t new_size_bytes, Resize how);  // the size is still the old one
+  bool lacks_file_memory(size_t first, size_t last, FileRequest& file);
+  MemoryFilePtr whole_in_file() const;
+  // All of its units are in its memory file, or on their way there.
+  bool comes_into_file() const;
+  ReadPlan plan_read(uint64_t offset, size_t length);
+  // A unit that was read and verified; `stored_bytes` of the block are it. needs_load(index) is true.
+  void place_loaded(size_t index, BlockPtr block, uint64_t stored_bytes, bool from_spill_file);
+  DroppedBlocks drop_clean();
+  // The body as it is, to be written; what was reserved for it goes along. Nothing else seals it until the seal has ended.
+  Snapshot begin_seal(const ObjectPtr& self);
+  // `sealed` is the base now: a unit whose block is still the one that was written is clean; any other is newer, or was read
+  // from the spill file. True: some unit is clean.
+  bool settle_units(const Snapshot& sealed);
+  // Up to `most` dirty units from `next` on, which moves behind them.
+  std::vector<SpillPiece> spill_pieces(size_t& next, size_t most);
+  // They are in the spill file. The blocks that the body does not need any more; let go of them without the lock.
+  std::vector<BlockPtr> settle_spilled(std::span<const SpillPiece> pieces);
 
-  void note_failed_write() {  // object->mutex not held
-    std::lock_guard lock(object->mutex);
-    kernel_cuts = true;
-  }
-};
-
-// What a body was at one moment: holds its blocks, so that it can be written while the object changes.
-struct Snapshot {
-  ObjectPtr object;
-  uint64_t size_bytes = 0;
-  std::vector<Unit> units;
-  Body base;
-  uint64_t base_valid_bytes = 0;
-  FilePtr spill;
-  ExtentId spill_extent;
-  std::vector<bool> spill_written;
-  bool raw = false;
-  uint64_t content_version = 0;
+ private:
+  mutable Mutex<LockRank::kObject> mutex_;
 };
 
 }  // namespace kvcachefs

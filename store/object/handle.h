@@ -1,0 +1,27 @@
+// An open of an object.
+#pragma once
+
+#include <cstdint>
+
+#include "store/api/request_types.h"
+#include "store/object/object.h"
+
+namespace kvcachefs {
+
+class Handle {
+ public:
+  ObjectPtr object;
+  OpenRequest request;
+  uint32_t thread_id = 0;
+  // Guarded by object->lock():
+  bool unflushed = false;
+  uint8_t weight_of_changes = 0;  // of what it has not changed yet, see store_in_place.cc
+  bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own
+
+  void note_failed_write() {  // the lock of the object is not held
+    const auto lock = object->lock();
+    kernel_cuts = true;
+  }
+};
+
+}  // namespace kvcachefs
