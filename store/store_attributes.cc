@@ -44,7 +44,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     mark_attributes_dirty(object);
     stat = stat_of(*object);
   }
-  kick_bulk();
+  dirty_.wake();
   return stat;
 }
 
@@ -123,7 +123,7 @@ void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_
     object->attributes.ctime_ns = clock_.realtime_ns();
     mark_attributes_dirty(object);
   }
-  kick_bulk();
+  dirty_.wake();
 }
 
 Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
@@ -164,7 +164,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
     }
   }
   if (status)
-    kick_bulk();
+    dirty_.wake();
   else
     forget_when_idle(object);
   return status;

@@ -75,7 +75,7 @@ bool StoreImpl::commit_step() {
   if (!status) {
     counters_.errors_journal.fetch_add(1, std::memory_order_relaxed);
     log::error("journal: {}", status.error().message);
-    kick_bulk();  // to try again
+    dirty_.wake();  // to try again
   }
   accesses_->not_kept(commit.early_rows);
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
@@ -237,12 +237,7 @@ void StoreImpl::take_waiting(Commit& commit) {
   }
   commit.body_rows.clear();
   {
-    std::vector<ObjectPtr> changed;
-    {
-      std::lock_guard lock(dirty_mutex_);
-      changed.swap(dirty_attributes_);
-    }
-    for (ObjectPtr& object : changed) {
+    for (ObjectPtr& object : dirty_.take_attributes()) {
       names_->unpark(object->id);  // what it waits for may not come any more: a change was undone
       {
         const auto lock = object->lock();
@@ -517,9 +512,8 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
     if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
   commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
                            std::make_move_iterator(commit.successors.end()));
-  std::lock_guard dirty_lock(dirty_mutex_);
-  for (auto& [object, version] : commit.attributes) dirty_attributes_.push_back(object);
-  for (ObjectPtr& object : commit.changed) dirty_attributes_.push_back(std::move(object));
+  for (auto& [object, version] : commit.attributes) dirty_.add_attributes(object);
+  for (ObjectPtr& object : commit.changed) dirty_.add_attributes(std::move(object));
   log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
 }
 
@@ -529,11 +523,8 @@ void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
   const auto lock = object->lock();
   object->attributes_durable = version;
   if (object->attributes_version == version) return;
-  {
-    std::lock_guard dirty_lock(dirty_mutex_);
-    dirty_attributes_.push_back(object);
-  }
-  kick_bulk();
+  dirty_.add_attributes(object);
+  dirty_.wake();
 }
 
 // object.mutex held. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
@@ -608,7 +599,7 @@ void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector
   if (!durable.valid()) state->erase_durable = false;
   if (state->child.valid() && state->child != durable) {
     names_->put_back_pending(name);
-    kick_bulk();
+    dirty_.wake();
   }
   names_->settle(name, durable);
   touch(durable);

@@ -34,6 +34,7 @@
 #include "store/memory/pool.h"
 #include "store/memory_waiters.h"
 #include "store/namespace.h"
+#include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
@@ -411,7 +412,6 @@ class StoreImpl final : public Store {
     bool some = false;     // to be looked at after an interval
     bool at_once = false;  // ready, but more than fits one batch
   };
-  void kick_bulk(bool hurry = false);
   // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
   void volume_failed(const Status& status);
   void volume_took_it();
@@ -715,9 +715,7 @@ class StoreImpl final : public Store {
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};
 
-  LeafMutex dirty_mutex_;  // leaf
-  std::vector<ObjectPtr> dirty_;             // content
-  std::vector<ObjectPtr> dirty_attributes_;  // everything else
+  DirtyQueue dirty_;
 
   LeafMutex lru_mutex_;  // leaf
   std::list<ObjectPtr> lru_;  // with clean units, most recent first
@@ -729,13 +727,10 @@ class StoreImpl final : public Store {
   std::deque<UrgentItem> urgent_deferred_;  // their object is being sealed
 
   LeafMutex bulk_mutex_;  // leaf
-  ConditionVariable bulk_ready_;
-  bool bulk_hurry_ = false;                  // bulk_mutex_: do not wait for the interval
   std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
   Backoff volume_backoff_{20'000'000, 2'000'000'000};
   mutable std::mutex refusal_mutex_;  // leaf
   std::optional<Error> refusal_;      // refusal_mutex_: why the volume took nothing the last time
-  std::atomic<bool> bulk_has_work_{false};
   std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
 
   LeafMutex commit_mutex_;  // leaf

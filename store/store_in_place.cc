@@ -33,7 +33,7 @@ void StoreImpl::set_in_place(const ObjectPtr& object) {
   if (where != xattrs.end() && where->name == kInPlaceMark) return;
   xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
   mark_attributes_dirty(object);
-  kick_bulk();
+  dirty_.wake();
 }
 
 // names_mutex_ held exclusively, and object->mutex. It was written under another name, and is whole now: what was done to it until

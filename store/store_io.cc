@@ -139,7 +139,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       give_room_up(*object);
     }
     last = object->drop_handle();
-    if (object->content_dirty()) kick_bulk();
+    if (object->content_dirty()) dirty_.wake();
   }
   if (last && !stays_in_ram(*object)) forget_when_idle(object);
   counters_.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
@@ -150,7 +150,7 @@ void StoreImpl::release(Handle* handle_pointer) {
 void StoreImpl::note_modified(const ObjectPtr& object) {
   object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
   mark_attributes_dirty(object);
-  kick_bulk();
+  dirty_.wake();
 }
 
 void StoreImpl::content_changed(const ObjectPtr& object) {
@@ -161,11 +161,8 @@ void StoreImpl::content_changed(const ObjectPtr& object) {
 
 void StoreImpl::mark_content_dirty(const ObjectPtr& object) {
   ++object->content_version;
-  if (!std::exchange(object->in_dirty_queue, true)) {
-    std::lock_guard lock(dirty_mutex_);
-    dirty_.push_back(object);
-  }
-  kick_bulk();
+  if (!std::exchange(object->in_dirty_queue, true)) dirty_.add_content(object);
+  dirty_.wake();
 }
 
 bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
@@ -606,7 +603,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();
       note_size(object->size_key, handle->thread_id, object->size_bytes);
-      if (object->content_dirty()) kick_bulk();
+      if (object->content_dirty()) dirty_.wake();
     }
     if (handle->request.write && object->lacks_a_write()) {
       error = object->write_error;

@@ -53,7 +53,7 @@ void StoreImpl::measure_backing() {
     volume_backoff_.try_soon();
   backing_seen_ = *backing;
   // The bulk lane tries again, or finds that nothing is left to try with.
-  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) > 0) kick_bulk(true);
+  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) > 0) dirty_.wake(true);
   keep_spare_files(*backing);
 }
 

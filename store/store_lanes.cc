@@ -20,16 +20,6 @@ constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is seal
 
 // --- bulk ---
 
-void StoreImpl::kick_bulk(bool hurry) {
-  if (!hurry && bulk_has_work_.load(std::memory_order_relaxed)) return;
-  {
-    std::lock_guard lock(bulk_mutex_);
-    bulk_has_work_.store(true);
-    if (hurry) bulk_hurry_ = true;
-  }
-  bulk_ready_.notify_one();
-}
-
 void StoreImpl::volume_failed(const Status& status) {
   volume_backoff_.failed(clock_.monotonic_ns());
   // What it does not take now is not accepted either: inodes and quotas show in no count of free bytes.
@@ -59,11 +49,7 @@ std::optional<Error> StoreImpl::refused_by_volume() const {
 bool StoreImpl::memory_pressure() const { return pool_->held_bytes() * 4 > pool_->limit_bytes() * 3; }
 
 std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
-  std::vector<ObjectPtr> candidates;
-  {
-    std::lock_guard lock(dirty_mutex_);
-    candidates.swap(dirty_);
-  }
+  std::vector<ObjectPtr> candidates = dirty_.take_content();
   std::vector<ObjectPtr> kept;
   std::vector<std::pair<uint64_t, Snapshot>> chosen;
   std::vector<LayoutItem> layout;
@@ -96,10 +82,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
       kept.push_back(std::move(object));  // leaves the queue when it is found clean
     }
   }
-  {
-    std::lock_guard lock(dirty_mutex_);
-    dirty_.insert(dirty_.end(), std::make_move_iterator(kept.begin()), std::make_move_iterator(kept.end()));
-  }
+  dirty_.put_back_content(std::move(kept));
   // Bodies of one prefix next to each other, in prefix order, as far as probes and creates told it.
   std::unordered_map<ObjectId, uint64_t> rank;
   for (ObjectId id : accesses_->lay_out(layout)) rank.emplace(id, rank.size());
@@ -117,12 +100,11 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
 std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
   std::vector<Drain> drains;
   std::optional<Error> failed;  // the commit before this
+  dirty_.begin_round();         // before they are taken: one that comes meanwhile has another round
   {
     std::lock_guard lock(bulk_mutex_);
     drains.swap(drains_);
     failed = std::exchange(bulk_commit_error_, std::nullopt);
-    bulk_hurry_ = false;
-    bulk_has_work_.store(false);
   }
   if (failed)  // what they wait for is dirty again, for as long as the journal takes nothing
     std::erase_if(drains, [&](Drain& drain) {
@@ -174,8 +156,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
 void StoreImpl::commit_pending_names(Remaining& remaining) {
   {
     std::shared_lock names(names_mutex_);
-    std::lock_guard lock(dirty_mutex_);
-    if (!names_->has_pending() && dirty_attributes_.empty()) return;
+    if (!names_->has_pending() && !dirty_.has_attributes()) return;
   }
   if (committing_.load() == 0)
     commit({});
@@ -218,12 +199,13 @@ bool StoreImpl::bulk_step(bool force) {
   bool any = seal_finished(force || !drains.empty(), remaining, status);
   if (!any) commit_pending_names(remaining);
   any |= settle_drains(drains, status);
-  if (remaining.some) bulk_has_work_.store(true);
+  if (remaining.some) dirty_.note_work(/*hurry=*/false);
   if (drains.empty() && !remaining.at_once) return any;
-  std::lock_guard lock(bulk_mutex_);
-  drains_.insert(drains_.begin(), std::make_move_iterator(drains.begin()), std::make_move_iterator(drains.end()));
-  bulk_hurry_ = true;
-  bulk_has_work_.store(true);
+  {
+    std::lock_guard lock(bulk_mutex_);
+    drains_.insert(drains_.begin(), std::make_move_iterator(drains.begin()), std::make_move_iterator(drains.end()));
+  }
+  dirty_.note_work(/*hurry=*/true);
   return any;
 }
 
@@ -231,12 +213,7 @@ bool StoreImpl::bulk_step(bool force) {
 std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
   std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
   std::shared_lock names(names_mutex_);  // for nlink
-  std::vector<ObjectPtr> dirty;
-  {
-    std::lock_guard lock(dirty_mutex_);
-    dirty = dirty_;
-  }
-  for (ObjectPtr& object : dirty) {
+  for (ObjectPtr& object : dirty_.content()) {
     const auto lock = object->lock();
     if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
       bodies.emplace_back(object, object->content_version);
@@ -253,7 +230,7 @@ void StoreImpl::drain(bool sync, StatusCompletion done) {
     std::lock_guard lock(bulk_mutex_);
     drains_.push_back(std::move(drain));
   }
-  kick_bulk(true);
+  dirty_.wake(true);
 }
 
 // --- urgent ---

@@ -141,7 +141,7 @@ void StoreImpl::wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_b
     memory_came_back_ = true;  // look at once: memory may have come back since the refusal
   }
   waiting_ready_.notify_one();
-  kick_bulk(true);
+  dirty_.wake(true);
 }
 
 void StoreImpl::tell_memory_came_back() {

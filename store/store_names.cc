@@ -101,8 +101,7 @@ void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) {
   uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
   for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
   record_space_->accept(bytes);
-  std::lock_guard lock(dirty_mutex_);
-  dirty_attributes_.push_back(object);
+  dirty_.add_attributes(object);
 }
 
 void StoreImpl::touch_directory(ObjectId directory) {
@@ -201,7 +200,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
 Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object((mode & 07777) | S_IFDIR, 0, caller)));
   accesses_->directory_named(caller.thread_id, parent, name, object->id);
-  kick_bulk();
+  dirty_.wake();
   return stat(object->id);
 }
 
@@ -214,7 +213,7 @@ Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32
     content_changed(object);
     object->last_write_ns = 0;  // nobody is writing it
   }
-  kick_bulk();
+  dirty_.wake();
   return stat(object->id);
 }
 
@@ -229,7 +228,7 @@ Result<Stat> StoreImpl::make_symlink(ObjectId parent, std::string_view name, std
   const ByteSpan bytes = as_bytes(target);
   object->base.inline_bytes.assign(bytes.begin(), bytes.end());
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
-  kick_bulk();
+  dirty_.wake();
   return stat(object->id);
 }
 
@@ -334,7 +333,7 @@ void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& cal
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
   if (Status status = unlink_now(parent, name, caller); !status) return done(std::move(status));
   if (!options_.durable_close()) {
-    kick_bulk();
+    dirty_.wake();
     return done({});
   }
   make_durable(nullptr, options_.durable_sync(), std::move(done));
@@ -395,7 +394,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
     return {};
   };
   if (Status status = remove(); !status) return done(std::move(status));
-  kick_bulk();
+  dirty_.wake();
   if (!options_.durable_close()) return done({});
   make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
@@ -436,7 +435,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     if (object) forget_when_idle(object);
     return done(std::unexpected(std::move(status).error()));
   }
-  kick_bulk();
+  dirty_.wake();
   if (!options_.durable_close()) return done(stat(id));
   make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));

@@ -382,7 +382,6 @@ Status StoreImpl::close() {
   to_move_.clear();
   shared_places_.clear();
   dirty_.clear();
-  dirty_attributes_.clear();
   lingering_.clear();
   kept_for_rename_.clear();
   table_.clear();

@@ -128,7 +128,7 @@ void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offs
     object.note_failed_write(status.error(), offset, offset + length);
   } else if (object.write_error) {
     object.note_written(offset, offset + length);
-    if (!object.write_error) kick_bulk();
+    if (!object.write_error) dirty_.wake();
   }
 }
 

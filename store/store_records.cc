@@ -33,7 +33,7 @@ void StoreImpl::await_room_for_records(uint64_t bytes, bool gives_back, StatusCo
       await_room_for_records(bytes, gives_back, std::move(then));
     });
     waiting_records_.fetch_add(1);
-    kick_bulk(true);
+    dirty_.wake(true);
     keeper_wakeup_.wake();
     return;
   }

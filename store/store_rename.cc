@@ -216,7 +216,7 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
       for (const ObjectPtr& object : asked.looked_at) forget_when_idle(object);
       return reply(std::move(status));
     }
-    kick_bulk();
+    dirty_.wake();
     if (!options_.durable_close()) return reply({});
     make_all_durable(std::move(asked.unsealed), options_.durable_sync(), std::move(reply));
   };

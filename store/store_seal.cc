@@ -334,11 +334,10 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
     end_seal(object);
     if (object->content_dirty() && !object->in_dirty_queue) {
       object->in_dirty_queue = true;
-      std::lock_guard dirty_lock(dirty_mutex_);
-      dirty_.push_back(object);
+      dirty_.add_content(object);
     }
   }
-  kick_bulk();
+  dirty_.wake();
   requeue_deferred();
 }
 

@@ -12,12 +12,7 @@ namespace kvcachefs {
 bool StoreImpl::spill_one() {
   ObjectPtr largest;
   uint64_t most = 0, coming_back = 0;
-  std::vector<ObjectPtr> candidates;
-  {
-    std::lock_guard lock(dirty_mutex_);
-    candidates = dirty_;
-  }
-  for (const ObjectPtr& object : candidates) {
+  for (const ObjectPtr& object : dirty_.content()) {
     const auto lock = object->lock();
     if (object->raw) continue;
     uint64_t bytes = 0;

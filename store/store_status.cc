@@ -122,7 +122,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   const uint64_t interval_ms = options_.flush_interval_ms();
   KVC_TRY(options_.set(name, value, option_defaults(backing)));
   space_.set_backing(backing);  // what is free depends on keep_free
-  if (options_.flush_interval_ms() < interval_ms) kick_bulk(true);  // it may have begun to wait for as long as it was
+  if (options_.flush_interval_ms() < interval_ms) dirty_.wake(true);  // it may have begun to wait for as long as it was
   kick_prefetch();  // there may be room for more
   return {};
 }

@@ -57,14 +57,7 @@ void StoreImpl::start_threads() {
 
 void StoreImpl::bulk_loop() {
   while (true) {
-    {
-      std::unique_lock lock(bulk_mutex_);
-      bulk_ready_.wait(lock, [&] { return stopping_ || bulk_has_work_; });
-      if (stopping_) return;
-      const auto interval = std::chrono::milliseconds(options_.flush_interval_ms());
-      bulk_ready_.wait_for(lock, interval, [&] { return stopping_ || bulk_hurry_; });
-      if (stopping_) return;
-    }
+    if (!dirty_.wait_for_work() || !dirty_.wait_out(std::chrono::milliseconds(options_.flush_interval_ms()))) return;
     // Under pressure at once again, as long as it helps; else there is time until the next interval.
     bool helped = bulk_step(false);
     while (helped && !stopping_ && (memory_pressure() || !waiters_.nobody_waits())) helped = bulk_step(false);
@@ -143,7 +136,7 @@ void StoreImpl::resumer_loop() {
     }
     give_answers();
     resume_waiting();
-    if (!waiters_.nobody_waits()) kick_bulk(true);
+    if (!waiters_.nobody_waits()) dirty_.wake(true);
   }
 }
 
@@ -153,7 +146,7 @@ void StoreImpl::stop_threads() {
     std::lock_guard lock(mutex);
     ready.notify_all();
   };
-  wake(bulk_mutex_, bulk_ready_);
+  dirty_.stop();
   wake(urgent_mutex_, urgent_ready_);
   keeper_wakeup_.wake();
   wake(waiting_mutex_, waiting_ready_);

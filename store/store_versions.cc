@@ -212,7 +212,7 @@ void StoreImpl::sweep_versions(bool all) {
     }
     names_->put_back_pending(name);
   }
-  if (!dropped.empty()) kick_bulk();
+  if (!dropped.empty()) dirty_.wake();
 }
 
 // --- stale opens ---

@@ -1,0 +1,89 @@
+#include "store/object/dirty_queue.h"
+
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+namespace kvcachefs {
+
+void DirtyQueue::add_content(ObjectPtr object) {
+  std::lock_guard lock(mutex_);
+  content_.push_back(std::move(object));
+}
+
+DirtyQueue::Objects DirtyQueue::take_content() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(content_, {});
+}
+
+void DirtyQueue::put_back_content(Objects objects) {
+  std::lock_guard lock(mutex_);
+  content_.insert(content_.end(), std::make_move_iterator(objects.begin()), std::make_move_iterator(objects.end()));
+}
+
+DirtyQueue::Objects DirtyQueue::content() const {
+  std::lock_guard lock(mutex_);
+  return content_;
+}
+
+void DirtyQueue::add_attributes(ObjectPtr object) {
+  std::lock_guard lock(mutex_);
+  attributes_.push_back(std::move(object));
+}
+
+DirtyQueue::Objects DirtyQueue::take_attributes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(attributes_, {});
+}
+
+bool DirtyQueue::has_attributes() const {
+  std::lock_guard lock(mutex_);
+  return !attributes_.empty();
+}
+
+void DirtyQueue::clear() {
+  Objects content, attributes;  // let go of without the lock
+  std::lock_guard lock(mutex_);
+  content.swap(content_);
+  attributes.swap(attributes_);
+}
+
+void DirtyQueue::wake(bool hurry) {
+  if (!hurry && has_work_.load(std::memory_order_relaxed)) return;
+  note_work(hurry);
+  ready_.notify_one();
+}
+
+void DirtyQueue::begin_round() {
+  std::lock_guard lock(mutex_);
+  hurry_ = false;
+  has_work_.store(false);
+}
+
+void DirtyQueue::note_work(bool hurry) {
+  std::lock_guard lock(mutex_);
+  has_work_.store(true);
+  hurry_ |= hurry;
+}
+
+bool DirtyQueue::wait_for_work() {
+  std::unique_lock lock(mutex_);
+  ready_.wait(lock, [this] { return stopping_ || has_work_; });
+  return !stopping_;
+}
+
+bool DirtyQueue::wait_out(std::chrono::milliseconds interval) {
+  std::unique_lock lock(mutex_);
+  ready_.wait_for(lock, interval, [this] { return stopping_ || hurry_; });
+  return !stopping_;
+}
+
+void DirtyQueue::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ready_.notify_all();
+}
+
+}  // namespace kvcachefs

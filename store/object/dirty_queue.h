@@ -1,0 +1,52 @@
+// The objects with changes that no record tells yet, and the wake-up of the lane that takes them.
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <vector>
+
+#include "store/base/mutex.h"
+#include "store/object/object.h"
+
+namespace kvcachefs {
+
+// Thread-safe; mutex_ is a leaf. One thread, the bulk lane, takes content and waits; the committer takes attributes.
+class DirtyQueue {
+ public:
+  using Objects = std::vector<ObjectPtr>;
+
+  // The content of an object that is not in the queue yet: the caller has set in_dirty_queue under the object's lock.
+  void add_content(ObjectPtr object);
+  // All of it. The lane clears in_dirty_queue of what it finds clean, and puts the rest back.
+  Objects take_content();
+  void put_back_content(Objects objects);
+  Objects content() const;
+
+  // The attributes of an object, as often as they change.
+  void add_attributes(ObjectPtr object);
+  Objects take_attributes();
+  bool has_attributes() const;
+  void clear();
+
+  // There is something for the lane: within its interval, or at once. Takes no lock where it knows already.
+  void wake(bool hurry = false);
+  // By the lane, at the beginning of a round: what is added from here on is for the next.
+  void begin_round();
+  // By the lane, which needs no notice: the next round has work.
+  void note_work(bool hurry);
+  // Blocks until there is work. False: the queue was stopped.
+  bool wait_for_work();
+  // Blocks for the interval, or until somebody is in a hurry. False: the queue was stopped.
+  bool wait_out(std::chrono::milliseconds interval);
+  void stop();
+
+ private:
+  mutable LeafMutex mutex_;
+  ConditionVariable ready_;
+  Objects content_, attributes_;
+  bool hurry_ = false;
+  bool stopping_ = false;
+  std::atomic<bool> has_work_{false};  // written with mutex_ held, or by the lane
+};
+
+}  // namespace kvcachefs
