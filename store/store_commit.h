@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "store/base/records.h"
-#include "store/namespace.h"
+#include "store/tree/namespace.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/store.h"

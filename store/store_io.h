@@ -10,7 +10,7 @@
 #include "store/base/limits.h"
 #include "store/store_impl.h"
 #include "store/store_load.h"
-#include "store/waiting_bytes.h"
+#include "store/cache/waiting_bytes.h"
 
 namespace kvcachefs {
 

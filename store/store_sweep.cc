@@ -7,7 +7,7 @@
 
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
-#include "store/pack_sweep.h"
+#include "store/upkeep/pack_sweep.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {

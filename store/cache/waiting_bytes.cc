@@ -1,4 +1,4 @@
-#include "store/waiting_bytes.h"
+#include "store/cache/waiting_bytes.h"
 
 #include <sys/mman.h>
 

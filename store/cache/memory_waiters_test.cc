@@ -1,5 +1,5 @@
 // The lines of those that wait for memory, over a pool that is a number.
-#include "store/memory_waiters.h"
+#include "store/cache/memory_waiters.h"
 
 #include <string>
 #include <vector>

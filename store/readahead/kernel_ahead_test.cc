@@ -1,4 +1,4 @@
-#include "store/kernel_ahead.h"
+#include "store/readahead/kernel_ahead.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "store/pack_sweep.h"
+#include "store/upkeep/pack_sweep.h"
 
 #include <algorithm>
 #include <unordered_map>

@@ -1,4 +1,4 @@
-#include "store/memory_waiters.h"
+#include "store/cache/memory_waiters.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,5 +1,5 @@
 // Writes that wait: in RAM up to a bound, beyond it in a file of the volume.
-#include "store/waiting_bytes.h"
+#include "store/cache/waiting_bytes.h"
 
 #include <string>
 #include <vector>
@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/units.h"
-#include "store/io_budget.h"
+#include "store/cache/io_budget.h"
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {

@@ -1,4 +1,4 @@
-#include "store/temporary_names.h"
+#include "store/tree/temporary_names.h"
 
 #include <gtest/gtest.h>
 

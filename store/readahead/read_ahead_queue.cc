@@ -1,4 +1,4 @@
-#include "store/read_ahead_queue.h"
+#include "store/readahead/read_ahead_queue.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "store/namespace.h"
+#include "store/tree/namespace.h"
 
 #include <algorithm>
 

@@ -1,4 +1,4 @@
-#include "store/index_rebuild.h"
+#include "store/upkeep/index_rebuild.h"
 
 #include <fmt/format.h>
 
