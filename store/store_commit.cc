@@ -81,7 +81,7 @@ bool StoreImpl::commit_step() {
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
   committing_.fetch_sub(count);
   requeue_deferred();
-  if (!waiters_.nobody_waits()) tell_memory_came_back();  // what was journaled can be given up
+  if (!resumer_.waiters().nobody_waits()) resumer_.memory_came_back();  // what was journaled can be given up
   for (CommitRequest& request : commit.requests) {
     if (!request.done) continue;
     if (status && request.sync_all && !marked) request.done(marked);
@@ -577,7 +577,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
   }
   object->replaced = {};
   keep_shared_place(sealed.shared_with, sealed_place);
-  if (clean_units) note_clean(object);
+  if (clean_units) clean_bodies_.add(object);
 }
 
 // names_mutex_ held. An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <list>
 #include <memory>
 #include <string>
 #include <thread>
@@ -26,6 +25,9 @@
 #include "store/chain/access_tracker.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
+#include "store/cache/clean_bodies.h"
+#include "store/cache/file_mover.h"
+#include "store/cache/file_policy.h"
 #include "store/cache/io_budget.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/journal/journal.h"
@@ -33,6 +35,8 @@
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/cache/memory_waiters.h"
+#include "store/cache/page_warmer.h"
+#include "store/cache/resumer.h"
 #include "store/tree/namespace.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
@@ -44,7 +48,6 @@
 #include "store/readahead/read_ahead_queue.h"
 #include "store/record_space.h"
 #include "store/reserve.h"
-#include "store/cache/size_guess.h"
 #include "store/space.h"
 #include "store/store.h"
 #include "store/store_commit.h"
@@ -298,18 +301,12 @@ class StoreImpl final : public Store {
   bool recover_memory(uint64_t bytes, MemoryFor who);
   uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
   void trim_clean_objects();
-  void note_clean(const ObjectPtr& object);  // object has clean units: may be evicted
-  void note_used(ObjectId id);               // if it may be evicted: last from now on
   bool is_wanted_soon(const ObjectPtr& object);
   static MemoryWaiters::Kind line_of(MemoryFor who) {
     return who == MemoryFor::kWriter ? MemoryWaiters::Kind::kWriter : MemoryWaiters::Kind::kReader;
   }
-  bool may_take_memory(MemoryFor who) const { return waiters_.may_take_now(line_of(who)); }
+  bool may_take_memory(MemoryFor who) const { return resumer_.waiters().may_take_now(line_of(who)); }
   void wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
-  bool resume_waiting();
-  void tell_memory_came_back();  // or may have
-  void answer_later(std::move_only_function<void()> answer);
-  void give_answers();
 
   // --- loading (store_load.cc) ---
   // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
@@ -339,20 +336,10 @@ class StoreImpl final : public Store {
   Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer);
 
   // --- big bodies in memory files (store_memory_files.cc) ---
-  bool uses_memory_files() const;
-  bool takes_memory_file(uint64_t size_bytes) const;
-  bool loads_into_files() const;
-  uint64_t guess_size(uint64_t kind_key, uint32_t thread_id) const;
-  void note_size(uint64_t kind_key, uint32_t thread_id, uint64_t size_bytes);
-  void expect_size(Object& object, uint64_t size_bytes);
   bool get_file_memory(FileRequest& file, MemoryFor who);  // no lock held; false: no memory now
   void drop_unused_file(const ObjectPtr& object);
   MemoryFilePtr passable_memory_file(ObjectId id);
-  void move_soon(const ObjectPtr& object);
-  bool move_into_files();
   void hurry_into_file(const ObjectPtr& object);
-  bool may_move(const Object& object) const;
-  bool move_into_file(const ObjectPtr& object);
 
   // --- reading ahead (store_prefetch.cc) ---
   void kick_prefetch();
@@ -641,11 +628,6 @@ class StoreImpl final : public Store {
   void finish_keeper_work();
   void bulk_loop();
   void keeper_loop();
-  void resumer_loop();
-  uint64_t warm_bytes() const;
-  void warmer_loop();
-  void kick_warmer();
-  void mover_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
@@ -663,10 +645,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<Reserve> reserve_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
-  SizeGuess size_guess_;
+  std::optional<MemoryFilePolicy> file_policy_;
   TemporaryNames temporary_names_;
-  std::atomic<int64_t> mapped_read_ns_{INT64_MIN};  // the last, on the monotonic clock
-  std::atomic<int64_t> move_refused_ns_{INT64_MIN};  // last time that a body was to be moved and there was no file for it
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
@@ -685,7 +665,6 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> waiting_records_{0};  // calls that wait there
   std::atomic<bool> passes_through_{false};    // set once
   std::atomic<bool> passes_extents_{true};     // false once the kernel refused one
-  std::atomic<bool> passes_memory_{true};      // the same of memory files
   std::atomic<int64_t> read_here_ns_{0};      // (atomic) when a solo body was last opened to be read and written: not passed through
   std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
@@ -716,10 +695,9 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> quarantined_count_{0};
 
   DirtyQueue dirty_;
-
-  LeafMutex lru_mutex_;  // leaf
-  std::list<ObjectPtr> lru_;  // with clean units, most recent first
-  std::unordered_map<ObjectId, std::list<ObjectPtr>::iterator> lru_where_;
+  CleanBodies clean_bodies_;
+  std::optional<FileMover> file_mover_;
+  std::optional<PageWarmer> page_warmer_;
 
   LeafMutex urgent_mutex_;  // leaf
   ConditionVariable urgent_ready_;
@@ -738,11 +716,7 @@ class StoreImpl final : public Store {
   std::vector<CommitRequest> commit_queue_;
   std::atomic<uint64_t> committing_{0};  // requests queued or in work
 
-  LeafMutex waiting_mutex_;
-  ConditionVariable waiting_ready_;
-  bool memory_came_back_ = false;
-  std::vector<std::move_only_function<void()>> answers_;  // waiting_mutex_: to be given by the resumer, for they may block
-  MemoryWaiters waiters_;
+  Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
   // Of raw files, whose bytes go by the pool: no more than keeps the volume busy.
   static constexpr uint64_t kRawUnderWayBytes = 32 * kMiB;
@@ -750,13 +724,6 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;
-  LeafMutex warmer_mutex_;  // leaf
-  ConditionVariable warmer_ready_;
-  bool warmer_kicked_ = true;
-
-  LeafMutex mover_mutex_;  // leaf
-  ConditionVariable mover_ready_;
-  std::deque<ObjectPtr> to_move_;  // mover_mutex_: bodies that clients map or are about to read, and that lie in blocks
 
   LeafMutex prefetch_mutex_;  // leaf
   ConditionVariable prefetch_ready_;

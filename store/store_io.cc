@@ -19,7 +19,7 @@ void StoreImpl::truncate_at_open(const ObjectPtr& object) {
   if (object->size_bytes == 0 && !object->write_error) return note_modified(object);  // of an empty file: a change all the same
   object->units.clear();
   object->memory_file.reset();
-  expect_size(*object, object->size_bytes);
+  file_policy_->expect_size(*object, object->size_bytes);
   if (object->raw_unjournaled && !object->sealing) {
     remove_later(object->base.place.extent, PlaceKind::kRaw);
     object->base.place = {};
@@ -117,7 +117,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       if ((request.write || request.direct) && object->base.place.kind == PlaceKind::kSolo)
         read_here_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
     }
-    note_used(id);
+    clean_bodies_.note_used(id);
     accesses_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
   }
   return handle.release();
@@ -293,7 +293,7 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
 // After what it needed was loaded, with what it was given for the rest.
 void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
   if (!pending->has_its_bytes())  // this may be a thread of the volume
-    return answer_later([this, pending] {
+    return resumer_.answer_later([this, pending] {
       if (fetch_bytes_of(pending)) continue_write(pending);
     });
   const Progress progress = push_write(*pending, true);
@@ -602,7 +602,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
       handle->unflushed = false;
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();
-      note_size(object->size_key, handle->thread_id, object->size_bytes);
+      file_policy_->note_size(object->size_key, handle->thread_id, object->size_bytes);
       if (object->content_dirty()) dirty_.wake();
     }
     if (handle->request.write && object->lacks_a_write()) {

@@ -129,7 +129,7 @@ bool StoreImpl::keeper_step(bool force) {
   due |= mend_index();  // what failed meanwhile can succeed now
   if (has_versions_) sweep_versions();
   end_lingering();
-  for (auto& then : kernel_ahead_.take_stalled()) answer_later(std::move(then));
+  for (auto& then : kernel_ahead_.take_stalled()) resumer_.answer_later(std::move(then));
   files_->settle();
   keep_to_memory();
   resume_records();

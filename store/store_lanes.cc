@@ -131,7 +131,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   }
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
-    const bool spilled = (memory_pressure() || !waiters_.nobody_waits()) && spill_one();
+    const bool spilled = (memory_pressure() || !resumer_.waiters().nobody_waits()) && spill_one();
     // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
     if (!spilled && volume_backoff_.may_try(clock_.monotonic_ns())) volume_took_it();
     return spilled;

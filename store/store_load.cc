@@ -54,7 +54,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
   bool lacks_some = false;
   for (size_t index = first; index < last && !lacks_some; ++index) lacks_some = fresh(index);
   // A body that is read from its start on will probably come as a whole.
-  if (lacks_some && first == 0 && loads_into_files() && takes_memory_file(object->size_bytes) && none_here())
+  if (lacks_some && first == 0 && file_policy_->loads_into_files() && file_policy_->takes(object->size_bytes) && none_here())
     object->expected_bytes = object->size_bytes;
   if (lacks_some && object->lacks_file_memory(first, last, memory.file)) return false;
   auto in_file = [&](size_t index) { return object->memory_file && object->memory_file->offers(index); };
@@ -102,7 +102,7 @@ bool StoreImpl::make_jobs(const ObjectPtr& object, size_t first, size_t wanted, 
 }
 
 bool StoreImpl::get_load_memory(LoadMemory& memory) {
-  if (memory.who == MemoryFor::kReadAhead && !waiters_.nobody_waits()) return false;
+  if (memory.who == MemoryFor::kReadAhead && !resumer_.waiters().nobody_waits()) return false;
   memory.blocks = Reservation();  // or its bytes would count twice
   if (memory.file.wanted) return get_file_memory(memory.file, memory.who);
   memory.blocks = reserve_memory(memory.needed, memory.who);
@@ -116,7 +116,7 @@ bool StoreImpl::start_loads(const ObjectPtr& object, size_t first, size_t wanted
   LoadMemory memory;
   memory.who = who;
   memory.pin = pin;
-  if (!attempt.may_take || !waiters_.nobody_waits()) last = wanted;
+  if (!attempt.may_take || !resumer_.waiters().nobody_waits()) last = wanted;
   while (!make_jobs(object, first, wanted, last, memory, waiter, true, jobs)) {
     if (!attempt.may_take) return false;
     if (get_load_memory(memory)) continue;
@@ -300,9 +300,9 @@ void StoreImpl::finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result)
     counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
     log::error("object {}: {}", job->object->id.value, status.error().message);
   }
-  note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
+  clean_bodies_.add(job->object);  // also without bytes: so that it is forgotten in its turn
   if (goes) forget_later(job->object);
-  waiters_.note_arrival();
+  resumer_.waiters().note_arrival();
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);  // superseded: they look at what is there now
 }
 
@@ -362,7 +362,7 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
     }
     goes = job->object->loading.empty() && std::exchange(job->object->goes_when_loaded, false);
   }
-  note_clean(job->object);
+  clean_bodies_.add(job->object);
   if (goes) forget_later(job->object);
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
 }

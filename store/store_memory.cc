@@ -23,25 +23,6 @@ bool StoreImpl::recover_memory(uint64_t bytes, MemoryFor who) {
   return files_->settle() > 0 || evicted;
 }
 
-void StoreImpl::note_clean(const ObjectPtr& object) {
-  const auto object_lock = object->lock();
-  if (object->forgotten) return;
-  std::lock_guard lock(lru_mutex_);
-  auto found = lru_where_.find(object->id);
-  if (found != lru_where_.end()) {
-    *found->second = object;  // it may have been forgotten and got again since
-    lru_.splice(lru_.begin(), lru_, found->second);
-    return;
-  }
-  lru_.push_front(object);
-  lru_where_.emplace(object->id, lru_.begin());
-}
-
-void StoreImpl::note_used(ObjectId id) {
-  std::lock_guard lock(lru_mutex_);
-  if (auto found = lru_where_.find(id); found != lru_where_.end()) lru_.splice(lru_.begin(), lru_, found->second);
-}
-
 // Expected by a run, or open: then it is being read, or about to be.
 bool StoreImpl::is_wanted_soon(const ObjectPtr& object) {
   {
@@ -62,28 +43,22 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
   // others for the next caller.
   constexpr int kMaxSpared = 4096;
   while (freed < bytes) {
-    ObjectPtr object;
-    {
-      std::lock_guard lock(lru_mutex_);
-      if (lru_.empty()) break;
-      object = std::move(lru_.back());
-      lru_.pop_back();
-      lru_where_.erase(object->id);
-    }
+    ObjectPtr object = clean_bodies_.take();
+    if (!object) break;
     if (object.get() == first_spared) {  // it was the turn of all
       if (freed > 0) {
-        note_clean(object);
+        clean_bodies_.add(object);
         break;
       }
       spared = kMaxSpared;
     }
     if (spared < kMaxSpared && bytes != UINT64_MAX && is_wanted_soon(object)) {
       if (spared++ == 0) first_spared = object.get();
-      note_clean(object);
+      clean_bodies_.add(object);
       continue;
     }
     if (spare_expected && accesses_->about_to_be_used(object->id)) {
-      note_clean(object);
+      clean_bodies_.add(object);
       if (object.get() == first_kept || ++kept >= kMaxSpared) break;
       if (first_kept == nullptr) first_kept = object.get();
       continue;
@@ -100,19 +75,14 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
     if (lock.owns_lock()) forget_if_idle(object);
     if (dropped.keeps_some || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
   }
-  for (const ObjectPtr& object : keepers) note_clean(object);
+  for (const ObjectPtr& object : keepers) clean_bodies_.add(object);
   return freed;
 }
 
 // An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number.
 void StoreImpl::trim_clean_objects() {
   const size_t most_objects = std::max<size_t>(100'000, pool_->limit_bytes() / (32 * kKiB));
-  while (true) {
-    {
-      std::lock_guard lock(lru_mutex_);
-      if (lru_.size() <= most_objects) return;
-    }
-    if (evict_clean(4 * kMiB) == 0) return;
+  while (clean_bodies_.count() > most_objects && evict_clean(4 * kMiB) > 0) {
   }
 }
 
@@ -124,7 +94,7 @@ void StoreImpl::drop_caches() {
 // Writers leave an eighth to readers, and what the first of those that wait lacks beside what is kept for seals.
 uint64_t StoreImpl::left_to_others(MemoryFor who) const {
   if (who != MemoryFor::kWriter || stopping_) return 0;
-  const uint64_t lacks = waiters_.first_reader_lacks_bytes();
+  const uint64_t lacks = resumer_.waiters().first_reader_lacks_bytes();
   return lacks == 0 ? readers_bytes() : std::max(readers_bytes(), lacks + kSealingBytes);
 }
 
@@ -135,40 +105,7 @@ uint64_t StoreImpl::most_read_bytes() const {
 }
 
 void StoreImpl::wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry) {
-  waiters_.add(line_of(who), object, lacks_bytes, clock_.monotonic_ns(), std::move(retry));
-  {
-    std::lock_guard lock(waiting_mutex_);
-    memory_came_back_ = true;  // look at once: memory may have come back since the refusal
-  }
-  waiting_ready_.notify_one();
-  dirty_.wake(true);
+  resumer_.wait(line_of(who), object, lacks_bytes, std::move(retry));
 }
-
-void StoreImpl::tell_memory_came_back() {
-  std::lock_guard lock(waiting_mutex_);
-  memory_came_back_ = true;
-  waiting_ready_.notify_one();
-}
-
-// From a thread of the volume, which must not block.
-void StoreImpl::answer_later(std::move_only_function<void()> answer) {
-  if (!background_) return answer();
-  {
-    std::lock_guard lock(waiting_mutex_);
-    answers_.push_back(std::move(answer));
-  }
-  waiting_ready_.notify_one();
-}
-
-void StoreImpl::give_answers() {
-  std::vector<std::move_only_function<void()>> answers;
-  {
-    std::lock_guard lock(waiting_mutex_);
-    answers.swap(answers_);
-  }
-  for (auto& answer : answers) answer();
-}
-
-bool StoreImpl::resume_waiting() { return waiters_.resume(clock_.monotonic_ns()); }
 
 }  // namespace kvcachefs

@@ -267,10 +267,10 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
   ChainOrigin origin = accesses_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   object->origin = origin;
   {
-    const uint64_t guessed_bytes = guess_size(object->origin.stem, caller.thread_id);
+    const uint64_t guessed_bytes = file_policy_->guess_size(object->origin.stem, caller.thread_id);
     const auto lock = object->lock();
     object->size_key = object->origin.stem;
-    expect_size(*object, guessed_bytes);
+    file_policy_->expect_size(*object, guessed_bytes);
   }
   if (auto entered = new_directory_entry(parent, name, object); !entered) {
     const auto lock = object->lock();

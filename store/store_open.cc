@@ -65,7 +65,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   read_times_ = given.read_times;
   verify_ = given.verify;
   held_loads_ = std::make_unique<HeldLoads>();
-  waiters_.set_rules({
+  resumer_.waiters().set_rules({
       .has_room_without_reads =
           [this](uint64_t lacks_bytes) {
             const uint64_t held = pool_->held_bytes(), loading = std::min(held, loading_bytes_.load(std::memory_order_relaxed));
@@ -108,9 +108,13 @@ Status StoreImpl::start(std::string_view holder) {
   record_space_ = std::make_unique<RecordSpace>(space_, options.memory_bytes);
   pool_ = std::make_unique<MemoryPool>(options.memory_bytes, kSealingBytes);
   files_ = std::make_unique<MemoryFiles>(*pool_);
+  file_policy_.emplace(MemoryFilePolicy::Parts{*files_, options_, clock_});
+  file_mover_.emplace(FileMover::Parts{*pool_, *files_, *file_policy_, clock_, counters_, verify_ != Verify::kAlways,
+                                       [this](uint64_t bytes) { return recover_memory(bytes, MemoryFor::kReader); }});
+  page_warmer_.emplace(PageWarmer::Parts{*pool_, *files_, [this] { index_->keep_in_memory(); }});
   waiting_bytes_ = std::make_unique<WaitingBytes>(volume_, fmt::format("nodes/{}/WAITING", identity_.node));
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
-  pool_->set_available_callback([this] { tell_memory_came_back(); });
+  pool_->set_available_callback([this] { resumer_.memory_came_back(); });
   if (pool_->try_reserve(kUnitBytes).bytes() == 0)
     return fail_errno(ENOMEM, "memory for chunks: see the limit on this process's address space (RLIMIT_AS, LimitAS=) and "
                               "vm.overcommit_memory with vm.overcommit_ratio");
@@ -377,9 +381,8 @@ Status StoreImpl::close() {
     status = sync_point();
   }
   volume_->drain();  // loads that were under way
-  lru_.clear();
-  lru_where_.clear();
-  to_move_.clear();
+  clean_bodies_.clear();
+  file_mover_->clear();
   shared_places_.clear();
   dirty_.clear();
   lingering_.clear();

@@ -166,7 +166,7 @@ StoreImpl::AheadPiece StoreImpl::plan_some() {
     for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load);
   }
   for (ObjectId id : plan.again)
-    if (ObjectPtr object = find_live(id)) move_soon(object);
+    if (ObjectPtr object = find_live(id)) file_mover_->move_soon(object);
   plans_left_ = plan.loads.empty() ? 0 : plans_left_ - std::min(plans_left_, plan.loads.size());
   return plan.loads.empty() && plan.cancels.empty() ? AheadPiece::kNothing : AheadPiece::kDone;
 }
@@ -346,7 +346,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   if (!end && lacks.all_bytes > pool_->limit_bytes() / 2) end = SkipReason::kNoRoom;  // it would push itself out
   if (end) {
     end_ahead(id, *end);
-    if (lacks.all_bytes == 0) move_soon(object);
+    if (lacks.all_bytes == 0) file_mover_->move_soon(object);
     forget_when_idle(object);
     return BodyAhead::kDone;
   }

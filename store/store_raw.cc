@@ -218,7 +218,7 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
 
 // They may block, and this may be a thread of the volume.
 void StoreImpl::run_turns(std::vector<IoBudget::Begin> turns) {
-  for (IoBudget::Begin& turn : turns) answer_later(std::move(turn));
+  for (IoBudget::Begin& turn : turns) resumer_.answer_later(std::move(turn));
 }
 
 void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,

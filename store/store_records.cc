@@ -50,7 +50,7 @@ void StoreImpl::resume_records() {
   if (waiting_records_.load(std::memory_order_relaxed) == 0) return;
   for (auto& retry : record_space_->take_waiting(stopping_)) {
     waiting_records_.fetch_sub(1);
-    answer_later(std::move(retry));
+    resumer_.answer_later(std::move(retry));
   }
 }
 

@@ -102,7 +102,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
     object->written_anew = true;
     object->memory_file.reset();  // else it would be held with nothing in it
   }
-  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) expect_size(*object, size_bytes);
+  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) file_policy_->expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
   content_changed(object);
   return {};

@@ -61,14 +61,14 @@ StoreStatus StoreImpl::status() {
   status.memory_limit_bytes = pool_->limit_bytes();
   status.memory_used_bytes = pool_->used_bytes();
   status.memory_dirty_bytes = pool_->dirty_bytes();
-  status.memory_files = uses_memory_files();
+  status.memory_files = file_policy_->in_use();
   status.memory_file_bytes = files_->file_bytes();
   status.memory_file_spare_bytes = files_->spare_bytes();
   status.memory_file_passed_bytes = files_->passed_bytes();
   status.memory_mapped_bytes = pool_->mapped_bytes();
   status.waiting_bytes = waiting_bytes_->memory_bytes();
   status.waiting_parked_bytes = waiting_bytes_->parked_bytes();
-  status.waiting_writes = waiters_.count() + waiting_for_room_count_.load();
+  status.waiting_writes = resumer_.waiters().count() + waiting_for_room_count_.load();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;
   status.probe_misses = c.probe_misses;

@@ -1,26 +1,15 @@
 // The threads of the store: what each waits for and which step it takes then; and how they end, with everybody answered.
-#include <pthread.h>
-#include <sys/resource.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <thread>
 #include <utility>
 
+#include "store/base/thread.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
 namespace {
 constexpr int kKernelThreads = 4;  // that read files into the page cache: mostly they wait for the volume
-// With a name for who looks at the processors.
-template <typename Loop>
-std::thread start_thread(const char* name, Loop loop) {
-  return std::thread([name, loop = std::move(loop)]() mutable {
-    pthread_setname_np(pthread_self(), name);
-    loop();
-  });
-}
 }  // namespace
 
 void StoreImpl::start_threads() {
@@ -47,11 +36,10 @@ void StoreImpl::start_threads() {
     }
   });
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
-  threads_.push_back(start_thread("kvc-resumer", [this] { resumer_loop(); }));
+  resumer_.start();
   threads_.push_back(start_thread("kvc-prefetcher", [this] { prefetch_loop(); }));
-  files_->expect_warmer();
-  threads_.push_back(start_thread("kvc-warmer", [this] { warmer_loop(); }));
-  threads_.push_back(start_thread("kvc-mover", [this] { mover_loop(); }));
+  page_warmer_->start();
+  file_mover_->start();
   for (int i = 0; i < kKernelThreads; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { kernel_ahead_loop(); }));
 }
 
@@ -60,15 +48,9 @@ void StoreImpl::bulk_loop() {
     if (!dirty_.wait_for_work() || !dirty_.wait_out(std::chrono::milliseconds(options_.flush_interval_ms()))) return;
     // Under pressure at once again, as long as it helps; else there is time until the next interval.
     bool helped = bulk_step(false);
-    while (helped && !stopping_ && (memory_pressure() || !waiters_.nobody_waits())) helped = bulk_step(false);
+    while (helped && !stopping_ && (memory_pressure() || !resumer_.waiters().nobody_waits())) helped = bulk_step(false);
     if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-}
-
-// RAM to have ready ahead of need.
-uint64_t StoreImpl::warm_bytes() const {
-  constexpr uint64_t kMostBytes = 512 * kMiB;
-  return std::min(kMostBytes, pool_->limit_bytes() / 4);
 }
 
 void StoreImpl::keeper_loop() {
@@ -77,66 +59,7 @@ void StoreImpl::keeper_loop() {
     if (stopping_) return;
     keeper_step(false);
     trim_clean_objects();
-    // Not before half of what lay ready was taken: a restore that finds enough is not disturbed.
-    if (pool_->mapped_bytes() > pool_->used_bytes() + warm_bytes() / 2 && !files_->wants_spares(warm_bytes() / 2)) continue;
-    kick_warmer();
-  }
-}
-
-void StoreImpl::kick_warmer() {
-  {
-    std::lock_guard lock(warmer_mutex_);
-    warmer_kicked_ = true;
-  }
-  warmer_ready_.notify_one();
-}
-
-// Clears pages before anybody waits for them: the first touch of a huge page takes a millisecond, and twenty where a host has
-// to back it first.
-void StoreImpl::warmer_loop() {
-  // Behind everybody else: it may keep a processor busy for seconds. (Not SCHED_IDLE: it takes the pool's lock now and then.)
-  setpriority(PRIO_PROCESS, static_cast<id_t>(gettid()), 19);
-  index_->keep_in_memory();
-  while (true) {
-    {
-      std::unique_lock lock(warmer_mutex_);
-      warmer_ready_.wait(lock, [&] { return stopping_ || warmer_kicked_; });
-      warmer_kicked_ = false;
-      if (stopping_) return;
-    }
-    const uint64_t half = warm_bytes() / 2;
-    while (!stopping_ && (files_->prepare_ahead(half, half) || pool_->prepare_ahead(warm_bytes()))) {
-    }
-  }
-}
-
-void StoreImpl::mover_loop() {
-  while (true) {
-    {
-      std::unique_lock lock(mover_mutex_);
-      mover_ready_.wait(lock, [&] { return stopping_ || !to_move_.empty(); });
-      if (stopping_) return;
-    }
-    move_into_files();
-  }
-}
-
-void StoreImpl::resumer_loop() {
-  while (true) {
-    {
-      std::unique_lock lock(waiting_mutex_);
-      const auto somebody_waits = [&] { return !waiters_.nobody_waits(); };
-      const auto woken = [&] { return stopping_ || memory_came_back_ || !answers_.empty(); };
-      if (!somebody_waits())
-        waiting_ready_.wait(lock, [&] { return stopping_ || !answers_.empty() || (memory_came_back_ && somebody_waits()); });
-      else
-        waiting_ready_.wait_for(lock, std::chrono::milliseconds(20), woken);
-      if (stopping_) return;
-      memory_came_back_ = false;
-    }
-    give_answers();
-    resume_waiting();
-    if (!waiters_.nobody_waits()) dirty_.wake(true);
+    if (page_warmer_->is_due()) page_warmer_->kick();
   }
 }
 
@@ -149,11 +72,11 @@ void StoreImpl::stop_threads() {
   dirty_.stop();
   wake(urgent_mutex_, urgent_ready_);
   keeper_wakeup_.wake();
-  wake(waiting_mutex_, waiting_ready_);
   wake(prefetch_mutex_, prefetch_ready_);
-  wake(warmer_mutex_, warmer_ready_);
-  wake(mover_mutex_, mover_ready_);
   kernel_ahead_.stop();
+  file_mover_->stop();
+  page_warmer_->stop();
+  resumer_.stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // The committer last: the others may still wait for it.
@@ -175,10 +98,10 @@ void StoreImpl::stop_threads() {
   finish_keeper_work();
   kernel_ahead_.give_up();
   resume_records();
-  give_answers();
+  resumer_.give_answers();
   answer_waiting();
   answer_unfinished();
-  give_answers();
+  resumer_.give_answers();
 }
 
 // What reads that ended since have left to the keeper: to look again at bytes that did not match, before they are answered.
@@ -206,7 +129,7 @@ void StoreImpl::finish_raw_turns() {
   constexpr int kMostRounds = 100'000;
   for (int round = 0; round < kMostRounds && raw_writes_.waiting() + raw_reads_.waiting() > 0; ++round) {
     volume_->drain();
-    give_answers();
+    resumer_.give_answers();
   }
   volume_->drain();
 }
@@ -214,8 +137,8 @@ void StoreImpl::finish_raw_turns() {
 // Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.
 void StoreImpl::answer_waiting() {
   constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
-  for (int pauses = 0; !waiters_.nobody_waits() && pauses < kMostPauses;) {
-    if (!resume_waiting()) {
+  for (int pauses = 0; !resumer_.waiters().nobody_waits() && pauses < kMostPauses;) {
+    if (!resumer_.resume()) {
       ++pauses;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
@@ -224,14 +147,14 @@ void StoreImpl::answer_waiting() {
 }
 
 bool StoreImpl::pump() {
-  bool any = resume_waiting();
+  bool any = resumer_.resume();
   any |= bulk_step(false);
   any |= urgent_step();
   any |= commit_step();
   any |= keeper_step(false);
   if (!stopping_) {
     any |= prefetch_step();
-    any |= move_into_files();
+    any |= file_mover_->step();
   }
   return any;
 }

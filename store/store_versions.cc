@@ -158,7 +158,7 @@ Result<ObjectPtr> StoreImpl::new_version(ObjectId parent, std::string_view name,
     const auto lock = fresh->lock();
     mark_attributes_dirty(fresh);
     content_changed(fresh);
-    expect_size(*fresh, size_guess_.of(SizeGuess::thread_key(caller.thread_id)));
+    file_policy_->expect_size(*fresh, file_policy_->guess_size(caller.thread_id));
     fresh->awaiting_open = true;  // not finished before its maker has opened and written it
     fresh->unflushed_handles = 1;
   }

@@ -1,0 +1,42 @@
+#include "store/cache/clean_bodies.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+ObjectPtr object(uint64_t number) { return std::make_shared<Object>(ObjectId{number}, Attributes{}); }
+
+TEST(CleanBodies, TheOneUsedLongestAgoGoesFirst) {
+  CleanBodies bodies;
+  for (uint64_t number : {1, 2, 3}) bodies.add(object(number));
+  bodies.note_used(ObjectId{1});
+  bodies.note_used(ObjectId{9});  // is not here
+  EXPECT_EQ(bodies.take()->id, ObjectId{2});
+  EXPECT_EQ(bodies.take()->id, ObjectId{3});
+  EXPECT_EQ(bodies.take()->id, ObjectId{1});
+  EXPECT_EQ(bodies.take(), nullptr);
+}
+
+TEST(CleanBodies, AnObjectThatWasGotAgainTakesThePlaceOfTheOneBefore) {
+  CleanBodies bodies;
+  bodies.add(object(1));
+  const ObjectPtr again = object(1);
+  bodies.add(again);
+  EXPECT_EQ(bodies.count(), 1u);
+  EXPECT_EQ(bodies.take(), again);
+}
+
+TEST(CleanBodies, AForgottenObjectDoesNotEnter) {
+  CleanBodies bodies;
+  const ObjectPtr gone = object(1);
+  {
+    const auto lock = gone->lock();
+    gone->forgotten = true;
+  }
+  bodies.add(gone);
+  EXPECT_EQ(bodies.count(), 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

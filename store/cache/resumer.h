@@ -1,0 +1,54 @@
+// Resumes requests that wait for memory, and gives answers that may block, on a thread of its own.
+#pragma once
+
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/cache/memory_waiters.h"
+
+namespace kvcachefs {
+
+// Thread-safe; mutex_ is a leaf. One thread, kvc-resumer; without it (tests) the owner calls resume() and answers come at once.
+class Resumer {
+ public:
+  using Answer = std::move_only_function<void()>;
+  struct Parts {
+    Clock& clock;
+    std::function<void()> hurry;  // has dirty bytes written, which gives memory back; must not block
+  };
+  explicit Resumer(Parts parts) : parts_(std::move(parts)) {}
+  ~Resumer() { stop(); }
+
+  void start();
+  void stop();
+
+  MemoryWaiters& waiters() { return waiters_; }
+  const MemoryWaiters& waiters() const { return waiters_; }
+  // The request waits; it is looked at once more soon, for memory may have come back since the refusal.
+  void wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
+  // Or may have. Never blocks.
+  void memory_came_back();
+  // From a thread of the volume, which must not block.
+  void answer_later(Answer answer);
+
+  bool resume() { return waiters_.resume(parts_.clock.monotonic_ns()); }
+  // Those that were left to this thread, by the thread that calls.
+  void give_answers();
+
+ private:
+  void run();
+
+  const Parts parts_;
+  MemoryWaiters waiters_;
+  LeafMutex mutex_;
+  ConditionVariable ready_;
+  bool memory_came_back_ = false;
+  bool running_ = false, stopping_ = false;
+  std::vector<Answer> answers_;
+  std::thread thread_;
+};
+
+}  // namespace kvcachefs
