@@ -1,10 +1,7 @@
 // Requests about bytes.
 #include <linux/falloc.h>
 
-#include <algorithm>
-#include <atomic>
 #include <cerrno>
-#include <functional>
 
 #include "fs/control.h"
 #include "fs/driver.h"
@@ -128,12 +125,6 @@ void fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* file) {
   driver.store->fsync(handle_of(file), replying(request));
 }
 
-// Of the file that is changed by a request that does not tell whether its caller may keep set-id bits: root may.
-void drop_privileges_of(fuse_req_t request, fuse_file_info* file) {
-  if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
-  driver_of(request).store->drop_privileges(handle_of(file), groups_of(request));
-}
-
 void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
@@ -162,77 +153,16 @@ void seek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_fi
   });
 }
 
-// One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
-struct Copy : std::enable_shared_from_this<Copy> {
-  fuse_req_t request;
-  Store* store;
-  Handle* from;
-  Handle* to;
-  uint64_t from_offset, to_offset, left, copied = 0;
-
-  // Pieces that are in RAM are read and written inside the calls: one after the other here, not within each other.
-  void step() {
-    enum : int { kCalling, kWaits, kGoesOn };
-    while (true) {
-      if (left == 0) return void(fuse_reply_write(request, copied));
-      auto turn = std::make_shared<std::atomic<int>>(kCalling);
-      copy_piece([self = shared_from_this(), turn] {
-        if (turn->exchange(kGoesOn) == kWaits) self->step();
-      });
-      if (turn->exchange(kWaits) == kCalling) return;
-    }
-  }
-  // `next` is called if there may be more.
-  void copy_piece(std::function<void()> next) {
-    constexpr uint64_t kPieceBytes = 1 << 20;
-    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
-      if (!reply) return self->finish(reply.error());
-      if (reply->bytes == 0) return void(fuse_reply_write(self->request, self->copied));
-      std::vector<std::byte> bytes;
-      bytes.reserve(reply->bytes);
-      for (const iovec& piece : reply->pieces) {
-        const auto* start = static_cast<const std::byte*>(piece.iov_base);
-        bytes.insert(bytes.end(), start, start + piece.iov_len);
-      }
-      reply = ReadReply{};  // it keeps what it came from in RAM
-      self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
-        if (!written) return self->finish(written.error());
-        self->copied += count;
-        self->from_offset += count;
-        self->to_offset += count;
-        self->left -= std::min(self->left, count);
-        next();
-      });
-    });
-  }
-  void finish(const Error& error) {
-    if (copied > 0) return void(fuse_reply_write(request, copied));
-    reply_error(request, error);
-  }
-};
-
-void copy_file_range(fuse_req_t request, fuse_ino_t node_in, off_t offset_in, fuse_file_info* file_in, fuse_ino_t node_out,
-                     off_t offset_out, fuse_file_info* file_out, size_t length, int) {
-  Driver& driver = driver_of(request);
-  if (driver.control->owns(node_in) || driver.control->owns(node_out)) return void(fuse_reply_err(request, EXDEV));
-  drop_privileges_of(request, file_out);
-  constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
-  auto copy = std::make_shared<Copy>();
-  copy->request = request;
-  copy->store = driver.store;
-  copy->from = handle_of(file_in);
-  copy->to = handle_of(file_out);
-  copy->from_offset = static_cast<uint64_t>(offset_in);
-  copy->to_offset = static_cast<uint64_t>(offset_out);
-  copy->left = std::min<uint64_t>(length, kMostAtOnce);
-  copy->step();
-}
-
 void control_device(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
   fuse_reply_err(request, ENOTTY);
 }
 
 }  // namespace
+
+void drop_privileges_of(fuse_req_t request, fuse_file_info* file) {
+  if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
+  driver_of(request).store->drop_privileges(handle_of(file), groups_of(request));
+}
 
 OpenRequest open_request_of(int flags) {
   OpenRequest how;
@@ -267,7 +197,6 @@ void add_data_operations(fuse_lowlevel_ops& operations) {
   operations.fsync = fsync;
   operations.fallocate = allocate;
   operations.lseek = seek;
-  operations.copy_file_range = copy_file_range;
   operations.ioctl = control_device;
 }
 

@@ -145,6 +145,7 @@ inline Handle* handle_of(const fuse_file_info* file) {
 void add_name_operations(fuse_lowlevel_ops& operations);
 void add_attribute_operations(fuse_lowlevel_ops& operations);
 void add_data_operations(fuse_lowlevel_ops& operations);
+void add_copy_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
 void add_lock_operations(fuse_lowlevel_ops& operations);
 
@@ -162,5 +163,7 @@ std::function<bool(uint32_t gid)> groups_of(fuse_req_t request);
 // data.cc: what an open answers (also create's). `handle` is what it opened.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
+// Of the file that is changed by a request that does not tell whether its caller may keep set-id bits: root may.
+void drop_privileges_of(fuse_req_t request, fuse_file_info* file);
 
 }  // namespace kvcachefs

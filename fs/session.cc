@@ -90,6 +90,7 @@ fuse_session* new_session(Driver& driver) {
     add_name_operations(filled);
     add_attribute_operations(filled);
     add_data_operations(filled);
+    add_copy_operations(filled);
     add_directory_operations(filled);
     add_lock_operations(filled);
     return filled;

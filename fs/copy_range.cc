@@ -1,0 +1,85 @@
+// copy_file_range: the daemon reads and writes piece by piece.
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <functional>
+#include <memory>
+
+#include "fs/control.h"
+#include "fs/driver.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
+struct Copy : std::enable_shared_from_this<Copy> {
+  fuse_req_t request;
+  Store* store;
+  Handle* from;
+  Handle* to;
+  uint64_t from_offset, to_offset, left, copied = 0;
+
+  // Pieces that are in RAM are read and written inside the calls: one after the other here, not within each other.
+  void step() {
+    enum : int { kCalling, kWaits, kGoesOn };
+    while (true) {
+      if (left == 0) return void(fuse_reply_write(request, copied));
+      auto turn = std::make_shared<std::atomic<int>>(kCalling);
+      copy_piece([self = shared_from_this(), turn] {
+        if (turn->exchange(kGoesOn) == kWaits) self->step();
+      });
+      if (turn->exchange(kWaits) == kCalling) return;
+    }
+  }
+  // `next` is called if there may be more.
+  void copy_piece(std::function<void()> next) {
+    constexpr uint64_t kPieceBytes = 1 << 20;
+    store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
+      if (!reply) return self->finish(reply.error());
+      if (reply->bytes == 0) return void(fuse_reply_write(self->request, self->copied));
+      std::vector<std::byte> bytes;
+      bytes.reserve(reply->bytes);
+      for (const iovec& piece : reply->pieces) {
+        const auto* start = static_cast<const std::byte*>(piece.iov_base);
+        bytes.insert(bytes.end(), start, start + piece.iov_len);
+      }
+      reply = ReadReply{};  // it keeps what it came from in RAM
+      self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
+        if (!written) return self->finish(written.error());
+        self->copied += count;
+        self->from_offset += count;
+        self->to_offset += count;
+        self->left -= std::min(self->left, count);
+        next();
+      });
+    });
+  }
+  void finish(const Error& error) {
+    if (copied > 0) return void(fuse_reply_write(request, copied));
+    reply_error(request, error);
+  }
+};
+
+void copy_file_range(fuse_req_t request, fuse_ino_t node_in, off_t offset_in, fuse_file_info* file_in, fuse_ino_t node_out,
+                     off_t offset_out, fuse_file_info* file_out, size_t length, int) {
+  Driver& driver = driver_of(request);
+  if (driver.control->owns(node_in) || driver.control->owns(node_out)) return void(fuse_reply_err(request, EXDEV));
+  drop_privileges_of(request, file_out);
+  constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
+  auto copy = std::make_shared<Copy>();
+  copy->request = request;
+  copy->store = driver.store;
+  copy->from = handle_of(file_in);
+  copy->to = handle_of(file_out);
+  copy->from_offset = static_cast<uint64_t>(offset_in);
+  copy->to_offset = static_cast<uint64_t>(offset_out);
+  copy->left = std::min<uint64_t>(length, kMostAtOnce);
+  copy->step();
+}
+
+}  // namespace
+
+void add_copy_operations(fuse_lowlevel_ops& operations) { operations.copy_file_range = copy_file_range; }
+
+}  // namespace kvcachefs
