@@ -1,9 +1,13 @@
 """What an operator looks at: ls, du, df, find, cp -a, getfattr, the virtual directory, status, info, fsck."""
 
+import errno
+import fcntl
+import json
 import os
 import re
 import shutil
 import stat
+import struct
 import subprocess
 import time
 
@@ -349,3 +353,73 @@ def test_pack_below_is_by_what_is_passed_through(new_mount):
         expected = "4M" if status["features"]["passthrough"] else "32M"
         assert status["options"]["pack_below"] == expected, options
         assert not options or expected == "32M"
+
+
+def refused(call, *arguments, **keywords):
+    """The name of the errno that a call fails with."""
+    with pytest.raises(OSError) as failure:
+        call(*arguments, **keywords)
+    return errno.errorcode[failure.value.errno]
+
+
+def test_every_request_about_a_control_node_is_answered_by_it(new_mount):
+    """No operation on `.kvcachefs/` reaches the store: each has an answer of its own."""
+    mount = new_mount()
+    virtual, chunk, target = (os.path.join(mount.path, name) for name in (".kvcachefs", "chunk", "target"))
+    with open(chunk, "wb") as file:
+        file.write(b"x" * 4096)
+    status = os.path.join(virtual, "status")
+    # names
+    assert refused(os.stat, os.path.join(virtual, "absent")) == "ENOENT"
+    for call, *arguments in (
+        (os.mkdir, os.path.join(virtual, "new")),
+        (os.mknod, os.path.join(virtual, "new")),
+        (os.symlink, "to", os.path.join(virtual, "new")),
+        (os.open, os.path.join(virtual, "new"), os.O_CREAT | os.O_WRONLY),
+        (os.link, status, target),
+        (os.link, chunk, os.path.join(virtual, "new")),
+        (os.unlink, status),
+        (os.rmdir, virtual),
+        (os.rename, status, target),
+        (os.rename, chunk, os.path.join(virtual, "new")),
+        (os.rename, chunk, status),
+        (os.rename, chunk, virtual),
+    ):
+        assert refused(call, *arguments) in ("EPERM", "EISDIR"), call
+    assert refused(os.readlink, status) == "EINVAL"
+    assert os.path.isfile(os.path.join(virtual, "..", "chunk"))
+    # attributes
+    assert refused(os.chmod, status, 0o600) == "EPERM"
+    assert refused(os.utime, status) == "EPERM"
+    assert refused(os.truncate, status, 0) == "EPERM"
+    assert os.listxattr(status) == []
+    assert refused(os.getxattr, status, "user.any") == "ENODATA"
+    assert refused(os.getxattr, status, "user.kvcachefs.info") == "ENODATA"
+    assert refused(os.setxattr, status, "user.any", b"1") == "EPERM"
+    assert refused(os.removexattr, status, "user.any") == "EPERM"
+    assert os.statvfs(status).f_namemax == 255
+    # an open file
+    assert refused(os.open, status, os.O_RDWR) == "EACCES"
+    with open(status, "rb") as file, open(chunk, "r+b") as other:
+        os.fsync(file.fileno())
+        assert json.loads(file.read())["mountpoint"] == mount.path
+        assert os.pread(file.fileno(), 10, 1 << 20) == b""
+        assert refused(fcntl.flock, file.fileno(), fcntl.LOCK_SH) == "ENOLCK"
+        assert refused(fcntl.lockf, file.fileno(), fcntl.LOCK_SH) == "ENOLCK"
+        assert refused(fcntl.fcntl, file.fileno(), fcntl.F_GETLK, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, 0, 0, 0)) == "ENOLCK"
+        assert refused(fcntl.ioctl, file.fileno(), 0x5401) == "ENOTTY"
+        assert refused(os.lseek, file.fileno(), 0, os.SEEK_DATA) in ("EINVAL", "ENXIO")
+        # The size is 0, so the kernel may answer 0 without a request.
+        try:
+            assert os.copy_file_range(file.fileno(), other.fileno(), 10, 0, 0) == 0
+        except OSError as failure:
+            assert failure.errno == errno.EXDEV
+    # the directory
+    descriptor = os.open(virtual, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+        assert sorted(os.listdir(descriptor)) == ["chains", "log", "metrics", "options", "status"]
+    finally:
+        os.close(descriptor)
+    with open(chunk, "rb") as file:
+        assert file.read() == b"x" * 4096
