@@ -28,7 +28,6 @@ bool is_refused(std::string_view name) { return name.starts_with("system.posix_a
 void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
-  if (driver.control->answers_attributes(request, node)) return;
   auto stat = driver.store->stat(object_of(request, node));
   if (!stat) return reply_object_error(request, stat.error());
   driver.passthrough.show_as_opened(ObjectId{node}, *stat);
@@ -37,7 +36,6 @@ void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
 
 void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   SetAttributes change;
   auto ns = [](const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; };
   if (which & FUSE_SET_ATTR_MODE) change.mode = wanted->st_mode;
@@ -93,7 +91,7 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
   // ENODATA, never ENOSYS: that would switch off every xattr of the mount.
-  if (wanted == kCapability || driver.control->owns(node)) return void(fuse_reply_err(request, ENODATA));
+  if (wanted == kCapability) return void(fuse_reply_err(request, ENODATA));
   // Said so, `ls -l` stops asking for them name by name.
   if (is_refused(wanted)) return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!wanted.starts_with(kOwnPrefix)) {
@@ -103,7 +101,7 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   }
   const std::string_view fact = wanted.substr(kOwnPrefix.size());
   if (node == FUSE_ROOT_ID) {
-    if (auto value = driver.control->root_attribute(fact)) return reply_value(request, *value, size);
+    if (auto value = root_attribute(driver, fact)) return reply_value(request, *value, size);
     return void(fuse_reply_err(request, ENODATA));
   }
   auto facts = driver.store->describe(object_of(request, node));
@@ -125,10 +123,9 @@ void set_now(fuse_req_t request, fuse_ino_t node, std::string_view name, std::st
 
 void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char* value, size_t size, int flags) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   const std::string_view wanted(name);
   if (wanted.starts_with(kOwnPrefix)) {
-    if (node == FUSE_ROOT_ID) return driver.control->set_root_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
+    if (node == FUSE_ROOT_ID) return set_root_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }
@@ -164,7 +161,6 @@ bool asks_for_facts(fuse_req_t request) {
 
 void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return reply_value(request, {}, size);
   auto listed = driver.store->list_xattrs(object_of(request, node));
   if (!listed) return reply_object_error(request, listed.error());
   std::string names;
@@ -181,7 +177,6 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
 
 void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
   reply_object_status(request, driver.store->remove_xattr(object_of(request, node), name));
 }

@@ -6,7 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <ctime>
+#include <memory>
+#include <vector>
 
 #include "fs/driver.h"
 #include "fs/status_text.h"
@@ -19,7 +20,7 @@ namespace {
 constexpr uint64_t kDirectory = 1;
 constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics", 3}, {"options", 4}, {"log", 5}, {"chains", 6}};
 
-fuse_ino_t node_of(uint64_t number) { return ObjectId::make(ControlFiles::kOrdinal, 0, number).value; }
+fuse_ino_t node_of(uint64_t number) { return ObjectId::make(kControlOrdinal, 0, number).value; }
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
 
 // Of the mount as a whole: root's, and of who mounted it. Who may write the root directory is another matter.
@@ -28,27 +29,23 @@ bool may_change_mount(fuse_req_t request) {
   return user == 0 || user == geteuid();
 }
 
-}  // namespace
-
-ControlFiles::ControlFiles(Driver& driver) : driver_(driver), started_s_(std::time(nullptr)) {}
-
-struct stat ControlFiles::stat_of(uint64_t number) {
+struct stat stat_of(Driver& driver, uint64_t number) {
   struct stat result {};
   result.st_ino = node_of(number);
   result.st_mode = number == kDirectory ? S_IFDIR | 0555 : S_IFREG | 0444;
   result.st_nlink = number == kDirectory ? 2 : 1;
   result.st_uid = getuid();
   result.st_gid = getgid();
-  result.st_atim.tv_sec = result.st_mtim.tv_sec = result.st_ctim.tv_sec = started_s_;
+  result.st_atim.tv_sec = result.st_mtim.tv_sec = result.st_ctim.tv_sec = driver.started_s;
   return result;
 }
 
-std::string ControlFiles::content(uint64_t number) {
+std::string content(Driver& driver, uint64_t number) {
   switch (number) {
-    case 2: return status_json(driver_);
-    case 3: return metrics_text(driver_);
-    case 4: return options_text(driver_);
-    case 6: return driver_.store->chains_text();
+    case 2: return status_json(driver);
+    case 3: return metrics_text(driver);
+    case 4: return options_text(driver);
+    case 6: return driver.store->chains_text();
     default: break;
   }
   std::string text;
@@ -56,78 +53,75 @@ std::string ControlFiles::content(uint64_t number) {
   return text;
 }
 
-bool ControlFiles::answers_lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
-  uint64_t number = 0;
-  if (parent == FUSE_ROOT_ID && std::strcmp(name, ".kvcachefs") == 0) {
-    number = kDirectory;
-  } else if (owns(parent) && std::strcmp(name, ".") == 0) {  // of a file handle
-    number = number_of(parent);
-  } else if (owns(parent) && std::strcmp(name, "..") == 0) {
-    return false;
-  } else if (owns(parent)) {
-    for (const auto& [file, value] : kFiles)
-      if (std::strcmp(name, file) == 0) number = value;
-    if (number == 0) {
-      fuse_reply_err(request, ENOENT);
-      return true;
-    }
-  } else {
-    return false;
-  }
+// The root, which the virtual directory lies in; an error if the store does not tell it.
+void reply_parent(fuse_req_t request) {
+  Driver& driver = driver_of(request);
+  auto stat = driver.store->stat(kRootId);
+  if (!stat) return reply_error(request, stat.error());
+  const fuse_entry_param entry = to_entry(driver, *stat);
+  fuse_reply_entry(request, &entry);
+}
+
+// The number of the node that the name means; 0: none.
+uint64_t number_of_name(fuse_ino_t parent, std::string_view name) {
+  if (parent == FUSE_ROOT_ID) return kDirectory;
+  if (name == ".") return number_of(parent);  // of a file handle
+  for (const auto& [file, number] : kFiles)
+    if (name == file) return number;
+  return 0;
+}
+
+void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+  if (std::string_view(name) == "..") return reply_parent(request);  // of a file handle
+  const uint64_t number = number_of_name(parent, name);
+  if (number == 0) return void(fuse_reply_err(request, ENOENT));
   fuse_entry_param entry{};
   entry.ino = node_of(number);
-  entry.attr = stat_of(number);
+  entry.attr = stat_of(driver_of(request), number);
   entry.entry_timeout = kEntryTimeoutSeconds;
   entry.attr_timeout = kAttributeTimeoutSeconds;
   fuse_reply_entry(request, &entry);
-  return true;
 }
 
-bool ControlFiles::answers_attributes(fuse_req_t request, fuse_ino_t node) {
-  if (!owns(node)) return false;
-  const struct stat attributes = stat_of(number_of(node));
+void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+  const struct stat attributes = stat_of(driver_of(request), number_of(node));
   fuse_reply_attr(request, &attributes, kAttributeTimeoutSeconds);
-  return true;
 }
 
-bool ControlFiles::answers_open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
-  if (!owns(node)) return false;
-  if ((file->flags & O_ACCMODE) != O_RDONLY) {
-    fuse_reply_err(request, EACCES);
-    return true;
-  }
-  auto text = std::make_unique<std::string>(content(number_of(node)));  // one reader sees one moment
+void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+  if ((file->flags & O_ACCMODE) != O_RDONLY) return void(fuse_reply_err(request, EACCES));
+  auto text = std::make_unique<std::string>(content(driver_of(request), number_of(node)));  // one reader sees one moment
   file->fh = reinterpret_cast<uint64_t>(text.get());
   file->direct_io = 1;  // its size is known only now: reads go past the size of 0 that stat tells
   file->noflush = 1;
   if (fuse_reply_open(request, file) == 0) text.release();
-  return true;
 }
 
-bool ControlFiles::answers_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
-  if (!owns(node)) return false;
+void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   const auto& text = *reinterpret_cast<std::string*>(file->fh);
   const size_t start = std::min(text.size(), static_cast<size_t>(offset));
   const std::string piece = text.substr(start, size);  // once the reply is on its way RELEASE may come on another thread
   fuse_reply_buf(request, piece.data(), piece.size());
-  return true;
 }
 
-bool ControlFiles::answers_release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
-  if (!owns(node)) return false;
+void release(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   delete reinterpret_cast<std::string*>(file->fh);
   fuse_reply_err(request, 0);
-  return true;
 }
 
-bool ControlFiles::answers_listing(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, bool plus) {
-  if (!owns(node)) return false;
+void open_directory(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+  file->keep_cache = 0;
+  fuse_reply_open(request, file);
+}
+
+template <bool plus>
+void list(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   std::vector<char> bytes(size);
   size_t used = 0;
   for (off_t at = offset; at < static_cast<off_t>(std::size(kFiles)); ++at) {
     const auto& [name, number] = kFiles[at];
     fuse_entry_param entry{};
-    entry.attr = stat_of(number);
+    entry.attr = stat_of(driver_of(request), number);
     if (plus) entry.ino = node_of(number);
     entry.attr_timeout = entry.entry_timeout = kEntryTimeoutSeconds;
     const size_t needed = plus ? fuse_add_direntry_plus(request, bytes.data() + used, size - used, name, &entry, at + 1)
@@ -136,34 +130,87 @@ bool ControlFiles::answers_listing(fuse_req_t request, fuse_ino_t node, size_t s
     used += needed;
   }
   fuse_reply_buf(request, bytes.data(), used);
-  return true;
 }
 
-std::optional<std::string> ControlFiles::root_attribute(std::string_view name) {
-  if (name == "status") return status_json(driver_);
+void list_xattrs(fuse_req_t request, fuse_ino_t, size_t size) {
+  if (size == 0) return void(fuse_reply_xattr(request, 0));
+  fuse_reply_buf(request, nullptr, 0);
+}
+
+// Replies an errno (or 0) and does nothing else. The arguments are those of the operation that it is assigned to.
+template <int problem, class... Arguments>
+void answer(fuse_req_t request, Arguments...) {
+  fuse_reply_err(request, problem);
+}
+
+}  // namespace
+
+std::optional<std::string> root_attribute(Driver& driver, std::string_view name) {
+  if (name == "status") return status_json(driver);
   if (!name.starts_with("option.")) return std::nullopt;
   name.remove_prefix(std::strlen("option."));
-  for (const OptionText& option : store_options_text(driver_.store->options()))
+  for (const OptionText& option : store_options_text(driver.store->options()))
     if (option.name == name) return option.value;
-  for (const OptionText& option : driver_.options_text())
+  for (const OptionText& option : driver.options_text())
     if (option.name == name) return option.value;
   return std::nullopt;
 }
 
-void ControlFiles::set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value) {
+void set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value) {
+  Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
   const bool is_known = is_option || name == "flush" || name == "drop_caches";
   if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
-  if (name == "flush") return driver_.store->drain(true, replying(request));  // all of it: nothing that anybody may ask for
+  if (name == "flush") return driver.store->drain(true, replying(request));  // all of it: nothing that anybody may ask for
   if (name == "drop_caches") {
-    driver_.store->drop_caches();
+    driver.store->drop_caches();
     return void(fuse_reply_err(request, 0));
   }
   if (!is_option) return void(fuse_reply_err(request, EOPNOTSUPP));
   name.remove_prefix(std::strlen("option."));
-  Status status = name == "log_level" ? driver_.set_option(name, value) : driver_.store->set_option(name, value);
+  Status status = name == "log_level" ? driver.set_option(name, value) : driver.store->set_option(name, value);
   if (!status) log::warn("setfattr user.kvcachefs.option.{}: {}", name, status.error().message);
   reply_status(request, status);
+}
+
+void add_control_operations(fuse_lowlevel_ops& operations) {
+  operations.lookup = lookup;
+  operations.mknod = answer<EPERM>;
+  operations.mkdir = answer<EPERM>;
+  operations.symlink = answer<EPERM>;
+  operations.readlink = answer<EINVAL>;
+  operations.create = answer<EPERM>;
+  operations.link = answer<EPERM>;
+  operations.unlink = answer<EPERM>;
+  operations.rmdir = answer<EPERM>;
+  operations.rename = answer<EPERM>;
+
+  operations.getattr = get_attributes;
+  operations.setattr = answer<EPERM>;
+  operations.getxattr = answer<ENODATA>;
+  operations.setxattr = answer<EPERM>;
+  operations.listxattr = list_xattrs;
+  operations.removexattr = answer<EPERM>;
+
+  operations.open = open;
+  operations.release = release;
+  operations.read = read;
+  operations.write = answer<EPERM>;
+  operations.flush = answer<0>;
+  operations.fsync = answer<0>;
+  operations.fallocate = answer<EPERM>;
+  operations.lseek = answer<EINVAL>;
+  operations.copy_file_range = answer<EXDEV>;
+
+  operations.opendir = open_directory;
+  operations.releasedir = answer<0>;
+  operations.readdir = list<false>;
+  operations.readdirplus = list<true>;
+  operations.fsyncdir = answer<0>;
+
+  operations.getlk = answer<ENOLCK>;
+  operations.setlk = answer<ENOLCK>;
+  operations.flock = answer<ENOLCK>;
 }
 
 }  // namespace kvcachefs

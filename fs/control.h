@@ -5,9 +5,7 @@
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
 
-#include <map>
-#include <memory>
-#include <mutex>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -18,35 +16,20 @@ namespace kvcachefs {
 
 struct Driver;
 
-class ControlFiles {
- public:
-  static constexpr uint32_t kOrdinal = 254;  // node ordinal of the virtual nodes
-  explicit ControlFiles(Driver& driver);
+inline constexpr uint32_t kControlOrdinal = 254;  // node ordinal of the control nodes
 
-  bool owns(fuse_ino_t node) const { return ObjectId{node}.node_ordinal() == kOrdinal; }
-  // The name is, or lies in, the virtual directory: nothing can be made, removed or renamed there.
-  bool reserves(fuse_ino_t parent, std::string_view name) const {
-    return owns(parent) || (parent == FUSE_ROOT_ID && name == ".kvcachefs");
-  }
-  // Each answers the request and returns true if it is about a virtual node.
-  bool answers_lookup(fuse_req_t request, fuse_ino_t parent, const char* name);
-  bool answers_attributes(fuse_req_t request, fuse_ino_t node);
-  bool answers_open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file);
-  bool answers_read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file);
-  bool answers_release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file);
-  bool answers_listing(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, bool plus);
+inline bool is_control_node(fuse_ino_t node) { return ObjectId{node}.node_ordinal() == kControlOrdinal; }
+// The name is, or lies in, the virtual directory: nothing can be made, removed or renamed there.
+inline bool is_control_name(fuse_ino_t parent, const char* name) {
+  return is_control_node(parent) || (parent == FUSE_ROOT_ID && std::strcmp(name, ".kvcachefs") == 0);
+}
 
-  // user.kvcachefs.<name> of the root: option.NAME and every scalar of the status.
-  std::optional<std::string> root_attribute(std::string_view name);
-  // flush (drains), drop_caches, option.NAME. Replies, perhaps later.
-  void set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value);
+// Handlers for requests about control nodes only (dispatch.h).
+void add_control_operations(fuse_lowlevel_ops& operations);
 
- private:
-  std::string content(uint64_t number);
-  struct stat stat_of(uint64_t number);
-
-  Driver& driver_;
-  const int64_t started_s_;
-};
+// user.kvcachefs.<name> of the root: option.NAME and `status`.
+std::optional<std::string> root_attribute(Driver& driver, std::string_view name);
+// flush (drains), drop_caches, option.NAME. Replies, perhaps later.
+void set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

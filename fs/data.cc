@@ -3,7 +3,6 @@
 
 #include <cerrno>
 
-#include "fs/control.h"
 #include "fs/driver.h"
 
 namespace kvcachefs {
@@ -68,7 +67,6 @@ void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fil
 
 void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_open(request, node, file)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   OpenRequest how = open_request_of(file->flags);
   how.truncate = file->flags & O_TRUNC;
@@ -80,7 +78,6 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
 
 void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_release(request, node, file)) return;
   Handle* handle = handle_of(file);
   driver.locks.table.released(driver.store->lock_identity(handle), file->fh);
   driver.passthrough.release(ObjectId{node}, file->fh & kPassedThroughBit);
@@ -88,9 +85,8 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   fuse_reply_err(request, 0);
 }
 
-void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_read(request, node, size, offset, file)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   // A read() of a directly read file says whose it is; who fills pages of a mapping says nobody's.
   if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read(handle_of(file));
@@ -101,9 +97,8 @@ void read(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_f
   });
 }
 
-void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
+void write(fuse_req_t request, fuse_ino_t, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file), groups_of(request));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
@@ -112,22 +107,19 @@ void write(fuse_req_t request, fuse_ino_t node, const char* bytes, size_t size, 
                       });
 }
 
-void flush(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+void flush(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
   driver.locks.table.flushed(driver.store->lock_identity(handle_of(file)), file->fh, file->lock_owner);
   driver.store->flush(handle_of(file), replying(request));
 }
 
-void fsync(fuse_req_t request, fuse_ino_t node, int, fuse_file_info* file) {
+void fsync(fuse_req_t request, fuse_ino_t, int, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
   driver.store->fsync(handle_of(file), replying(request));
 }
 
-void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
+void allocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EPERM));
   Store::AllocateMode how;
   switch (mode) {
     case 0: how = Store::AllocateMode::kExtend; break;
@@ -141,9 +133,8 @@ void allocate(fuse_req_t request, fuse_ino_t node, int mode, off_t offset, off_t
   driver.store->allocate(handle_of(file), how, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), replying(request));
 }
 
-void seek(fuse_req_t request, fuse_ino_t node, off_t offset, int whence, fuse_file_info* file) {
+void seek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, EINVAL));
   if (offset < 0) return void(fuse_reply_err(request, ENXIO));
   if (whence != SEEK_DATA && whence != SEEK_HOLE) return void(fuse_reply_err(request, EINVAL));
   const auto what = whence == SEEK_DATA ? Store::SeekFor::kData : Store::SeekFor::kHole;

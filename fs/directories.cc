@@ -6,7 +6,6 @@
 #include <memory>
 #include <mutex>
 
-#include "fs/control.h"
 #include "fs/driver.h"
 
 namespace kvcachefs {
@@ -30,11 +29,9 @@ Listing* listing_of(fuse_file_info* file) { return reinterpret_cast<Listing*>(fi
 
 void open_directory(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (!driver.control->owns(node)) {
-    auto stat = driver.store->stat(object_of(request, node));
-    if (!stat) return reply_object_error(request, stat.error());
-    if (stat->nlink == 0) return reply_object_error(request, {Code::kNotFound, 0, "a directory that was removed"});
-  }
+  auto stat = driver.store->stat(object_of(request, node));
+  if (!stat) return reply_object_error(request, stat.error());
+  if (stat->nlink == 0) return reply_object_error(request, {Code::kNotFound, 0, "a directory that was removed"});
   auto listing = std::make_unique<Listing>();
   file->fh = reinterpret_cast<uint64_t>(listing.get());
   file->keep_cache = 0;
@@ -117,8 +114,6 @@ Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offs
 }
 
 void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
-  Driver& driver = driver_of(request);
-  if (driver.control->answers_listing(request, node, size, offset, plus)) return;
   ReplyBuffer buffer(request, size, plus);
   Status filled = fill(request, object_of(request, node), *listing_of(file), offset, plus, buffer);
   // The listing is not touched from here on: once replied, RELEASEDIR may come on another thread and free it.
@@ -135,7 +130,6 @@ void read_names_plus(fuse_req_t request, fuse_ino_t node, size_t size, off_t off
 
 void sync_directory(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, 0));
   driver.store->sync_directory(object_of(request, node), replying(request));
 }
 

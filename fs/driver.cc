@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "fs/control.h"
 #include "fs/file_handles.h"
 
 namespace kvcachefs {

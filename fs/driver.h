@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <ctime>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -23,7 +24,6 @@
 
 namespace kvcachefs {
 
-class ControlFiles;
 class FileHandles;
 
 // How long the kernel may trust what it was told. All that changes names goes through this kernel, which then corrects
@@ -44,8 +44,8 @@ struct Driver {
   fuse_session* session = nullptr;
   MountOptions options;
   std::string mountpoint, volume_path;
+  const int64_t started_s = std::time(nullptr);
   bool volume_is_stacked = false;  // it lies on a file system that is stacked on another
-  std::unique_ptr<ControlFiles> control;
   std::unique_ptr<FileHandles> handles;
   Passthrough passthrough;
   SideThread side_thread;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "fs/control.h"
 #include "fs/driver.h"
 #include "store/base/log.h"
 
@@ -46,7 +45,7 @@ void FileHandles::answer_parent(fuse_req_t request, ObjectId directory) {
 }
 
 std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
-  if (directory == kRootId || driver_.control->owns(directory.value)) return kRootId;
+  if (directory == kRootId) return kRootId;
   for (bool looked = false;; looked = true) {
     const auto known = std::lower_bound(parents_.begin(), parents_.end(), std::pair{directory, ObjectId{}});
     if (known != parents_.end() && known->first == directory && (looked || holds(known->second, directory))) return known->second;

@@ -8,7 +8,6 @@
 #include <exception>
 #include <limits>
 
-#include "fs/control.h"
 #include "fs/driver.h"
 #include "store/base/log.h"
 
@@ -70,9 +69,8 @@ void set(fuse_req_t request, const fuse_file_info* file, LockTable::Request want
   if (!waits) driver.locks.watch();
 }
 
-void get_record_lock(fuse_req_t request, fuse_ino_t node, fuse_file_info* file, struct flock* lock) {
+void get_record_lock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, struct flock* lock) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, ENOLCK));
   const auto held = driver.locks.table.conflict(request_of(driver, file, *lock));
   if (!held) {
     lock->l_type = F_UNLCK;
@@ -87,15 +85,13 @@ void get_record_lock(fuse_req_t request, fuse_ino_t node, fuse_file_info* file, 
   fuse_reply_lock(request, lock);
 }
 
-void set_record_lock(fuse_req_t request, fuse_ino_t node, fuse_file_info* file, struct flock* lock, int waits) {
+void set_record_lock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, struct flock* lock, int waits) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, ENOLCK));
   set(request, file, request_of(driver, file, *lock), waits != 0);
 }
 
-void set_flock(fuse_req_t request, fuse_ino_t node, fuse_file_info* file, int operation) {
+void set_flock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, int operation) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node)) return void(fuse_reply_err(request, ENOLCK));
   LockTable::Request wanted = request_of(driver, file);
   wanted.mode = operation & LOCK_SH   ? LockTable::Mode::kShared
                 : operation & LOCK_EX ? LockTable::Mode::kExclusive

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <cstdio>
 
-#include "fs/control.h"
 #include "fs/driver.h"
 #include "fs/file_handles.h"
 #include "fs/record_gate.h"
@@ -31,7 +30,7 @@ void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
 
 void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->answers_lookup(request, parent, name) || driver.handles->answers_lookup(request, parent, name)) return;
+  if (driver.handles->answers_lookup(request, parent, name)) return;
   const ReadAheadAfterAnswer later(*driver.store);
   auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
   if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);
@@ -46,19 +45,16 @@ void forget_multi(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_no
 
 void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   reply_new_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
 }
 
 void make_directory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   reply_new_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
 }
 
 void make_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   reply_new_entry(request, driver.store->make_symlink(object_of(request, parent), name, target, caller_of(request)));
 }
 
@@ -112,7 +108,6 @@ Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId dir
 
 void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   const ObjectId directory = object_of(request, parent);
   Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
   if (!made) return reply_object_error(request, made.error(), Gone::kName);
@@ -122,27 +117,23 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
 
 void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->owns(node) || driver.control->reserves(new_parent, name)) return void(fuse_reply_err(request, EPERM));
   driver.store->link(object_of(request, node), object_of(request, new_parent), name, caller_of(request),
                      [request](Result<Stat> stat) { reply_entry(request, stat); });
 }
 
 void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   driver.store->unlink(object_of(request, parent), name, caller_of(request), replying(request));
 }
 
 void remove_directory(fuse_req_t request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name)) return void(fuse_reply_err(request, EPERM));
   driver.store->remove_directory(object_of(request, parent), name, replying(request));
 }
 
 void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
             unsigned flags) {
   Driver& driver = driver_of(request);
-  if (driver.control->reserves(parent, name) || driver.control->reserves(new_parent, new_name)) return void(fuse_reply_err(request, EPERM));
   RenameMode mode = RenameMode::kReplace;
   if (flags == RENAME_NOREPLACE) mode = RenameMode::kNoReplace;
   else if (flags == RENAME_EXCHANGE) mode = RenameMode::kExchange;

@@ -15,7 +15,7 @@
 
 #include <fmt/format.h>
 
-#include "fs/control.h"
+#include "fs/dispatch.h"
 #include "fs/driver.h"
 #include "fs/file_handles.h"
 #include "fs/fuse_device.h"
@@ -85,14 +85,8 @@ std::string escaped(std::string_view value) {
 
 fuse_session* new_session(Driver& driver) {
   static fuse_lowlevel_ops operations = [] {
-    fuse_lowlevel_ops filled{};
+    fuse_lowlevel_ops filled = dispatching_operations();
     filled.init = negotiate;
-    add_name_operations(filled);
-    add_attribute_operations(filled);
-    add_data_operations(filled);
-    add_copy_operations(filled);
-    add_directory_operations(filled);
-    add_lock_operations(filled);
     return filled;
   }();
   std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", escaped(driver.volume_path));
@@ -260,7 +254,6 @@ int run_mount(const MountRequest& request) {
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
   if (!store) return readiness.failed(store.error());
   driver.store = store->get();
-  driver.control = std::make_unique<ControlFiles>(driver);
   driver.handles = std::make_unique<FileHandles>(driver);
   std::optional<StopOnSignals> stop_on_signals(std::in_place);
   readiness.watch();
@@ -281,7 +274,6 @@ int run_mount(const MountRequest& request) {
     end_soon();
   }
   if (Status status = take_down(driver); !status) result = 1;
-  driver.control.reset();
   driver.handles.reset();
   store->reset();
   log::flush();
