@@ -2,7 +2,7 @@
 // which owns it.
 #pragma once
 
-#include "tools/common/subcommand.h"
+#include "tools/load/subcommand.h"
 
 namespace kvcachefs {
 

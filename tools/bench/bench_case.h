@@ -6,8 +6,8 @@
 
 #include "store/base/result.h"
 #include "tools/bench/bench_settings.h"
-#include "tools/common/report.h"
-#include "tools/common/target.h"
+#include "tools/load/report.h"
+#include "tools/load/target.h"
 
 namespace kvcachefs {
 

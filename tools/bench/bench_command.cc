@@ -12,8 +12,8 @@
 
 #include "tools/bench/bench_runner.h"
 #include "tools/bench/presets.h"
-#include "tools/common/arena.h"
-#include "tools/common/interrupt.h"
+#include "tools/load/arena.h"
+#include "tools/load/interrupt.h"
 
 namespace kvcachefs {
 namespace {

@@ -1,7 +1,7 @@
 // `kvcachefs bench`: the command line of the benchmark.
 #pragma once
 
-#include "tools/common/subcommand.h"
+#include "tools/load/subcommand.h"
 
 namespace kvcachefs {
 

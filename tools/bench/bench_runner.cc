@@ -9,10 +9,10 @@
 
 #include "tools/bench/presets.h"
 #include "tools/bench/raw_io.h"
-#include "tools/common/arena.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/progress.h"
-#include "tools/common/target.h"
+#include "tools/load/arena.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/progress.h"
+#include "tools/load/target.h"
 
 namespace kvcachefs {
 namespace {

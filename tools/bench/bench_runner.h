@@ -6,7 +6,7 @@
 
 #include "store/base/result.h"
 #include "tools/bench/bench_settings.h"
-#include "tools/common/report.h"
+#include "tools/load/report.h"
 
 namespace kvcachefs {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "store/base/units.h"
-#include "tools/common/access_style.h"
+#include "tools/load/access_style.h"
 
 namespace kvcachefs {
 

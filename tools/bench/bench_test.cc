@@ -13,9 +13,9 @@
 #include "tools/bench/presets.h"
 #include "tools/bench/raw_io.h"
 #include "tools/bench/restore_pass.h"
-#include "tools/common/arena.h"
-#include "tools/common/test_directory.h"
-#include "tools/common/test_mount.h"
+#include "tools/load/arena.h"
+#include "tools/load/test_directory.h"
+#include "tools/load/test_mount.h"
 
 namespace kvcachefs {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "tools/bench/conversation.h"
 #include "tools/bench/presets.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/phase.h"
-#include "tools/common/statistics.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/phase.h"
+#include "tools/load/statistics.h"
 
 namespace kvcachefs {
 namespace {

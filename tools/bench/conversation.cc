@@ -1,7 +1,7 @@
 #include "tools/bench/conversation.h"
 
 #include "tools/bench/presets.h"
-#include "tools/common/payload.h"
+#include "tools/load/payload.h"
 
 namespace kvcachefs {
 namespace {

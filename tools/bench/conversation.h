@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "tools/bench/bench_settings.h"
-#include "tools/common/request_engine.h"
+#include "tools/load/request_engine.h"
 
 namespace kvcachefs {
 

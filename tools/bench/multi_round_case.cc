@@ -4,8 +4,8 @@
 
 #include "tools/bench/conversation.h"
 #include "tools/bench/presets.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/request_run.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/request_run.h"
 
 namespace kvcachefs {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "tools/bench/presets.h"
 #include "tools/bench/restore_pass.h"
-#include "tools/common/chunk_io.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/interrupt.h"
+#include "tools/load/chunk_io.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/interrupt.h"
 
 namespace kvcachefs {
 namespace {

@@ -3,7 +3,7 @@
 
 #include "tools/bench/presets.h"
 #include "tools/bench/raw_io.h"
-#include "tools/common/arena.h"
+#include "tools/load/arena.h"
 
 namespace kvcachefs {
 namespace {

@@ -14,9 +14,9 @@
 
 #include "store/base/unique_fd.h"
 #include "store/base/units.h"
-#include "tools/common/cpu_time.h"
-#include "tools/common/mount_status.h"
-#include "tools/common/payload.h"
+#include "tools/load/cpu_time.h"
+#include "tools/load/mount_status.h"
+#include "tools/load/payload.h"
 
 namespace kvcachefs {
 namespace {

@@ -10,7 +10,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/common/mount_status.h"
+#include "tools/load/mount_status.h"
 
 namespace kvcachefs {
 

@@ -8,9 +8,9 @@
 
 #include "store/base/result.h"
 #include "tools/bench/bench_case.h"
-#include "tools/common/access_style.h"
-#include "tools/common/phase.h"
-#include "tools/common/slot.h"
+#include "tools/load/access_style.h"
+#include "tools/load/phase.h"
+#include "tools/load/slot.h"
 
 namespace kvcachefs {
 

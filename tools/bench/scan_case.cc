@@ -14,10 +14,10 @@
 #include "store/base/unique_fd.h"
 #include "tools/bench/presets.h"
 #include "tools/bench/restore_pass.h"
-#include "tools/common/arena.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/payload.h"
+#include "tools/load/arena.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/payload.h"
 
 namespace kvcachefs {
 namespace {

@@ -9,13 +9,13 @@
 
 #include "tools/bench/presets.h"
 #include "tools/bench/restore_pass.h"
-#include "tools/common/arena.h"
-#include "tools/common/chunk_io.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/cpu_time.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/payload.h"
-#include "tools/common/statistics.h"
+#include "tools/load/arena.h"
+#include "tools/load/chunk_io.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/cpu_time.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/payload.h"
+#include "tools/load/statistics.h"
 
 namespace kvcachefs {
 namespace {

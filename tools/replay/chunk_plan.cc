@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/common/payload.h"
+#include "tools/load/payload.h"
 
 namespace kvcachefs {
 

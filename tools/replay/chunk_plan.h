@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "store/base/result.h"
-#include "tools/common/request_engine.h"
+#include "tools/load/request_engine.h"
 #include "tools/replay/trace.h"
 
 namespace kvcachefs {

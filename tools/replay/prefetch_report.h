@@ -3,8 +3,8 @@
 
 #include <cstddef>
 
-#include "tools/common/mount_status.h"
-#include "tools/common/report.h"
+#include "tools/load/mount_status.h"
+#include "tools/load/report.h"
 
 namespace kvcachefs {
 

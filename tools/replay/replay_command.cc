@@ -7,8 +7,8 @@
 #include <CLI/CLI.hpp>
 
 #include "store/base/units.h"
-#include "tools/common/arena.h"
-#include "tools/common/interrupt.h"
+#include "tools/load/arena.h"
+#include "tools/load/interrupt.h"
 #include "tools/replay/replay_runner.h"
 
 namespace kvcachefs {

@@ -1,7 +1,7 @@
 // `kvcachefs replay`: the command line of the trace replay.
 #pragma once
 
-#include "tools/common/subcommand.h"
+#include "tools/load/subcommand.h"
 
 namespace kvcachefs {
 

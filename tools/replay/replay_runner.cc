@@ -6,10 +6,10 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
-#include "tools/common/cold_start.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/progress.h"
-#include "tools/common/target.h"
+#include "tools/load/cold_start.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/progress.h"
+#include "tools/load/target.h"
 #include "tools/replay/chunk_plan.h"
 #include "tools/replay/prefetch_report.h"
 #include "tools/replay/volume_io.h"

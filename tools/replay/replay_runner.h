@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "store/base/result.h"
-#include "tools/common/report.h"
-#include "tools/common/request_run.h"
+#include "tools/load/report.h"
+#include "tools/load/request_run.h"
 #include "tools/replay/trace.h"
 
 namespace kvcachefs {

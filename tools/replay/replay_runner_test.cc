@@ -7,7 +7,7 @@
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
 
-#include "tools/common/test_directory.h"
+#include "tools/load/test_directory.h"
 #include "tools/replay/replay_command.h"
 
 namespace kvcachefs {

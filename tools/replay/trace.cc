@@ -7,7 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
-#include "tools/common/payload.h"
+#include "tools/load/payload.h"
 #include "tools/replay/line_reader.h"
 
 namespace kvcachefs {

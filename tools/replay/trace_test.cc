@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 #include <zlib.h>
 
-#include "tools/common/test_directory.h"
+#include "tools/load/test_directory.h"
 
 namespace kvcachefs {
 namespace {

@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "tools/common/mount_status.h"
+#include "tools/load/mount_status.h"
 
 namespace kvcachefs {
 

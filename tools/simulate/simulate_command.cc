@@ -12,8 +12,8 @@
 
 #include "store/base/units.h"
 #include "store/evict/policy.h"
-#include "tools/common/interrupt.h"
-#include "tools/common/progress.h"
+#include "tools/load/interrupt.h"
+#include "tools/load/progress.h"
 #include "tools/simulate/simulate_report.h"
 #include "tools/simulate/svg_plot.h"
 

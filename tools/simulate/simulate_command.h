@@ -1,7 +1,7 @@
 // `kvcachefs simulate`: what eviction policies are worth on recorded traces.
 #pragma once
 
-#include "tools/common/subcommand.h"
+#include "tools/load/subcommand.h"
 
 namespace kvcachefs {
 

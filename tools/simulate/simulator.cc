@@ -6,7 +6,7 @@
 
 #include "store/evict/policy.h"
 #include "store/evict/prefix_links.h"
-#include "tools/common/cpu_time.h"
+#include "tools/load/cpu_time.h"
 #include "tools/simulate/belady.h"
 #include "tools/simulate/list_lru.h"
 

@@ -8,7 +8,7 @@
 
 #include <fmt/format.h>
 
-#include "tools/common/payload.h"
+#include "tools/load/payload.h"
 #include "tools/replay/chunk_plan.h"
 
 namespace kvcachefs {

@@ -1,0 +1,18 @@
+// The start of a cold phase and the end of a write, with their notes in the report.
+#pragma once
+
+#include <string>
+
+#include "store/base/result.h"
+#include "tools/load/report.h"
+
+namespace kvcachefs {
+
+// Waits until what was written under `directory` is on its volume; what could not be done as it should becomes a note.
+Status drain_writes(const std::string& directory, Report& report);
+
+// Drains what was written under `directory` and drops what is cached of it; what could not be dropped becomes a note of
+// the report. With `keep_caches` it does neither and says so.
+Status cold_start(const std::string& directory, bool keep_caches, Report& report);
+
+}  // namespace kvcachefs
