@@ -20,6 +20,7 @@
 #include "fs/options.h"
 #include "fs/passthrough.h"
 #include "fs/side_thread.h"
+#include "store/base/mutex.h"
 #include "store/store.h"
 
 namespace kvcachefs {
@@ -85,7 +86,7 @@ struct Driver {
   }
 
  private:
-  mutable std::mutex mutex_;  // a leaf: what follows, and what of `options` can be changed while mounted
+  mutable LeafMutex mutex_;  // guards what follows, and what of `options` can be changed while mounted
   std::string features_;
   bool ring_used_ = false;
   std::string ring_state_;

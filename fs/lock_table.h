@@ -20,6 +20,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -88,7 +89,7 @@ class LockTable {
   void grant(ObjectId id, Answers& answers);
   static void answer(Answers& answers);
 
-  mutable std::mutex mutex_;
+  mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, File> files_;
   std::unordered_map<uint64_t, ObjectId> waits_at_;             // by token
   std::unordered_map<uint64_t, bool> announced_;                // by token: it was interrupted before set()

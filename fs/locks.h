@@ -1,11 +1,11 @@
 // Requests about locks: what the kernel asks of them, in terms of the lock table.
 #pragma once
 
-#include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "fs/lock_table.h"
+#include "store/base/mutex.h"
 
 namespace kvcachefs {
 
@@ -24,8 +24,8 @@ class FileLocks {
   bool has_thread();
   void run();
 
-  std::mutex mutex_;  // a leaf. Guards:
-  std::condition_variable ready_;
+  LeafMutex mutex_;  // guards:
+  ConditionVariable ready_;
   bool kicked_ = false, stopping_ = false;
   std::thread thread_;
 };

@@ -2,12 +2,13 @@
 // Thread-safe, one leaf mutex.
 #pragma once
 
-#include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
 #include <thread>
 #include <vector>
+
+#include "store/base/mutex.h"
 
 namespace kvcachefs {
 
@@ -26,8 +27,8 @@ class OpenerThreads {
   bool has_thread();
   void work();
 
-  std::mutex mutex_;  // a leaf. Guards:
-  std::condition_variable ready_;
+  LeafMutex mutex_;  // guards:
+  ConditionVariable ready_;
   std::deque<Work> queue_;
   std::vector<std::thread> threads_;
   size_t idle_ = 0;

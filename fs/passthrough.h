@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "fs/opener_threads.h"
+#include "store/base/mutex.h"
 #include "store/store.h"
 
 struct fuse_session;
@@ -94,7 +95,7 @@ class Passthrough {
   std::function<void(bool, int)> on_refusal_;
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
-  mutable std::mutex mutex_;
+  mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
   std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodes told to who will write, until then

@@ -30,12 +30,12 @@
 #include <array>
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
 
+#include "store/base/mutex.h"
 #include "store/base/unique_fd.h"
 
 namespace kvcachefs {
@@ -120,8 +120,8 @@ class RequestLoop {
   std::atomic<uint32_t> parked_{0};     // written with mutex_ held
   std::atomic<bool> unwatched_{false};  // requests have ceased: nobody ticks; written with mutex_ held
 
-  std::mutex mutex_;  // a leaf. Guards:
-  std::condition_variable called_;
+  LeafMutex mutex_;  // guards:
+  ConditionVariable called_;
   uint32_t calls_ = 0;     // so many parked threads are to look for requests
   bool watching_ = false;  // a parked thread ticks
   bool ended_ = false;

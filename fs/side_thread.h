@@ -8,6 +8,8 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/mutex.h"
+
 namespace kvcachefs {
 
 class SideThread {
@@ -30,7 +32,7 @@ class SideThread {
   void work();
 
   std::atomic<bool> stopping_{false};
-  std::mutex mutex_;  // a leaf. Guards:
+  LeafMutex mutex_;  // guards:
   std::vector<std::function<void()>> jobs_;
   bool working_ = false;
   std::thread thread_;  // joined by the job that starts the next one
