@@ -39,21 +39,9 @@ uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors
 
 bool Commit::full() const { return batch_bytes >= kBatchBytes; }
 
-void StoreImpl::commit(CommitRequest request) {
-  {
-    std::lock_guard lock(commit_mutex_);
-    commit_queue_.push_back(std::move(request));
-    committing_.fetch_add(1);
-  }
-  commit_ready_.notify_one();
-}
-
 bool StoreImpl::commit_step() {
   Commit commit;
-  {
-    std::lock_guard lock(commit_mutex_);
-    commit.requests.swap(commit_queue_);
-  }
+  commit.requests = commits_.take();
   if (commit.requests.empty()) return false;
   const size_t count = commit.requests.size();
   Status status = sync_data(commit);
@@ -79,8 +67,8 @@ bool StoreImpl::commit_step() {
   }
   accesses_->not_kept(commit.early_rows);
   for (const CommitRequest& request : commit.requests) note_closed(request.closed);
-  committing_.fetch_sub(count);
-  requeue_deferred();
+  commits_.settled(count);
+  urgent_.requeue_deferred();
   if (!resumer_.waiters().nobody_waits()) resumer_.memory_came_back();  // what was journaled can be given up
   for (CommitRequest& request : commit.requests) {
     if (!request.done) continue;
@@ -160,7 +148,7 @@ Status StoreImpl::mark_synced() {
   if (!freed) return std::unexpected(std::move(freed).error());
   KVC_TRY(sync_journal());  // the index must not reach past the end of what is on the medium
   index_->freeze();
-  forget_unmarked();
+  unmarked_.clear();
   kill_point("mark-synced");
   return {};
 }

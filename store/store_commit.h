@@ -9,30 +9,13 @@
 #include <vector>
 
 #include "store/base/records.h"
+#include "store/commit/commit_queue.h"
 #include "store/tree/namespace.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/store.h"
 
 namespace kvcachefs {
-
-// A body that is on the volume and waits for its journal record.
-struct SealedBody {
-  Snapshot snapshot;
-  Body body;
-  ExtentId extent;  // to sync before the record when asked to; invalid: nothing was written (inline, empty, shared)
-  ObjectId shared_with;  // the object whose place this body takes over: it must lose its last name in the same batch
-};
-
-struct CommitRequest {
-  std::vector<SealedBody> bodies;
-  std::vector<SuccessorsRecord> successors;
-  std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
-  std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
-  bool sync = false;        // sync these bodies' extents before the record and the record before `done`
-  bool sync_all = false;    // ... and everything else written so far, and say so in the journal
-  StatusCompletion done;    // may be empty
-};
 
 // All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
 struct Commit {

@@ -50,7 +50,11 @@
 #include "store/reserve.h"
 #include "store/space.h"
 #include "store/store.h"
+#include "store/commit/commit_queue.h"
+#include "store/commit/unmarked_bodies.h"
 #include "store/store_commit.h"
+#include "store/writeback/urgent_queue.h"
+#include "store/writeback/volume_refusals.h"
 #include "store/tree/temporary_names.h"
 #include "store/volume/volume.h"
 #include "store/cache/waiting_bytes.h"
@@ -402,7 +406,6 @@ class StoreImpl final : public Store {
   // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
   void volume_failed(const Status& status);
   void volume_took_it();
-  std::optional<Error> refused_by_volume() const;  // for who waits: every try failed for a while
   bool memory_pressure() const;
   bool bulk_step(bool force);
   std::vector<Drain> take_drains();
@@ -412,12 +415,6 @@ class StoreImpl final : public Store {
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
   void note_health(Health::Of of, const Status& status) { health_.report(of, status, clock_.realtime_ns()); }
-  struct UrgentItem {
-    ObjectPtr object;  // may be null: names only
-    uint64_t content_version = 0;  // of it, that must be journaled
-    bool sync = false;
-    StatusCompletion done;
-  };
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
@@ -428,7 +425,6 @@ class StoreImpl final : public Store {
   void defer_urgent(UrgentItem item);
   static bool is_journaled(const UrgentItem& item);
   static Status own_error(const Object& object);
-  void requeue_deferred();  // a seal ended: those who waited for it go on
 
   // --- sealing (store_seal.cc) ---
   struct PackTarget;   // the open pack extent of a lane
@@ -494,8 +490,6 @@ class StoreImpl final : public Store {
 
   // --- bodies in extents that could not be synced (store_lost.cc) ---
   void note_unmarked(const Object& object);
-  std::vector<ObjectId> unmarked_in(ExtentId extent);
-  void forget_unmarked();
   Status may_mark();
   bool lies_in_lost(const Object& object);  // object.mutex held
   bool move_from_lost(const ObjectPtr& object);
@@ -505,7 +499,6 @@ class StoreImpl final : public Store {
   bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
   // --- journal (store_commit.cc, store_commit.h) ---
-  void commit(CommitRequest request);
   bool commit_step();
   // Of the journal. Where there is no room the reserve is given up for it, bit by bit.
   template <class Attempt>
@@ -699,22 +692,14 @@ class StoreImpl final : public Store {
   std::optional<FileMover> file_mover_;
   std::optional<PageWarmer> page_warmer_;
 
-  LeafMutex urgent_mutex_;  // leaf
-  ConditionVariable urgent_ready_;
-  std::deque<UrgentItem> urgent_;
-  std::deque<UrgentItem> urgent_deferred_;  // their object is being sealed
+  UrgentQueue urgent_;
+  VolumeRefusals refusals_{clock_};
+  CommitQueue commits_;
+  UnmarkedBodies unmarked_;
 
   LeafMutex bulk_mutex_;  // leaf
   std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
-  Backoff volume_backoff_{20'000'000, 2'000'000'000};
-  mutable std::mutex refusal_mutex_;  // leaf
-  std::optional<Error> refusal_;      // refusal_mutex_: why the volume took nothing the last time
   std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
-
-  LeafMutex commit_mutex_;  // leaf
-  ConditionVariable commit_ready_;
-  std::vector<CommitRequest> commit_queue_;
-  std::atomic<uint64_t> committing_{0};  // requests queued or in work
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
@@ -777,8 +762,6 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
-  LeafMutex unmarked_mutex_;  // a leaf
-  std::unordered_map<ExtentId, std::vector<ObjectId>> unmarked_;  // bodies journaled since the last mark, by where they went
   std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
   int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
   LeafMutex unverified_mutex_;  // a leaf
@@ -803,7 +786,6 @@ class StoreImpl final : public Store {
   std::optional<Status> drained_;  // stop(): how its drain ended
   std::atomic<bool> committer_runs_{false};  // else who waits for a commit does it itself
   Verify verify_ = Verify::kAuto;            // fixed after start()
-  bool committer_stopping_ = false;  // commit_mutex_
   std::vector<std::thread> threads_;
   std::thread committer_;
 };

@@ -374,7 +374,7 @@ void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint
 
 // Of one that waits for memory: the volume has taken nothing for a while, so none comes back. Its call hears of it.
 bool StoreImpl::give_up_write(PendingWrite& pending) {
-  auto refused = refused_by_volume();
+  auto refused = refusals_.lasting();
   if (!refused) return false;
   {
     const auto lock = pending.object->lock();

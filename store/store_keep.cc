@@ -50,10 +50,10 @@ void StoreImpl::measure_backing() {
   space_.set_backing(*backing);
   // There is more than before: what was refused may be taken now.
   if (backing->available_bytes > backing_seen_.available_bytes || backing->available_files > backing_seen_.available_files)
-    volume_backoff_.try_soon();
+    refusals_.try_soon();
   backing_seen_ = *backing;
   // The bulk lane tries again, or finds that nothing is left to try with.
-  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) > 0) dirty_.wake(true);
+  if (refusals_.is_failing()) dirty_.wake(true);
   keep_spare_files(*backing);
 }
 
@@ -191,7 +191,7 @@ Status StoreImpl::sync_point() {
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   request.done = [promise](Status status) { promise->set_value(std::move(status)); };
-  commit(std::move(request));
+  commits_.add(std::move(request));
   if (!committer_runs_.load())
     while (commit_step()) {
     }
@@ -506,7 +506,7 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, Ope
     if (whole) {
       // What died in it later may be read yet, or is not synced: then it is looked at once more.
       std::lock_guard lock(keeper_mutex_);
-      const bool settled = !in_use && committing_.load() == 0 &&
+      const bool settled = !in_use && commits_.idle() &&
                            std::none_of(freed_.begin(), freed_.end(), [&](const FreedPlace& freed) {
                              return freed.place.extent == place.extent && freed.place.length > 0;
                            });

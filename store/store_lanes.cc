@@ -21,31 +21,16 @@ constexpr int64_t kQuietNs = 1'000'000'000;   // a body open for writing is seal
 // --- bulk ---
 
 void StoreImpl::volume_failed(const Status& status) {
-  volume_backoff_.failed(clock_.monotonic_ns());
+  refusals_.failed(status.error());
   // What it does not take now is not accepted either: inodes and quotas show in no count of free bytes.
   if (status.error().code == Code::kNoSpace) space_.set_refused(true);
-  std::lock_guard lock(refusal_mutex_);
-  refusal_ = status.error();
 }
 
 void StoreImpl::volume_took_it() {
-  if (volume_backoff_.failing_for_ns(clock_.monotonic_ns()) == 0) return;  // most calls
-  volume_backoff_.succeeded();
-  space_.set_refused(false);
-  std::lock_guard lock(refusal_mutex_);
-  refusal_.reset();
+  if (refusals_.succeeded()) space_.set_refused(false);
 }
 
-std::optional<Error> StoreImpl::refused_by_volume() const {
-  constexpr int64_t kFullNs = 1'000'000'000, kOtherNs = 10'000'000'000;
-  const int64_t failing_ns = volume_backoff_.failing_for_ns(clock_.monotonic_ns());
-  if (failing_ns < kFullNs) return std::nullopt;
-  std::lock_guard lock(refusal_mutex_);
-  if (!refusal_ || (!lacks_files(*refusal_) && failing_ns < kOtherNs)) return std::nullopt;
-  return refusal_;
-}
-
-// Whoever needs memory gives up what is clean himself.
+// What is clean is given up by the request that needs memory.
 bool StoreImpl::memory_pressure() const { return pool_->held_bytes() * 4 > pool_->limit_bytes() * 3; }
 
 std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
@@ -123,17 +108,16 @@ std::vector<StoreImpl::Drain> StoreImpl::take_drains() {
 
 // Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
 bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) {
-  if (!volume_backoff_.may_try(clock_.monotonic_ns())) {
+  if (!refusals_.may_try()) {
     remaining.some = true;
-    std::lock_guard lock(refusal_mutex_);
-    if (refusal_) status = std::unexpected(*refusal_);
+    if (auto last = refusals_.last()) status = std::unexpected(std::move(*last));
     return false;
   }
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
     const bool spilled = (memory_pressure() || !resumer_.waiters().nobody_waits()) && spill_one();
     // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
-    if (!spilled && volume_backoff_.may_try(clock_.monotonic_ns())) volume_took_it();
+    if (!spilled && refusals_.may_try()) volume_took_it();
     return spilled;
   }
   CommitRequest request;
@@ -149,7 +133,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
     std::lock_guard lock(bulk_mutex_);
     bulk_commit_error_ = std::move(committed).error();
   };
-  commit(std::move(request));
+  commits_.add(std::move(request));
   return helped;  // else the next try is as good as this one was, and can wait
 }
 
@@ -158,8 +142,8 @@ void StoreImpl::commit_pending_names(Remaining& remaining) {
     std::shared_lock names(names_mutex_);
     if (!names_->has_pending() && !dirty_.has_attributes()) return;
   }
-  if (committing_.load() == 0)
-    commit({});
+  if (commits_.idle())
+    commits_.add({});
   else
     remaining.some = true;  // one at a time: what is in work may take them along, else the next turn sees
 }
@@ -182,7 +166,7 @@ bool StoreImpl::settle_drains(std::vector<Drain>& drains, const Status& status) 
       CommitRequest request;
       request.sync = request.sync_all = drain.sync;
       request.done = std::move(drain.done);
-      commit(std::move(request));
+      commits_.add(std::move(request));
       any = true;
     } else {
       waiting.push_back(std::move(drain));
@@ -225,7 +209,7 @@ void StoreImpl::drain(bool sync, StatusCompletion done) {
   Drain drain;
   drain.sync = sync;
   drain.done = std::move(done);
-  volume_backoff_.try_soon();
+  refusals_.try_soon();
   {
     std::lock_guard lock(bulk_mutex_);
     drains_.push_back(std::move(drain));
@@ -241,11 +225,7 @@ void StoreImpl::make_durable(ObjectPtr object, bool sync, StatusCompletion done)
     const auto lock = item.object->lock();
     item.content_version = item.object->content_version;
   }
-  {
-    std::lock_guard lock(urgent_mutex_);
-    urgent_.push_back(std::move(item));
-  }
-  urgent_ready_.notify_one();
+  urgent_.add(std::move(item));
 }
 
 // Those that are sealed at once go together, with one sync; names in any case, after the bodies. Answers with the first error.
@@ -338,12 +318,10 @@ void StoreImpl::commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& fai
         continue;
       }
       // Its body was to take over the place of another, and that did not work out: it is sealed again.
-      std::lock_guard lock(urgent_mutex_);
-      urgent_.push_back(std::move(item));
-      urgent_ready_.notify_one();
+      urgent_.add(std::move(item));
     }
   };
-  commit(std::move(turn.request));
+  commits_.add(std::move(turn.request));
 }
 
 // Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
@@ -355,16 +333,11 @@ void StoreImpl::defer_urgent(UrgentItem item) {
     return item.done(std::unexpected(std::move(error)));
   }
   const bool busy = item.object->sealing;
-  std::lock_guard urgent_lock(urgent_mutex_);
-  (busy ? urgent_deferred_ : urgent_).push_back(std::move(item));
+  busy ? urgent_.defer(std::move(item)) : urgent_.put_back(std::move(item));
 }
 
 bool StoreImpl::urgent_step() {
-  std::deque<UrgentItem> items;
-  {
-    std::lock_guard lock(urgent_mutex_);
-    items.swap(urgent_);
-  }
+  std::deque<UrgentItem> items = urgent_.take();
   if (items.empty()) return false;
   UrgentTurn turn;
   for (UrgentItem& item : items) take_urgent(std::move(item), turn);
@@ -378,16 +351,6 @@ bool StoreImpl::urgent_step() {
   commit_urgent(turn, failed, status);
   for (UrgentItem& item : turn.deferred) defer_urgent(std::move(item));
   return true;
-}
-
-void StoreImpl::requeue_deferred() {
-  {
-    std::lock_guard lock(urgent_mutex_);
-    if (urgent_deferred_.empty()) return;
-    for (UrgentItem& item : urgent_deferred_) urgent_.push_back(std::move(item));
-    urgent_deferred_.clear();
-  }
-  urgent_ready_.notify_one();
 }
 
 }  // namespace kvcachefs

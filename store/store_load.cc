@@ -399,7 +399,7 @@ void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const
              why);
   CommitRequest request;
   request.bodies.push_back(std::move(record));
-  commit(std::move(request));
+  commits_.add(std::move(request));
 }
 
 Result<BlockPtr> StoreImpl::fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer) {

@@ -11,19 +11,7 @@ namespace kvcachefs {
 void StoreImpl::note_unmarked(const Object& object) {
   const Place& place = object.base.place;
   if ((place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) || object.base.quarantined) return;
-  std::lock_guard lock(unmarked_mutex_);
-  unmarked_[place.extent].push_back(object.id);
-}
-
-std::vector<ObjectId> StoreImpl::unmarked_in(ExtentId extent) {
-  std::lock_guard lock(unmarked_mutex_);
-  auto found = unmarked_.find(extent);
-  return found == unmarked_.end() ? std::vector<ObjectId>() : found->second;
-}
-
-void StoreImpl::forget_unmarked() {
-  std::lock_guard lock(unmarked_mutex_);
-  unmarked_.clear();
+  unmarked_.add(place.extent, object.id);
 }
 
 // By the committer, between its records and a mark. As far as the journal knows: what was moved or removed in RAM only is
@@ -31,15 +19,13 @@ void StoreImpl::forget_unmarked() {
 Status StoreImpl::may_mark() {
   Status status;
   for (const auto& [extent, error] : extents_->lost()) {
-    std::vector<ObjectId> ids = unmarked_in(extent);
+    std::vector<ObjectId> ids = unmarked_.in(extent);
     std::erase_if(ids, [&](ObjectId id) {
       auto record = index_->find_object(id);
       return record && (!*record || (*record)->body.place.extent != extent || (*record)->body.quarantined);
     });
     if (!ids.empty() && status) status = std::unexpected(error);
-    std::lock_guard lock(unmarked_mutex_);
-    if (ids.empty()) unmarked_.erase(extent);
-    else unmarked_[extent] = std::move(ids);
+    unmarked_.set(extent, std::move(ids));
   }
   return status;
 }
@@ -70,7 +56,7 @@ bool StoreImpl::move_from_lost(const ObjectPtr& object) {
 bool StoreImpl::move_all_from_lost(size_t most) {
   size_t moving = 0;
   for (const auto& [extent, error] : extents_->lost()) {
-    for (ObjectId id : unmarked_in(extent)) {
+    for (ObjectId id : unmarked_.in(extent)) {
       if (moving >= most) return true;
       std::shared_lock<SharedMutex<LockRank::kNames>> names;
       auto object = get_kept(id, names);
@@ -135,7 +121,7 @@ bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& wh
   }
   counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);
   log::error("object {} is quarantined: {}. Its extent could not be synced", object->id.value, why);
-  commit(std::move(request));
+  commits_.add(std::move(request));
   return true;
 }
 

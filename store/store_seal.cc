@@ -338,7 +338,7 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
     }
   }
   dirty_.wake();
-  requeue_deferred();
+  urgent_.requeue_deferred();
 }
 
 void StoreImpl::give_back(ObjectId object, const Place& place) {

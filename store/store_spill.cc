@@ -36,7 +36,7 @@ bool StoreImpl::spill_one() {
     const auto lock = largest->lock();
     end_seal(largest);
   }
-  requeue_deferred();
+  urgent_.requeue_deferred();
   note_health(Health::Of::kData, status);
   status ? volume_took_it() : volume_failed(status);
   std::unique_lock lock(names_mutex_);

@@ -16,24 +16,10 @@ void StoreImpl::start_threads() {
   committer_runs_ = true;
   threads_.push_back(start_thread("kvc-bulk", [this] { bulk_loop(); }));
   threads_.push_back(start_thread("kvc-urgent", [this] {
-    while (true) {
-      {
-        std::unique_lock lock(urgent_mutex_);
-        urgent_ready_.wait(lock, [&] { return stopping_ || !urgent_.empty(); });
-        if (stopping_ && urgent_.empty()) return;
-      }
-      urgent_step();
-    }
+    while (urgent_.wait()) urgent_step();
   }));
   committer_ = start_thread("kvc-committer", [this] {
-    while (true) {
-      {
-        std::unique_lock lock(commit_mutex_);
-        commit_ready_.wait(lock, [&] { return committer_stopping_ || !commit_queue_.empty(); });
-        if (commit_queue_.empty()) return;
-      }
-      commit_step();
-    }
+    while (commits_.wait()) commit_step();
   });
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
@@ -70,7 +56,7 @@ void StoreImpl::stop_threads() {
     ready.notify_all();
   };
   dirty_.stop();
-  wake(urgent_mutex_, urgent_ready_);
+  urgent_.stop();
   keeper_wakeup_.wake();
   wake(prefetch_mutex_, prefetch_ready_);
   kernel_ahead_.stop();
@@ -80,11 +66,7 @@ void StoreImpl::stop_threads() {
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // The committer last: the others may still wait for it.
-  {
-    std::lock_guard lock(commit_mutex_);
-    committer_stopping_ = true;
-  }
-  commit_ready_.notify_all();
+  commits_.stop();
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
   {

@@ -1,0 +1,35 @@
+#include "store/writeback/volume_refusals.h"
+
+#include <mutex>
+
+namespace kvcachefs {
+
+void VolumeRefusals::failed(const Error& error) {
+  backoff_.failed(clock_.monotonic_ns());
+  std::lock_guard lock(mutex_);
+  last_ = error;
+}
+
+bool VolumeRefusals::succeeded() {
+  if (!is_failing()) return false;  // most calls
+  backoff_.succeeded();
+  std::lock_guard lock(mutex_);
+  last_.reset();
+  return true;
+}
+
+std::optional<Error> VolumeRefusals::last() const {
+  std::lock_guard lock(mutex_);
+  return last_;
+}
+
+std::optional<Error> VolumeRefusals::lasting() const {
+  constexpr int64_t kFullNs = 1'000'000'000, kOtherNs = 10'000'000'000;
+  const int64_t failing_ns = backoff_.failing_for_ns(clock_.monotonic_ns());
+  if (failing_ns < kFullNs) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  if (!last_ || (!lacks_files(*last_) && failing_ns < kOtherNs)) return std::nullopt;
+  return last_;
+}
+
+}  // namespace kvcachefs

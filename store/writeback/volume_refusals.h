@@ -1,0 +1,39 @@
+// The volume takes nothing: when it is tried again, and what waiting calls are told.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "store/base/backoff.h"
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/result.h"
+
+namespace kvcachefs {
+
+// Thread-safe; mutex_ is a leaf. Told of each outcome by the lanes; asked by those that wait.
+class VolumeRefusals {
+ public:
+  explicit VolumeRefusals(Clock& clock) : clock_(clock) {}
+
+  // A try failed: the next one comes after a pause that grows.
+  void failed(const Error& error);
+  // One succeeded. True: the one before had failed.
+  bool succeeded();
+  // The reason may be over: the next try is made at once.
+  void try_soon() { backoff_.try_soon(); }
+  bool may_try() const { return backoff_.may_try(clock_.monotonic_ns()); }
+  bool is_failing() const { return backoff_.failing_for_ns(clock_.monotonic_ns()) > 0; }
+  // Why the last try failed; nothing: it did not.
+  std::optional<Error> last() const;
+  // For calls that wait: every try failed for a while, and waiting longer is of no use.
+  std::optional<Error> lasting() const;
+
+ private:
+  Clock& clock_;
+  Backoff backoff_{20'000'000, 2'000'000'000};
+  mutable LeafMutex mutex_;
+  std::optional<Error> last_;
+};
+
+}  // namespace kvcachefs

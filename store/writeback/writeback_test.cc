@@ -1,0 +1,77 @@
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "store/writeback/urgent_queue.h"
+#include "store/writeback/volume_refusals.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+
+TEST(UrgentQueue, ADeferredCallComesBackWhenASealEnds) {
+  UrgentQueue queue;
+  queue.add({.object = nullptr, .content_version = 1, .sync = false, .done = {}});
+  std::deque<UrgentItem> items = queue.take();
+  ASSERT_EQ(items.size(), 1u);
+  queue.defer(std::move(items.front()));
+  EXPECT_TRUE(queue.take().empty());
+  queue.requeue_deferred();
+  items = queue.take();
+  ASSERT_EQ(items.size(), 1u);
+  EXPECT_EQ(items.front().content_version, 1u);
+}
+
+TEST(UrgentQueue, AStoppedQueueIsEmptiedFirst) {
+  UrgentQueue queue;
+  queue.add({});
+  queue.stop();
+  EXPECT_TRUE(queue.wait());
+  EXPECT_EQ(queue.take().size(), 1u);
+  EXPECT_FALSE(queue.wait());
+}
+
+TEST(UrgentQueue, WakesTheLane) {
+  UrgentQueue queue;
+  size_t taken = 0;
+  std::thread lane([&] {
+    while (queue.wait()) taken += queue.take().size();
+  });
+  for (int i = 0; i < 1000; ++i) queue.add({});
+  queue.stop();
+  lane.join();
+  EXPECT_EQ(taken, 1000u);
+}
+
+TEST(VolumeRefusals, PausesGrowAndWaitersHearOfWhatLasts) {
+  ManualClock clock(kSecondNs);
+  VolumeRefusals refusals(clock);
+  EXPECT_TRUE(refusals.may_try());
+  EXPECT_FALSE(refusals.succeeded());
+  refusals.failed(Error{Code::kNoSpace, 0, "no inodes"});
+  EXPECT_FALSE(refusals.may_try());
+  EXPECT_TRUE(refusals.is_failing());
+  EXPECT_EQ(refusals.last()->message, "no inodes");
+  EXPECT_FALSE(refusals.lasting());
+  clock.advance_ns(2 * kSecondNs);
+  EXPECT_TRUE(refusals.may_try());
+  refusals.failed(Error{Code::kNoSpace, 0, "no inodes"});
+  EXPECT_EQ(refusals.lasting()->message, "no inodes");
+  EXPECT_TRUE(refusals.succeeded());
+  EXPECT_FALSE(refusals.last());
+  EXPECT_FALSE(refusals.lasting());
+}
+
+TEST(VolumeRefusals, WhatMayPassByItselfIsToldLater) {
+  ManualClock clock(kSecondNs);
+  VolumeRefusals refusals(clock);
+  refusals.failed(Error{Code::kIo, 5, "device"});
+  clock.advance_ns(2 * kSecondNs);
+  EXPECT_FALSE(refusals.lasting());
+  clock.advance_ns(9 * kSecondNs);
+  EXPECT_TRUE(refusals.lasting());
+}
+
+}  // namespace
+}  // namespace kvcachefs
