@@ -147,5 +147,5 @@ through FUSE; the buffer is in MiB.
 and start the engine with it:
   LMCACHE_CONFIG_FILE=lmcache.yaml vllm serve MODEL \\
     --kv-transfer-config '{"kv_connector": "LMCacheConnectorV1", "kv_role": "kv_both"}'
-To mount it at boot: cmake --install $build, then /etc/fstab or kvcachefs@.service (README.md, "Operations").
+To mount it at boot: cmake --install $build, then /etc/fstab or kvcachefs@.service (mount-scripts/README.md, "At boot").
 EOF
