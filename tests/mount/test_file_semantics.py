@@ -162,7 +162,7 @@ def test_holes_are_exact_to_a_page_also_from_the_volume(new_mount):
 
 
 def test_a_mapping_and_writes_in_turn_see_each_other(new_mount):
-    """In turn they do, without msync too; at the same moment in one page they do not (README, "Three exceptions to POSIX")."""
+    """In turn they do, without msync too; at the same moment in one page they do not (fs/README.md, "Three exceptions to POSIX")."""
     mount = new_mount()
     fd = os.open(os.path.join(mount.path, "f"), os.O_CREAT | os.O_RDWR)
     os.ftruncate(fd, MIB)
