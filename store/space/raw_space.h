@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "store/base/types.h"
-#include "store/space.h"
+#include "store/space/space.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {

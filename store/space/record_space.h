@@ -9,7 +9,7 @@
 #include <mutex>
 #include <vector>
 
-#include "store/space.h"
+#include "store/space/space.h"
 
 namespace kvcachefs {
 

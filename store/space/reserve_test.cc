@@ -1,4 +1,4 @@
-#include "store/reserve.h"
+#include "store/space/reserve.h"
 
 #include <cerrno>
 

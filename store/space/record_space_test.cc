@@ -1,4 +1,4 @@
-#include "store/record_space.h"
+#include "store/space/record_space.h"
 
 #include <gtest/gtest.h>
 

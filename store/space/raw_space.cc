@@ -1,4 +1,4 @@
-#include "store/raw_space.h"
+#include "store/space/raw_space.h"
 
 #include <algorithm>
 
