@@ -66,7 +66,7 @@ bool StoreImpl::commit_step() {
     dirty_.wake();  // to try again
   }
   accesses_->not_kept(commit.early_rows);
-  for (const CommitRequest& request : commit.requests) note_closed(request.closed);
+  for (const CommitRequest& request : commit.requests) dead_.packs_closed(request.closed);  // all bodies in them are committed or given up
   commits_.settled(count);
   urgent_.requeue_deferred();
   if (!resumer_.waiters().nobody_waits()) resumer_.memory_came_back();  // what was journaled can be given up
@@ -106,15 +106,6 @@ Result<JournalPosition> StoreImpl::append_to_journal(const Batch& batch) {
 
 Status StoreImpl::sync_journal() {
   return with_reserve([&] { return journal_->sync(); });
-}
-
-// All bodies in them are committed or given up: the reclaimer looks at them once more, for everything may have died already.
-void StoreImpl::note_closed(const std::vector<ExtentId>& extents) {
-  std::lock_guard lock(keeper_mutex_);
-  for (ExtentId extent : extents) {
-    open_extents_.erase(extent);
-    freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, extent, 0, 0}});
-  }
 }
 
 Status StoreImpl::sync_data(Commit& commit) {
@@ -353,7 +344,7 @@ void StoreImpl::drop_body(SealedBody& sealed) {
     // What was written counts as dead from here on, and is not written again.
     if (object->nlink == 0) space_.release_leaving(object->id, std::exchange(object->sealing_reserved_bytes, 0));
   }
-  if (written) give_back({}, sealed.body.place);
+  if (written) dead_.add({}, sealed.body.place);
   abandon_seal(object);
   forget_if_idle(object);
 }
@@ -486,7 +477,7 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
   if (!commit.taken) take_waiting(commit);
   auto abandon = [&](SealedBody& sealed) {
     // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
-    if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) give_back({}, sealed.body.place);
+    if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) dead_.add({}, sealed.body.place);
     abandon_seal(sealed.snapshot.object);
     forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
   };
@@ -613,15 +604,8 @@ void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> free
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }
   record_space_->appended(commit.batch_bytes + inline_bytes, commit.batch.records.size());
-  std::vector<ObjectId> gave_up;
   if (records_want_upkeep()) keeper_wakeup_.wake();
-  std::lock_guard keeper(keeper_mutex_);
-  for (const FreedPlace& place : freed) {
-    freed_bytes_ += align_up(place.place.length, kBlockBytes);
-    freed_.push_back(place);
-    gave_up.push_back(place.object);
-  }
-  space_.journaled(index_->totals().live_bytes, freed_bytes_ + unpunched_bytes_, consumed_bytes, gave_up);
+  dead_.journaled(freed, index_->totals().live_bytes, consumed_bytes);
   if (!freed.empty() || inline_bytes > 0) space_.hope();  // the index may have had the pages
 }
 

@@ -45,6 +45,7 @@
 #include "store/object/wanted_units.h"
 #include "store/upkeep/pack_sweep.h"
 #include "store/readahead/read_ahead_queue.h"
+#include "store/space/dead_space.h"
 #include "store/space/raw_space.h"
 #include "store/space/record_space.h"
 #include "store/space/reserve.h"
@@ -436,7 +437,6 @@ class StoreImpl final : public Store {
   std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
   void end_seal(const ObjectPtr& object);
   void abandon_seal(const ObjectPtr& object);
-  void give_back(ObjectId object, const Place& place);  // space written to in vain
   void undo_write(SealPlan& plan);
   Status place_body(SealPlan& plan, PackTarget& target);
   Status open_target(PackTarget& target, uint64_t room);
@@ -526,7 +526,6 @@ class StoreImpl final : public Store {
   void choose_shares(Commit& commit);
   void take_dispossessed(Commit& commit);
   void drop_body(SealedBody& sealed);
-  void note_closed(const std::vector<ExtentId>& extents);
   void give_up(Commit& commit, const Status& why);
   Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
   Status apply_committed(Commit& commit, JournalPosition after);
@@ -557,7 +556,6 @@ class StoreImpl final : public Store {
   bool reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack);
   bool still_needed(const FreedPlace& freed);
   static bool is_read_still(Object& object);
-  bool dead_is_left();
   // Everything that can be given back is, then `retry` runs. False if that would be in vain: the volume is full. `rounds`
   // counts for the caller.
   bool wait_for_room(int& rounds, std::move_only_function<void()> retry);
@@ -610,7 +608,6 @@ class StoreImpl final : public Store {
   Status drop_nameless();
   Status drop_nameless(std::span<const ObjectId> nameless);
   void forget_reclaimed();
-  void find_unpunched();
   void find_quarantined();
 
   // --- threads (store_threads.cc) ---
@@ -653,6 +650,7 @@ class StoreImpl final : public Store {
   LiveOptions options_;
 
   Space space_;
+  DeadSpace dead_{space_};
   std::unique_ptr<RawSpace> raw_space_;
   std::unique_ptr<RecordSpace> record_space_;
   std::atomic<uint64_t> waiting_records_{0};  // calls that wait there
@@ -735,18 +733,12 @@ class StoreImpl final : public Store {
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
-  Mutex<LockRank::kKeeper> keeper_mutex_;  // before the mutex of Space only
-  std::vector<FreedPlace> freed_;  // keeper_mutex_: to be reclaimed once their records are synced
-  uint64_t freed_bytes_ = 0;       // keeper_mutex_
-  // keeper_mutex_: dead ranges of pack extents on a volume that cannot punch: they come back with the whole extent.
-  std::unordered_map<ExtentId, uint64_t> unpunched_;
-  uint64_t unpunched_bytes_ = 0;   // keeper_mutex_
+  LeafMutex keeper_mutex_;  // leaf
   // keeper_mutex_: calls that found no room, with the round of giving back after which they try again.
   std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting_for_room_;
   std::atomic<uint64_t> waiting_for_room_count_{0};
   uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
   uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
-  std::unordered_set<ExtentId> open_extents_;  // keeper_mutex_: pack extents with bodies on their way
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   std::string upkeep_told_;     // the last error of upkeep

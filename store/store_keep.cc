@@ -81,11 +81,9 @@ void StoreImpl::refresh_space() {
   measure_overhead();
   measure_backing();
   std::vector<ExtentId> raw;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    for (const FreedPlace& freed : freed_)  // those who have them open may write to them still
-      if (freed.place.kind == PlaceKind::kRaw) raw.push_back(freed.place.extent);
-  }
+  dead_.for_each([&](const FreedPlace& freed) {  // those who have them open may write to them still
+    if (freed.place.kind == PlaceKind::kRaw) raw.push_back(freed.place.extent);
+  });
   if (index_->totals().raw_bodies > 0) {
     Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
       if (usage.kind == PlaceKind::kRaw) raw.push_back(id);
@@ -118,13 +116,11 @@ void StoreImpl::keep_to_memory() {
 
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
-  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_, dead = false, dead_worth_it = false;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    due |= reclaim_wanted_.exchange(false) && !freed_.empty();
-    dead_worth_it = freed_bytes_ > kReclaimBytes;
-    dead = !freed_.empty();  // also raw files, whose records tell no length
-  }
+  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_;
+  const bool reclaim_wanted = reclaim_wanted_.exchange(false);
+  const bool dead = dead_.any();  // also raw files, whose records tell no length
+  const bool dead_worth_it = dead_.bytes() > kReclaimBytes;
+  due |= reclaim_wanted && dead;
   const bool worked = keeper_work_.run();
   due |= mend_index();  // what failed meanwhile can succeed now
   if (has_versions_) sweep_versions();
@@ -215,11 +211,7 @@ bool StoreImpl::mend_index() {
 
 Status StoreImpl::index_point() {
   reclaim_cut_short_ = false;
-  std::vector<FreedPlace> dead;  // their records are synced by the sync point below
-  {
-    std::lock_guard lock(keeper_mutex_);
-    dead.swap(freed_);
-  }
+  std::vector<FreedPlace> dead = dead_.take();  // their records are synced by the sync point below
   record_space_->index_commit_begins();
   Status status = sync_point();
   const bool synced = status.has_value();
@@ -234,8 +226,7 @@ Status StoreImpl::index_point() {
     // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
     // Unless a start left records out, which is settled by the first checkpoint only.
     if (synced && !judged_tail_) reclaim(std::exchange(dead, {}));
-    std::lock_guard lock(keeper_mutex_);
-    freed_.insert(freed_.end(), dead.begin(), dead.end());
+    dead_.put_back(std::move(dead));
     return status;
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
@@ -420,11 +411,6 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
   for (const FreedPlace& freed : dead)
     if (freed.object.valid() && still_needed(freed)) in_use.insert(freed.place.extent);
   std::vector<FreedPlace> kept;
-  uint64_t unpunched_before = 0;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    unpunched_before = unpunched_bytes_;
-  }
   OpenPack pack;
   bool any = false;
   const int64_t started_ns = clock_.monotonic_ns();
@@ -452,19 +438,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
       kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.begin() + static_cast<long>(next));
     i = next;
   }
-  std::lock_guard lock(keeper_mutex_);
-  const uint64_t dead_before = freed_bytes_ + unpunched_before;
-  freed_.insert(freed_.end(), kept.begin(), kept.end());
-  freed_bytes_ = 0;  // counted anew: at a start it was measured, which may have been less
-  for (const FreedPlace& freed : freed_) freed_bytes_ += align_up(freed.place.length, kBlockBytes);
-  space_.gave_back(freed_bytes_ + unpunched_bytes_);
-  const uint64_t dead_after = freed_bytes_ + unpunched_bytes_;
-  counters_.reclaimed_bytes.fetch_add(dead_before - std::min(dead_before, dead_after), std::memory_order_relaxed);
-}
-
-bool StoreImpl::dead_is_left() {
-  std::lock_guard lock(keeper_mutex_);
-  return !freed_.empty();
+  counters_.reclaimed_bytes.fetch_add(dead_.settle(std::move(kept)), std::memory_order_relaxed);
 }
 
 // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
@@ -495,23 +469,19 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, Ope
   Status status;
   bool whole = place.kind != PlaceKind::kPacked;
   if (!whole) {
-    {
-      std::lock_guard lock(keeper_mutex_);
-      if (open_extents_.contains(place.extent) && place.length == 0) return true;
-      whole = !open_extents_.contains(place.extent);
-    }
+    const bool is_open = dead_.is_open(place.extent);
+    if (is_open && place.length == 0) return true;
+    whole = !is_open;
     auto usage = index_->find_extent(place.extent);
     if (!usage) return false;
     whole = whole && (!*usage || (*usage)->live_bytes == 0);
     if (whole) {
-      // What died in it later may be read yet, or is not synced: then it is looked at once more.
-      std::lock_guard lock(keeper_mutex_);
-      const bool settled = !in_use && commits_.idle() &&
-                           std::none_of(freed_.begin(), freed_.end(), [&](const FreedPlace& freed) {
-                             return freed.place.extent == place.extent && freed.place.length > 0;
-                           });
+      // What died in it later may be read yet, or is not synced: then it is looked at once more. In this order: what a commit
+      // freed is told before it counts as ended.
+      const bool committing = !commits_.idle();
+      const bool settled = !in_use && !committing && !dead_.mentions(place.extent);
       if (!settled && end == place.offset) return false;
-      if (!settled) freed_.push_back({ObjectId{}, Place{PlaceKind::kPacked, place.extent, 0, 0}});
+      if (!settled) dead_.look_again(place.extent);
       whole = settled;
     }
   }
@@ -520,18 +490,10 @@ bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, Ope
     if (status) kill_point("extent-removed");
     if (status) counters_.removed_extents.fetch_add(1, std::memory_order_relaxed);
     if (!status && status.error().code == Code::kNotFound) status = {};  // removed with an earlier range of it
-    if (status) {
-      std::lock_guard lock(keeper_mutex_);
-      if (auto ranges = unpunched_.find(place.extent); ranges != unpunched_.end()) {
-        unpunched_bytes_ -= ranges->second;
-        unpunched_.erase(ranges);
-      }
-    }
+    if (status) dead_.removed(place.extent);
   } else if (end > place.offset) {
     if (!volume_->features().punch_hole) {
-      std::lock_guard lock(keeper_mutex_);
-      unpunched_[place.extent] += end - place.offset;
-      unpunched_bytes_ += end - place.offset;
+      dead_.keep_unpunched(place.extent, end - place.offset);
       return true;
     }
     if (pack.extent != place.extent) {

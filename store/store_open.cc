@@ -358,7 +358,7 @@ Status StoreImpl::close() {
   for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
     close_target(*target);
     cut_closed(*target);
-    note_closed(std::exchange(target->closed, {}));
+    dead_.packs_closed(std::exchange(target->closed, {}));
   }
   extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
@@ -366,7 +366,7 @@ Status StoreImpl::close() {
   nobody_reads_ = true;
   if (status) status = index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
-  for (int looks = 1; looks < kMostLooks && status && dead_is_left(); ++looks) status = index_point();
+  for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = index_point();
   if (status) remove_unjournaled();
   if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {

@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "store/base/log.h"
-#include "store/extent/pack_gaps.h"
 #include "store/index/replay_filter.h"
 #include "store/store_impl.h"
 #include "store/store_io.h"
@@ -71,8 +70,7 @@ Status StoreImpl::open_index() {
   index_.reset();
   KVC_TRY(remove_index(index_directory_));
   KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
-  freed_.clear();
-  freed_bytes_ = 0;
+  dead_.clear();
   take_leftovers();
   return fill();
 }
@@ -156,12 +154,7 @@ Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool
 Status StoreImpl::apply_believed(const Batch& batch, JournalPosition after) {
   stamps_.observe(batch.stamp);
   KVC_ASSIGN(auto freed, index_->apply(batch, after));
-  std::lock_guard lock(keeper_mutex_);
-  for (FreedPlace& place : freed) {
-    freed_bytes_ += align_up(place.place.length, kBlockBytes);
-    freed_.push_back(std::move(place));
-  }
-  space_.set_dead(freed_bytes_);
+  dead_.found(freed);
   return {};
 }
 
@@ -240,68 +233,15 @@ Status StoreImpl::drop_nameless(std::span<const ObjectId> nameless) {
   }
   KVC_ASSIGN(JournalPosition after, append_to_journal(batch));
   KVC_ASSIGN(auto freed, index_->apply(batch, after));
-  std::lock_guard lock(keeper_mutex_);
-  for (FreedPlace& place : freed) {
-    freed_bytes_ += align_up(place.place.length, kBlockBytes);
-    freed_.push_back(std::move(place));
-  }
+  dead_.found(freed);
   return {};
 }
 
-// The journals tell what was given up, not what was reclaimed since: only what still has blocks counts, and is looked at
-// again. One stat per extent.
+// What is dead by the journals and was not reclaimed since comes back at once.
 void StoreImpl::forget_reclaimed() {
-  std::unordered_map<ExtentId, uint64_t> dead;
-  for (const FreedPlace& freed : freed_) dead[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
-  std::unordered_set<ExtentId> gone;
-  uint64_t dead_bytes = 0;
-  for (const FreedPlace& freed : freed_) {
-    const Place& place = freed.place;
-    auto bytes = dead.find(place.extent);
-    if (bytes == dead.end()) continue;  // seen
-    auto info = extents_->info(place.extent, place.kind);
-    if (!info && info.error().code == Code::kNotFound) {
-      gone.insert(place.extent);
-    } else {
-      uint64_t allocated = info ? info->allocated_bytes : UINT64_MAX;
-      auto usage = index_->find_extent(place.extent);
-      if (usage && *usage) allocated -= std::min(allocated, (*usage)->live_bytes);
-      dead_bytes += std::min(bytes->second, allocated);
-    }
-    dead.erase(bytes);
-  }
-  std::erase_if(freed_, [&](const FreedPlace& freed) { return gone.contains(freed.place.extent); });
-  if (!volume_->features().punch_hole) find_unpunched();
-  std::lock_guard lock(keeper_mutex_);
-  freed_bytes_ = dead_bytes;
-  space_.set_dead(freed_bytes_ + unpunched_bytes_);
-  const auto is_raw = [](const FreedPlace& freed) { return freed.place.kind == PlaceKind::kRaw; };  // of no known length
-  reclaim_wanted_ = freed_bytes_ > 0 || std::any_of(freed_.begin(), freed_.end(), is_raw);
+  reclaim_wanted_ = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
+                                           [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
   if (reclaim_wanted_) keeper_wakeup_.wake();
-}
-
-// A volume that cannot punch keeps the dead ranges of a pack until all of it is dead, over any number of lives. They count as
-// dead, but for those that are to be looked at again. One stat per pack.
-void StoreImpl::find_unpunched() {
-  std::unordered_map<ExtentId, uint64_t> in_hand;
-  for (const FreedPlace& freed : freed_) in_hand[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
-  std::vector<ExtentId> packs;
-  Status status = index_->scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-    if (usage.kind == PlaceKind::kPacked) packs.push_back(id);
-    return true;
-  });
-  if (!status) log::error("index: {}", status.error().message);
-  for (ExtentId id : packs) {
-    auto usage = index_->find_extent(id);  // the scan sees what is committed only
-    if (!usage || !*usage) continue;
-    auto info = extents_->info(id, PlaceKind::kPacked);
-    if (!info) continue;
-    uint64_t bytes = pack_surplus_bytes(info->allocated_bytes, (*usage)->live_bytes, (*usage)->bodies);
-    if (auto dead = in_hand.find(id); dead != in_hand.end()) bytes -= std::min(bytes, dead->second);
-    if (bytes == 0) continue;
-    unpunched_[id] = bytes;
-    unpunched_bytes_ += bytes;
-  }
 }
 
 void StoreImpl::find_quarantined() {

@@ -167,8 +167,7 @@ Status StoreImpl::open_target(PackTarget& target, uint64_t room) {
   target.file = std::move(made->file);
   target.next_offset = kBlockBytes;
   size_ahead(*target.file, extent_bytes_);
-  std::lock_guard lock(keeper_mutex_);
-  open_extents_.insert(target.extent);
+  dead_.pack_opened(target.extent);
   return {};
 }
 
@@ -341,15 +340,6 @@ void StoreImpl::abandon_seal(const ObjectPtr& object) {
   urgent_.requeue_deferred();
 }
 
-void StoreImpl::give_back(ObjectId object, const Place& place) {
-  if (place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) return;
-  std::lock_guard lock(keeper_mutex_);
-  freed_.push_back({object, place});
-  freed_bytes_ += align_up(place.length, kBlockBytes);
-  space_.set_dead(freed_bytes_ + unpunched_bytes_);
-  space_.hope();
-}
-
 // Of a body that failed. No record ever named the place: its blocks are given back at once, for it may be for want of them.
 void StoreImpl::undo_write(SealPlan& plan) {
   const Place& place = plan.body.place;
@@ -360,7 +350,7 @@ void StoreImpl::undo_write(SealPlan& plan) {
   } else if (place.kind == PlaceKind::kPacked && plan.file && volume_->features().punch_hole) {
     undone = plan.file->punch(place.offset, align_up(place.length, kBlockBytes));
   }
-  if (!undone) give_back({}, place);
+  if (!undone) dead_.add({}, place);
 }
 
 std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status) {

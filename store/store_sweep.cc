@@ -53,11 +53,8 @@ void StoreImpl::note_leftovers(std::span<const FreedPlace> dead) {
     if (place.extent.valid() && place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
   };
   for (const FreedPlace& freed : dead) add(freed.place);
-  {
-    std::lock_guard lock(keeper_mutex_);
-    for (const FreedPlace& freed : freed_) add(freed.place);
-    left.in_packs |= unpunched_bytes_ > 0;
-  }
+  dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });
+  left.in_packs |= dead_.has_unpunched();
   for (const Leftovers::Extent& extent : left_behind_) given_up.emplace(extent.id, extent.kind);
   uint32_t oldest = UINT32_MAX;
   for (const auto& [extent, kind] : given_up) {
@@ -122,9 +119,8 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
     // all that the index did not name above when it is through with one more request.
     if (Status status = sync_point(); !status) return log::warn("extents that a crash left: {}", status.error().message);
-    std::lock_guard lock(keeper_mutex_);
     for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
-    for (const FreedPlace& freed : freed_) nameless.erase(freed.place.extent);
+    dead_.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
   left_behind_.clear();
   for (const auto& [extent, kind] : nameless) {
@@ -146,9 +142,9 @@ bool StoreImpl::sweep_packs() {
   if (!volume_->features().punch_hole) return false;
   if (!pack_sweep_) {
     pack_sweep_ = std::make_unique<PackSweep>(*extents_, *index_, [this](const auto& take) {
-      std::lock_guard lock(keeper_mutex_);
-      for (const FreedPlace& freed : freed_)
+      dead_.for_each([&](const FreedPlace& freed) {
         take(freed.place.extent, {freed.place.offset, freed.place.offset + align_up(freed.place.length, kBlockBytes)});
+      });
     });
   }
   constexpr int64_t kMostNsAtOnce = 50'000'000;

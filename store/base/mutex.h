@@ -20,7 +20,7 @@ enum class LockRank : uint8_t {
   kNames,          // the view of names and the object table; shared or alone
   kObject,         // one object at a time
   kAccesses,       // what clients did and will do next: may look up one index row under it
-  kKeeper,         // dead places and what the keeper has to do: updates Space under it
+  kDead,           // dead places: updates the sums of Space under it
   kLeaf,           // a private mutex of one class; nothing of another class is called under it
 };
 

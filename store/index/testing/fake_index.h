@@ -1,0 +1,71 @@
+// An index for unit tests of the rooms above that ask for extents, totals and leftovers only. A test sets these by hand; all
+// other calls answer kUnsupported, or nothing.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+class FakeIndex : public Index {
+ public:
+  std::map<ExtentId, ExtentUsage> extents;  // found by find_extent()
+  std::map<ExtentId, ExtentUsage> committed_extents;  // found by scan_extents()
+  IndexTotals totals_told;
+  std::optional<Leftovers> leftovers_told;
+
+  void put_extent(ExtentId id, ExtentUsage usage) { extents[id] = committed_extents[id] = usage; }
+
+  Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const override {
+    auto found = extents.find(id);
+    return found == extents.end() ? std::nullopt : std::optional(found->second);
+  }
+  Status scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const override {
+    for (const auto& [id, usage] : committed_extents)
+      if (!row(id, usage)) break;
+    return {};
+  }
+  IndexTotals totals() const override { return totals_told; }
+  std::optional<Leftovers> leftovers() const override { return leftovers_told; }
+  void set_leftovers(Leftovers leftovers) override { leftovers_told = std::move(leftovers); }
+
+  bool was_closed_cleanly() const override { return true; }
+  JournalPosition position() const override { return {}; }
+  Stamp stamp() const override { return {}; }
+  uint64_t highest_number(uint32_t) const override { return 0; }
+  uint64_t highest_extent(uint32_t) const override { return 0; }
+  Result<std::optional<NameEntry>> find_name(ObjectId, std::string_view) const override { return unsupported(); }
+  Result<std::optional<ObjectRecord>> find_object(ObjectId) const override { return unsupported(); }
+  Result<std::optional<ObjectRecord>> find_object_summary(ObjectId) const override { return unsupported(); }
+  Result<std::vector<NameEntry>> list(ObjectId, uint64_t, size_t) const override { return unsupported(); }
+  Result<bool> is_empty(ObjectId) const override { return unsupported(); }
+  Result<std::optional<SuccessorsRecord>> find_successors(ObjectId) const override { return unsupported(); }
+  void keep_in_memory() const override {}
+  bool damaged() const override { return false; }
+  void give_up_commits() override {}
+  Result<std::unique_ptr<Index>> begin_rebuild() override { return unsupported(); }
+  Status finish_rebuild(std::unique_ptr<Index>) override { return unsupported(); }
+  Result<std::vector<FreedPlace>> apply(const Batch&, JournalPosition) override { return unsupported(); }
+  void freeze() override {}
+  Status commit() override { return unsupported(); }
+  uint64_t overlay_rows() const override { return 0; }
+  Status begin_load() override { return unsupported(); }
+  Status load(Record&&) override { return unsupported(); }
+  Status finish_load(JournalPosition, Stamp) override { return unsupported(); }
+  Status scan_objects(const std::function<bool(ObjectRecord&&)>&) const override { return unsupported(); }
+  Status scan_names(const std::function<bool(NameRecord&&)>&) const override { return unsupported(); }
+  Status scan_successors(const std::function<bool(SuccessorsRecord&&)>&) const override { return unsupported(); }
+  Result<std::vector<ObjectId>> scan_nameless() const override { return unsupported(); }
+  Status close_clean() override { return unsupported(); }
+
+ private:
+  static std::unexpected<Error> unsupported() { return fail(Code::kUnsupported, "the fake index has extents and leftovers only"); }
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,92 @@
+// What is dead on the volume and was not given back yet: places that no record names any more, or ever did, and the packs that
+// are being written, which nobody may remove. The reclaimer takes what there is once its records are synced (invariant 6), and
+// tells what it could not give back.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "store/base/mutex.h"
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/index/index.h"
+#include "store/space/space.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Thread-safe. The dead bytes of Space are changed under the lock of this class, or the sums would run backwards: a batch and a
+// reclaim change them at once. No call blocks on the volume but forget_reclaimed().
+class DeadSpace {
+ public:
+  explicit DeadSpace(Space& space) : space_(space) {}
+
+  // A place that was written for nothing: dead from now on. `object` may be invalid. Packed and solo places only, others are
+  // ignored. Counts as a hope of Space.
+  void add(ObjectId object, const Place& place);
+  // A batch is in the journal and in the index, which now counts `live_bytes`: `freed` is dead, and `consumed_bytes` of what was
+  // reserved for its bodies are live. Called by the committer alone.
+  void journaled(std::span<const FreedPlace> freed, uint64_t live_bytes, uint64_t consumed_bytes);
+
+  // A pack is being written. Until it is closed, is_open() keeps the reclaimer from removing it, however much of it died.
+  void pack_opened(ExtentId extent);
+  // All bodies of these packs are journaled or given up: the reclaimer looks at them once more, for everything in them may have
+  // died already. To be called before the commit that carried the last body counts as ended.
+  void packs_closed(std::span<const ExtentId> extents);
+  bool is_open(ExtentId extent) const;
+  // Takes note of a pack that the reclaimer has to look at again, as packs_closed() does.
+  void look_again(ExtentId extent);
+  // True if a place in this pack is dead and not taken yet: it may be read still, or its record is not synced. For removing the
+  // whole pack the caller asks first whether commits are under way and then this: what an ended commit freed is in here.
+  bool mentions(ExtentId extent) const;
+
+  // Takes all places, for the reclaimer. Their bytes count as dead until settle().
+  std::vector<FreedPlace> take();
+  // Of what was taken: not looked at, and to be taken again.
+  void put_back(std::vector<FreedPlace> places);
+  // Everything that was taken is given back now, but for `kept`. Counts anew what is dead, tells Space, and returns by how many
+  // bytes less that is than when it was taken.
+  uint64_t settle(std::vector<FreedPlace> kept);
+  // On a volume that cannot punch: a dead range of a pack, which comes back with the whole pack. Dead until then.
+  void keep_unpunched(ExtentId extent, uint64_t bytes);
+  // The extent was removed, with the unpunched ranges in it.
+  void removed(ExtentId extent);
+
+  // Places wait to be taken. Their bytes may be 0: raw files are of no known length.
+  bool any() const;
+  // Of them, and of what is taken and not settled.
+  uint64_t bytes() const;
+  bool has_unpunched() const;
+  // Calls `look` for each place that waits to be taken, under the lock of this class: `look` may take none.
+  void for_each(const std::function<void(const FreedPlace&)>& look) const;
+
+  // --- at a start, before any other thread uses this ---
+  // A batch that was replayed, or made by the start itself, freed these.
+  void found(std::span<const FreedPlace> freed);
+  // The index is filled anew: what was found is found once more.
+  void clear();
+  // The journals tell what was given up, not what was reclaimed since. Forgets places in extents that are gone, and counts of
+  // the others what still has blocks: one `info` (of an extent file) for each extent. Without `can_punch` also the dead ranges
+  // that earlier lives left in packs: one for each pack of the index. True if there is anything to give back. Blocks.
+  using ExtentInfo = std::function<Result<FileInfo>(ExtentId, PlaceKind)>;
+  bool forget_reclaimed(const Index& index, bool can_punch, const ExtentInfo& info);
+
+ private:
+  uint64_t dead_bytes() const { return freed_bytes_ + unpunched_bytes_; }  // mutex_ held
+
+  Space& space_;
+  mutable Mutex<LockRank::kDead> mutex_;  // before the mutex of Space only; guards all below
+  std::vector<FreedPlace> freed_;  // to be reclaimed once their records are synced
+  uint64_t freed_bytes_ = 0;       // in whole blocks; at a start measured, which may be less
+  std::unordered_map<ExtentId, uint64_t> unpunched_;
+  uint64_t unpunched_bytes_ = 0;          // the sum of unpunched_
+  uint64_t unpunched_bytes_at_take_ = 0;
+  std::unordered_set<ExtentId> open_packs_;  // with bodies on their way
+};
+
+}  // namespace kvcachefs
