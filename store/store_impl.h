@@ -50,6 +50,7 @@
 #include "store/space/record_space.h"
 #include "store/space/reserve.h"
 #include "store/space/space.h"
+#include "store/space/space_waiters.h"
 #include "store/store.h"
 #include "store/commit/commit_queue.h"
 #include "store/commit/unmarked_bodies.h"
@@ -556,11 +557,7 @@ class StoreImpl final : public Store {
   bool reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack);
   bool still_needed(const FreedPlace& freed);
   static bool is_read_still(Object& object);
-  // Everything that can be given back is, then `retry` runs. False if that would be in vain: the volume is full. `rounds`
-  // counts for the caller.
-  bool wait_for_room(int& rounds, std::move_only_function<void()> retry);
-  // Tries until `attempt` answers something else than kNoSpace, or there is nothing left to give back.
-  void with_room(std::move_only_function<Status()> attempt, StatusCompletion done);
+  void want_reclaim();  // at once, for a call that waits for space
   bool make_room();
   void drain_and_wait();
   void measure_backing();
@@ -733,12 +730,8 @@ class StoreImpl final : public Store {
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
-  LeafMutex keeper_mutex_;  // leaf
-  // keeper_mutex_: calls that found no room, with the round of giving back after which they try again.
-  std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting_for_room_;
-  std::atomic<uint64_t> waiting_for_room_count_{0};
-  uint64_t room_round_ = 0, room_round_wanted_ = 0;  // keeper_mutex_: the last begun, the last asked for
-  uint64_t room_in_vain_at_ = UINT64_MAX;            // keeper_mutex_: Space::hopes() when a round gave nothing back
+  // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, [this] { want_reclaim(); }};
   // Only the keeper (or close()) touches these.
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   std::string upkeep_told_;     // the last error of upkeep

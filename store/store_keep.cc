@@ -297,33 +297,9 @@ Status StoreImpl::remove_before_checkpoint() {
 
 // --- room for who found none ---
 
-bool StoreImpl::wait_for_room(int& rounds, std::move_only_function<void()> retry) {
-  constexpr int kMaxRounds = 16;  // others may take what comes back
-  std::lock_guard lock(keeper_mutex_);
-  if (stopping_ || rounds++ >= kMaxRounds || space_.hopes() == room_in_vain_at_) return false;
-  room_round_wanted_ = room_round_ + 1;  // one that begins now
-  waiting_for_room_.emplace_back(room_round_wanted_, std::move(retry));
-  waiting_for_room_count_.fetch_add(1);
+void StoreImpl::want_reclaim() {
   reclaim_wanted_ = true;
   keeper_wakeup_.wake();
-  return true;
-}
-
-void StoreImpl::with_room(std::move_only_function<Status()> attempt, StatusCompletion done) {
-  struct Pending {
-    std::move_only_function<Status()> attempt;
-    StatusCompletion done;
-    int rounds = 0;
-  };
-  auto pending = std::make_shared<Pending>(std::move(attempt), std::move(done));
-  auto go_on = [this, pending](auto self) -> void {
-    Status status = pending->attempt();
-    const bool full = !status && status.error().code == Code::kNoSpace;
-    if (full && wait_for_room(pending->rounds, [self] { self(self); })) return;
-    if (full) counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-    pending->done(std::move(status));
-  };
-  go_on(go_on);
 }
 
 // Journals and a checkpoint of which most is gone (attributes and small bodies lie in them) are room, too. True if they were
@@ -344,15 +320,11 @@ bool StoreImpl::checkpoint_for_room() {
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
 // and those who wait try again. True if anybody waited.
 bool StoreImpl::make_room() {
-  uint64_t round = 0;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    if (room_round_wanted_ <= room_round_) return false;
-    round = ++room_round_;
-  }
+  const auto round = space_waiters_.begin_round();
+  if (!round) return false;
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return counters_.reclaimed_bytes + counters_.removed_extents; };
-  const uint64_t hopes = space_.hopes(), before = given_back();
+  const uint64_t before = given_back();
   end_lingering(/*all=*/true);
   drain_and_wait();
   uint64_t so_far = 0;
@@ -363,19 +335,7 @@ bool StoreImpl::make_room() {
   const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
-  std::vector<std::move_only_function<void()>> retries;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    if (given_back() == before && !journals_went) room_in_vain_at_ = hopes;
-    while (!waiting_for_room_.empty() && waiting_for_room_.front().first <= round) {
-      retries.push_back(std::move(waiting_for_room_.front().second));
-      waiting_for_room_.pop_front();
-    }
-  }
-  for (auto& retry : retries) {
-    waiting_for_room_count_.fetch_sub(1);
-    retry();
-  }
+  space_waiters_.end_round(*round, given_back() != before || journals_went);
   return true;
 }
 

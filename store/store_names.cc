@@ -161,7 +161,7 @@ void StoreImpl::take_from_quarantined(ObjectId id) {
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   int rounds = 0;
-  wait_for_room(rounds, [] {});  // for the next try
+  space_waiters_.wait(rounds, [] {});  // for the next try
   return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
 }
 

@@ -110,7 +110,7 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
     if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
     return taken;
   };
-  with_room(std::move(take), std::move(finish));
+  space_waiters_.with_room(std::move(take), std::move(finish));
 }
 
 // False: it is no raw file any more, or another one.
@@ -151,8 +151,8 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     *claimed = std::move(*claim);
     return {};
   };
-  with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn),
-                                   done = std::move(done)](Status status) mutable {
+  space_waiters_.with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn),
+                                                  done = std::move(done)](Status status) mutable {
     if (status)
       return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(turn), std::move(done));
     turn.end();

@@ -38,7 +38,7 @@ void StoreImpl::await_room_for_records(uint64_t bytes, bool gives_back, StatusCo
     return;
   }
   if (gives_back || space_.room_bytes() >= room_for(bytes)) return then({});
-  with_room(
+  space_waiters_.with_room(
       [this, bytes]() -> Status {
         if (space_.room_bytes() >= room_for(bytes)) return {};
         return fail(Code::kNoSpace, "the capacity of " + format_size(space_.limit_bytes()) + " is used up");

@@ -68,12 +68,12 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, S
 }
 
 void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
-  with_room([this, object, size_bytes, how,
-             memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, how, memory); },
-            [this, again = object, size_bytes, how, done = std::move(done)](Status status) mutable {
-              if (status || status.error().code != Code::kBusy) return done(std::move(status));
-              resize(std::move(again), size_bytes, how, std::move(done));
-            });
+  space_waiters_.with_room(
+      [this, object, size_bytes, how, memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, how, memory); },
+      [this, again = object, size_bytes, how, done = std::move(done)](Status status) mutable {
+        if (status || status.error().code != Code::kBusy) return done(std::move(status));
+        resize(std::move(again), size_bytes, how, std::move(done));
+      });
 }
 
 Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
@@ -145,10 +145,11 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
         if (!status) return done(std::move(status));
         allocate_in(std::move(object), AllocateMode::kPunchHole, offset, length, std::move(done));
       };
-    return with_room(std::move(reserve), [this, object, mode, offset, length, done = std::move(done)](Status status) mutable {
+    auto go_on = [this, object, mode, offset, length, done = std::move(done)](Status status) mutable {
       if (status || status.error().code != Code::kBusy) return done(std::move(status));
       allocate_in(std::move(object), mode, offset, length, std::move(done));
-    });
+    };
+    return space_waiters_.with_room(std::move(reserve), std::move(go_on));
   }
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
   if (zeroed == 0) {  // behind the end: a change all the same

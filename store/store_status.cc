@@ -68,7 +68,7 @@ StoreStatus StoreImpl::status() {
   status.memory_mapped_bytes = pool_->mapped_bytes();
   status.waiting_bytes = waiting_bytes_->memory_bytes();
   status.waiting_parked_bytes = waiting_bytes_->parked_bytes();
-  status.waiting_writes = resumer_.waiters().count() + waiting_for_room_count_.load();
+  status.waiting_writes = resumer_.waiters().count() + space_waiters_.count();
   const Counters& c = counters_;
   status.probe_hits = c.probe_hits;
   status.probe_misses = c.probe_misses;

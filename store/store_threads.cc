@@ -51,6 +51,7 @@ void StoreImpl::keeper_loop() {
 
 void StoreImpl::stop_threads() {
   stopping_ = true;
+  space_waiters_.stop();
   const auto wake = [](auto& mutex, ConditionVariable& ready) {
     std::lock_guard lock(mutex);
     ready.notify_all();
@@ -95,13 +96,7 @@ void StoreImpl::finish_keeper_work() {
 void StoreImpl::answer_unfinished() {
   constexpr int kMostRounds = 1000;
   for (int round = 0; round < kMostRounds && (urgent_step() || commit_step()); ++round) commit_step();
-  std::deque<std::pair<uint64_t, std::move_only_function<void()>>> waiting;
-  {
-    std::lock_guard lock(keeper_mutex_);
-    waiting.swap(waiting_for_room_);
-  }
-  waiting_for_room_count_.fetch_sub(waiting.size());
-  for (auto& [round, retry] : waiting) retry();  // once: nobody makes room any more
+  space_waiters_.answer_all();  // nobody makes room any more
   volume_->drain();
   answer_waiting();  // who got room may have wanted memory then
   finish_raw_turns();

@@ -1,0 +1,75 @@
+#include "store/space/space_waiters.h"
+
+#include <memory>
+#include <mutex>
+
+namespace kvcachefs {
+
+bool SpaceWaiters::wait(int& rounds, Retry retry) {
+  constexpr int kMaxRounds = 16;  // others may take what comes back
+  {
+    std::lock_guard lock(mutex_);
+    if (stopped_ || rounds++ >= kMaxRounds || space_.hopes() == fruitless_at_) return false;
+    round_wanted_ = round_ + 1;  // one that begins now
+    waiting_.emplace_back(round_wanted_, std::move(retry));
+    count_.fetch_add(1);
+  }
+  ask_for_round_();
+  return true;
+}
+
+void SpaceWaiters::with_room(std::move_only_function<Status()> attempt, std::move_only_function<void(Status)> done) {
+  struct Pending {
+    std::move_only_function<Status()> attempt;
+    std::move_only_function<void(Status)> done;
+    int rounds = 0;
+  };
+  auto pending = std::make_shared<Pending>(std::move(attempt), std::move(done));
+  auto go_on = [this, pending](auto self) -> void {
+    Status status = pending->attempt();
+    const bool full = !status && status.error().code == Code::kNoSpace;
+    if (full && wait(pending->rounds, [self] { self(self); })) return;
+    if (full) refused_.fetch_add(1, std::memory_order_relaxed);
+    pending->done(std::move(status));
+  };
+  go_on(go_on);
+}
+
+std::optional<SpaceWaiters::Round> SpaceWaiters::begin_round() {
+  std::lock_guard lock(mutex_);
+  if (round_wanted_ <= round_) return std::nullopt;
+  return Round{++round_, space_.hopes()};
+}
+
+void SpaceWaiters::end_round(const Round& round, bool gave_back) {
+  std::vector<Retry> retries;
+  {
+    std::lock_guard lock(mutex_);
+    if (!gave_back) fruitless_at_ = round.hopes;
+    while (!waiting_.empty() && waiting_.front().first <= round.number) {
+      retries.push_back(std::move(waiting_.front().second));
+      waiting_.pop_front();
+    }
+  }
+  for (Retry& retry : retries) {
+    count_.fetch_sub(1);
+    retry();
+  }
+}
+
+void SpaceWaiters::stop() {
+  std::lock_guard lock(mutex_);
+  stopped_ = true;
+}
+
+void SpaceWaiters::answer_all() {
+  std::deque<std::pair<uint64_t, Retry>> waiting;
+  {
+    std::lock_guard lock(mutex_);
+    waiting.swap(waiting_);
+  }
+  count_.fetch_sub(waiting.size());
+  for (auto& [round, retry] : waiting) retry();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,65 @@
+// Calls that found no space. They wait, without a thread or a lock, for the next round of giving back: all that is dead and not
+// in use is given back in it, and then they try again. Where the last round gave nothing back and nothing died since, they are
+// refused at once.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "store/base/mutex.h"
+#include "store/base/result.h"
+#include "store/space/space.h"
+
+namespace kvcachefs {
+
+// Thread-safe. Rounds are begun and ended by one thread, the keeper's.
+class SpaceWaiters {
+ public:
+  using Retry = std::move_only_function<void()>;
+  // `refused` counts the calls of with_room() that end without space. `ask_for_round` is called, with no lock of this class held,
+  // when a call begins to wait; it must see to it that begin_round() is called soon.
+  SpaceWaiters(const Space& space, std::atomic<uint64_t>& refused, std::function<void()> ask_for_round)
+      : space_(space), refused_(refused), ask_for_round_(std::move(ask_for_round)) {}
+
+  // Runs `retry` after a round that begins from now on, on the thread that ends it. False, and `retry` is dropped: the volume is
+  // full. `rounds` is the caller's, 0 at first, and counts how often it waited: others may take what comes back, so a call gives
+  // up after 16 rounds. Does not block; no leaf lock may be held.
+  bool wait(int& rounds, Retry retry);
+  // Tries until `attempt` answers something else than kNoSpace, or wait() refuses; then `done` hears the last answer. Both may
+  // run on the calling thread or on the keeper's. No lock may be held.
+  void with_room(std::move_only_function<Status()> attempt, std::move_only_function<void(Status)> done);
+  // Calls that wait now.
+  uint64_t count() const { return count_.load(); }
+
+  struct Round {
+    uint64_t number = 0;
+    uint64_t hopes = 0;  // of Space, when it began
+  };
+  // Nothing: no call waits for a round.
+  std::optional<Round> begin_round();
+  // The calls that waited when the round began try again, on this thread. `gave_back`: the round freed anything.
+  void end_round(const Round& round, bool gave_back);
+
+  // From now on wait() refuses.
+  void stop();
+  // After stop() and the last round: those that wait try once more, which fails where there is no space.
+  void answer_all();
+
+ private:
+  const Space& space_;
+  std::atomic<uint64_t>& refused_;
+  const std::function<void()> ask_for_round_;
+  LeafMutex mutex_;  // a leaf; guards all below, but for count_
+  std::deque<std::pair<uint64_t, Retry>> waiting_;  // with the round after which they try again, ascending
+  uint64_t round_ = 0, round_wanted_ = 0;           // the last begun, the last asked for
+  uint64_t fruitless_at_ = UINT64_MAX;              // Space::hopes() when a round began that gave nothing back
+  bool stopped_ = false;
+  std::atomic<uint64_t> count_{0};
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,168 @@
+#include "store/space/space_waiters.h"
+
+#include <thread>
+
+#include <gtest/gtest.h>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+namespace {
+
+class SpaceWaitersTest : public ::testing::Test {
+ protected:
+  void SetUp() override { space_.configure(kMiB, 0); }
+  // Takes `bytes` of the space, or tells that they do not fit.
+  std::move_only_function<Status()> take(uint64_t bytes) {
+    return [this, bytes]() -> Status {
+      ++attempts_;
+      if (space_.try_reserve(bytes)) return {};
+      return fail(Code::kNoSpace, "full");
+    };
+  }
+  std::move_only_function<void(Status)> note() {
+    return [this](Status status) { answers_.push_back(std::move(status)); };
+  }
+
+  Space space_;
+  std::atomic<uint64_t> refused_{0};
+  std::atomic<int> asked_{0};
+  SpaceWaiters waiters_{space_, refused_, [this] { ++asked_; }};
+  int attempts_ = 0;
+  std::vector<Status> answers_;
+};
+
+TEST_F(SpaceWaitersTest, ACallThatFitsDoesNotWait) {
+  waiters_.with_room(take(kMiB), note());
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_TRUE(answers_[0]);
+  EXPECT_EQ(asked_, 0);
+  EXPECT_FALSE(waiters_.begin_round());
+}
+
+TEST_F(SpaceWaitersTest, ACallTriesAgainAfterARoundThatGaveBack) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(kMiB), note());
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_EQ(waiters_.count(), 1u);
+  EXPECT_EQ(asked_, 1);
+  auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  EXPECT_FALSE(waiters_.begin_round()) << "nobody asked for another";
+  space_.release(kMiB);
+  waiters_.end_round(*round, /*gave_back=*/true);
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_TRUE(answers_[0]);
+  EXPECT_EQ(waiters_.count(), 0u);
+  EXPECT_EQ(refused_, 0u);
+}
+
+TEST_F(SpaceWaitersTest, ARoundThatWasUnderWayIsNotEnough) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(1), note());
+  auto first = waiters_.begin_round();
+  ASSERT_TRUE(first);
+  waiters_.with_room(take(2), note());  // what it needs may have died after that round looked
+  waiters_.end_round(*first, true);
+  EXPECT_EQ(attempts_, 3) << "the first one only tried again";
+  EXPECT_EQ(waiters_.count(), 2u);
+  auto second = waiters_.begin_round();
+  ASSERT_TRUE(second);
+  space_.release(kMiB);
+  waiters_.end_round(*second, true);
+  EXPECT_EQ(answers_.size(), 2u);
+}
+
+TEST_F(SpaceWaitersTest, AfterAFruitlessRoundCallsAreRefusedUntilSomethingDies) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(1), note());
+  auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  waiters_.end_round(*round, /*gave_back=*/false);
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].error().code, Code::kNoSpace);
+  EXPECT_EQ(refused_, 1u);
+  waiters_.with_room(take(1), note());
+  EXPECT_EQ(answers_.size(), 2u) << "refused at once";
+  EXPECT_EQ(asked_, 1);
+  space_.hope();
+  waiters_.with_room(take(1), note());
+  EXPECT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(waiters_.count(), 1u);
+}
+
+TEST_F(SpaceWaitersTest, WhatDiesDuringAFruitlessRoundIsWorthAnother) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(1), note());
+  auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  space_.hope();
+  waiters_.end_round(*round, /*gave_back=*/false);
+  EXPECT_TRUE(answers_.empty());
+  EXPECT_TRUE(waiters_.begin_round());
+}
+
+TEST_F(SpaceWaitersTest, ACallGivesUpAfterManyRounds) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(1), note());
+  int rounds = 0;
+  for (auto round = waiters_.begin_round(); round; round = waiters_.begin_round()) {
+    ++rounds;
+    waiters_.end_round(*round, /*gave_back=*/true);  // and others take it
+  }
+  EXPECT_EQ(rounds, 16);
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].error().code, Code::kNoSpace);
+}
+
+TEST_F(SpaceWaitersTest, OtherErrorsAreAnsweredAtOnce) {
+  waiters_.with_room([]() -> Status { return fail(Code::kIo, "broken"); }, note());
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].error().code, Code::kIo);
+  EXPECT_EQ(refused_, 0u);
+}
+
+TEST_F(SpaceWaitersTest, AtTheEndEveryCallIsAnswered) {
+  space_.reserve(kMiB);
+  waiters_.with_room(take(1), note());
+  waiters_.with_room(take(1), note());
+  waiters_.stop();
+  int rounds = 0;
+  EXPECT_FALSE(waiters_.wait(rounds, [] {}));
+  EXPECT_EQ(rounds, 0);
+  waiters_.answer_all();
+  EXPECT_EQ(answers_.size(), 2u);
+  EXPECT_EQ(waiters_.count(), 0u);
+  EXPECT_EQ(refused_, 2u);
+}
+
+TEST_F(SpaceWaitersTest, NoCallIsLostBetweenThreads) {
+  constexpr int kCalls = 500, kThreads = 3;
+  std::atomic<int> answered{0};
+  std::atomic<bool> over{false};
+  std::thread keeper([&] {
+    while (!over) {
+      if (auto round = waiters_.begin_round()) waiters_.end_round(*round, true);
+      else std::this_thread::yield();
+    }
+  });
+  std::vector<std::thread> callers;
+  for (int thread = 0; thread < kThreads; ++thread)
+    callers.emplace_back([&] {
+      for (int i = 0; i < kCalls; ++i)
+        waiters_.with_room([&, tries = 0]() mutable -> Status {
+          if (++tries > 2) return {};
+          return fail(Code::kNoSpace, "full");
+        }, [&](const Status&) { ++answered; });
+    });
+  for (std::thread& caller : callers) caller.join();
+  while (waiters_.count() > 0) std::this_thread::yield();
+  over = true;
+  keeper.join();
+  waiters_.stop();
+  waiters_.answer_all();
+  EXPECT_EQ(answered, kThreads * kCalls);
+}
+
+}  // namespace
+}  // namespace kvcachefs
