@@ -46,6 +46,7 @@
 #include "store/upkeep/pack_sweep.h"
 #include "store/readahead/read_ahead_queue.h"
 #include "store/space/dead_space.h"
+#include "store/space/orphan_notes.h"
 #include "store/space/raw_space.h"
 #include "store/space/record_space.h"
 #include "store/space/reserve.h"
@@ -569,8 +570,6 @@ class StoreImpl final : public Store {
   bool checkpoint_for_room();
 
   // --- what earlier lives left (store_sweep.cc) ---
-  void take_leftovers();
-  void note_leftovers(std::span<const FreedPlace> dead);
   bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool sweep_packs();
@@ -752,14 +751,9 @@ class StoreImpl final : public Store {
   LeafMutex unverified_mutex_;  // a leaf
   std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
   int64_t verified_again_ns_ = 0;  // the keeper's
-  // What earlier lives left, see Leftovers in index.h.
-  uint32_t swept_epoch_ = 0;
-  std::vector<Leftovers::Extent> left_behind_;
-  bool sweep_due_ = false;         // left_behind_ is from the life before
-  bool leftovers_changed_ = false;  // by a sweep: the index is told at once, for it may hear of nothing else for long
-  bool packs_unswept_ = false;     // packs may hold blocks that no record names ...
+  OrphanNotes orphans_{dead_};     // what earlier lives left
   bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead
-  bool pack_sweep_over_ = false;   // ... and this life does not look for them any more
+  bool pack_sweep_over_ = false;   // this life does not look for dead ranges of packs any more
   std::unique_ptr<PackSweep> pack_sweep_;
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
   std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch

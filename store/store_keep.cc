@@ -116,7 +116,7 @@ void StoreImpl::keep_to_memory() {
 
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
-  bool due = force || judged_tail_ || sweep_due_ || leftovers_changed_ || reclaim_cut_short_;
+  bool due = force || judged_tail_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = dead_.any();  // also raw files, whose records tell no length
   const bool dead_worth_it = dead_.bytes() > kReclaimBytes;
@@ -216,7 +216,7 @@ Status StoreImpl::index_point() {
   Status status = sync_point();
   const bool synced = status.has_value();
   if (status) {
-    note_leftovers(dead);
+    orphans_.note_leftovers(*index_, dead);
     status = index_->commit();
     if (status) record_space_->index_committed();
   }
@@ -232,7 +232,7 @@ Status StoreImpl::index_point() {
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
   const bool judged = std::exchange(judged_tail_, false);
   index_rebuild_->allow(true);
-  if (std::exchange(sweep_due_, false) || judged) sweep_extents(dead, judged);
+  if (orphans_.take_extents_due() || judged) sweep_extents(dead, judged);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead));
   measure_overhead();

@@ -372,7 +372,7 @@ Status StoreImpl::close() {
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = sync_point();
-    if (status) note_leftovers({});
+    if (status) orphans_.note_leftovers(*index_, {});
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }

@@ -48,7 +48,7 @@ Status StoreImpl::open_index() {
     KVC_TRY(remove_index(index_directory_));
     KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   }
-  take_leftovers();
+  orphans_.take_leftovers(*index_);
   const auto fill = [&]() -> Status {
     const bool anything = !journals.empty() || checkpoint;
     ReplayFilter filter(*index_, found == Index::Found::kFresh, [](ReplayFilter::Told what, const std::string& line) {
@@ -71,7 +71,7 @@ Status StoreImpl::open_index() {
   KVC_TRY(remove_index(index_directory_));
   KVC_ASSIGN(index_, Index::open(index_directory_, who, &found, &why));
   dead_.clear();
-  take_leftovers();
+  orphans_.take_leftovers(*index_);
   return fill();
 }
 
@@ -118,7 +118,7 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals, ReplayFil
   unclean_start_ |= unsynced_seen || result->torn_tails > 0;
   judged_tail_ |= unclean_start_;  // also what was trusted unread: after a reboot it would be judged anew
   counters_.replayed_batches = result->batches;
-  packs_unswept_ |= unclean_start_ || index_rebuilt_;
+  if (unclean_start_ || index_rebuilt_) orphans_.doubt_packs();
   records_lost_ |= result->damaged_files > 0 || filter.left_out() > 0;
   pack_sweep_over_ = records_lost_;
   // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
@@ -128,7 +128,7 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals, ReplayFil
   if (result->batches > 0) {
     log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
               format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
-    note_leftovers({});
+    orphans_.note_leftovers(*index_, {});
     Status committed = index_->commit();
     if (!committed && committed.error().code != Code::kNoSpace) return committed;
     if (!committed) log::warn("{}; it is written when there is room, from the journals", committed.error().message);

@@ -1,6 +1,6 @@
 // What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed
 // any more, and dead ranges of packs. Looked for by the keeper after a start that was not clean, and remembered in the index
-// for as long as it is not done.
+// for as long as it is not done (space/orphan_notes.h).
 #include <cstdlib>
 
 #include <fmt/format.h>
@@ -28,50 +28,9 @@ std::optional<std::pair<uint64_t, PlaceKind>> parse_extent_name(const std::strin
 
 }  // namespace
 
-// --- remembering ---
-
-void StoreImpl::take_leftovers() {
-  const auto left = index_->leftovers();
-  if (!left) return;
-  swept_epoch_ = left->swept_epoch;
-  left_behind_ = left->extents;
-  sweep_due_ = !left_behind_.empty();
-  packs_unswept_ = left->in_packs;
-}
-
-// Before each commit of the index: from then on replay does not tell of what the commit holds. Extents of epochs that are to be
-// listed anyway need not be named.
-void StoreImpl::note_leftovers(std::span<const FreedPlace> dead) {
-  constexpr size_t kMostExtents = 32 * 1024;  // then their epochs are listed
-  leftovers_changed_ = false;
-  Leftovers left;
-  left.swept_epoch = swept_epoch_;
-  left.in_packs = packs_unswept_;
-  std::unordered_map<ExtentId, PlaceKind> given_up;
-  auto add = [&](const Place& place) {
-    left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
-    if (place.extent.valid() && place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
-  };
-  for (const FreedPlace& freed : dead) add(freed.place);
-  dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });
-  left.in_packs |= dead_.has_unpunched();
-  for (const Leftovers::Extent& extent : left_behind_) given_up.emplace(extent.id, extent.kind);
-  uint32_t oldest = UINT32_MAX;
-  for (const auto& [extent, kind] : given_up) {
-    if (auto usage = index_->find_extent(extent); usage && *usage) continue;  // a pack: it goes with its last body
-    left.extents.push_back({extent, kind});
-    oldest = std::min(oldest, extent.epoch);
-  }
-  if (left.extents.size() > kMostExtents) {
-    left.extents.clear();
-    left.swept_epoch = std::min(swept_epoch_, oldest - 1);
-  }
-  index_->set_leftovers(std::move(left));
-}
-
 // --- extents ---
 
-// Adds the extents of epochs (swept_epoch_, this one) that no record names. False if not all could be listed.
+// Adds the extents of epochs (orphans_.swept_epoch(), this one) that no record names. False if not all could be listed.
 bool StoreImpl::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless) {
   bool all = true;
   auto list = [&](const std::string& path) {
@@ -89,7 +48,7 @@ bool StoreImpl::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless)
     return false;
   }
   for (const uint32_t epoch : *epochs) {
-    if (epoch <= swept_epoch_ || epoch >= identity_.epoch) continue;
+    if (epoch <= orphans_.swept_epoch() || epoch >= identity_.epoch) continue;
     const std::string root = epoch_directory(identity_.node, epoch) + "/extents";
     for (const DirectoryEntry& directory : list(root)) {
       for (const DirectoryEntry& file : list(root + "/" + directory.name)) {
@@ -113,7 +72,7 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   if (list && records_lost_)
     log::warn("extents that no record names are kept, for records are lost: kvcachefs fsck tells of them, when not mounted");
   const bool all = list && !records_lost_ && list_nameless(nameless);
-  for (const Leftovers::Extent& extent : left_behind_)
+  for (const Leftovers::Extent& extent : orphans_.extents())
     if (auto usage = index_->find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
   if (!nameless.empty()) {
     // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
@@ -122,23 +81,22 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
     dead_.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
-  left_behind_.clear();
+  std::vector<Leftovers::Extent> left;  // what could not be removed is remembered by name
   for (const auto& [extent, kind] : nameless) {
     const Status status = extents_->remove(extent, kind);
     if (status) counters_.swept_files.fetch_add(1);
-    if (!status && status.error().code != Code::kNotFound) left_behind_.push_back({extent, kind});
+    if (!status && status.error().code != Code::kNotFound) left.push_back({extent, kind});
     kill_point("crashed-extent-removed");
   }
-  // What could not be removed is remembered by name. The next commit of the index comes after a sync of the directories.
-  if (all) swept_epoch_ = identity_.epoch - 1;
-  leftovers_changed_ = true;
+  // The next commit of the index comes after a sync of the directories.
+  orphans_.extents_swept(std::move(left), all ? std::optional(identity_.epoch - 1) : std::nullopt);
 }
 
 // --- ranges ---
 
 // A part of the work after each step of the keeper, so that it is never away for long. True while there is more.
 bool StoreImpl::sweep_packs() {
-  if (!packs_unswept_ || pack_sweep_over_ || judged_tail_ || sweep_due_) return false;
+  if (!orphans_.packs_unswept() || pack_sweep_over_ || judged_tail_ || orphans_.extents_due()) return false;
   if (!volume_->features().punch_hole) return false;
   if (!pack_sweep_) {
     pack_sweep_ = std::make_unique<PackSweep>(*extents_, *index_, [this](const auto& take) {
@@ -153,8 +111,7 @@ bool StoreImpl::sweep_packs() {
   while (more && *more && clock_.monotonic_ns() - started_ns < kMostNsAtOnce) more = pack_sweep_->step();
   if (more && *more) return true;
   pack_sweep_over_ = true;
-  if (more) packs_unswept_ = false;
-  leftovers_changed_ = more.has_value();
+  if (more) orphans_.packs_swept();
   if (!more && more.error().code != Code::kUnsupported)
     log::warn("dead ranges that a crash left: {}", more.error().message);
   if (pack_sweep_->ranges() > 0) {

@@ -1,0 +1,56 @@
+#include "store/space/orphan_notes.h"
+
+#include <algorithm>
+#include <unordered_map>
+
+namespace kvcachefs {
+
+void OrphanNotes::take_leftovers(const Index& index) {
+  auto left = index.leftovers();
+  if (!left) return;
+  swept_epoch_ = left->swept_epoch;
+  extents_ = std::move(left->extents);
+  extents_due_ = !extents_.empty();
+  packs_unswept_ = left->in_packs;
+}
+
+void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken) {
+  constexpr size_t kMostExtents = 32 * 1024;  // then their epochs are listed
+  changed_ = false;
+  Leftovers left;
+  left.swept_epoch = swept_epoch_;
+  left.in_packs = packs_unswept_;
+  std::unordered_map<ExtentId, PlaceKind> given_up;
+  auto add = [&](const Place& place) {
+    left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
+    if (place.extent.valid() && place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
+  };
+  for (const FreedPlace& freed : taken) add(freed.place);
+  dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });
+  left.in_packs |= dead_.has_unpunched();
+  for (const Leftovers::Extent& extent : extents_) given_up.emplace(extent.id, extent.kind);
+  uint32_t oldest = UINT32_MAX;
+  for (const auto& [extent, kind] : given_up) {
+    if (auto usage = index.find_extent(extent); usage && *usage) continue;  // a pack: it goes with its last body
+    left.extents.push_back({extent, kind});
+    oldest = std::min(oldest, extent.epoch);
+  }
+  if (left.extents.size() > kMostExtents) {
+    left.extents.clear();
+    left.swept_epoch = std::min(swept_epoch_, oldest - 1);
+  }
+  index.set_leftovers(std::move(left));
+}
+
+void OrphanNotes::extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch) {
+  extents_ = std::move(left);
+  if (swept_epoch) swept_epoch_ = *swept_epoch;
+  changed_ = true;
+}
+
+void OrphanNotes::packs_swept() {
+  packs_unswept_ = false;
+  changed_ = true;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,116 @@
+#include "store/space/orphan_notes.h"
+
+#include <algorithm>
+
+#include <gtest/gtest.h>
+
+#include "store/base/units.h"
+#include "store/index/testing/fake_index.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint32_t kSweptEpoch = 4;
+constexpr ExtentId kOldPack{2, 1}, kOldSolo{3, 1}, kNewSolo{kSweptEpoch + 1, 1};
+
+FreedPlace freed(ExtentId extent, PlaceKind kind, uint64_t length = kMiB) { return {ObjectId{5}, {kind, extent, kBlockBytes, length}}; }
+
+class OrphanNotesTest : public ::testing::Test {
+ protected:
+  // As a start does, from an index that remembers `extents`.
+  void start(std::vector<Leftovers::Extent> extents = {}, bool in_packs = false) {
+    index_.leftovers_told = Leftovers{kSweptEpoch, in_packs, std::move(extents)};
+    notes_.take_leftovers(index_);
+    index_.leftovers_told.reset();
+  }
+  Leftovers told(std::span<const FreedPlace> taken = {}) {
+    notes_.note_leftovers(index_, taken);
+    Leftovers told = index_.leftovers_told.value_or(Leftovers());
+    std::ranges::sort(told.extents, {}, &Leftovers::Extent::id);
+    return told;
+  }
+
+  Space space_;
+  DeadSpace dead_{space_};
+  FakeIndex index_;
+  OrphanNotes notes_{dead_};
+};
+
+TEST_F(OrphanNotesTest, AnIndexThatRemembersNothingLeavesAllEpochsToBeListed) {
+  notes_.take_leftovers(index_);
+  EXPECT_EQ(notes_.swept_epoch(), 0u);
+  EXPECT_FALSE(notes_.extents_due());
+  EXPECT_FALSE(notes_.packs_unswept());
+  EXPECT_EQ(told(), Leftovers());
+}
+
+TEST_F(OrphanNotesTest, WhatIsNotSweptIsRememberedFromLifeToLife) {
+  start({{kOldSolo, PlaceKind::kSolo}}, /*in_packs=*/true);
+  EXPECT_TRUE(notes_.extents_due());
+  EXPECT_EQ(told(), (Leftovers{kSweptEpoch, true, {{kOldSolo, PlaceKind::kSolo}}}));
+  EXPECT_TRUE(notes_.take_extents_due());
+  EXPECT_FALSE(notes_.extents_due());
+  EXPECT_EQ(told().extents.size(), 1u) << "looked at, and not removed";
+}
+
+TEST_F(OrphanNotesTest, AnIndexMadeAnewDoesNotForgetWhatTheDamagedOneRemembered) {
+  start({{kOldSolo, PlaceKind::kSolo}}, true);
+  notes_.take_leftovers(FakeIndex());
+  EXPECT_EQ(notes_.swept_epoch(), kSweptEpoch);
+  EXPECT_EQ(notes_.extents().size(), 1u);
+  EXPECT_TRUE(notes_.packs_unswept());
+}
+
+TEST_F(OrphanNotesTest, WhatIsGivenUpIsNamedWhereItsEpochIsNotListed) {
+  start();
+  const FreedPlace taken[] = {freed(kOldPack, PlaceKind::kPacked, 0), freed(kNewSolo, PlaceKind::kSolo)};
+  dead_.add({}, freed(kOldSolo, PlaceKind::kSolo).place);
+  EXPECT_EQ(told(taken), (Leftovers{kSweptEpoch, false, {{kOldPack, PlaceKind::kPacked}, {kOldSolo, PlaceKind::kSolo}}}));
+}
+
+TEST_F(OrphanNotesTest, APackWithBodiesGoesWithItsLastOne) {
+  start();
+  index_.put_extent(kOldPack, {.kind = PlaceKind::kPacked, .live_bytes = kMiB, .bodies = 1, .object = {}});
+  const FreedPlace taken[] = {freed(kOldPack, PlaceKind::kPacked)};
+  EXPECT_EQ(told(taken), (Leftovers{kSweptEpoch, true, {}})) << "but for its dead range";
+}
+
+TEST_F(OrphanNotesTest, DeadRangesOfPacksAreLookedForAsLongAsThereAreAny) {
+  start();
+  EXPECT_FALSE(told().in_packs);
+  dead_.keep_unpunched(kNewSolo, kMiB);
+  EXPECT_TRUE(told().in_packs);
+  dead_.removed(kNewSolo);
+  EXPECT_FALSE(told().in_packs);
+  dead_.add({}, freed(kNewSolo, PlaceKind::kPacked).place);
+  EXPECT_TRUE(told().in_packs);
+  static_cast<void>(dead_.take());
+  notes_.doubt_packs();
+  EXPECT_TRUE(told().in_packs);
+  notes_.packs_swept();
+  EXPECT_TRUE(notes_.changed());
+  EXPECT_FALSE(told().in_packs);
+  EXPECT_FALSE(notes_.changed());
+}
+
+TEST_F(OrphanNotesTest, ASweepLeavesWhatCouldNotBeRemoved) {
+  start({{kOldPack, PlaceKind::kPacked}, {kOldSolo, PlaceKind::kSolo}});
+  notes_.extents_swept({{kOldSolo, PlaceKind::kSolo}}, std::nullopt);
+  EXPECT_TRUE(notes_.changed());
+  EXPECT_EQ(told(), (Leftovers{kSweptEpoch, false, {{kOldSolo, PlaceKind::kSolo}}}));
+  notes_.extents_swept({}, kSweptEpoch + 2);
+  EXPECT_EQ(told(), (Leftovers{kSweptEpoch + 2, false, {}}));
+}
+
+TEST_F(OrphanNotesTest, ManyExtentsAreListedAgainInsteadOfNamed) {
+  start();
+  constexpr uint64_t kMany = 32 * 1024 + 1;
+  std::vector<FreedPlace> taken;
+  for (uint64_t seq = 1; seq < kMany; ++seq) taken.push_back(freed({3, seq}, PlaceKind::kSolo));
+  EXPECT_EQ(told(taken).extents.size(), kMany - 1);
+  taken.push_back(freed({2, 1}, PlaceKind::kSolo));
+  EXPECT_EQ(told(taken), (Leftovers{1, false, {}})) << "from the oldest of them on";
+}
+
+}  // namespace
+}  // namespace kvcachefs
