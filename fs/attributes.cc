@@ -145,7 +145,7 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
 
 // The facts are listed to `getfattr -m user.kvcachefs`, and to nothing else: `cp -a` would copy them to other file systems, `rsync -X`
 // would try to remove what its source does not have, and among the attributes of the user they are in the way. listxattr(2) has
-// no pattern, so what the program asks for is seen only in its arguments. By name everything can read them.
+// no pattern, so only the program's arguments tell which attributes it wants. By name everything can read them.
 std::string of_process(fuse_req_t request, const char* file) {
   std::ifstream stream("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/" + file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};

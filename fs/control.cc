@@ -23,7 +23,7 @@ constexpr std::pair<const char*, uint64_t> kFiles[] = {{"status", 2}, {"metrics"
 fuse_ino_t node_of(uint64_t number) { return ObjectId::make(kControlOrdinal, 0, number).value; }
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
 
-// Of the mount as a whole: root's, and of who mounted it. Who may write the root directory is another matter.
+// True for root and the user who mounted: they may change the mount as a whole. The mode of the root directory does not matter.
 bool may_change_mount(fuse_req_t request) {
   const uid_t user = fuse_req_ctx(request)->uid;
   return user == 0 || user == geteuid();
@@ -161,7 +161,7 @@ void set_root_attribute(fuse_req_t request, std::string_view name, std::string_v
   const bool is_option = name.starts_with("option.");
   const bool is_known = is_option || name == "flush" || name == "drop_caches";
   if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
-  if (name == "flush") return driver.store->drain(true, replying(request));  // all of it: nothing that anybody may ask for
+  if (name == "flush") return driver.store->drain(true, replying(request));  // syncs the data of all users
   if (name == "drop_caches") {
     driver.store->drop_caches();
     return void(fuse_reply_err(request, 0));

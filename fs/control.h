@@ -1,4 +1,4 @@
-// What the mount says of itself: the virtual directory `.kvcachefs/` at the root (found by lookup, not listed) with the files
+// The mount's own files and attributes: the virtual directory `.kvcachefs/` at the root (found by lookup, not listed) with the files
 // status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount's root.
 #pragma once
 

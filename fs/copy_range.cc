@@ -43,7 +43,7 @@ struct Copy : std::enable_shared_from_this<Copy> {
         const auto* start = static_cast<const std::byte*>(piece.iov_base);
         bytes.insert(bytes.end(), start, start + piece.iov_len);
       }
-      reply = ReadReply{};  // it keeps what it came from in RAM
+      reply = ReadReply{};  // its blocks stay in RAM as long as it lives
       self->store->write(self->to, self->to_offset, bytes, [self, next, count = bytes.size()](Result<size_t> written) {
         if (!written) return self->finish(written.error());
         self->copied += count;

@@ -9,7 +9,7 @@ namespace kvcachefs {
 
 namespace {
 
-// The end of an open that store and passthrough let in.
+// Replies to an open that store and passthrough have accepted.
 void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
                  bool direct) {
   Driver& driver = driver_of(request);
@@ -61,7 +61,7 @@ void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fil
       answer_open(request, node, file, decision, handle, direct);
     });
   };
-  if (!driver.passthrough.enabled() || how.direct) return answer();  // with O_DIRECT nobody maps
+  if (!driver.passthrough.enabled() || how.direct) return answer();  // O_DIRECT readers do not map
   driver.store->await_loads(*handle, std::move(answer));
 }
 
@@ -88,7 +88,7 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
 void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const ReadAheadAfterAnswer later(*driver.store);
-  // A read() of a directly read file says whose it is; who fills pages of a mapping says nobody's.
+  // A read() of a directly read file carries its lock owner; a READ that fills pages of a mapping carries none.
   if (driver.direct_io_mmap && !(file->flags & O_DIRECT) && file->lock_owner == 0) driver.store->note_mapped_read(handle_of(file));
   driver.store->read(handle_of(file), static_cast<uint64_t>(offset), size, [request](Result<ReadReply> reply) {
     if (!reply) return reply_error(request, reply.error());
@@ -173,8 +173,8 @@ void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
   file.direct_io = !(file.flags & O_DIRECT) && driver.direct_io_mmap;
   file.keep_cache = 0;
   file.parallel_direct_writes = 1;
-  // Nothing to say at the close of one who reads a chunk; saves a round trip. Record locks end at a close, though: what is
-  // locked, or so small that it is likely to be a lock, tells of each.
+  // The close of a descriptor that only reads a chunk sends no FLUSH, which saves a round trip. Record locks end
+  // at a close, though: a file that is locked, or so small that it is likely to be a lock file, gets each FLUSH.
   file.noflush = (file.flags & O_ACCMODE) == O_RDONLY && driver.store->closes_quietly(handle);
   if (file.noflush) file.fh |= kUnseenCloseBit;
 }

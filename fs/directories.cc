@@ -97,8 +97,8 @@ Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offs
     KVC_ASSIGN(const DirectoryItem* item, next_item(*driver.store, directory, listing, after));
     if (item == nullptr) return {};
     fuse_entry_param param{};
-    // A page is older than this request: what the name does not mean any more has nodeid 0, and the kernel looks it up itself.
-    // A directory's name is cached for long: it is looked up in any case.
+    // The page may be older than this request: a name that means another object by now gets nodeid 0, and the kernel looks it up itself.
+    // So do directories, because the kernel caches their names for long.
     if (plus && !S_ISDIR(item->type_bits)) {
       auto stat = driver.store->stat_entry(directory, item->name, item->id);
       if (stat) param = to_entry(driver, *stat);

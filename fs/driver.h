@@ -1,4 +1,4 @@
-// What the request handlers share. One file per family of requests; every handler decodes, makes one call of the store, and
+// Shared by the request handlers. One file per family of requests; every handler decodes, makes one call of the store, and
 // replies. Private to fs/.
 #pragma once
 
@@ -27,11 +27,11 @@ namespace kvcachefs {
 
 class FileHandles;
 
-// How long the kernel may trust what it was told. All that changes names goes through this kernel, which then corrects
-// what it holds; the daemon changes none by itself. So these bound what the daemon does not see, not what clients see.
+// How long the kernel may trust an answer. Every change of a name goes through this kernel, which then corrects its caches;
+// the daemon changes no name by itself. So these times limit only how many requests the daemon sees; clients see every change at once.
 //
 // Files, present or absent, for a second: the probe is then the LOOKUP of the open or the create that follows, and the next
-// probe is seen again: it says what will be read or written next.
+// probe is seen again: it tells which chunk will be read or written next.
 inline constexpr double kEntryTimeoutSeconds = 1.0;
 inline constexpr double kAbsentTimeoutSeconds = 1.0;
 inline constexpr double kAttributeTimeoutSeconds = 1.0;
@@ -53,7 +53,7 @@ struct Driver {
   FileLocks locks;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
-  // What is lost on this machine, for people; empty: nothing.
+  // The features that this machine does not offer, as text for people; empty if there are all.
   std::string features() const {
     std::lock_guard lock(mutex_);
     return features_;
@@ -86,7 +86,7 @@ struct Driver {
   }
 
  private:
-  mutable LeafMutex mutex_;  // guards what follows, and what of `options` can be changed while mounted
+  mutable LeafMutex mutex_;  // guards the members below, and those of `options` that can be changed while mounted
   std::string features_;
   bool ring_used_ = false;
   std::string ring_state_;
@@ -95,10 +95,9 @@ struct Driver {
 inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
 Caller caller_of(fuse_req_t request);
 inline void reply_error(fuse_req_t request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
-// What the kernel was told of is gone, be it the object or the directory: it looks the name up again, and learns what it
-// means now. Nearly all system calls repeat that way by themselves, once.
-// What it then finds is kept until the call is repeated. `by_name`: the call is about a name in a directory; where that is
-// repeated, it is not there.
+// Replies an error. If the object or the directory that the kernel named is gone, the answer is ESTALE: the kernel looks the name up
+// again and repeats the system call, once (nearly every call). The store keeps the object that this lookup finds until the call is
+// repeated. Gone::kName: the call is about a name in a directory; if the name is absent at the repetition, the answer is ENOENT.
 enum class Gone : uint8_t { kObject, kName };
 inline void reply_object_error(fuse_req_t request, const Error& error, Gone what = Gone::kObject) {
   const bool again = error.code == Code::kNotFound && driver_of(request).store->may_look_again(caller_of(request), what == Gone::kName);
@@ -117,7 +116,8 @@ inline StatusCompletion replying(fuse_req_t request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
-// In a handler: what its call of the store wants read ahead is begun when this ends, after an answer given at once.
+// Declared in a handler: holds back the read-ahead that its call of the store asks for until the handler ends. The reply to the client
+// then comes before the wake-up of the thread that reads ahead.
 class ReadAheadAfterAnswer {
  public:
   explicit ReadAheadAfterAnswer(Store& store) : store_(store) { store_.hold_read_ahead(); }
@@ -150,7 +150,7 @@ void add_copy_operations(fuse_lowlevel_ops& operations);
 void add_directory_operations(fuse_lowlevel_ops& operations);
 void add_lock_operations(fuse_lowlevel_ops& operations);
 
-// Whether who opens with O_TRUNC, or writes, may not keep set-id bits. A libfuse that does not tell has no field for it.
+// True if a write, or an open with O_TRUNC, has to clear the set-id bits of the file. A libfuse that does not tell has no field for it.
 template <class File>
 constexpr bool kTellsOfPrivileges = requires(const File& file) { file.kill_suidgid; };
 template <class File>
@@ -161,10 +161,10 @@ bool drops_privileges(const File& file) {
 // Whether the caller of a request that is not answered yet is in the group.
 std::function<bool(uint32_t gid)> groups_of(fuse_req_t request);
 
-// data.cc: what an open answers (also create's). `handle` is what it opened.
+// data.cc: fills in the answer to an open or a create. `handle` is the store's.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
-// Of the file that is changed by a request that does not tell whether its caller may keep set-id bits: root may.
+// Clears the set-id bits of the file of a request that does not tell whether its caller may keep them. Root may.
 void drop_privileges_of(fuse_req_t request, fuse_file_info* file);
 
 }  // namespace kvcachefs

@@ -14,11 +14,11 @@ namespace {
 
 constexpr size_t kPageNames = 1024;
 
-// `node` is what the kernel asked for, and what it wants to be told.
+// `node`: the nodeid in the request, and in the answer.
 void reply_object(fuse_req_t request, ObjectId object, fuse_ino_t node) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object);
-  // That a handle is stale is what its user is to hear: the kernel does not repeat this.
+  // The program that uses the handle gets this ESTALE: the kernel does not repeat the call.
   if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
   fuse_entry_param entry = to_entry(driver, *stat);

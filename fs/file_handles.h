@@ -1,7 +1,7 @@
-// Lookups by nodeid: what the kernel asks for when it decodes a file handle (open_by_handle_at(2), an NFS server that exports the mount)
+// Lookups by nodeid. The kernel sends them when it decodes a file handle (open_by_handle_at(2), an NFS server that exports the mount)
 // of an object that it has forgotten. A nodeid is an object id, which is never used again, so a handle lives as long as the object, also
 // across mounts. "." of a nodeid is the object itself. ".." is asked for directories: the volume keeps no way up, so it is found by
-// going through all directories, in the side thread, and what was found is kept, 16 bytes a directory.
+// going through all directories, in the side thread. The result is kept, 16 bytes a directory.
 #pragma once
 
 #define FUSE_USE_VERSION 314

@@ -21,7 +21,7 @@ bool LockTable::may_soon_be_had(const File& file, const Request& request) {
                      [&](const Lock& lock) { return !conflicts(request, lock) || lock.may_be_closed || lock.closes_unseen; });
 }
 
-// Whether an owner in the way of the request waits, in however many steps, for a record lock of the one who asks.
+// True if an owner in the way of the request waits, directly or through others, for a record lock of the requesting owner.
 bool LockTable::deadlocks(const Request& request) const {
   std::unordered_set<uint64_t> seen;
   std::vector<Request> waiting{request};
@@ -96,7 +96,7 @@ void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t 
     if (announced != announced_.end()) announced_.erase(announced);
     File& file = files_[request.file];
     if (request.mode != Mode::kUnlocked && request.family == Family::kFlock) {
-      // A change gives up what there was first, as Linux does: a change that cannot be had ends without any.
+      // A change gives up the old lock first, as Linux does: if it then fails, the owner has no lock.
       const bool same = std::any_of(file.locks.begin(), file.locks.end(), [&](const Lock& held) {
         return held.family == Family::kFlock && held.owner == request.owner && held.mode == request.mode;
       });

@@ -57,7 +57,7 @@ class LockTable {
   void flushed(ObjectId file, uint64_t handle, uint64_t owner);
   // The last one was.
   void released(ObjectId file, uint64_t handle);
-  // Refuses what does not wait and has waited kCloseNs. Returns when to call next; none: nothing waits so.
+  // Refuses the non-waiting requests that have been held back for kCloseNs. Returns the time of the next call; none if there are none.
   std::optional<int64_t> expire(int64_t now_ns);
   std::optional<int64_t> next_expiry() const;
   // Interrupts all that wait.

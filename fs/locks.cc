@@ -60,7 +60,7 @@ void set(fuse_req_t request, const fuse_file_info* file, LockTable::Request want
   LockTable& table = driver.locks.table;
   if (wanted.mode != LockTable::Mode::kUnlocked) {
     driver.store->note_locked(handle_of(file));
-    wanted.file = driver.store->lock_identity(handle_of(file));  // it stays what it is from here on
+    wanted.file = driver.store->lock_identity(handle_of(file));  // once locked, the identity does not change
   }
   const auto token = reinterpret_cast<uint64_t>(request);
   table.announce(token);
@@ -112,7 +112,7 @@ void FileLocks::watch() {
       return;
     }
   }
-  table.expire(std::numeric_limits<int64_t>::max());  // refused at once: nobody would do it later
+  table.expire(std::numeric_limits<int64_t>::max());  // refuses them now: there is no thread that would do it later
 }
 
 // With mutex_ held.

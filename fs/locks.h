@@ -1,4 +1,4 @@
-// Requests about locks: what the kernel asks of them, in terms of the lock table.
+// Requests about locks, translated into requests of the lock table.
 #pragma once
 
 #include <mutex>
@@ -9,15 +9,15 @@
 
 namespace kvcachefs {
 
-// The table, and the thread that answers what does not wait for long. Thread-safe. The thread starts when it is first needed.
+// The lock table, and the thread that ends short waits (LockTable::expire). Thread-safe. The thread starts when it is first needed.
 class FileLocks {
  public:
   ~FileLocks() { stop(); }
   LockTable table;
 
-  // After a request that may wait for a moment only. Where no thread can be started, such are refused at once.
+  // Call after a request that may wait for LockTable::kCloseNs only. If no thread can be started, refuses all such requests at once.
   void watch();
-  // Interrupts all that wait, and ends the thread.
+  // Interrupts all waits and ends the thread.
   void stop();
 
  private:

@@ -1,6 +1,6 @@
 // Sends a new mount its first request, from a process of its own. That process is forked before the device is opened and before
 // there are threads, and has no open files but its ends of two pipes: a part of the daemon that waits for its own mount would
-// keep /dev/fuse open when the daemon is killed, and then nobody who waits for the mount would ever be answered.
+// keep /dev/fuse open when the daemon is killed, and a program that waits for the mount would never get an answer.
 #pragma once
 
 #include <sys/types.h>

@@ -1,4 +1,4 @@
-// What a mountpoint has to be, and what is done about one that a dead daemon left.
+// Checks of mountpoint and volume, and the detaching of a mount that a dead daemon left.
 #pragma once
 
 #include <optional>
@@ -17,7 +17,7 @@ Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
 Result<std::string> prepare_volume(const std::string& path);
 // Whether it lies on a file system that is stacked on others: overlayfs, as in a container, FUSE or eCryptfs.
 bool is_stacked(const std::string& volume);
-// What is mounted there, the topmost of several.
+// The mount at a path; of several the topmost.
 struct MountedThere {
   std::string type;
   std::string source;
@@ -27,7 +27,7 @@ struct MountedThere {
 std::optional<MountedThere> mounted_on(const std::string& path);
 // The same if it is the mount of this volume. A volume has one mount at a time.
 std::optional<MountedThere> mount_of(const std::string& volume, const std::string& mountpoint);
-// Takes the mount away from the tree; who has files open in it keeps them until the daemon ends. False if that failed.
+// Detaches the mount from the tree; open files stay usable until the daemon ends. False if that failed.
 bool lazily_unmount(const std::string& path);
 // Refuses a mountpoint inside the volume, or the volume inside the mountpoint.
 Status check_apart(const std::string& volume, const std::string& mountpoint);

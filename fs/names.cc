@@ -18,7 +18,7 @@ void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
   fuse_reply_entry(request, &entry);
 }
 
-// Answers once the name is as durable as the option promises.
+// Replies once the name is as durable as the option `durability` promises.
 void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
   if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
   const ObjectId id = stat->id;
@@ -64,7 +64,7 @@ void read_link(fuse_req_t request, fuse_ino_t node) {
   fuse_reply_readlink(request, target->c_str());
 }
 
-// One that existed may be passed through to readers under that nodeid: it gets another.
+// Replies to a create. If the file existed and is passed through to readers under its nodeid, replies another nodeid.
 void answer_create(fuse_req_t request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite, *driver.store,
@@ -80,8 +80,8 @@ void answer_create(fuse_req_t request, fuse_entry_param entry, const fuse_file_i
   });
 }
 
-// Somebody else may have made it after the kernel saw it absent, and may remove it again before it is opened here: then it is
-// created, as O_CREAT says, and so on.
+// Creates the file, or opens it if another client made it after the kernel saw it absent. If it is removed again before the open,
+// tries to create it once more (O_CREAT).
 Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId directory, const char* name, mode_t mode,
                                                 const fuse_file_info& file) {
   constexpr int kMostRounds = 100;

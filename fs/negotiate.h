@@ -1,4 +1,4 @@
-// What the kernel and this driver agree on when a mount begins.
+// The agreement between the kernel and this driver when a mount begins.
 #pragma once
 
 struct fuse_conn_info;

@@ -1,5 +1,5 @@
-// What this machine offers, as far as it can be told before the kernel is asked: libfuse as built against, the kernel's
-// release and parameters, the user.
+// Features of this machine that are known before the kernel is asked: from the libfuse built against, the kernel's
+// release and parameters, and the user.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@ bool may_pass_through(const MountOptions& options);
 // The kernel's parameter fuse.enable_uring: 'Y' or 'N'; '-' where it has none.
 char ring_parameter();
 
-// Whether requests are to come over io_uring; else why not, and what would change it.
+// Whether requests are to come over io_uring; if not, the reason and the remedy.
 struct RingChoice {
   bool use = false;
   bool missed = false;  // wanted, and not to be had

@@ -21,7 +21,7 @@ void OpenerThreads::run(Work work) {
   work();
 }
 
-// Whether one will do what is queued next. Starts one more where that would wait; with mutex_ held.
+// True if a thread will take the work that is queued next. Starts one more if all are busy. mutex_ held.
 bool OpenerThreads::has_thread() {
   if (queue_.size() >= idle_ && threads_.size() < kMostThreads) {
     try {

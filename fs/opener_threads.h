@@ -1,4 +1,4 @@
-// A few threads for what may wait for the volume, so that those that take requests do not. They start when first needed.
+// A few threads for work that may wait for the volume, so that the threads that take requests do not. They start when first needed.
 // Thread-safe, one leaf mutex.
 #pragma once
 
@@ -20,7 +20,7 @@ class OpenerThreads {
 
   // Inside the call once stopped, and where no thread can be started.
   void run(Work work);
-  // Does what is left, then ends the threads.
+  // Does the queued work, then ends the threads.
   void stop();
 
  private:

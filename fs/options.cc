@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kKernelFlags[] = {"ro", "rw", "suid", "nosuid", "dev", "nodev", "exec", "noexec",
                                              "atime", "noatime", "diratime", "nodiratime", "relatime", "strictatime", "sync", "async", "dirsync", "user", "nouser",
                                              "users", "auto", "noauto", "_netdev", "nofail", "defaults", "default_permissions"};
-// Of them, what only mount(8) and fstab look at.
+// Of them, the words that only mount(8) and fstab look at.
 constexpr std::string_view kForMountCommand[] = {"user", "nouser", "users", "auto", "noauto", "_netdev", "nofail", "defaults",
                                                  "rw", "default_permissions",
                                                  // The daemon sets read times, of files only: the kernel has no part in it.

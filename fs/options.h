@@ -16,7 +16,7 @@ enum class Switch : uint8_t { kAuto, kOn, kOff };
 // Of the request loop, which wakes only as many as requests keep busy: one a processor, 2 to 16. At least 2: a handler may
 // open a file of a slow volume.
 uint32_t default_threads();
-// On one processor the daemon would keep it from those whose requests it waits for.
+// 0 on one processor: there polling would take it from the clients.
 uint32_t default_busy_poll_us();
 
 struct MountOptions {
@@ -33,13 +33,13 @@ struct MountOptions {
 };
 
 // "-o" lists, each "a,b=c". Unknown, malformed and contradictory ones are refused: the message names the option, the value
-// and what is allowed.
+// and the allowed values.
 Result<MountOptions> parse_mount_options(const std::vector<std::string>& lists);
 // Called by the helper of mount(8), as root (KVCACHEFS_MOUNT_HELPER in the environment): the options are all there is, and a flag
 // of the kernel that they do not name is as mount(8) has it, which does not pass on its defaults.
 bool called_by_mount8();
 std::vector<OptionText> mount_options_text(const MountOptions& options);
-// For what can change while mounted: log_level.
+// Changes an option of the driver while mounted: log_level.
 Status set_mount_option_live(MountOptions& options, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

@@ -22,7 +22,7 @@ struct BackingMap {
 constexpr unsigned long kOpenBackingFile = _IOW(229, 1, BackingMap);  // FUSE_DEV_IOC_BACKING_OPEN
 constexpr unsigned long kCloseBackingFile = _IOW(229, 2, uint32_t);   // FUSE_DEV_IOC_BACKING_CLOSE
 
-// What the kernel says of one file it says of all of that kind: no CAP_SYS_ADMIN where it counts (a container with users of
+// The kernel refuses all files of a kind if it refuses one with these errors: no CAP_SYS_ADMIN where it counts (a container with users of
 // its own), file systems stacked too high (overlayfs on overlayfs), one that it cannot pass through.
 bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error == EOPNOTSUPP || error == ENOTTY; }
 }  // namespace
@@ -57,7 +57,7 @@ ObjectId Passthrough::node_to_write(ObjectId object) {
 
 // mutex_ held.
 void Passthrough::promise(ObjectId node) {
-  if (promised_.size() >= kMostPromised) promised_.clear();  // to who was killed before the open
+  if (promised_.size() >= kMostPromised) promised_.clear();  // their clients were killed before the open
   promised_[node] = std::chrono::steady_clock::now() + kPromised;
 }
 
@@ -102,7 +102,7 @@ bool Passthrough::is_passed(ObjectId node) const {
   return found != nodes_.end() && (found->second.passed > 0 || found->second.opening);
 }
 
-// mutex_ held. All who write an object do so by one nodeid: the kernel knows one size of it then.
+// mutex_ held. All writers of an object share one nodeid, so that the kernel keeps one size of it.
 ObjectId Passthrough::give_alias(ObjectId node) {
   const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
   const ObjectId now = current_node(object);
@@ -111,7 +111,7 @@ ObjectId Passthrough::give_alias(ObjectId node) {
   object_of_alias_[alias] = object;
   alias_of_object_[object] = alias;
   has_aliases_ = true;
-  promise(alias);  // else a reader who finds it first has it passed through
+  promise(alias);  // else the next reader that looks it up has it passed through
   return alias;
 }
 

@@ -47,7 +47,7 @@ class Passthrough {
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
   ObjectId node_of(ObjectId object) const;  // the nodeid to tell the kernel
-  // The same for who will open it for writing, having been told ESTALE: one without passthrough opens.
+  // The nodeid for a client that got ESTALE and will open the object for writing: one without passthrough opens.
   ObjectId node_to_write(ObjectId object);
 
   // An open of `node`, or the time of a truncate by path: with kRead tries to pass it through.
@@ -61,7 +61,7 @@ class Passthrough {
   using Then = std::move_only_function<void(Decision)>;
   // `then` is called once, inside the call or by another thread.
   void open(ObjectId node, Access access, Store& store, Then then);
-  // Readers of this nodeid keep an older body, and writers have another nodeid: who looks the name up again gets that.
+  // True if readers of this nodeid keep an older body while writers have another nodeid; a lookup of the name answers that one.
   bool is_outdated(ObjectId node) const;
   // Of such a nodeid: the size and times that its readers' bytes have.
   void show_as_opened(ObjectId node, Stat& stat) const;
@@ -98,7 +98,7 @@ class Passthrough {
   mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
   std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
-  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodes told to who will write, until then
+  std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids answered to clients that will write, and until when
   uint64_t next_alias_ = 1;
   std::atomic<bool> has_aliases_{false};
   bool remote_ = false;

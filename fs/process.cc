@@ -117,7 +117,7 @@ int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor
     open = got > 0 || (got < 0 && errno == EINTR);
   }
   if (report == kReady && !wait.interrupted()) return 0;
-  // It ends now; what it has accepted meanwhile may have to be written out first.
+  // The daemon ends now; data that it has accepted meanwhile may have to be written out first.
   int status = 0;
   pid_t ended = 0;
   while ((ended = waitpid(daemon, &status, WNOHANG)) == 0 && !wait.is_stuck()) wait.poll_once(-1, kLookMs);
@@ -168,8 +168,8 @@ void lower_oom_score() {
   std::ofstream(kPath) << kWanted << std::endl;
 }
 
-// By itself the C library raises the size from which it maps a piece alone to the largest that was ever freed, and what lies in
-// a heap comes back from its end only.
+// Without this the C library raises the size from which it maps a piece by itself to the largest that was ever freed; smaller pieces lie in
+// a heap, which shrinks at its end only.
 void give_back_large_pieces() {
 #ifdef M_MMAP_THRESHOLD
   mallopt(M_MMAP_THRESHOLD, 256 << 10);
@@ -183,7 +183,7 @@ void raise_descriptor_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
   if (geteuid() != 0) return;
   limit.rlim_cur = limit.rlim_max = std::max<rlim_t>(limit.rlim_max, 1 << 20);
-  setrlimit(RLIMIT_NOFILE, &limit);  // in vain for a root that may not (CAP_SYS_RESOURCE)
+  setrlimit(RLIMIT_NOFILE, &limit);  // fails for a root without CAP_SYS_RESOURCE
 }
 
 Readiness Readiness::start(bool foreground, const std::function<void()>& clean_up) {
@@ -240,7 +240,7 @@ int Readiness::failed(const Error& error) {
 
 bool Readiness::report(std::string_view text) {
   const bool heard = write(pipe_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
-  if (!heard) log::warn("nobody waits for the mount");
+  if (!heard) log::warn("the command that waited for the mount is gone");
   pipe_.reset();
   return heard;
 }

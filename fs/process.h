@@ -1,4 +1,4 @@
-// What belongs to the process and not to the mount: its limits, how its start is reported, which signals end it. Private to fs/.
+// The process, as opposed to the mount: its limits, the report of its start, the signals that end it. Private to fs/.
 #pragma once
 
 #include <functional>
@@ -12,12 +12,12 @@ namespace kvcachefs {
 
 class RequestLoop;
 
-// What is the process's and not the mount's.
+// Sets up the log, and the kill point of a test.
 Status set_up_process(const MountOptions& options);
-// An engine without its cache goes on; a dead mount takes it down.
+// Makes the kernel kill other processes first when memory runs out: a dead mount takes an engine down.
 void lower_oom_score();
 void raise_descriptor_limit();
-// What large pieces of the heap took goes back to the machine when they are freed. Before there are other threads.
+// Makes free() return large pieces of the heap to the machine. Call before there are other threads.
 void give_back_large_pieces();
 
 // Tells how the start went: through a pipe to the command that waits for the daemon, or on stderr where it is the command itself.
@@ -25,16 +25,16 @@ class Readiness {
  public:
   // Forks unless in the foreground. The parent does not return: it waits for the report and exits with it, and after a failure only
   // once the daemon has ended. It passes SIGTERM, SIGINT and SIGHUP on to the daemon; one that has not ended after some seconds, or
-  // at the second signal, is killed. `clean_up` takes away what a daemon that was killed left.
+  // at the second signal, is killed. `clean_up` removes the mount of a daemon that was killed.
   static Readiness start(bool foreground, const std::function<void()>& clean_up);
   // From here on the death of the command is seen by abandoned() alone; before, it is a SIGTERM. In the thread that started.
   void watch();
   // The command that waits for the report is gone.
   bool abandoned() const;
   bool foreground() const { return !forked_; }
-  // False: nobody was there to hear it.
+  // Reports success. False if the command that waited is gone.
   bool ready();
-  // One of the two, once. Returns the exit status.
+  // Reports the failure and returns the exit status. Call ready() or failed(), once.
   int failed(const Error& error);
 
  private:
@@ -44,8 +44,8 @@ class Readiness {
 };
 
 // While one lives, SIGTERM, SIGINT and SIGHUP end the loop, which is told to it later; the mount is then taken down in order.
-// Afterwards what is staged is written out, which may take minutes: a second SIGTERM or SIGHUP must not lose it. Ctrl-C pressed
-// again still ends the daemon.
+// The daemon then writes out its staged data, which may take minutes; a second SIGTERM or SIGHUP does not stop that. A second Ctrl-C
+// ends the daemon.
 class StopOnSignals {
  public:
   StopOnSignals();

@@ -1,5 +1,5 @@
-// Handlers of requests that change names or attributes: each goes on at once, or, where the store has too much of that unwritten or
-// no room for it, later, with copies of what it was given, or is answered with the error. No thread is held meanwhile.
+// Wraps handlers of requests that change names or attributes. The handler runs at once if the store has room for its records; else later,
+// with copies of its arguments; or the request is answered with an error. No thread waits meanwhile.
 #pragma once
 
 #include <cstring>
@@ -65,7 +65,8 @@ struct Gate<Handler, GivesBack> {
   }
 };
 
-// What makes journal and index grow, and what takes no more than it gives back (removals, and changes of what is there).
+// grows: requests that make journal and index larger. gives_back: requests that free at least as much as they take (removals, changes of
+// existing objects).
 template <auto Handler>
 inline constexpr auto grows = &Gate<Handler, false>::pass;
 template <auto Handler>

@@ -39,7 +39,7 @@ constexpr FlagWord kFlagWords[] = {
     {"relatime", MS_RELATIME, true},   {"norelatime", MS_RELATIME, false}, {"nosymfollow", MS_NOSYMFOLLOW, true},
     {"symfollow", MS_NOSYMFOLLOW, false},
 };
-// What mountinfo lists of every FUSE mount, and mount(8) hands back.
+// Options that mountinfo lists for every FUSE mount and mount(8) hands back.
 constexpr std::string_view kOfEveryMount[] = {"default_permissions", "user_id", "group_id", "max_read", "blksize"};
 constexpr char kOptionPrefix[] = "user.kvcachefs.option.";
 
@@ -73,7 +73,7 @@ Result<std::string> in_force(const std::string& mountpoint, const std::string& n
   return std::string(value, static_cast<size_t>(size));
 }
 
-// What is asked for, sorted.
+// The requested changes, sorted by kind.
 struct Wanted {
   unsigned long flags = 0;
   std::vector<std::pair<std::string, std::string>> live;  // name and value

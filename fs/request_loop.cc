@@ -89,7 +89,7 @@ void RequestLoop::work(uint32_t self) {
   end(0);
 }
 
-// With one just set aside, what may overtake it is waited for, for as long as it takes a client from a close to the next call.
+// After a request was set aside, waits for others that may overtake it, for as long as a client takes from a close to its next call.
 int RequestLoop::next(Hand& hand) {
   if (std::exchange(hand.answered, false) && !hand.aside) return -EAGAIN;
   int got = hand.worker->receive();

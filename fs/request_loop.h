@@ -6,8 +6,8 @@
 // are called
 //  - when requests queue up: those called go on for as long as they find some;
 //  - when the waiter has been handling one request for a tick: the parked thread that watches becomes the waiter.
-// Who finds nothing to do while the waiter is busy becomes the waiter, else it parks. So a handler may block: it keeps one
-// thread, and what comes meanwhile waits for a tick or two. A tick is 1 ms (4 ms with one processor) while ticks find the
+// A called thread that finds no request becomes the waiter if the waiter is busy, else it parks. So a handler may block: it occupies one
+// thread, and requests that arrive meanwhile wait for a tick or two. A tick is 1 ms (4 ms with one processor) while ticks find the
 // waiter busy; they double up to 8 ms while they find it waiting, since they are most of what the loop costs where requests
 // are milliseconds apart.
 //
@@ -20,7 +20,7 @@
 // On a machine with one processor no client has sent anything by the time its reply is written: the waiter waits without a look
 // at the device first.
 //
-// What nobody waits for (RELEASE) is set aside while there is something to do that may overtake it: a close and the lookup of
+// A RELEASE, for which no client waits, is set aside while there are requests that may overtake it: a close and the lookup of
 // the next name come together. It is handled while the client is on its way back with the next request, and overtaken by three
 // others at most. Its handler must not block: the request that may not overtake it has been taken then, and waits.
 //
@@ -51,13 +51,13 @@ class RequestDevice {
     virtual ~Worker() = default;
     // Never blocks. > 0: a request was taken; 0: the device has ended; -EAGAIN: there is none; other -errno: a failure.
     virtual int receive() = 0;
-    // What follows is of the request taken last.
+    // The calls below are about the request taken last.
     virtual void process() = 0;
     virtual bool is_short() const = 0;      // it takes less than waking a thread does
     virtual bool is_long() const = 0;       // ... or a hundred times that; most are neither
     virtual uint32_t kind() const = 0;      // below kKinds
-    virtual bool may_wait() const = 0;      // nobody waits for it to be handled
-    virtual bool may_overtake() const = 0;  // it matters to nobody whether it comes before or after one that was set aside
+    virtual bool may_wait() const = 0;      // no client waits for it to be handled
+    virtual bool may_overtake() const = 0;  // its order to a request that was set aside does not matter
     virtual void set_aside() = 0;           // keeps it while others are taken: one at a time
     virtual void process_aside() = 0;       // the one that was set aside
   };
@@ -72,8 +72,8 @@ class RequestLoop {
     uint32_t threads = 2;
     std::chrono::nanoseconds busy_poll{0};  // before the waiter sleeps, while requests follow each other that fast
     bool one_processor = false;             // that clients and all threads share
-    // What the waiter does meanwhile, some microseconds at a time; false: nothing to do. And that it does something else from now
-    // on, or sleeps: from any thread, also in vain. Both or none.
+    // help(): work for the waiter while it polls, some microseconds a call; false if there is none. leave_off(): the waiter stops
+    // helping; may be called by any thread, also when none helps. Set both or none.
     std::function<bool()> help{};
     std::function<void()> leave_off{};
   };
@@ -89,15 +89,15 @@ class RequestLoop {
  private:
   using Clock = std::chrono::steady_clock;
 
-  struct Hand;  // a thread's worker, and what it has in hand
+  struct Hand;  // a thread's worker and the requests that it has taken
 
   void work(uint32_t self);
-  int next(Hand& hand);  // what receive() answered
+  int next(Hand& hand);  // the result of receive()
   void take(Hand& hand);
   void process_aside(Hand& hand);
   template <typename Handle>
   void as_busy(const Hand& hand, Handle handle);
-  int wait_as_waiter(RequestDevice::Worker& worker);  // what receive() answered; -EAGAIN: look again
+  int wait_as_waiter(RequestDevice::Worker& worker);  // the result of receive(); -EAGAIN: look again
   bool become_waiter(uint32_t self);
   bool park(uint32_t self);  // false: the loop has ended
   void call_one();
@@ -118,7 +118,7 @@ class RequestLoop {
   std::atomic<uint32_t> waiter_{kNobody};
   std::atomic<uint64_t> received_{0};   // requests taken, by all threads
   std::atomic<uint32_t> parked_{0};     // written with mutex_ held
-  std::atomic<bool> unwatched_{false};  // requests have ceased: nobody ticks; written with mutex_ held
+  std::atomic<bool> unwatched_{false};  // requests have ceased and no thread ticks; written with mutex_ held
 
   LeafMutex mutex_;  // guards:
   ConditionVariable called_;

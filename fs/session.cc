@@ -57,7 +57,7 @@ std::optional<std::string> held_mountpoint(const std::string& message) {
   return message.substr(start + kBefore.size(), end - start - kBefore.size());
 }
 
-// A predecessor that was just unmounted may still be writing out what it holds: it keeps the lock until then.
+// Opens the store; waits for up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
                                                     const std::string& mountpoint) {
   constexpr int kWaitSeconds = 60;
@@ -105,7 +105,7 @@ fuse_session* new_session(Driver& driver) {
   for (std::string& word : words) arguments.push_back(word.data());
   fuse_args parsed = FUSE_ARGS_INIT(static_cast<int>(arguments.size()), arguments.data());
   fuse_session* session = fuse_session_new(&parsed, &operations, sizeof operations, &driver);
-  fuse_opt_free_args(&parsed);  // what libfuse made of them
+  fuse_opt_free_args(&parsed);  // libfuse's copies
   return session;
 }
 
@@ -115,15 +115,15 @@ bool unmounted_by_others(fuse_session* session) {
   return poll(&device, 1, 0) == 1 && (device.revents & POLLERR) != 0;
 }
 
-// Whether the mount is gone from its place. What is there can also be another's: `umount --lazy` came before, or somebody
-// mounted on top.
+// Detaches the mount unless another one is in its place: `umount --lazy` came before, or another program mounted on top. True if our
+// mount is not in its place afterwards.
 bool detach(const Driver& driver) {
   return !mount_of(driver.volume_path, driver.mountpoint) || lazily_unmount(driver.mountpoint);
 }
 
-// Where the mount is gone already: who still has files open is told ENOTCONN. In place of the device comes a pipe that nobody
-// reads: its POLLERR keeps fuse_session_unmount() from unmounting by path what somebody mounted there since, and the number
-// stays taken until then.
+// Closes the device where the mount is gone already: programs that still have files open get ENOTCONN. A pipe without a reader takes
+// the place of the descriptor. Its POLLERR keeps fuse_session_unmount() from unmounting, by path, another mount that is there now, and
+// the descriptor's number stays taken until then.
 void end_connection(fuse_session* session) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return log::warn("a pipe: {}", std::strerror(errno));
@@ -163,12 +163,13 @@ Status attach(Driver& driver) {
   return {};
 }
 
-// Tells who waits for the mount that it is there. Fails, and has told nothing then, if it does not answer, or if it is to end again.
+// Checks that the mount answers, then reports to the waiting command that it is ready. Fails without a report if the mount does not
+// answer or has to end.
 Status announce(Driver& driver, Readiness& readiness, MountProbe& probe, const std::atomic<bool>& loop_ended) {
   constexpr int kFirstAnswerMs = 60'000;
   const int problem = probe.ask(driver.mountpoint, kFirstAnswerMs,
                                 [&] { return loop_ended || StopOnSignals::wanted() || readiness.abandoned(); });
-  // Who unmounts it that early wants it unmounted.
+  // An unmount before the report is a wish of the user, not a failure of the mount.
   if (problem == ECANCELED || problem == ENOTCONN || problem == ECONNABORTED)
     return fail(Code::kCanceled, driver.mountpoint + ": unmounted or ended before the mount was ready");
   if (problem != 0)
@@ -194,7 +195,7 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   return settings;
 }
 
-// Until somebody unmounts or a signal comes. Fails if the mount was never announced, or if the loop failed.
+// Runs the request loop until an unmount or a signal. Fails if the mount was never announced, or if the loop failed.
 Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe& probe) {
   Status announced;
   std::atomic<bool> ended{false};

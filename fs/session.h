@@ -17,7 +17,7 @@ struct MountRequest {
 // once the mount answers (0) or with the error said on stderr (1); the daemon goes on by itself.
 int run_mount(const MountRequest& request);
 
-// Versions, and what kernel and libraries offer here.
+// Versions, and the features that kernel and libraries offer here.
 std::string version_text();
 // The options with defaults and ranges, for --help.
 std::string options_help();

@@ -1,5 +1,5 @@
-// For requests whose answer takes long, or waits for something that may itself wait for the mount: they are answered one after another
-// in a thread that is there while there are some. The threads of the request loop go on meanwhile.
+// Answers requests that take long, or that wait for a process that may itself wait for the mount, one after another in a thread of its own. The
+// thread exists while there are such requests; the threads of the request loop go on meanwhile.
 #pragma once
 
 #include <atomic>
@@ -19,12 +19,12 @@ class SideThread {
   SideThread& operator=(const SideThread&) = delete;
   ~SideThread() { stop(); }
 
-  // Runs `job`, which answers a request, in the thread; here, when that has been stopped, and, with those that come meanwhile,
-  // when it cannot be started. From any thread.
+  // Runs `job`, which answers a request, in the thread. Runs it in the caller after stop(), or if the thread cannot be started (then also
+  // the jobs that arrive meanwhile). May be called by any thread.
   void run(std::function<void()> job);
-  // Jobs that take long look at it, and answer with an error.
+  // True after stop() began: long jobs test it, and answer with an error.
   bool stopping() const { return stopping_; }
-  // Until all jobs are done. Before the store stops.
+  // Waits until all jobs are done. Call before the store stops.
   void stop();
 
  private:

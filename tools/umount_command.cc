@@ -82,7 +82,7 @@ uint64_t staged_bytes(const nlohmann::json& status) {
   return status.is_object() && status.contains(field) && status[field].is_number() ? status[field].get<uint64_t>() : 0;
 }
 
-// Blocks until everything staged lies on the volume. False: who may not ask for that, or asks a daemon that does not know of
+// Blocks until everything staged lies on the volume. False if the caller may not ask for that, or the daemon does not know of
 // it, need not; the daemon drains at its end.
 Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
   Progress progress([&] {
@@ -91,7 +91,7 @@ Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
   int problem = 0;
-  for (int tries = 0; tries < 2; ++tries) {  // what could not be synced is written elsewhere by the second
+  for (int tries = 0; tries < 2; ++tries) {  // data that could not be synced is written elsewhere at the second
     if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
     problem = errno;
     if (problem != EIO) break;
@@ -100,7 +100,7 @@ Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
     if (problem == harmless) return false;
   for (int gone : {ENOTCONN, ECONNABORTED, ENODEV})  // its daemon
     if (problem == gone) return false;
-  // The daemon would fail in the same way at its end, and nobody would hear of it.
+  // The daemon would fail in the same way at its end, without a report.
   return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} MiB stay staged, and it stays mounted. "
                                      "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "
                                      "written is lost",
@@ -130,7 +130,7 @@ Status busy(const std::string& mountpoint) {
                           mountpoint, mountpoint));
 }
 
-// What an ordinary user unmounts with; it is set-uid root and allows each user their own mounts.
+// The program by which an ordinary user unmounts; it is set-uid root and allows each user their own mounts.
 Status unmount_by_helper(const std::string& mountpoint, bool lazy) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return fail_errno(errno, "a pipe to fusermount3");

@@ -1,4 +1,4 @@
-// Draining what was written and dropping what is cached, between the phases of a measurement.
+// Drains writes and drops caches, between the phases of a measurement.
 #pragma once
 
 #include <string>
@@ -8,16 +8,16 @@
 
 namespace kvcachefs {
 
-// Sentences for the user: what could not be done as it should.
+// Sentences for the user about steps that failed.
 using Notes = std::vector<std::string>;
 
-// Waits until what was written under `directory` is on its volume: the drain attribute of a kvcachefs, else syncfs().
+// Waits until the data written under `directory` is on its volume: the drain attribute of a kvcachefs, else syncfs().
 // Where this user may not set the attribute, until the status says that nothing is staged, with a note.
 Result<Notes> drain_writes(const std::string& directory);
 
 // Makes the next reads under `directory` cold, as far as this process may: the page cache of the machine, or file by
-// file where that is not permitted, and the daemon's memory where it is a kvcachefs that offers it. What could not be
-// done comes back as notes; only a directory that cannot be walked is an error.
+// file where that is not permitted, and the daemon's memory where it is a kvcachefs that offers it. Failed steps come back
+// as notes; only a directory that cannot be walked is an error.
 Result<Notes> drop_caches(const std::string& directory);
 
 }  // namespace kvcachefs

@@ -8,10 +8,10 @@
 
 namespace kvcachefs {
 
-// Waits until what was written under `directory` is on its volume; what could not be done as it should becomes a note.
+// Waits until the data written under `directory` is on its volume; a step that fails becomes a note.
 Status drain_writes(const std::string& directory, Report& report);
 
-// Drains what was written under `directory` and drops what is cached of it; what could not be dropped becomes a note of
+// Drains the data written under `directory` and drops its caches; a cache that could not be dropped becomes a note of
 // the report. With `keep_caches` it does neither and says so.
 Status cold_start(const std::string& directory, bool keep_caches, Report& report);
 

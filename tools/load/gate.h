@@ -1,4 +1,4 @@
-// Threads wait until so many have arrived, or until somebody says that they never will.
+// Threads wait until a number of them have arrived, or until one announces that they never will.
 #pragma once
 
 #include <condition_variable>

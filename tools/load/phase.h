@@ -18,7 +18,7 @@ struct PhaseCost {
 };
 
 // Runs body(0) ... body(threads - 1) at once and waits for all; where not so many threads can be started, runs none.
-// The first error is returned; it does not stop the others, who see it through their own operations or
+// The first error is returned; it does not stop the other threads, which notice it through their own operations or
 // check_interrupt(). `directory` names the mount to account to.
 Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
                             const std::function<Status(unsigned thread)>& body);

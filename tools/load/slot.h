@@ -1,4 +1,4 @@
-// Where what was read lands, so that it can be checked after the clock has stopped. A pool holds one slot for every
+// Buffers for the bytes read, so that they can be checked after the clock has stopped. A pool holds one slot for every
 // chunk of a pass if it may; else slots are reused in turn and `whole()` says that only samples were checked.
 #pragma once
 

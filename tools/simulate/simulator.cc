@@ -22,7 +22,7 @@ constexpr size_t kProgressEvery = 256;  // requests
 UnitKey key_of(uint32_t unit) { return {uint64_t{unit} + 1}; }
 uint32_t unit_of(UnitKey key) { return static_cast<uint32_t>(key.value - 1); }
 
-// The figures that do not depend on who decides what goes.
+// The figures that do not depend on the policy.
 class Counter {
  public:
   Counter(const Workload& workload, const SimSettings& settings) : workload_(workload), settings_(settings) {
@@ -70,7 +70,7 @@ class Counter {
   uint64_t window_units_ = 0, window_hits_ = 0;
 };
 
-// For what is simulated here only: requests served whole, nothing but hits counted.
+// For the policies that exist in the simulator only: whole requests, and only hits are counted.
 template <class Cache>
 Result<SimResult> simulate_plain(const Workload& workload, const SimSettings& settings) {
   Cache cache(workload, settings.capacity_units);
@@ -211,7 +211,7 @@ void PolicyRun::evict_unit(uint32_t unit) {
   ++counter_.result.evicted_units;
 }
 
-// What was written in these requests goes to the volume after room was made for it.
+// Puts the units written in these requests on the volume, after room was made for them.
 void PolicyRun::store(TimeMs now) {
   if (settings_.extents.give_up > 0) {
     extents_.set_give_up([this, now](uint32_t unit) {

@@ -49,7 +49,7 @@ enum class Join : uint8_t { kBeside, kAfter };
 // All at once, or one after another, as one workload: of different units, and all of the same chunk size.
 Result<Workload> join(std::span<const Workload> parts, Join how);
 
-// A batch job beside the workload: prompts of 10 to 40 units that nobody asks for again, `units` of them in all, spread over
+// A batch job beside the workload: prompts of 10 to 40 units that are never asked for again, `units` of them in all, spread over
 // the third quarter of the time. Its requests have `source` 1, the others 0.
 Workload with_scan(const Workload& workload, uint64_t units);
 
