@@ -112,6 +112,7 @@ void StoreImpl::keep_to_memory() {
   if (const uint64_t used = pool_->used_bytes(); used > limit) evict_clean(used - limit);
   while (pool_->mapped_bytes() > limit && pool_->drop_free_arena()) {
   }
+  pool_->release_beyond_limit();
 }
 
 bool StoreImpl::keeper_step(bool force) {

@@ -14,7 +14,8 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kSmallest = kBlockBytes;
-constexpr size_t kSlots = MemoryPool::kArenaBytes / kSmallest;
+// Each is a mapping or two of its own, of which a process has 65,530 as a rule: a quarter is for them.
+constexpr size_t kMostScatteredArenas = 8'192;
 
 int order_of(size_t bytes) {
   return static_cast<int>(std::bit_width(std::bit_ceil(std::max(bytes, kSmallest)) / kSmallest)) - 1;
@@ -29,6 +30,22 @@ struct MemoryPool::Arena {
   std::byte* base = nullptr;
   size_t used_slots = 0;
   uint8_t state[kSlots];
+  // 12 KiB, from the first time that pages of it went back to the kernel. From then on it has small pages.
+  std::unique_ptr<FreeNode[]> nodes;
+  Slots released;  // whose pages are not there; of free blocks only
+
+  size_t slot_of(const std::byte* data) const { return static_cast<size_t>(data - base) / kSmallest; }
+  static Slots slots(size_t slot, int order) { return (~Slots() >> (kSlots - (size_t{1} << order))) << slot; }
+  // Of a block, how many of its pages are not there.
+  size_t released_of(size_t slot, int order) const { return nodes ? (released & slots(slot, order)).count() : 0; }
+  uint64_t resident_bytes() const { return nodes ? kArenaBytes - released.count() * kSmallest : kArenaBytes; }
+};
+
+// A free block taken off the lists, whose pages are about to be given back.
+struct MemoryPool::Scattered {
+  Arena* arena = nullptr;
+  size_t slot = 0;
+  int order = 0;
 };
 
 // What it held goes first: who finds its memory given back is not refused for it.
@@ -156,7 +173,13 @@ void MemoryPool::tell_available() {
 bool MemoryPool::prepare() {
   while (true) {
     const uint64_t files = file_used_bytes_.load(), used = used_bytes_.load();
-    if (arena_bytes_.load() + files >= used) return true;
+    if (arena_bytes_.load() + files >= used) {
+      // Pages that were given back and come back now: what lies outside unused must leave room for them.
+      const uint64_t outside = outside_bytes_.load();
+      if (give_spares_ && resident_bytes_.load() + files < used && used + outside > limit_bytes() + files && outside > files)
+        give_spares_(std::min(outside - files, used + outside - limit_bytes() - files));
+      return true;
+    }
     if (mapped_bytes() + kArenaBytes > limit_bytes() && give_spares_) give_spares_(kArenaBytes);
     if (!add_arena(Need::kCanWait) && !(give_spares_ && give_spares_(kArenaBytes))) return false;
   }
@@ -170,8 +193,8 @@ bool MemoryPool::add_arena(Need need) {
   auto where = std::upper_bound(arenas_.begin(), arenas_.end(), base,
                                 [](const std::byte* b, const auto& other) { return b < other->base; });
   arena->state[0] = static_cast<uint8_t>(Arena::kFree | (kOrders - 1));
-  arenas_.insert(where, std::move(arena));
-  push_free(base, kOrders - 1);
+  arena_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
+  push_free(**arenas_.insert(where, std::move(arena)), 0, kOrders - 1);
   return true;
 }
 
@@ -181,12 +204,11 @@ bool MemoryPool::drop_free_arena(uint64_t ahead_bytes) {
     std::lock_guard lock(mutex_);
     // Not those that are reserved.
     const uint64_t needed = used_bytes_.load() + kArenaBytes + ahead_bytes;
-    if (free_[kOrders - 1] == nullptr || arena_bytes_.load() + file_used_bytes_.load() < needed) return false;
-    base = reinterpret_cast<std::byte*>(free_[kOrders - 1]);
-    drop_free(base, kOrders - 1);
+    if (free_[kOrders - 1] == nullptr || resident_bytes_.load() + file_used_bytes_.load() < needed) return false;
+    base = free_[kOrders - 1]->data;
     Arena* arena = arena_of(base);
-    std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
-    arena_bytes_.fetch_sub(kArenaBytes);
+    drop_free(*arena, 0, kOrders - 1);
+    forget(*arena);
   }
   munmap(base, kArenaBytes);
   return true;
@@ -217,6 +239,16 @@ bool MemoryPool::map_region(size_t most_bytes, size_t slack_bytes) {
   return false;
 }
 
+// From here on pages of the arena there can be given back one by one. A huge page would be there again as soon as one of them is
+// touched, or the kernel finds the time. Null: no more mappings, or no memory for the table.
+std::unique_ptr<MemoryPool::FreeNode[]> MemoryPool::scatter(std::byte* base) {
+  std::unique_ptr<FreeNode[]> nodes;
+  if (scattered_arenas_.fetch_add(1) < kMostScatteredArenas && madvise(base, kArenaBytes, MADV_NOHUGEPAGE) == 0)
+    nodes.reset(new (std::nothrow) FreeNode[kSlots]);
+  if (!nodes) scattered_arenas_.fetch_sub(1);
+  return nodes;
+}
+
 // Address space is taken a gigabyte at a time and its pages touched by plain stores: mapping and populating piece by piece would
 // hold the process's memory map lock against everybody's page faults. Null: there is none. What
 // can wait leaves something for what cannot, and for the rest of the daemon.
@@ -231,11 +263,18 @@ std::unique_ptr<MemoryPool::Arena> MemoryPool::map_arena(Need need) {
     base = region_next_;
     region_next_ += kArenaBytes;
   }
-  for (size_t at = 0; at < kArenaBytes; at += kSmallest) *reinterpret_cast<volatile char*>(base + at) = 0;
   auto arena = std::make_unique<Arena>();
   arena->base = base;
+  resident_bytes_.fetch_add(kArenaBytes);
+  release_beyond_limit();
+  if (bytes_beyond_limit() > 0) arena->nodes = scatter(base);
+  if (arena->nodes) {  // the pages come one by one, with the blocks that are taken
+    arena->released.set();
+    resident_bytes_.fetch_sub(kArenaBytes);
+  } else {
+    for (size_t at = 0; at < kArenaBytes; at += kSmallest) *reinterpret_cast<volatile char*>(base + at) = 0;
+  }
   std::fill(std::begin(arena->state), std::end(arena->state), Arena::kNoBlock);
-  arena_bytes_.fetch_add(kArenaBytes, std::memory_order_relaxed);
   return arena;
 }
 
@@ -245,24 +284,41 @@ MemoryPool::Arena* MemoryPool::arena_of(const std::byte* data) {
   return std::prev(after)->get();
 }
 
-void MemoryPool::push_free(std::byte* data, int order) {
-  auto* node = new (data) FreeNode{free_[order], nullptr};
-  if (free_[order] != nullptr) free_[order]->previous = node;
-  free_[order] = node;
+// mutex_ held, nothing of it is free any more; the caller unmaps it.
+void MemoryPool::forget(Arena& arena) {
+  resident_bytes_.fetch_sub(arena.resident_bytes());
+  arena_bytes_.fetch_sub(kArenaBytes);
+  if (arena.nodes) --scattered_arenas_;
+  std::erase_if(arenas_, [&](const auto& each) { return each.get() == &arena; });
 }
 
-void MemoryPool::drop_free(std::byte* data, int order) {
-  auto* node = reinterpret_cast<FreeNode*>(data);
+MemoryPool::FreeNode* MemoryPool::node_of(Arena& arena, size_t slot) {
+  if (arena.nodes && arena.released[slot]) return &arena.nodes[slot];
+  return reinterpret_cast<FreeNode*>(arena.base + slot * kSmallest);
+}
+
+void MemoryPool::push_free(Arena& arena, size_t slot, int order) {
+  FreeNode*& first = arena.released_of(slot, order) == size_t{1} << order ? released_[order] : free_[order];
+  auto* node = new (node_of(arena, slot)) FreeNode{first, nullptr, arena.base + slot * kSmallest};
+  if (first != nullptr) first->previous = node;
+  first = node;
+}
+
+void MemoryPool::drop_free(Arena& arena, size_t slot, int order) {
+  FreeNode* node = node_of(arena, slot);
   if (node->previous != nullptr) node->previous->next = node->next;
   if (node->next != nullptr) node->next->previous = node->previous;
   if (free_[order] == node) free_[order] = node->next;
+  if (released_[order] == node) released_[order] = node->next;
 }
 
+// The smallest that is large enough, so that larger ones stay whole; of these one with pages. A page of a block is not touched
+// here that is not there, nor are pages given back but where those that come back pass the limit.
 std::byte* MemoryPool::take(int order) {
   std::unique_lock lock(mutex_);
   int found = order;
   auto look = [&] {
-    for (found = order; found < kOrders && free_[found] == nullptr;) ++found;
+    for (found = order; found < kOrders && free_[found] == nullptr && released_[found] == nullptr;) ++found;
     return found < kOrders;
   };
   while (!look()) {  // fragmentation: the bytes are there, but not in one piece
@@ -270,44 +326,119 @@ std::byte* MemoryPool::take(int order) {
     if (!add_arena(Need::kNow)) throw std::bad_alloc();  // not even what was left for this
     lock.lock();
   }
-  auto* data = reinterpret_cast<std::byte*>(free_[found]);
-  drop_free(data, found);
-  Arena* arena = arena_of(data);
-  auto slot_of = [&](const std::byte* at) { return static_cast<size_t>(at - arena->base) / kSmallest; };
+  std::byte* data = (free_[found] != nullptr ? free_[found] : released_[found])->data;
+  Arena& arena = *arena_of(data);
+  const size_t slot = arena.slot_of(data);
+  drop_free(arena, slot, found);
   while (found > order) {  // give the upper halves back
     --found;
-    std::byte* half = data + (kSmallest << found);
-    arena->state[slot_of(half)] = static_cast<uint8_t>(Arena::kFree | found);
-    push_free(half, found);
+    const size_t half = slot + (size_t{1} << found);
+    arena.state[half] = static_cast<uint8_t>(Arena::kFree | found);
+    push_free(arena, half, found);
   }
-  arena->state[slot_of(data)] = static_cast<uint8_t>(order);
-  arena->used_slots += size_t{1} << order;
+  arena.state[slot] = static_cast<uint8_t>(order);
+  arena.used_slots += size_t{1} << order;
+  const size_t came_back = arena.released_of(slot, order);
+  if (came_back == 0) return data;
+  arena.released &= ~Arena::slots(slot, order);
+  resident_bytes_.fetch_add(came_back * kSmallest);
+  lock.unlock();
+  release_beyond_limit();
   return data;
 }
 
 void MemoryPool::give(std::byte* data, int order) {
   std::unique_lock lock(mutex_);
-  Arena* arena = arena_of(data);
-  arena->used_slots -= size_t{1} << order;
-  size_t slot = static_cast<size_t>(data - arena->base) / kSmallest;
+  Arena& arena = *arena_of(data);
+  std::byte* unneeded = give_locked(arena, arena.slot_of(data), order);
+  lock.unlock();
+  if (unneeded != nullptr) munmap(unneeded, kArenaBytes);
+}
+
+std::byte* MemoryPool::give_locked(Arena& arena, size_t slot, int order) {
+  const uint64_t given_bytes = kSmallest << order;
+  arena.used_slots -= size_t{1} << order;
   while (order < kOrders - 1) {
     const size_t buddy = slot ^ (size_t{1} << order);
-    if (arena->state[buddy] != (Arena::kFree | order)) break;
-    drop_free(arena->base + buddy * kSmallest, order);
-    arena->state[std::max(slot, buddy)] = Arena::kNoBlock;
+    if (arena.state[buddy] != (Arena::kFree | order)) break;
+    drop_free(arena, buddy, order);
+    arena.state[std::max(slot, buddy)] = Arena::kNoBlock;
     slot = std::min(slot, buddy);
     ++order;
   }
-  if (arena->used_slots == 0 && mapped_bytes() > limit_bytes() + kArenaBytes) {  // the limit was lowered, or fragmentation passed
-    std::byte* base = arena->base;
-    std::erase_if(arenas_, [&](const auto& each) { return each.get() == arena; });
-    arena_bytes_.fetch_sub(kArenaBytes, std::memory_order_relaxed);
-    lock.unlock();
-    munmap(base, kArenaBytes);
-    return;
+  // The limit was lowered; or it was scattered and has small pages, and what is reserved is there without it: the next one has
+  // huge pages again. (The bytes given count as used still.)
+  const bool needed = resident_bytes_.load() + file_used_bytes_.load() + given_bytes < used_bytes_.load() + arena.resident_bytes();
+  if (arena.used_slots == 0 && (mapped_bytes() > limit_bytes() + kArenaBytes || (arena.nodes && !needed))) {
+    std::byte* base = arena.base;
+    forget(arena);
+    return base;
   }
-  arena->state[slot] = static_cast<uint8_t>(Arena::kFree | order);
-  push_free(arena->base + slot * kSmallest, order);
+  arena.state[slot] = static_cast<uint8_t>(Arena::kFree | order);
+  push_free(arena, slot, order);
+  return nullptr;
+}
+
+void MemoryPool::release_beyond_limit() {
+  constexpr uint64_t kAheadBytes = kArenaBytes / 2;  // the next blocks taken find room
+  for (uint64_t beyond = bytes_beyond_limit(); beyond > 0; beyond = bytes_beyond_limit())
+    if (!drop_free_arena() && release_free(beyond + kAheadBytes) == 0) return;
+}
+
+// mutex_ held. The largest one, but a whole arena (reserved, or it would have been dropped) only when there is no other. It is
+// nobody's then.
+bool MemoryPool::pick_to_release(Scattered& picked) {
+  constexpr int kWhole = kOrders - 1;
+  for (int turn = 1; turn <= kOrders; ++turn) {
+    const int order = turn < kOrders ? kWhole - turn : kWhole;
+    if (free_[order] == nullptr) continue;
+    std::byte* data = free_[order]->data;
+    Arena& arena = *arena_of(data);
+    picked = {&arena, arena.slot_of(data), order};
+    drop_free(arena, picked.slot, order);
+    arena.state[picked.slot] = static_cast<uint8_t>(order);
+    arena.used_slots += size_t{1} << order;
+    return true;
+  }
+  return false;
+}
+
+// The kernel is called without mutex_: what is given back is nobody's meanwhile, and keeps its arena.
+uint64_t MemoryPool::release_free(uint64_t bytes) {
+  std::lock_guard turn(release_mutex_);
+  uint64_t released = 0;
+  while (released < bytes) {
+    Scattered picked;
+    {
+      std::lock_guard lock(mutex_);
+      if (!pick_to_release(picked)) break;
+    }
+    std::byte* data = picked.arena->base + picked.slot * kSmallest;
+    const size_t length = kSmallest << picked.order;
+    // Nobody else gives an arena its table.
+    std::unique_ptr<FreeNode[]> nodes = picked.arena->nodes ? nullptr : scatter(picked.arena->base);
+    bool gone = picked.arena->nodes || nodes;
+    if (gone) {
+      madvise(data, length, MADV_COLD);  // splits the huge page, of which a part would only be marked as unused otherwise
+      gone = madvise(data, length, MADV_DONTNEED) == 0;
+    }
+    std::byte* unneeded = nullptr;
+    {
+      std::lock_guard lock(mutex_);
+      Arena& arena = *picked.arena;
+      if (nodes) arena.nodes = std::move(nodes);
+      if (gone) {
+        const uint64_t here = length - arena.released_of(picked.slot, picked.order) * kSmallest;
+        arena.released |= Arena::slots(picked.slot, picked.order);
+        resident_bytes_.fetch_sub(here);
+        released += here;
+      }
+      unneeded = give_locked(arena, picked.slot, picked.order);
+    }
+    if (unneeded != nullptr) munmap(unneeded, kArenaBytes);
+    if (!gone) break;
+  }
+  return released;
 }
 
 }  // namespace kvcachefs

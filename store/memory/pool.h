@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bitset>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -117,6 +118,9 @@ class MemoryPool {
   bool make_room(uint64_t bytes);
   // Unmaps one free arena, if there are more than `ahead_bytes` of them.
   bool drop_free_arena(uint64_t ahead_bytes = 0);
+  // Gives the kernel the pages of free blocks back that lie scattered in arenas in use, until what is mapped is within the limit
+  // (or there are no more of them). The blocks stay free: a caller that takes one finds fresh pages there.
+  void release_beyond_limit();
   // Gives up to so many bytes outside back that nobody uses; false: there are none. Set once before use.
   void set_give_spares(std::function<bool(uint64_t)> give) { give_spares_ = std::move(give); }
 
@@ -136,17 +140,25 @@ class MemoryPool {
     const uint64_t used = used_bytes_.load();
     return used - std::min(used, clean_bytes_.load());
   }
-  // What is there: arenas and memory files.
-  uint64_t mapped_bytes() const { return arena_bytes_.load(std::memory_order_relaxed) + outside_bytes_.load(std::memory_order_relaxed); }
+  // What is there: pages of arenas, and memory files.
+  uint64_t mapped_bytes() const { return resident_bytes_.load(std::memory_order_relaxed) + outside_bytes_.load(std::memory_order_relaxed); }
 
  private:
   friend class Block;
   friend class Reservation;
   static constexpr int kOrders = 10;  // 4 KiB << 9 = 2 MiB: a whole arena
+  static constexpr size_t kSlots = kArenaBytes / kBlockBytes;
+  using Slots = std::bitset<kSlots>;
   struct Arena;
 
   std::byte* take(int order);             // takes mutex_
   void give(std::byte* data, int order);  // takes mutex_
+  // How much more is there than may be, of which free blocks may be a part. A pool has one arena at least.
+  uint64_t bytes_beyond_limit() const {
+    const uint64_t mapped = mapped_bytes(), most = align_up(limit_bytes(), kArenaBytes);
+    return mapped - std::min(mapped, most);
+  }
+  uint64_t release_free(uint64_t bytes);  // takes release_mutex_, mutex_; returns how much
   void uncharge(uint64_t bytes);
   void tell_available();
   bool try_use(uint64_t bytes, uint64_t left_bytes);
@@ -161,7 +173,9 @@ class MemoryPool {
   std::atomic<uint64_t> used_bytes_{0};
   std::atomic<uint64_t> clean_bytes_{0}, dirty_bytes_{0};  // of used_bytes_, what blocks hold
   std::atomic<uint64_t> file_used_bytes_{0};  // of used_bytes_, what is not in arenas
-  std::atomic<uint64_t> arena_bytes_{0};
+  std::atomic<uint64_t> arena_bytes_{0};     // on the lists, their pages there or not
+  std::atomic<uint64_t> resident_bytes_{0};  // of arenas and of what is about to become one: the pages that are there
+  std::atomic<size_t> scattered_arenas_{0};
   std::atomic<uint64_t> outside_bytes_{0};
   std::atomic<bool> refused_{false};
   std::function<void()> available_;  // set once before use
@@ -171,17 +185,28 @@ class MemoryPool {
   std::byte* region_next_ = nullptr;  // region_mutex_: address space not made an arena yet
   std::byte* region_end_ = nullptr;   // region_mutex_
 
+  std::mutex release_mutex_;  // before mutex_: one thread at a time gives pages back, the others that want room wait for it
+
   std::mutex mutex_;  // a leaf: nothing is called with it held. Guards the free lists and arenas.
+  // Lies in the block, or in a table of the arena where the block's first page is not there.
   struct FreeNode {
     FreeNode* next;
     FreeNode* previous;
+    std::byte* data;
   };
-  FreeNode* free_[kOrders] = {};
+  FreeNode* free_[kOrders] = {};      // some or all of their pages are there
+  FreeNode* released_[kOrders] = {};  // none
   std::vector<std::unique_ptr<Arena>> arenas_;  // sorted by base
 
   Arena* arena_of(const std::byte* data);
-  void push_free(std::byte* data, int order);
-  void drop_free(std::byte* data, int order);
+  static FreeNode* node_of(Arena& arena, size_t slot);
+  void push_free(Arena& arena, size_t slot, int order);
+  void drop_free(Arena& arena, size_t slot, int order);
+  std::unique_ptr<FreeNode[]> scatter(std::byte* base);
+  std::byte* give_locked(Arena& arena, size_t slot, int order);  // not null: to be unmapped, once mutex_ is given up
+  void forget(Arena& arena);
+  struct Scattered;
+  bool pick_to_release(Scattered& picked);
 };
 
 }  // namespace kvcachefs

@@ -39,6 +39,7 @@ TEST(MemoryPool, BlocksAreAlignedDistinctAndWithinTheLimit) {
       held.erase(held.begin() + static_cast<long>(which));
     }
     ASSERT_LE(pool.used_bytes(), pool.limit_bytes());
+    ASSERT_LE(pool.mapped_bytes(), pool.limit_bytes()) << "round " << round;
   }
   held.clear();
   EXPECT_EQ(pool.used_bytes(), 0u);
@@ -81,6 +82,71 @@ TEST(MemoryPool, UnusedReservationGoesBack) {
   EXPECT_EQ(pool.used_bytes(), 0u);
 }
 
+// Of the process: what is resident.
+uint64_t resident_bytes() {
+  uint64_t pages = 0, resident_pages = 0;
+  std::ifstream("/proc/self/statm") >> pages >> resident_pages;
+  return resident_pages * kBlockBytes;
+}
+
+// Blocks of `bytes` until no more are given, each filled with `mark`.
+std::vector<BlockPtr> take_all(MemoryPool& pool, size_t bytes, uint8_t mark) {
+  std::vector<BlockPtr> taken;
+  for (Reservation room = pool.try_reserve(bytes); room.bytes() > 0; room = pool.try_reserve(bytes)) {
+    taken.push_back(room.make_block(bytes));
+    std::memset(taken.back()->data(), mark, bytes);
+    EXPECT_LE(pool.mapped_bytes(), pool.limit_bytes());
+  }
+  return taken;
+}
+
+bool is_all(const BlockPtr& block, uint8_t mark) {
+  return std::all_of(block->bytes().begin(), block->bytes().end(), [&](std::byte b) { return b == static_cast<std::byte>(mark); });
+}
+
+TEST(MemoryPool, ScatteredFreeBytesDoNotPassTheLimit) {
+  constexpr uint64_t kLimit = 64 * kMiB;
+  [[maybe_unused]] const uint64_t before = resident_bytes();
+  MemoryPool pool(kLimit);
+  for (int round = 0; round < 3; ++round) {
+    std::vector<BlockPtr> kept = take_all(pool, kBlockBytes, 1);
+    ASSERT_EQ(kept.size(), kLimit / kBlockBytes);
+    // One of 64 stays: a 4 KiB block in each place for one of 256 KiB.
+    for (size_t i = 0; i < kept.size(); ++i)
+      if (i % 64 != 17) kept[i].reset();
+    std::erase(kept, nullptr);
+    std::vector<BlockPtr> large = take_all(pool, kUnitBytes, 2);
+    EXPECT_EQ(large.size(), (kLimit - kept.size() * kBlockBytes) / kUnitBytes);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LE(resident_bytes(), before + kLimit + 8 * kMiB) << "round " << round;
+#endif
+    // The other way round: what was given back is there again, and nobody's bytes are lost.
+    for (size_t i = 0; i < large.size(); ++i)
+      if (i % 2 == 0) large[i].reset();
+    std::erase(large, nullptr);
+    std::vector<BlockPtr> small = take_all(pool, 2 * kBlockBytes, 3);
+    EXPECT_EQ(small.size(), (kLimit - kept.size() * kBlockBytes - large.size() * kUnitBytes) / (2 * kBlockBytes));
+    for (const auto& block : kept) ASSERT_TRUE(is_all(block, 1));
+    for (const auto& block : large) ASSERT_TRUE(is_all(block, 2));
+    for (const auto& block : small) ASSERT_TRUE(is_all(block, 3));
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    EXPECT_LE(resident_bytes(), before + kLimit + 8 * kMiB) << "round " << round;
+#endif
+  }
+  EXPECT_EQ(pool.used_bytes(), 0u);
+}
+
+TEST(MemoryPool, ALowerLimitTakesThePagesOfScatteredFreeBlocks) {
+  MemoryPool pool(32 * kMiB);
+  std::vector<BlockPtr> kept = take_all(pool, kBlockBytes, 1);
+  for (size_t i = 0; i < kept.size(); ++i)
+    if (i % 8 != 3) kept[i].reset();
+  pool.set_limit_bytes(8 * kMiB);
+  pool.release_beyond_limit();
+  EXPECT_LE(pool.mapped_bytes(), 8 * kMiB);
+  for (const auto& block : kept) ASSERT_TRUE(!block || is_all(block, 1));
+}
+
 TEST(MemoryPool, ManyThreads) {
   MemoryPool pool(16 * kMiB);
   std::vector<std::thread> threads;
@@ -97,6 +163,7 @@ TEST(MemoryPool, ManyThreads) {
     });
   for (auto& thread : threads) thread.join();
   EXPECT_EQ(pool.used_bytes(), 0u);
+  EXPECT_LE(pool.mapped_bytes(), pool.limit_bytes());
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes
