@@ -329,6 +329,7 @@ class StoreImpl final : public Store {
   bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
                  const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
   bool get_load_memory(LoadMemory& memory);
+  // Where the thread must not block, extents that are not open are opened by another.
   void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
   void read_inline(std::shared_ptr<LoadJob> job);
   void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
@@ -614,6 +615,9 @@ class StoreImpl final : public Store {
   void finish_keeper_work();
   void bulk_loop();
   void keeper_loop();
+  void opener_loop();
+  // Runs `work`, which may block: here, or by the opener's thread where this one must not (MustNotBlock).
+  void may_block_elsewhere(std::move_only_function<void()> work);
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
@@ -703,6 +707,11 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;
+  LeafMutex opener_mutex_;  // leaf
+  ConditionVariable opener_ready_;
+  std::deque<std::move_only_function<void()>> opener_work_;  // opener_mutex_
+  std::atomic<bool> opener_runs_{false};                     // changed under opener_mutex_
+
 
   LeafMutex prefetch_mutex_;  // leaf
   ConditionVariable prefetch_ready_;

@@ -387,7 +387,7 @@ bool StoreImpl::give_up_write(PendingWrite& pending) {
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
-  if (progress == Progress::kIsRaw) return continue_in_raw(pending);
+  if (progress == Progress::kIsRaw) return may_block_elsewhere([this, pending] { continue_in_raw(pending); });
   if (progress == Progress::kNeedsLoad) {
     MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kWriter)};
     if (!begin_write_loads(pending, now)) wait_to_write(pending, now.lacks_bytes);

@@ -15,6 +15,8 @@ namespace {
 constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight beat one large one
 }  // namespace
 
+constinit thread_local int MustNotBlock::depth_ = 0;
+
 // What was read is not what is there now: the body was replaced, or its spilled unit written anew.
 bool StoreImpl::LoadJob::is_superseded(size_t i) const {
   const Unit* unit = object->unit_or_null(first + i);
@@ -165,11 +167,18 @@ void bring_neighbours_together(Jobs& jobs) {
 // Jobs that lie next to each other in one file become one read: small bodies of one prefix lie so.
 void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
   constexpr uint64_t kReadBytes = kUnitsPerRequest * kUnitBytes;
-  std::vector<std::shared_ptr<LoadJob>> ready;
+  std::vector<std::shared_ptr<LoadJob>> ready, to_open;
   for (auto& job : jobs) {
     if (job->place.kind == PlaceKind::kInline) {
       read_inline(std::move(job));
       continue;
+    }
+    if (!job->file && MustNotBlock::here() && opener_runs_.load(std::memory_order_relaxed)) {
+      job->file = extents_->cached(job->place.extent);
+      if (!job->file) {
+        to_open.push_back(std::move(job));
+        continue;
+      }
     }
     if (!job->file) {
       auto file = extents_->open(job->place.extent, job->place.kind);
@@ -181,6 +190,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
     }
     ready.push_back(std::move(job));
   }
+  if (!to_open.empty()) may_block_elsewhere([this, to_open = std::move(to_open)]() mutable { submit_loads(std::move(to_open)); });
   bring_neighbours_together(ready);
   std::vector<IoRequest> requests;
   for (size_t i = 0; i < ready.size();) {
@@ -200,6 +210,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
     } while (i < ready.size() && ready[i]->file == request.file && ready[i]->offset() == request.offset + bytes &&
              bytes + ready[i]->padded_bytes() <= kReadBytes);
     request.done = [this, together = std::move(together)](Result<size_t> result) mutable {
+      const MustNotBlock completing;
       // One bad place spoils the read of its neighbours: each by itself. A dead descriptor is no better for that.
       if (!result && together.size() > 1 && result.error().code != Code::kStale) {
         for (auto& job : together) submit_loads({std::move(job)});
@@ -216,6 +227,7 @@ void StoreImpl::submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs) {
 }
 
 void StoreImpl::take_in_next(ArrivedRead& read) {
+  const MustNotBlock completing;  // or the thread that polls helps
   std::shared_ptr<LoadJob> job = std::move(read.jobs[read.next++]);
   const uint64_t before = read.before_bytes, padded = job->padded_bytes();
   read.before_bytes += padded;

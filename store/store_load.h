@@ -74,6 +74,20 @@ class LoadingBytes {
   uint64_t bytes_ = 0;
 };
 
+// While it exists this thread must not block: others wait for it, for it takes in what the volume answers, or resumes requests.
+// What would open a file or ask the volume for something goes to another thread (may_block_elsewhere()).
+class MustNotBlock {
+ public:
+  MustNotBlock() { ++depth_; }
+  ~MustNotBlock() { --depth_; }
+  MustNotBlock(const MustNotBlock&) = delete;
+  MustNotBlock& operator=(const MustNotBlock&) = delete;
+  static bool here() { return depth_ > 0; }
+
+ private:
+  static constinit thread_local int depth_;
+};
+
 // One read of the volume for consecutive units of a body.
 struct StoreImpl::LoadJob {
   ObjectPtr object;

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "store/store_impl.h"
+#include "store/store_load.h"
 #include "store/store_seal.h"
 
 namespace kvcachefs {
@@ -105,7 +106,10 @@ uint64_t StoreImpl::most_read_bytes() const {
 }
 
 void StoreImpl::wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry) {
-  resumer_.wait(line_of(who), object, lacks_bytes, std::move(retry));
+  resumer_.wait(line_of(who), object, lacks_bytes, [retry = std::move(retry)](MemoryWaiters::Try& attempt) mutable {
+    const MustNotBlock others_wait;
+    return retry(attempt);
+  });
 }
 
 }  // namespace kvcachefs

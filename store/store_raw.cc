@@ -6,6 +6,7 @@
 
 #include "store/base/log.h"
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -200,6 +201,7 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
   requests[0].pieces = {std::span(*kept)};
   requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), claim = std::move(claim),
                       turn = std::move(turn), done = std::move(done)](Result<size_t> result) mutable {
+    const MustNotBlock completing;
     claim = {};  // it ended
     turn.end();
     extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
@@ -272,6 +274,7 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*buffer)};
   requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
+    const MustNotBlock completing;
     if (!result) {
       counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
       return done(std::unexpected(std::move(result).error()));

@@ -224,7 +224,9 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
   }
   if (FilePtr raw = object->raw) {
     lock.unlock();
-    return done(seek_raw(*raw, what, offset, size_bytes));
+    return may_block_elsewhere([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
+      done(seek_raw(*raw, what, offset, size_bytes));
+    });
   }
   DataAndHoles search(*object, what, attempts >= kMostInVain || object->base.quarantined);
   const auto found = search.find(offset);

@@ -5,6 +5,7 @@
 
 #include "store/base/thread.h"
 #include "store/store_impl.h"
+#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -23,6 +24,8 @@ void StoreImpl::start_threads() {
   });
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
+  opener_runs_ = true;
+  threads_.push_back(start_thread("kvc-opener", [this] { opener_loop(); }));
   threads_.push_back(start_thread("kvc-prefetcher", [this] { prefetch_loop(); }));
   page_warmer_->start();
   file_mover_->start();
@@ -49,6 +52,33 @@ void StoreImpl::keeper_loop() {
   }
 }
 
+// To its end it does what it was given; from then on everybody does it himself.
+void StoreImpl::opener_loop() {
+  while (true) {
+    std::move_only_function<void()> work;
+    {
+      std::unique_lock lock(opener_mutex_);
+      opener_ready_.wait(lock, [&] { return !opener_runs_ || !opener_work_.empty(); });
+      if (opener_work_.empty()) return;
+      work = std::move(opener_work_.front());
+      opener_work_.pop_front();
+    }
+    work();
+  }
+}
+
+void StoreImpl::may_block_elsewhere(std::move_only_function<void()> work) {
+  if (MustNotBlock::here()) {
+    std::lock_guard lock(opener_mutex_);
+    if (opener_runs_) {
+      opener_work_.push_back(std::move(work));
+      opener_ready_.notify_one();
+      return;
+    }
+  }
+  work();
+}
+
 void StoreImpl::stop_threads() {
   stopping_ = true;
   space_waiters_.stop();
@@ -60,6 +90,11 @@ void StoreImpl::stop_threads() {
   urgent_.stop();
   keeper_wakeup_.wake();
   wake(prefetch_mutex_, prefetch_ready_);
+  {
+    std::lock_guard lock(opener_mutex_);
+    opener_runs_ = false;  // later ones are done by those who ask
+    opener_ready_.notify_all();
+  }
   kernel_ahead_.stop();
   file_mover_->stop();
   page_warmer_->stop();

@@ -48,9 +48,36 @@ class HoldingVolume final : public Volume {
     changed_.wait(lock, [&] { return enough(held_); });
   }
 
+  // From now on opens of paths that contain `part` block, until they are let go of.
+  void hold_opens(std::string part) {
+    const std::lock_guard lock(mutex_);
+    held_opens_ = std::move(part);
+  }
+  void let_opens_go() {
+    const std::lock_guard lock(mutex_);
+    held_opens_.clear();
+    changed_.notify_all();
+  }
+  bool wait_until_an_open_is_held(std::chrono::seconds most) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, most, [&] { return opens_held_ > 0; });
+  }
+
   const VolumeFeatures& features() const override { return inner_->features(); }
   const std::string& root() const override { return inner_->root(); }
-  Result<FilePtr> open(const std::string& path, OpenOptions options) override { return inner_->open(path, options); }
+  Result<FilePtr> open(const std::string& path, OpenOptions options) override {
+    {
+      std::unique_lock lock(mutex_);
+      const auto is_held = [&] { return !held_opens_.empty() && path.find(held_opens_) != std::string::npos; };
+      if (is_held()) {
+        ++opens_held_;
+        changed_.notify_all();
+        changed_.wait(lock, [&] { return !is_held(); });
+        --opens_held_;
+      }
+    }
+    return inner_->open(path, options);
+  }
   Status make_directory(const std::string& path) override { return inner_->make_directory(path); }
   Status make_directories(const std::string& path) override { return inner_->make_directories(path); }
   Status remove_file(const std::string& path) override { return inner_->remove_file(path); }
@@ -91,6 +118,8 @@ class HoldingVolume final : public Volume {
   std::condition_variable changed_;
   Rule rule_;
   std::vector<IoRequest> held_;
+  std::string held_opens_;
+  size_t opens_held_ = 0;
   size_t going_ = 0;  // let go, and not with the wrapped volume yet
   std::atomic<int> expected_reads_{0};
 };
