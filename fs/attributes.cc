@@ -25,7 +25,7 @@ constexpr std::string_view kCapability = "security.capability";  // not kept: th
 // Not kept here: neither set, got nor listed.
 bool is_refused(std::string_view name) { return name.starts_with("system.posix_acl_") || name == "security.selinux"; }
 
-void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object_of(request, node));
@@ -34,7 +34,7 @@ void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
   reply_attributes(request, *stat);
 }
 
-void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
+void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   SetAttributes change;
   auto ns = [](const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; };
@@ -69,7 +69,7 @@ void set_attributes(fuse_req_t request, fuse_ino_t node, struct stat* wanted, in
                           });
 }
 
-void statfs(fuse_req_t request, fuse_ino_t) {
+void statfs(const Request& request, fuse_ino_t) {
   const FileSystemSpace space = driver_of(request).store->space();
   struct statvfs result {};
   result.f_bsize = result.f_frsize = space.block_bytes;
@@ -81,13 +81,13 @@ void statfs(fuse_req_t request, fuse_ino_t) {
   fuse_reply_statfs(request, &result);
 }
 
-void reply_value(fuse_req_t request, std::string_view value, size_t size) {
+void reply_value(const Request& request, std::string_view value, size_t size) {
   if (size == 0) return void(fuse_reply_xattr(request, value.size()));
   if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
   fuse_reply_buf(request, value.data(), value.size());
 }
 
-void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t size) {
+void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
   // ENODATA, never ENOSYS: that would switch off every xattr of the mount.
@@ -115,13 +115,13 @@ void get_xattr(fuse_req_t request, fuse_ino_t node, const char* name, size_t siz
   fuse_reply_err(request, ENODATA);
 }
 
-void set_now(fuse_req_t request, fuse_ino_t node, std::string_view name, std::string_view value, Store::XattrMode mode) {
+void set_now(const Request& request, fuse_ino_t node, std::string_view name, std::string_view value, Store::XattrMode mode) {
   Status status = driver_of(request).store->set_xattr(object_of(request, node), name, value, mode);
   if (!status && status.error().code == Code::kTooBig) return void(fuse_reply_err(request, E2BIG));
   reply_object_status(request, status);
 }
 
-void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char* value, size_t size, int flags) {
+void set_xattr(const Request& request, fuse_ino_t node, const char* name, const char* value, size_t size, int flags) {
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
   if (wanted.starts_with(kOwnPrefix)) {
@@ -146,20 +146,20 @@ void set_xattr(fuse_req_t request, fuse_ino_t node, const char* name, const char
 // The facts are listed to `getfattr -m user.kvcachefs`, and to nothing else: `cp -a` would copy them to other file systems, `rsync -X`
 // would try to remove what its source does not have, and among the attributes of the user they are in the way. listxattr(2) has
 // no pattern, so only the program's arguments tell which attributes it wants. By name everything can read them.
-std::string of_process(fuse_req_t request, const char* file) {
+std::string of_process(const Request& request, const char* file) {
   std::ifstream stream("/proc/" + std::to_string(fuse_req_ctx(request)->pid) + "/" + file, std::ios::binary);
   return {std::istreambuf_iterator<char>(stream), {}};
 }
-bool may_ask_for_facts(fuse_req_t request) { return of_process(request, "comm") == "getfattr\n"; }
+bool may_ask_for_facts(const Request& request) { return of_process(request, "comm") == "getfattr\n"; }
 // In the side thread: the arguments lie in the memory of the process, whose other threads may hold it while they wait for the mount.
-bool asks_for_facts(fuse_req_t request) {
+bool asks_for_facts(const Request& request) {
   const std::string arguments = of_process(request, "cmdline");
   for (const char* pattern : {"user.kvcachefs", "user\\.kvcachefs"})
     if (arguments.find(pattern) != std::string::npos) return true;
   return false;
 }
 
-void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
+void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
   auto listed = driver.store->list_xattrs(object_of(request, node));
   if (!listed) return reply_object_error(request, listed.error());
@@ -175,7 +175,7 @@ void list_xattrs(fuse_req_t request, fuse_ino_t node, size_t size) {
   });
 }
 
-void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
+void remove_xattr(const Request& request, fuse_ino_t node, const char* name) {
   Driver& driver = driver_of(request);
   if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
   reply_object_status(request, driver.store->remove_xattr(object_of(request, node), name));
@@ -184,13 +184,13 @@ void remove_xattr(fuse_req_t request, fuse_ino_t node, const char* name) {
 }  // namespace
 
 void add_attribute_operations(fuse_lowlevel_ops& operations) {
-  operations.getattr = get_attributes;
-  operations.setattr = gives_back<set_attributes>;
-  operations.statfs = statfs;
-  operations.getxattr = get_xattr;
-  operations.setxattr = set_xattr;
-  operations.listxattr = list_xattrs;
-  operations.removexattr = gives_back<remove_xattr>;
+  operations.getattr = guarded<get_attributes>;
+  operations.setattr = guarded<gives_back<set_attributes>>;
+  operations.statfs = guarded<statfs>;
+  operations.getxattr = guarded<get_xattr>;
+  operations.setxattr = guarded<set_xattr>;
+  operations.listxattr = guarded<list_xattrs>;
+  operations.removexattr = guarded<gives_back<remove_xattr>>;
 }
 
 }  // namespace kvcachefs

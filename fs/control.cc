@@ -24,7 +24,7 @@ fuse_ino_t node_of(uint64_t number) { return ObjectId::make(kControlOrdinal, 0, 
 uint64_t number_of(fuse_ino_t node) { return ObjectId{node}.number(); }
 
 // True for root and the user who mounted: they may change the mount as a whole. The mode of the root directory does not matter.
-bool may_change_mount(fuse_req_t request) {
+bool may_change_mount(const Request& request) {
   const uid_t user = fuse_req_ctx(request)->uid;
   return user == 0 || user == geteuid();
 }
@@ -54,7 +54,7 @@ std::string content(Driver& driver, uint64_t number) {
 }
 
 // The root, which the virtual directory lies in; an error if the store does not tell it.
-void reply_parent(fuse_req_t request) {
+void reply_parent(const Request& request) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(kRootId);
   if (!stat) return reply_error(request, stat.error());
@@ -71,7 +71,7 @@ uint64_t number_of_name(fuse_ino_t parent, std::string_view name) {
   return 0;
 }
 
-void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   if (std::string_view(name) == "..") return reply_parent(request);  // of a file handle
   const uint64_t number = number_of_name(parent, name);
   if (number == 0) return void(fuse_reply_err(request, ENOENT));
@@ -83,12 +83,12 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
   fuse_reply_entry(request, &entry);
 }
 
-void get_attributes(fuse_req_t request, fuse_ino_t node, fuse_file_info*) {
+void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   const struct stat attributes = stat_of(driver_of(request), number_of(node));
   fuse_reply_attr(request, &attributes, kAttributeTimeoutSeconds);
 }
 
-void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if ((file->flags & O_ACCMODE) != O_RDONLY) return void(fuse_reply_err(request, EACCES));
   auto text = std::make_unique<std::string>(content(driver_of(request), number_of(node)));  // one reader sees one moment
   file->fh = reinterpret_cast<uint64_t>(text.get());
@@ -97,25 +97,25 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   if (fuse_reply_open(request, file) == 0) text.release();
 }
 
-void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
+void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   const auto& text = *reinterpret_cast<std::string*>(file->fh);
   const size_t start = std::min(text.size(), static_cast<size_t>(offset));
   const std::string piece = text.substr(start, size);  // once the reply is on its way RELEASE may come on another thread
   fuse_reply_buf(request, piece.data(), piece.size());
 }
 
-void release(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+void release(const Request& request, fuse_ino_t, fuse_file_info* file) {
   delete reinterpret_cast<std::string*>(file->fh);
   fuse_reply_err(request, 0);
 }
 
-void open_directory(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+void open_directory(const Request& request, fuse_ino_t, fuse_file_info* file) {
   file->keep_cache = 0;
   fuse_reply_open(request, file);
 }
 
 template <bool plus>
-void list(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
+void list(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   std::vector<char> bytes(size);
   size_t used = 0;
   for (off_t at = offset; at < static_cast<off_t>(std::size(kFiles)); ++at) {
@@ -124,15 +124,15 @@ void list(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_i
     entry.attr = stat_of(driver_of(request), number);
     if (plus) entry.ino = node_of(number);
     entry.attr_timeout = entry.entry_timeout = kEntryTimeoutSeconds;
-    const size_t needed = plus ? fuse_add_direntry_plus(request, bytes.data() + used, size - used, name, &entry, at + 1)
-                               : fuse_add_direntry(request, bytes.data() + used, size - used, name, &entry.attr, at + 1);
+    const size_t needed = plus ? fuse_add_direntry_plus(request.get(), bytes.data() + used, size - used, name, &entry, at + 1)
+                               : fuse_add_direntry(request.get(), bytes.data() + used, size - used, name, &entry.attr, at + 1);
     if (needed > size - used) break;
     used += needed;
   }
   fuse_reply_buf(request, bytes.data(), used);
 }
 
-void list_xattrs(fuse_req_t request, fuse_ino_t, size_t size) {
+void list_xattrs(const Request& request, fuse_ino_t, size_t size) {
   if (size == 0) return void(fuse_reply_xattr(request, 0));
   fuse_reply_buf(request, nullptr, 0);
 }
@@ -156,7 +156,7 @@ std::optional<std::string> root_attribute(Driver& driver, std::string_view name)
   return std::nullopt;
 }
 
-void set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value) {
+void set_root_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
   const bool is_known = is_option || name == "flush" || name == "drop_caches";
@@ -174,7 +174,7 @@ void set_root_attribute(fuse_req_t request, std::string_view name, std::string_v
 }
 
 void add_control_operations(fuse_lowlevel_ops& operations) {
-  operations.lookup = lookup;
+  operations.lookup = guarded<lookup>;
   operations.mknod = answer<EPERM>;
   operations.mkdir = answer<EPERM>;
   operations.symlink = answer<EPERM>;
@@ -185,16 +185,16 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
   operations.rmdir = answer<EPERM>;
   operations.rename = answer<EPERM>;
 
-  operations.getattr = get_attributes;
+  operations.getattr = guarded<get_attributes>;
   operations.setattr = answer<EPERM>;
   operations.getxattr = answer<ENODATA>;
   operations.setxattr = answer<EPERM>;
-  operations.listxattr = list_xattrs;
+  operations.listxattr = guarded<list_xattrs>;
   operations.removexattr = answer<EPERM>;
 
-  operations.open = open;
-  operations.release = release;
-  operations.read = read;
+  operations.open = guarded<open>;
+  operations.release = guarded<release>;
+  operations.read = guarded<read>;
   operations.write = answer<EPERM>;
   operations.flush = answer<0>;
   operations.fsync = answer<0>;
@@ -202,10 +202,10 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
   operations.lseek = answer<EINVAL>;
   operations.copy_file_range = answer<EXDEV>;
 
-  operations.opendir = open_directory;
+  operations.opendir = guarded<open_directory>;
   operations.releasedir = answer<0>;
-  operations.readdir = list<false>;
-  operations.readdirplus = list<true>;
+  operations.readdir = guarded<list<false>>;
+  operations.readdirplus = guarded<list<true>>;
   operations.fsyncdir = answer<0>;
 
   operations.getlk = answer<ENOLCK>;

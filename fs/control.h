@@ -10,6 +10,7 @@
 #include <string>
 #include <string_view>
 
+#include "fs/request.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -30,6 +31,6 @@ void add_control_operations(fuse_lowlevel_ops& operations);
 // user.kvcachefs.<name> of the root: option.NAME and `status`.
 std::optional<std::string> root_attribute(Driver& driver, std::string_view name);
 // flush (drains), drop_caches, option.NAME. Replies, perhaps later.
-void set_root_attribute(fuse_req_t request, std::string_view name, std::string_view value);
+void set_root_attribute(const Request& request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

@@ -13,7 +13,8 @@ namespace {
 
 // One copy_file_range, piece by piece: read, write, next. Lives until it has replied.
 struct Copy : std::enable_shared_from_this<Copy> {
-  fuse_req_t request;
+  explicit Copy(const Request& of) : request(of) {}
+  Request request;
   Store* store;
   Handle* from;
   Handle* to;
@@ -60,13 +61,12 @@ struct Copy : std::enable_shared_from_this<Copy> {
   }
 };
 
-void copy_file_range(fuse_req_t request, fuse_ino_t, off_t offset_in, fuse_file_info* file_in, fuse_ino_t,
+void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_file_info* file_in, fuse_ino_t,
                      off_t offset_out, fuse_file_info* file_out, size_t length, int) {
   Driver& driver = driver_of(request);
   drop_privileges_of(request, file_out);
   constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
-  auto copy = std::make_shared<Copy>();
-  copy->request = request;
+  auto copy = std::make_shared<Copy>(request);
   copy->store = driver.store;
   copy->from = handle_of(file_in);
   copy->to = handle_of(file_out);
@@ -78,6 +78,6 @@ void copy_file_range(fuse_req_t request, fuse_ino_t, off_t offset_in, fuse_file_
 
 }  // namespace
 
-void add_copy_operations(fuse_lowlevel_ops& operations) { operations.copy_file_range = copy_file_range; }
+void add_copy_operations(fuse_lowlevel_ops& operations) { operations.copy_file_range = guarded<copy_file_range>; }
 
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@ namespace kvcachefs {
 namespace {
 
 // Replies to an open that store and passthrough have accepted.
-void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
+void answer_open(const Request& request, fuse_ino_t node, fuse_file_info file, const Passthrough::Decision& decision, Handle* handle,
                  bool direct) {
   Driver& driver = driver_of(request);
   set_open_flags(driver, file, handle);
@@ -30,13 +30,13 @@ void answer_open(fuse_req_t request, fuse_ino_t node, fuse_file_info file, const
 }
 
 // The kernel looks the name up once more. Where it did, or where the path has no name (/proc/self/fd/3), the answer is `last`.
-bool told_to_look_again(fuse_req_t request, const OpenRequest& how) {
+bool told_to_look_again(const Request& request, const OpenRequest& how) {
   if (!driver_of(request).store->told_stale(how, caller_of(request))) return false;
   fuse_reply_err(request, ESTALE);
   return true;
 }
 
-void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
+void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, *driver.store,
                           [&driver, request, node, file, how](Passthrough::Decision decision) {
@@ -50,7 +50,7 @@ void open_to_write(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fi
   });
 }
 
-void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
+void open_to_read(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
   if (driver.passthrough.is_outdated(ObjectId{node}) && told_to_look_again(request, how)) return;
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
@@ -65,7 +65,7 @@ void open_to_read(fuse_req_t request, fuse_ino_t node, const fuse_file_info& fil
   driver.store->await_loads(*handle, std::move(answer));
 }
 
-void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const ReadAheadAfterAnswer later(*driver.store);
   OpenRequest how = open_request_of(file->flags);
@@ -76,7 +76,7 @@ void open(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
     open_to_read(request, node, *file, how);
 }
 
-void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+void release(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   Handle* handle = handle_of(file);
   driver.locks.table.released(driver.store->lock_identity(handle), file->fh);
@@ -85,7 +85,7 @@ void release(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   fuse_reply_err(request, 0);
 }
 
-void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
+void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const ReadAheadAfterAnswer later(*driver.store);
   // A read() of a directly read file carries its lock owner; a READ that fills pages of a mapping carries none.
@@ -97,7 +97,7 @@ void read(fuse_req_t request, fuse_ino_t, size_t size, off_t offset, fuse_file_i
   });
 }
 
-void write(fuse_req_t request, fuse_ino_t, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
+void write(const Request& request, fuse_ino_t, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file), groups_of(request));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
@@ -107,18 +107,18 @@ void write(fuse_req_t request, fuse_ino_t, const char* bytes, size_t size, off_t
                       });
 }
 
-void flush(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+void flush(const Request& request, fuse_ino_t, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   driver.locks.table.flushed(driver.store->lock_identity(handle_of(file)), file->fh, file->lock_owner);
   driver.store->flush(handle_of(file), replying(request));
 }
 
-void fsync(fuse_req_t request, fuse_ino_t, int, fuse_file_info* file) {
+void fsync(const Request& request, fuse_ino_t, int, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   driver.store->fsync(handle_of(file), replying(request));
 }
 
-void allocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
+void allocate(const Request& request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   Store::AllocateMode how;
   switch (mode) {
@@ -133,7 +133,7 @@ void allocate(fuse_req_t request, fuse_ino_t, int mode, off_t offset, off_t leng
   driver.store->allocate(handle_of(file), how, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), replying(request));
 }
 
-void seek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_info* file) {
+void seek(const Request& request, fuse_ino_t, off_t offset, int whence, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (offset < 0) return void(fuse_reply_err(request, ENXIO));
   if (whence != SEEK_DATA && whence != SEEK_HOLE) return void(fuse_reply_err(request, EINVAL));
@@ -144,13 +144,13 @@ void seek(fuse_req_t request, fuse_ino_t, off_t offset, int whence, fuse_file_in
   });
 }
 
-void control_device(fuse_req_t request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
+void control_device(const Request& request, fuse_ino_t, unsigned, void*, fuse_file_info*, unsigned, const void*, size_t, size_t) {
   fuse_reply_err(request, ENOTTY);
 }
 
 }  // namespace
 
-void drop_privileges_of(fuse_req_t request, fuse_file_info* file) {
+void drop_privileges_of(const Request& request, fuse_file_info* file) {
   if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
   driver_of(request).store->drop_privileges(handle_of(file), groups_of(request));
 }
@@ -180,15 +180,15 @@ void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
 }
 
 void add_data_operations(fuse_lowlevel_ops& operations) {
-  operations.open = open;
-  operations.release = release;
-  operations.read = read;
-  operations.write = write;
-  operations.flush = flush;
-  operations.fsync = fsync;
-  operations.fallocate = allocate;
-  operations.lseek = seek;
-  operations.ioctl = control_device;
+  operations.open = guarded<open>;
+  operations.release = guarded<release>;
+  operations.read = guarded<read>;
+  operations.write = guarded<write>;
+  operations.flush = guarded<flush>;
+  operations.fsync = guarded<fsync>;
+  operations.fallocate = guarded<allocate>;
+  operations.lseek = guarded<seek>;
+  operations.ioctl = guarded<control_device>;
 }
 
 }  // namespace kvcachefs

@@ -27,7 +27,7 @@ struct Listing {
 
 Listing* listing_of(fuse_file_info* file) { return reinterpret_cast<Listing*>(file->fh); }
 
-void open_directory(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
+void open_directory(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object_of(request, node));
   if (!stat) return reply_object_error(request, stat.error());
@@ -38,7 +38,7 @@ void open_directory(fuse_req_t request, fuse_ino_t node, fuse_file_info* file) {
   if (fuse_reply_open(request, file) == 0) listing.release();
 }
 
-void release_directory(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
+void release_directory(const Request& request, fuse_ino_t, fuse_file_info* file) {
   delete listing_of(file);
   fuse_reply_err(request, 0);
 }
@@ -46,12 +46,12 @@ void release_directory(fuse_req_t request, fuse_ino_t, fuse_file_info* file) {
 // Adds entries until the reply is full.
 class ReplyBuffer {
  public:
-  ReplyBuffer(fuse_req_t request, size_t size, bool plus) : request_(request), plus_(plus), bytes_(size) {}
+  ReplyBuffer(const Request& request, size_t size, bool plus) : request_(request), plus_(plus), bytes_(size) {}
   // False: no room.
   bool add(const std::string& name, const fuse_entry_param& entry, off_t offset) {
     const size_t left = bytes_.size() - used_;
-    const size_t needed = plus_ ? fuse_add_direntry_plus(request_, bytes_.data() + used_, left, name.c_str(), &entry, offset)
-                                : fuse_add_direntry(request_, bytes_.data() + used_, left, name.c_str(), &entry.attr, offset);
+    const size_t needed = plus_ ? fuse_add_direntry_plus(request_.get(), bytes_.data() + used_, left, name.c_str(), &entry, offset)
+                                : fuse_add_direntry(request_.get(), bytes_.data() + used_, left, name.c_str(), &entry.attr, offset);
     if (needed > left) return false;
     used_ += needed;
     return true;
@@ -60,7 +60,7 @@ class ReplyBuffer {
   void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
 
  private:
-  fuse_req_t request_;
+  Request request_;
   bool plus_;
   std::vector<char> bytes_;
   size_t used_ = 0;
@@ -87,7 +87,7 @@ Result<const DirectoryItem*> next_item(Store& store, ObjectId directory, Listing
 }
 
 // Fills the buffer from `offset` on.
-Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offset, bool plus, ReplyBuffer& buffer) {
+Status fill(const Request& request, ObjectId directory, Listing& listing, off_t offset, bool plus, ReplyBuffer& buffer) {
   Driver& driver = driver_of(request);
   std::lock_guard lock(listing.mutex);
   if (offset < kAfterDot && !buffer.add(".", dot_entry(directory), kAfterDot)) return {};
@@ -113,7 +113,7 @@ Status fill(fuse_req_t request, ObjectId directory, Listing& listing, off_t offs
   }
 }
 
-void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
+void read_directory(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
   ReplyBuffer buffer(request, size, plus);
   Status filled = fill(request, object_of(request, node), *listing_of(file), offset, plus, buffer);
   // The listing is not touched from here on: once replied, RELEASEDIR may come on another thread and free it.
@@ -121,14 +121,14 @@ void read_directory(fuse_req_t request, fuse_ino_t node, size_t size, off_t offs
   buffer.reply();
 }
 
-void read_names(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+void read_names(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
   read_directory(request, node, size, offset, file, false);
 }
-void read_names_plus(fuse_req_t request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+void read_names_plus(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
   read_directory(request, node, size, offset, file, true);
 }
 
-void sync_directory(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
+void sync_directory(const Request& request, fuse_ino_t node, int, fuse_file_info*) {
   Driver& driver = driver_of(request);
   driver.store->sync_directory(object_of(request, node), replying(request));
 }
@@ -136,11 +136,11 @@ void sync_directory(fuse_req_t request, fuse_ino_t node, int, fuse_file_info*) {
 }  // namespace
 
 void add_directory_operations(fuse_lowlevel_ops& operations) {
-  operations.opendir = open_directory;
-  operations.releasedir = release_directory;
-  operations.readdir = read_names;
-  operations.readdirplus = read_names_plus;
-  operations.fsyncdir = sync_directory;
+  operations.opendir = guarded<open_directory>;
+  operations.releasedir = guarded<release_directory>;
+  operations.readdir = guarded<read_names>;
+  operations.readdirplus = guarded<read_names_plus>;
+  operations.fsyncdir = guarded<sync_directory>;
 }
 
 }  // namespace kvcachefs

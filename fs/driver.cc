@@ -12,14 +12,14 @@ namespace kvcachefs {
 Driver::Driver() = default;
 Driver::~Driver() = default;
 
-Caller caller_of(fuse_req_t request) {
+Caller caller_of(const Request& request) {
   const fuse_ctx* context = fuse_req_ctx(request);
   return {context->uid, context->gid, static_cast<uint32_t>(context->pid)};
 }
 
-std::function<bool(uint32_t)> groups_of(fuse_req_t request) {
-  return [request](uint32_t gid) {
-    if (fuse_req_ctx(request)->gid == gid) return true;
+std::function<bool(uint32_t)> groups_of(const Request& request) {
+  return [request = request.get()](uint32_t gid) {
+    if (::fuse_req_ctx(request)->gid == gid) return true;
     std::vector<gid_t> groups(64);
     while (true) {
       const int count = fuse_req_getgroups(request, static_cast<int>(groups.size()), groups.data());
@@ -31,7 +31,7 @@ std::function<bool(uint32_t)> groups_of(fuse_req_t request) {
   };
 }
 
-ObjectId object_of(fuse_req_t request, fuse_ino_t node) { return driver_of(request).passthrough.object_of(ObjectId{node}); }
+ObjectId object_of(const Request& request, fuse_ino_t node) { return driver_of(request).passthrough.object_of(ObjectId{node}); }
 
 namespace {
 timespec to_timespec(int64_t ns) {
@@ -73,7 +73,7 @@ fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   return entry;
 }
 
-void reply_attributes(fuse_req_t request, const Stat& stat) {
+void reply_attributes(const Request& request, const Stat& stat) {
   const struct stat attributes = to_stat(stat);
   fuse_reply_attr(request, &attributes, S_ISDIR(stat.mode) ? kDirectoryTimeoutSeconds : kAttributeTimeoutSeconds);
 }

@@ -19,6 +19,7 @@
 #include "fs/locks.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
+#include "fs/request.h"
 #include "fs/side_thread.h"
 #include "store/base/mutex.h"
 #include "store/store.h"
@@ -92,27 +93,27 @@ struct Driver {
   std::string ring_state_;
 };
 
-inline Driver& driver_of(fuse_req_t request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
-Caller caller_of(fuse_req_t request);
-inline void reply_error(fuse_req_t request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
+inline Driver& driver_of(const Request& request) { return *static_cast<Driver*>(fuse_req_userdata(request)); }
+Caller caller_of(const Request& request);
+inline void reply_error(const Request& request, const Error& error) { fuse_reply_err(request, errno_of(error)); }
 // Replies an error. If the object or the directory that the kernel named is gone, the answer is ESTALE: the kernel looks the name up
 // again and repeats the system call, once (nearly every call). The store keeps the object that this lookup finds until the call is
 // repeated. Gone::kName: the call is about a name in a directory; if the name is absent at the repetition, the answer is ENOENT.
 enum class Gone : uint8_t { kObject, kName };
-inline void reply_object_error(fuse_req_t request, const Error& error, Gone what = Gone::kObject) {
+inline void reply_object_error(const Request& request, const Error& error, Gone what = Gone::kObject) {
   const bool again = error.code == Code::kNotFound && driver_of(request).store->may_look_again(caller_of(request), what == Gone::kName);
   fuse_reply_err(request, again ? ESTALE : errno_of(error));
 }
-inline void reply_object_status(fuse_req_t request, const Status& status, Gone what = Gone::kObject) {
+inline void reply_object_status(const Request& request, const Status& status, Gone what = Gone::kObject) {
   if (!status) return reply_object_error(request, status.error(), what);
   fuse_reply_err(request, 0);
 }
 // For completions without a value.
-inline void reply_status(fuse_req_t request, const Status& status) {
+inline void reply_status(const Request& request, const Status& status) {
   fuse_reply_err(request, status ? 0 : errno_of(status.error()));
 }
 // Replies when it completes.
-inline StatusCompletion replying(fuse_req_t request) {
+inline StatusCompletion replying(const Request& request) {
   return [request](Status status) { reply_status(request, status); };
 }
 
@@ -130,10 +131,10 @@ class ReadAheadAfterAnswer {
 };
 
 // nodeid -> object: they are the same but for alias nodeids (passthrough.h).
-ObjectId object_of(fuse_req_t request, fuse_ino_t node);
+ObjectId object_of(const Request& request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
-void reply_attributes(fuse_req_t request, const Stat& stat);
+void reply_attributes(const Request& request, const Stat& stat);
 
 // fi->fh is the store's handle; its lowest bit says that the open was passed through, the next that its closes are not told
 // (FOPEN_NOFLUSH).
@@ -159,12 +160,12 @@ bool drops_privileges(const File& file) {
   return false;
 }
 // Whether the caller of a request that is not answered yet is in the group.
-std::function<bool(uint32_t gid)> groups_of(fuse_req_t request);
+std::function<bool(uint32_t gid)> groups_of(const Request& request);
 
 // data.cc: fills in the answer to an open or a create. `handle` is the store's.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
 // Clears the set-id bits of the file of a request that does not tell whether its caller may keep them. Root may.
-void drop_privileges_of(fuse_req_t request, fuse_file_info* file);
+void drop_privileges_of(const Request& request, fuse_file_info* file);
 
 }  // namespace kvcachefs

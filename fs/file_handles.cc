@@ -15,7 +15,7 @@ namespace {
 constexpr size_t kPageNames = 1024;
 
 // `node`: the nodeid in the request, and in the answer.
-void reply_object(fuse_req_t request, ObjectId object, fuse_ino_t node) {
+void reply_object(const Request& request, ObjectId object, fuse_ino_t node) {
   Driver& driver = driver_of(request);
   auto stat = driver.store->stat(object);
   // The program that uses the handle gets this ESTALE: the kernel does not repeat the call.
@@ -28,7 +28,7 @@ void reply_object(fuse_req_t request, ObjectId object, fuse_ino_t node) {
 
 }  // namespace
 
-bool FileHandles::answers_lookup(fuse_req_t request, fuse_ino_t node, std::string_view name) {
+bool FileHandles::answers_lookup(const Request& request, fuse_ino_t node, std::string_view name) {
   if (name == ".") {
     reply_object(request, object_of(request, node), node);
     return true;
@@ -38,7 +38,7 @@ bool FileHandles::answers_lookup(fuse_req_t request, fuse_ino_t node, std::strin
   return true;
 }
 
-void FileHandles::answer_parent(fuse_req_t request, ObjectId directory) {
+void FileHandles::answer_parent(const Request& request, ObjectId directory) {
   const auto parent = parent_of(directory);
   if (parent) return reply_object(request, *parent, parent->value);
   fuse_reply_err(request, driver_.side_thread.stopping() ? EIO : ESTALE);

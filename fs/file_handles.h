@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "fs/request.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -23,11 +24,11 @@ class FileHandles {
   explicit FileHandles(Driver& driver) : driver_(driver) {}
 
   // Answers the request, perhaps later, and returns true if `name` is one of the two, which no other lookup has.
-  bool answers_lookup(fuse_req_t request, fuse_ino_t node, std::string_view name);
+  bool answers_lookup(const Request& request, fuse_ino_t node, std::string_view name);
 
  private:
   // In the side thread.
-  void answer_parent(fuse_req_t request, ObjectId directory);
+  void answer_parent(const Request& request, ObjectId directory);
   std::optional<ObjectId> parent_of(ObjectId directory);
   bool holds(ObjectId parent, ObjectId child) const;
   void look_at_all_directories();

@@ -55,21 +55,21 @@ void on_interrupt(fuse_req_t request, void* driver) {
   static_cast<Driver*>(driver)->locks.table.interrupt(reinterpret_cast<uint64_t>(request));
 }
 
-void set(fuse_req_t request, const fuse_file_info* file, LockTable::Request wanted, bool waits) {
+void set(const Request& request, const fuse_file_info* file, LockTable::Request wanted, bool waits) {
   Driver& driver = driver_of(request);
   LockTable& table = driver.locks.table;
   if (wanted.mode != LockTable::Mode::kUnlocked) {
     driver.store->note_locked(handle_of(file));
     wanted.file = driver.store->lock_identity(handle_of(file));  // once locked, the identity does not change
   }
-  const auto token = reinterpret_cast<uint64_t>(request);
+  const auto token = reinterpret_cast<uint64_t>(request.get());
   table.announce(token);
-  fuse_req_interrupt_func(request, on_interrupt, &driver);  // may call it at once
+  fuse_req_interrupt_func(request.get(), on_interrupt, &driver);  // may call it at once
   table.set(wanted, waits, token, now_ns(), [request](LockTable::Outcome outcome) { fuse_reply_err(request, errno_of(outcome)); });
   if (!waits) driver.locks.watch();
 }
 
-void get_record_lock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, struct flock* lock) {
+void get_record_lock(const Request& request, fuse_ino_t, fuse_file_info* file, struct flock* lock) {
   Driver& driver = driver_of(request);
   const auto held = driver.locks.table.conflict(request_of(driver, file, *lock));
   if (!held) {
@@ -85,12 +85,12 @@ void get_record_lock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, struc
   fuse_reply_lock(request, lock);
 }
 
-void set_record_lock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, struct flock* lock, int waits) {
+void set_record_lock(const Request& request, fuse_ino_t, fuse_file_info* file, struct flock* lock, int waits) {
   Driver& driver = driver_of(request);
   set(request, file, request_of(driver, file, *lock), waits != 0);
 }
 
-void set_flock(fuse_req_t request, fuse_ino_t, fuse_file_info* file, int operation) {
+void set_flock(const Request& request, fuse_ino_t, fuse_file_info* file, int operation) {
   Driver& driver = driver_of(request);
   LockTable::Request wanted = request_of(driver, file);
   wanted.mode = operation & LOCK_SH   ? LockTable::Mode::kShared
@@ -153,9 +153,9 @@ void FileLocks::stop() {
 }
 
 void add_lock_operations(fuse_lowlevel_ops& operations) {
-  operations.getlk = get_record_lock;
-  operations.setlk = set_record_lock;
-  operations.flock = set_flock;
+  operations.getlk = guarded<get_record_lock>;
+  operations.setlk = guarded<set_record_lock>;
+  operations.flock = guarded<set_flock>;
 }
 
 }  // namespace kvcachefs

@@ -12,14 +12,14 @@ namespace kvcachefs {
 
 namespace {
 
-void reply_entry(fuse_req_t request, const Result<Stat>& stat) {
+void reply_entry(const Request& request, const Result<Stat>& stat) {
   if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
   const fuse_entry_param entry = to_entry(driver_of(request), *stat);
   fuse_reply_entry(request, &entry);
 }
 
 // Replies once the name is as durable as the option `durability` promises.
-void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
+void reply_new_entry(const Request& request, Result<Stat> stat) {
   if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
   const ObjectId id = stat->id;
   driver_of(request).store->keep_new(id, [request, stat = std::move(stat)](Status kept) {
@@ -28,7 +28,7 @@ void reply_new_entry(fuse_req_t request, Result<Stat> stat) {
   });
 }
 
-void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   if (driver.handles->answers_lookup(request, parent, name)) return;
   const ReadAheadAfterAnswer later(*driver.store);
@@ -43,29 +43,29 @@ void lookup(fuse_req_t request, fuse_ino_t parent, const char* name) {
 void forget(fuse_req_t request, fuse_ino_t, uint64_t) { fuse_reply_none(request); }
 void forget_multi(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_none(request); }
 
-void make_node(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
+void make_node(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   Driver& driver = driver_of(request);
   reply_new_entry(request, driver.store->make_node(object_of(request, parent), name, mode, static_cast<uint32_t>(device), caller_of(request)));
 }
 
-void make_directory(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode) {
+void make_directory(const Request& request, fuse_ino_t parent, const char* name, mode_t mode) {
   Driver& driver = driver_of(request);
   reply_new_entry(request, driver.store->make_directory(object_of(request, parent), name, mode, caller_of(request)));
 }
 
-void make_symlink(fuse_req_t request, const char* target, fuse_ino_t parent, const char* name) {
+void make_symlink(const Request& request, const char* target, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   reply_new_entry(request, driver.store->make_symlink(object_of(request, parent), name, target, caller_of(request)));
 }
 
-void read_link(fuse_req_t request, fuse_ino_t node) {
+void read_link(const Request& request, fuse_ino_t node) {
   auto target = driver_of(request).store->read_symlink(object_of(request, node));
   if (!target) return reply_object_error(request, target.error());
   fuse_reply_readlink(request, target->c_str());
 }
 
 // Replies to a create. If the file existed and is passed through to readers under its nodeid, replies another nodeid.
-void answer_create(fuse_req_t request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
+void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
   Driver& driver = driver_of(request);
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite, *driver.store,
                           [&driver, request, entry, file, object, handle](Passthrough::Decision decision) mutable {
@@ -82,7 +82,7 @@ void answer_create(fuse_req_t request, fuse_entry_param entry, const fuse_file_i
 
 // Creates the file, or opens it if another client made it after the kernel saw it absent. If it is removed again before the open,
 // tries to create it once more (O_CREAT).
-Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId directory, const char* name, mode_t mode,
+Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId directory, const char* name, mode_t mode,
                                                 const fuse_file_info& file) {
   constexpr int kMostRounds = 100;
   Store& store = *driver_of(request).store;
@@ -106,7 +106,7 @@ Result<std::pair<Stat, Handle*>> create_or_open(fuse_req_t request, ObjectId dir
   }
 }
 
-void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
+void create(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   const ObjectId directory = object_of(request, parent);
   Result<std::pair<Stat, Handle*>> made = create_or_open(request, directory, name, mode, *file);
@@ -115,23 +115,23 @@ void create(fuse_req_t request, fuse_ino_t parent, const char* name, mode_t mode
   answer_create(request, to_entry(driver, made->first), *file, made->first.id, made->second);
 }
 
-void link(fuse_req_t request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {
+void link(const Request& request, fuse_ino_t node, fuse_ino_t new_parent, const char* name) {
   Driver& driver = driver_of(request);
   driver.store->link(object_of(request, node), object_of(request, new_parent), name, caller_of(request),
                      [request](Result<Stat> stat) { reply_entry(request, stat); });
 }
 
-void unlink(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void unlink(const Request& request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   driver.store->unlink(object_of(request, parent), name, caller_of(request), replying(request));
 }
 
-void remove_directory(fuse_req_t request, fuse_ino_t parent, const char* name) {
+void remove_directory(const Request& request, fuse_ino_t parent, const char* name) {
   Driver& driver = driver_of(request);
   driver.store->remove_directory(object_of(request, parent), name, replying(request));
 }
 
-void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
+void rename(const Request& request, fuse_ino_t parent, const char* name, fuse_ino_t new_parent, const char* new_name,
             unsigned flags) {
   Driver& driver = driver_of(request);
   RenameMode mode = RenameMode::kReplace;
@@ -145,18 +145,18 @@ void rename(fuse_req_t request, fuse_ino_t parent, const char* name, fuse_ino_t 
 }  // namespace
 
 void add_name_operations(fuse_lowlevel_ops& operations) {
-  operations.lookup = lookup;
+  operations.lookup = guarded<lookup>;
   operations.forget = forget;
   operations.forget_multi = forget_multi;
-  operations.mknod = grows<make_node>;
-  operations.mkdir = grows<make_directory>;
-  operations.symlink = grows<make_symlink>;
-  operations.readlink = read_link;
-  operations.create = grows<create>;
-  operations.link = grows<link>;
-  operations.unlink = gives_back<unlink>;
-  operations.rmdir = gives_back<remove_directory>;
-  operations.rename = gives_back<rename>;
+  operations.mknod = guarded<grows<make_node>>;
+  operations.mkdir = guarded<grows<make_directory>>;
+  operations.symlink = guarded<grows<make_symlink>>;
+  operations.readlink = guarded<read_link>;
+  operations.create = guarded<grows<create>>;
+  operations.link = guarded<grows<link>>;
+  operations.unlink = guarded<gives_back<unlink>>;
+  operations.rmdir = guarded<gives_back<remove_directory>>;
+  operations.rename = guarded<gives_back<rename>>;
 }
 
 }  // namespace kvcachefs

@@ -51,9 +51,9 @@ uint64_t record_bytes_of(Argument argument) {
 
 template <auto Handler, bool GivesBack>
 struct Gate;
-template <class... Arguments, void (*Handler)(fuse_req_t, Arguments...), bool GivesBack>
+template <class... Arguments, void (*Handler)(const Request&, Arguments...), bool GivesBack>
 struct Gate<Handler, GivesBack> {
-  static void pass(fuse_req_t request, Arguments... arguments) {
+  static void pass(const Request& request, Arguments... arguments) {
     constexpr uint64_t kRecordBytes = 512;  // of the object and its directory
     Store& store = *driver_of(request).store;
     const uint64_t bytes = (kRecordBytes + ... + record_bytes_of(arguments));

@@ -1,8 +1,10 @@
 """The `memory` option bounds what the daemon holds, and back-pressure never becomes a deadlock."""
 
+import errno
 import functools
 import os
 import random
+import resource
 import threading
 import time
 
@@ -363,3 +365,29 @@ def test_many_writers_that_wait_at_once(new_mount, kind):
             with open(os.path.join(mount.path, f"w{number}"), "rb") as file:
                 assert_bytes(file.read(), body[number * 4096 :][:MIB] * rounds, f"w{number}")
     os.close(pool)
+
+
+@pytest.mark.skipif(kvc_env.has_sanitizer(), reason="its allocator ends the process")
+def test_no_memory_for_a_request_is_its_error_alone(new_mount):
+    mount = new_mount({"raw_above": "4M", "memory": "64M"})
+    path = os.path.join(mount.path, "pool")
+    with open(path, "wb") as file:
+        file.truncate(64 * MIB)  # a raw file: what is read of it is copied through memory that the request asks for
+    mount.drain()
+    read = os.open(path, os.O_RDONLY)
+    before = resource.prlimit(mount.pid, resource.RLIMIT_DATA)
+    errors = []
+    try:
+        resource.prlimit(mount.pid, resource.RLIMIT_DATA, (1, before[1]))
+        for index in range(4):
+            try:
+                os.pread(read, MIB, index * MIB)
+            except OSError as error:
+                errors.append(error.errno)
+    finally:
+        if mount.alive():
+            resource.prlimit(mount.pid, resource.RLIMIT_DATA, before)
+    assert mount.alive(), mount.log_text()[-2000:]
+    assert errors and set(errors) == {errno.ENOMEM}, errors
+    assert os.pread(read, MIB, 0) == bytes(MIB)
+    os.close(read)

@@ -1,0 +1,115 @@
+// A request of the kernel as handlers have it: whoever is to answer it holds one, the handler itself as well as the completion
+// that it gives away. It converts to nothing, so no answer passes by unnoticed. After an exception (no memory) in a handler this
+// tells whether the request was answered, or somebody else holds it and will: else it is answered then. Private to fs/.
+#pragma once
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <exception>
+#include <new>
+#include <utility>
+
+namespace kvcachefs {
+
+class Request {
+ public:
+  // Throws std::bad_alloc; the request is not touched then.
+  explicit Request(fuse_req_t request) : state_(new State{request}) {}
+  Request(const Request& other) noexcept : state_(other.state_) { state_->holders.fetch_add(1, std::memory_order_relaxed); }
+  Request& operator=(const Request& other) = delete;
+  ~Request() {
+    if (state_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete state_;
+  }
+  // To ask libfuse about it, before the answer.
+  fuse_req_t get() const { return state_->request; }
+  // For an answer, which is given at once: libfuse frees the request then.
+  fuse_req_t answered() const {
+    state_->answered.store(true, std::memory_order_relaxed);
+    return state_->request;
+  }
+  // Not answered, and nobody else holds it.
+  bool is_left() const {
+    return state_->holders.load(std::memory_order_acquire) == 1 && !state_->answered.load(std::memory_order_relaxed);
+  }
+
+ private:
+  struct State {
+    fuse_req_t request;
+    std::atomic<uint32_t> holders{1};
+    std::atomic<bool> answered{false};
+  };
+  State* state_;
+};
+
+// libfuse's, of requests as they are here.
+inline void* fuse_req_userdata(const Request& request) { return ::fuse_req_userdata(request.get()); }
+inline const fuse_ctx* fuse_req_ctx(const Request& request) { return ::fuse_req_ctx(request.get()); }
+inline int fuse_reply_err(const Request& request, int error) { return ::fuse_reply_err(request.answered(), error); }
+inline int fuse_reply_entry(const Request& request, const fuse_entry_param* entry) {
+  return ::fuse_reply_entry(request.answered(), entry);
+}
+inline int fuse_reply_create(const Request& request, const fuse_entry_param* entry, const fuse_file_info* file) {
+  return ::fuse_reply_create(request.answered(), entry, file);
+}
+inline int fuse_reply_attr(const Request& request, const struct stat* attributes, double timeout_seconds) {
+  return ::fuse_reply_attr(request.answered(), attributes, timeout_seconds);
+}
+inline int fuse_reply_readlink(const Request& request, const char* target) { return ::fuse_reply_readlink(request.answered(), target); }
+inline int fuse_reply_open(const Request& request, const fuse_file_info* file) { return ::fuse_reply_open(request.answered(), file); }
+inline int fuse_reply_write(const Request& request, size_t count) { return ::fuse_reply_write(request.answered(), count); }
+inline int fuse_reply_buf(const Request& request, const char* bytes, size_t size) {
+  return ::fuse_reply_buf(request.answered(), bytes, size);
+}
+inline int fuse_reply_iov(const Request& request, const iovec* pieces, int count) {
+  return ::fuse_reply_iov(request.answered(), pieces, count);
+}
+inline int fuse_reply_statfs(const Request& request, const struct statvfs* space) {
+  return ::fuse_reply_statfs(request.answered(), space);
+}
+inline int fuse_reply_xattr(const Request& request, size_t count) { return ::fuse_reply_xattr(request.answered(), count); }
+inline int fuse_reply_lock(const Request& request, const struct flock* lock) { return ::fuse_reply_lock(request.answered(), lock); }
+inline int fuse_reply_lseek(const Request& request, off_t offset) { return ::fuse_reply_lseek(request.answered(), offset); }
+
+// Says so in the log; never throws.
+void tell_of_exception(const char* what) noexcept;
+
+// Runs a handler. What it throws is answered by `answer` with an errno, unless the request was answered or handed on: exactly one
+// answer comes.
+template <class Handler, class Answer>
+void run_handler(const Request& request, Handler handler, Answer answer) {
+  int error = 0;
+  try {
+    handler();
+    return;
+  } catch (const std::bad_alloc& exception) {
+    error = ENOMEM;
+    tell_of_exception(exception.what());
+  } catch (const std::exception& exception) {
+    error = EIO;
+    tell_of_exception(exception.what());
+  }
+  if (request.is_left()) answer(request, error);
+}
+
+// As libfuse calls it.
+template <auto Handler>
+struct Guard;
+template <class... Arguments, void (*Handler)(const Request&, Arguments...)>
+struct Guard<Handler> {
+  static void call(fuse_req_t raw, Arguments... arguments) {
+    try {
+      const Request request(raw);
+      run_handler(request, [&] { Handler(request, arguments...); }, [](const Request& left, int error) { fuse_reply_err(left, error); });
+    } catch (const std::bad_alloc&) {  // before the handler
+      ::fuse_reply_err(raw, ENOMEM);
+    }
+  }
+};
+template <auto Handler>
+inline constexpr auto guarded = &Guard<Handler>::call;
+
+}  // namespace kvcachefs
