@@ -46,6 +46,7 @@ bool StoreImpl::commit_step() {
   const size_t count = commit.requests.size();
   Status status = sync_data(commit);
   take_rows(commit);
+  if (status) take_nameless(commit);
   while (status && build_batch(commit)) status = journal_batch(commit);
   Status marked;
   if (status) {
@@ -237,7 +238,6 @@ void StoreImpl::take_waiting(Commit& commit) {
     commit.pending.push_back(std::move(name));
   }
   take_dispossessed(commit);
-  take_nameless(commit);
   bytes += kNamelessBytes * commit.nameless.size();
   commit.split = bytes >= kBatchBytes;
   choose_shares(commit);
@@ -278,24 +278,31 @@ void StoreImpl::take_dispossessed(Commit& commit) {
   });
 }
 
-// names_mutex_ held. The removal of a name takes its object along only if the journal knew the name. An object whose body was
-// journaled before its name was, and that was unlinked in between, is named in a removal of its own.
+// The removal of a name takes its object along only if the journal knew the name. An object whose body was journaled before its
+// name was, and that was unlinked in between, is named in a removal of its own. Some at a time: clients get in between.
 void StoreImpl::take_nameless(Commit& commit) {
-  constexpr size_t kMostLooks = 10'000;  // at the index, under the lock
-  size_t looks = 0;
-  std::erase_if(unlinked_, [&](ObjectId id) {
-    if (looks >= kMostLooks || names_->mentions(id)) return false;  // its removal waits
+  constexpr size_t kStepsUnderLock = 256;
+  const auto look = [&](ObjectId id) {
+    if (names_->mentions(id)) return false;  // its removal waits
     const ObjectPtr object = live(id);
     if (object) {
       const auto lock = object->lock();
       if (object->sealing) return false;
     }
-    ++looks;
     auto record = index_->find_object_summary(id);
     if (record && *record && (*record)->nlink == 0) commit.nameless.push_back(id);
     if (record && !*record) leaving_.erase(id);
     return true;
-  });
+  };
+  std::unique_lock lock(names_mutex_);
+  for (size_t left = unlinked_.size(); left > 0;) {
+    const size_t steps = std::min(left, kStepsUnderLock);
+    unlinked_.look_at(steps, look);
+    left -= steps;
+    if (left == 0) break;
+    lock.unlock();
+    lock.lock();
+  }
 }
 
 // A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
@@ -485,8 +492,8 @@ void StoreImpl::give_up(Commit& commit, const Status& why) {
   for (SealedBody& sealed : commit.bodies) abandon(sealed);
   for (auto& [name, durable] : commit.names) names_->put_back_pending(std::move(name));
   for (DirtyName& name : commit.pending) names_->put_back_pending(std::move(name));
-  unlinked_.insert(unlinked_.end(), commit.nameless.begin(), commit.nameless.end());
-  unlinked_.insert(unlinked_.end(), commit.dropped.begin(), commit.dropped.end());
+  for (ObjectId id : commit.nameless) unlinked_.add(id);
+  for (ObjectId id : commit.dropped) unlinked_.add(id);
   for (Record& record : commit.batch.records)
     if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
   commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
@@ -656,7 +663,10 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     leaving_.erase(id);
     space_.remove_leaving(id);
   }
-  for (const ObjectPtr& object : touched) forget_if_idle(object);
+  for (const ObjectPtr& object : touched) {
+    forget_if_idle(object);
+    breathe();
+  }
   if (freed) return {};
   counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
   return std::unexpected(std::move(freed).error());

@@ -59,6 +59,7 @@
 #include "store/writeback/urgent_queue.h"
 #include "store/writeback/volume_refusals.h"
 #include "store/tree/temporary_names.h"
+#include "store/unlinked_queue.h"
 #include "store/volume/volume.h"
 #include "store/cache/waiting_bytes.h"
 
@@ -464,7 +465,7 @@ class StoreImpl final : public Store {
     bool looked = false;                   // it has looked something up since
     ObjectPtr kept{};                      // ... which stays until the call is repeated
   };
-  static uint32_t process_of(uint32_t thread_id);
+  std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, const Caller& caller, bool to_be_written = false);
   static uint32_t writer_process(Object& object);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
   ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
@@ -513,7 +514,7 @@ class StoreImpl final : public Store {
   Status mark_synced();
   void take_rows(Commit& commit);
   void take_waiting(Commit& commit);
-  void take_nameless(Commit& commit);
+  void take_nameless(Commit& commit);                       // takes names_mutex_
   bool build_batch(Commit& commit);
   Status journal_batch(Commit& commit);
   void add_bodies(Commit& commit);
@@ -681,7 +682,7 @@ class StoreImpl final : public Store {
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
   std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
   std::deque<ObjectId> removed_order_;          // oldest first
-  std::vector<ObjectId> unlinked_;            // perhaps journaled without a name that is journaled: see take_nameless()
+  UnlinkedQueue unlinked_;                    // perhaps journaled without a name that is journaled: see take_nameless()
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};
 

@@ -9,6 +9,7 @@
 #include "store/base/kill_point.h"
 #include "store/store_impl.h"
 #include "store/store_names.h"
+#include "store/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -46,6 +47,7 @@ bool StoreImpl::is_quarantined(ObjectId id) const {  // names_mutex_ held
 Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Caller& caller) {
   if (name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
+  bool to_be_written = false;
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
@@ -64,7 +66,10 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       (found ? counters_.probe_hits : counters_.probe_misses).fetch_add(1, std::memory_order_relaxed);
       return stat;
     }
+    const ToldStale* told = told_to_look_again(caller.thread_id);
+    to_be_written = told != nullptr && told->truncate;
   }
+  const KnownProcesses processes(writers_of(parent, name, caller, to_be_written));
   std::unique_lock lock(names_mutex_);
   KVC_ASSIGN(auto found, find_name(parent, name));
   const ToldStale* told = note_lookup(caller.thread_id, parent, name, found.has_value());
@@ -117,7 +122,7 @@ void StoreImpl::change_links(const ObjectPtr& object, int by) {
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   object->attributes.ctime_ns = clock_.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object);
-  unlinked_.push_back(object->id);
+  unlinked_.add(object->id);
   if (!object->durable) {
     if (object->sealing) leaving_.insert(object->id);  // the index may know it before its name is known to be gone
     const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
@@ -294,6 +299,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
 // --- removal ---
 
 Status StoreImpl::unlink_now(ObjectId parent, std::string_view name, const Caller& caller) {
+  const KnownProcesses processes(writers_of(parent, name, caller));
   std::unique_lock lock(names_mutex_);
   KVC_ASSIGN(auto found, names_->find(parent, name));
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
@@ -370,7 +376,7 @@ void StoreImpl::drop_directory(const ObjectPtr& directory) {
     const auto lock = directory->lock();
     note_removed(stat_of(*directory));
   }
-  unlinked_.push_back(directory->id);
+  unlinked_.add(directory->id);
   forget_if_idle(directory);
   leaving_.insert(directory->id);
 }

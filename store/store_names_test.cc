@@ -9,6 +9,7 @@
 
 #include "store/store.h"
 #include "store/testing/test_store.h"
+#include "store/writer_processes.h"
 
 namespace kvcachefs {
 namespace {
@@ -195,6 +196,29 @@ TEST(StoreNames, VersionsOfOneNameHaveOneLock) {
   EXPECT_EQ(store->lock_identity(second), store->lock_identity(first));
   EXPECT_TRUE(store.close(second));
   EXPECT_TRUE(store.close(first));
+}
+
+TEST(StoreNames, TheProcessesOfWritersAreLookedUpBeforeTheLockOfNames) {
+  TestStore store;
+  const uint64_t before = unknown_processes_asked_for();
+  Handle* first = store.create("t.tmp", kFirst.thread_id);
+  store.pwrite(first, 0, "first");
+  Handle* second = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(second, nullptr);
+  store.pwrite(second, 0, "second");
+  constexpr Caller kThird{.thread_id = 3};
+  Handle* third = store.open_for_rewrite("t.tmp", kThird.thread_id);
+  ASSERT_NE(third, nullptr);
+  store.pwrite(third, 0, "third");
+  for (Handle* each : {first, second, third}) EXPECT_TRUE(store.close(each));
+  for (const Caller& who : {kFirst, kSecond, kThird}) EXPECT_TRUE(store->lookup(kRootId, "t.tmp", who));
+  EXPECT_TRUE(store.rename("t.tmp", "final", kFirst.thread_id));
+  std::optional<Status> removed;
+  store->unlink(kRootId, "t.tmp", kSecond, [&](Status status) { removed = std::move(status); });
+  EXPECT_TRUE(await(store, removed));
+  EXPECT_EQ(store.read_file("final"), "first");
+  EXPECT_EQ(store.read_file("t.tmp"), "third");
+  EXPECT_EQ(unknown_processes_asked_for(), before);
 }
 
 TEST(StoreNames, VersionsThatGotNamesOfTheirOwnHaveTheirOwnLocks) {

@@ -4,6 +4,7 @@
 #include "store/base/kill_point.h"
 #include "store/store_impl.h"
 #include "store/store_names.h"
+#include "store/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -39,6 +40,7 @@ struct StoreImpl::Rename {
 Status StoreImpl::rename_now(Rename& rename) {
   if (rename.new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
+  const KnownProcesses processes(writers_of(rename.parent, rename.name, rename.caller));
   std::unique_lock lock(names_mutex_);
   KVC_TRY(resolve_rename(rename));
   if (!rename.source) return {};
@@ -233,6 +235,7 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
 
 // Null if there is none. Takes names_mutex_.
 ObjectPtr StoreImpl::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
+  const KnownProcesses processes(writers_of(parent, name, caller));
   std::unique_lock lock(names_mutex_);
   auto found = names_->find(parent, name);
   if (!found || !*found) return nullptr;

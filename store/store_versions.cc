@@ -4,11 +4,11 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 
 #include <fmt/format.h>
 
 #include "store/store_impl.h"
+#include "store/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -33,17 +33,26 @@ bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 
 
 }  // namespace
 
-// Thread group (process) of a thread; the thread itself when it is gone. Reads /proc; only asked when a name has
-// several versions.
-uint32_t StoreImpl::process_of(uint32_t thread_id) {
-  FILE* file = std::fopen(fmt::format("/proc/{}/status", thread_id).c_str(), "re");
-  if (file == nullptr) return thread_id;
-  char line[256];
-  unsigned process = thread_id;
-  while (std::fgets(line, sizeof line, file) != nullptr)
-    if (std::sscanf(line, "Tgid: %u", &process) == 1) break;
-  std::fclose(file);
-  return process;
+// Takes names_mutex_ and gives it up. The threads of which the processes are asked for when the name is looked up (to be written:
+// a version of its own may be made), renamed or removed by the caller. None where that is not asked: the name has one version.
+// What others do between this and the call is not known here: process_of() reads /proc then.
+std::vector<uint32_t> StoreImpl::writers_of(ObjectId parent, std::string_view name, const Caller& caller, bool to_be_written) {
+  std::vector<uint32_t> threads;
+  if (!to_be_written && !has_versions_.load(std::memory_order_relaxed)) return threads;
+  std::shared_lock lock(names_mutex_);
+  const NameState* state = names_->dirty(parent, name);
+  const bool several = state != nullptr && !state->older_versions.empty();
+  if (!several && !to_be_written) return threads;
+  threads.push_back(caller.thread_id);
+  const auto add = [&](ObjectId id) {
+    const ObjectPtr object = live(id);
+    if (object && object->writer_process == 0 && std::count(threads.begin(), threads.end(), object->writer_thread) == 0)
+      threads.push_back(object->writer_thread);
+  };
+  if (const auto found = names_->find(parent, name); found && *found) add((*found)->child);
+  if (state != nullptr)
+    for (ObjectId id : state->older_versions) add(id);
+  return threads;
 }
 
 // names_mutex_ held exclusively. Kept, for the thread that opened may have ended before the rename.

@@ -1,0 +1,31 @@
+// Objects that lost their last name, until it is known that the journal knows it: looked at some at a time, each in its turn.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <deque>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+// Not thread-safe.
+class UnlinkedQueue {
+ public:
+  void add(ObjectId id) { ids_.push_back(id); }
+  size_t size() const { return ids_.size(); }
+  // Asks `is_done` of the first `most` and forgets those of which it is true; the others go behind all that wait.
+  template <class IsDone>
+  void look_at(size_t most, IsDone is_done) {
+    for (size_t left = std::min(most, ids_.size()); left > 0; --left) {
+      const ObjectId id = ids_.front();
+      ids_.pop_front();
+      if (!is_done(id)) ids_.push_back(id);
+    }
+  }
+
+ private:
+  std::deque<ObjectId> ids_;
+};
+
+}  // namespace kvcachefs
