@@ -62,6 +62,17 @@ void LockTable::remove(File& file, const Request& range) {
   file.locks.insert(file.locks.end(), rests.begin(), rests.end());
 }
 
+// Before put(). Neighbours that become one are not looked for.
+bool LockTable::is_too_many(const File& file, const Request& request) const {
+  size_t before = 0, after = request.mode == Mode::kUnlocked ? 0 : 1;
+  for (const Lock& lock : file.locks) {
+    if (lock.family != request.family || lock.owner != request.owner || !overlaps(request, lock)) continue;
+    ++before;
+    after += (lock.first < request.first) + (lock.last > request.last);
+  }
+  return after > before && locks_ + after - before > most_locks_;
+}
+
 // Neighbours of one kind become one, so that a file locked byte by byte is one lock. Those set through another handle stay
 // apart, for they end with it.
 void LockTable::put(File& file, const Request& request) {
@@ -106,7 +117,7 @@ void LockTable::set(const Request& request, bool waits, uint64_t token, int64_t 
       }
     }
     if (request.mode == Mode::kUnlocked || can_be_had(file, request)) {
-      if (request.mode != Mode::kUnlocked && locks_ >= kMostLocks) {
+      if (is_too_many(file, request)) {
         answers.emplace_back(std::move(done), Outcome::kTooMany);
       } else {
         put(file, request);
@@ -139,8 +150,9 @@ void LockTable::grant(ObjectId id, Answers& answers) {
       ++waiter;
       continue;
     }
-    put(file, waiter->request);
-    answers.emplace_back(std::move(waiter->done), Outcome::kGranted);
+    const bool too_many = is_too_many(file, waiter->request);
+    if (!too_many) put(file, waiter->request);
+    answers.emplace_back(std::move(waiter->done), too_many ? Outcome::kTooMany : Outcome::kGranted);
     if (waiter->until_ns) --expiring_;
     waits_at_.erase(waiter->token);
     file.waiters.erase(waiter);

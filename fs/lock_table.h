@@ -45,6 +45,9 @@ class LockTable {
   };
   using Done = std::move_only_function<void(Outcome)>;
 
+  // What would be more than `most_locks`, of all files together, is answered kTooMany; also where giving up a part makes two of one.
+  explicit LockTable(size_t most_locks = kMostLocks) : most_locks_(most_locks) {}
+
   // Takes, changes or gives up a lock. `waits`: until it can be had; else the answer is kWouldBlock. `token` names the request to
   // interrupt(), from announce() on.
   void announce(uint64_t token);
@@ -84,11 +87,13 @@ class LockTable {
   bool can_be_had(const File& file, const Request& request) const;
   static bool may_soon_be_had(const File& file, const Request& request);
   bool deadlocks(const Request& request) const;
+  bool is_too_many(const File& file, const Request& request) const;
   void put(File& file, const Request& request);
   void remove(File& file, const Request& range);
   void grant(ObjectId id, Answers& answers);
   static void answer(Answers& answers);
 
+  const size_t most_locks_;
   mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, File> files_;
   std::unordered_map<uint64_t, ObjectId> waits_at_;             // by token

@@ -252,5 +252,52 @@ TEST(LockTable, AgreesWithAModelOfBytes) {
   }
 }
 
+TEST(LockTable, NoWayToALockPassesTheMost) {
+  constexpr size_t kMost = 3;
+  LockTable table(kMost);
+  int64_t token = 0;
+  const auto now = [&](const LockTable::Request& request) {
+    std::optional<Outcome> outcome;
+    table.set(request, false, static_cast<uint64_t>(++token), 0, [&](Outcome given) { outcome = given; });
+    return outcome.value();
+  };
+  EXPECT_EQ(now(record(1, Mode::kExclusive, 0, 99)), Outcome::kGranted);
+  EXPECT_EQ(now(record(2, Mode::kExclusive, 0, 9, kOther)), Outcome::kGranted);
+  EXPECT_EQ(now(record(2, Mode::kExclusive, 20, 29, kOther)), Outcome::kGranted);
+  EXPECT_EQ(now(record(2, Mode::kExclusive, 40, 49, kOther)), Outcome::kTooMany);
+  EXPECT_EQ(now(record(1, Mode::kUnlocked, 50, 59)), Outcome::kTooMany) << "two would be left of one";
+  EXPECT_EQ(now(record(1, Mode::kShared, 50, 59)), Outcome::kTooMany) << "three of one";
+  EXPECT_EQ(now(record(1, Mode::kUnlocked, 50, 99)), Outcome::kGranted) << "it only becomes shorter";
+  EXPECT_EQ(now(record(1, Mode::kShared, 0, 49)), Outcome::kGranted) << "one instead of one";
+  // One that waits: when it can be had, the room that there was is another's.
+  std::optional<Outcome> waiting;
+  table.set(record(3, Mode::kExclusive, 20, 29, kOther), true, 1000, 0, [&](Outcome given) { waiting = given; });
+  EXPECT_FALSE(waiting);
+  EXPECT_EQ(now(record(2, Mode::kUnlocked, 0, 9, kOther)), Outcome::kGranted);
+  EXPECT_EQ(now(record(1, Mode::kExclusive, 60, 69)), Outcome::kGranted);
+  EXPECT_EQ(now(record(2, Mode::kUnlocked, 22, 25, kOther)), Outcome::kTooMany);
+  EXPECT_EQ(now(record(2, Mode::kShared, 20, 29, kOther)), Outcome::kGranted);
+  table.set(record(4, Mode::kShared, 20, 29, kOther), true, 1001, 0, [&](Outcome given) { EXPECT_EQ(given, Outcome::kTooMany); });
+  EXPECT_EQ(now(record(2, Mode::kUnlocked, 20, 29, kOther)), Outcome::kGranted);
+  EXPECT_EQ(waiting, Outcome::kGranted);
+}
+
+TEST(LockTable, OneThatWaitedIsRefusedWhereThereAreTooMany) {
+  LockTable table(2);
+  const auto now = [&](const LockTable::Request& request) {
+    std::optional<Outcome> outcome;
+    table.set(request, false, 1, 0, [&](Outcome given) { outcome = given; });
+    return outcome.value();
+  };
+  ASSERT_EQ(now(record(1, Mode::kExclusive, 0, 99)), Outcome::kGranted);
+  ASSERT_EQ(now(record(1, Mode::kExclusive, 200, 299)), Outcome::kGranted);
+  std::optional<Outcome> waiting;
+  table.set(record(2, Mode::kExclusive, 50, 99), true, 1000, 0, [&](Outcome given) { waiting = given; });
+  EXPECT_FALSE(waiting);
+  EXPECT_EQ(now(record(1, Mode::kUnlocked, 50, 99)), Outcome::kGranted);
+  EXPECT_EQ(waiting, Outcome::kTooMany);
+  EXPECT_EQ(now(record(2, Mode::kShared, 60, 60)), Outcome::kTooMany) << "nothing of it was counted";
+}
+
 }  // namespace
 }  // namespace kvcachefs
