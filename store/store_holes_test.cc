@@ -208,5 +208,37 @@ TEST_F(Holes, ReadTimesAreRelative) {
   EXPECT_EQ(find("f").atime_ns, first) << "it is after the last change already";
 }
 
+// Others may need it to write out what makes room.
+TEST(StoreHoles, ATruncationThatWaitsForRoomHoldsNoMemory) {
+  StoreOptions options;
+  options.capacity_bytes = 40 * kMiB;
+  options.memory_bytes = 16 * kMiB;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("f", TestStore::payload(1, 10 * kMiB)));
+  store.drain();
+  ASSERT_TRUE(store.write_file("gone", TestStore::payload(2, 10 * kMiB)));
+  store.drain();
+  for (int i = 0; store->status().physical_bytes < 33 * kMiB; ++i) {
+    ASSERT_TRUE(store.write_file("other" + std::to_string(i), TestStore::payload(3, kMiB)));
+    store.drain();
+  }
+  store->drop_caches();
+  ASSERT_EQ(store->status().memory_used_bytes, 0u);
+  const auto found = store->lookup(kRootId, "f", {.thread_id = 1});
+  ASSERT_TRUE(found);
+  ASSERT_TRUE(store.unlink("gone"));
+  std::optional<Result<Stat>> answer;
+  SetAttributes change;
+  change.size_bytes = 9 * kMiB + 5;
+  store->set_attributes(found->id, nullptr, change, {.thread_id = 1}, [&](Result<Stat> stat) { answer = std::move(stat); });
+  EXPECT_FALSE(answer) << "there was room at once";
+  EXPECT_EQ(store->status().memory_used_bytes, 0u);
+  for (int i = 0; i < 1000 && !answer; ++i) store->pump();
+  ASSERT_TRUE(answer);
+  ASSERT_TRUE(*answer) << answer->error().message;
+  EXPECT_EQ((*answer)->size_bytes, 9 * kMiB + 5);
+  EXPECT_TRUE(store.read_file("f") == TestStore::payload(1, 10 * kMiB).substr(0, 9 * kMiB + 5));
+}
+
 }  // namespace
 }  // namespace kvcachefs

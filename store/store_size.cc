@@ -68,8 +68,14 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, S
 }
 
 void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
+  const uint64_t memory_bytes = memory.bytes();
   space_waiters_.with_room(
-      [this, object, size_bytes, how, memory = std::move(memory)]() mutable { return resize_now(object, size_bytes, how, memory); },
+      [this, object, size_bytes, how, memory_bytes, memory = std::move(memory)]() mutable {
+        if (memory.bytes() < memory_bytes) memory = reserve_memory(memory_bytes, MemoryFor::kWriter);  // once more
+        Status resized = resize_now(object, size_bytes, how, memory);
+        memory = Reservation();  // what waits for room holds no memory that others may need to make some
+        return resized;
+      },
       [this, again = object, size_bytes, how, done = std::move(done)](Status status) mutable {
         if (status || status.error().code != Code::kBusy) return done(std::move(status));
         resize(std::move(again), size_bytes, how, std::move(done));
