@@ -112,7 +112,10 @@ Status StoreImpl::start(std::string_view holder) {
   file_mover_.emplace(FileMover::Parts{*pool_, *files_, *file_policy_, clock_, counters_, verify_ != Verify::kAlways,
                                        [this](uint64_t bytes) { return recover_memory(bytes, MemoryFor::kReader); }});
   page_warmer_.emplace(PageWarmer::Parts{*pool_, *files_, [this] { index_->keep_in_memory(); }});
-  waiting_bytes_ = std::make_unique<WaitingBytes>(volume_, fmt::format("nodes/{}/WAITING", identity_.node));
+  waiting_bytes_ = std::make_unique<WaitingBytes>(
+      volume_, WaitingBytes::Room{[this] { return space_.room_bytes(); }, [this](uint64_t bytes) { return space_.try_reserve(bytes); },
+                                  [this](uint64_t bytes) { space_.release(bytes); }},
+      fmt::format("nodes/{}/WAITING", identity_.node));
   pool_->set_give_spares([this](uint64_t bytes) { return files_->drop_spares(bytes); });
   pool_->set_available_callback([this] { resumer_.memory_came_back(); });
   if (pool_->try_reserve(kUnitBytes).bytes() == 0)

@@ -37,7 +37,7 @@ WaitingBytes::Kept::~Kept() {
     of_.free_slots_.push_back(slot_);
     if (--of_.slots_used_ > 0) return;
     of_.free_slots_.clear();
-    of_.slots_ = 0;
+    of_.room_.release(std::exchange(of_.slots_, 0) * kSlotBytes);
     empty = std::move(of_.file_);  // it has no name: its space comes back when it is closed, after the lock
   }
 }
@@ -98,13 +98,15 @@ Status WaitingBytes::park(Kept& kept, std::span<const std::byte> bytes) {
   uint64_t slot = 0;
   {
     std::lock_guard lock(mutex_);
-    ++slots_used_;  // from here on the file stays
     if (free_slots_.empty()) {
+      if (room_.room_bytes() < (slots_ + 2) * kSlotBytes || !room_.try_reserve(kSlotBytes))
+        return fail(Code::kNoSpace, fmt::format("{} of writes wait, for which there is no room", format_size(slots_ * kSlotBytes)));
       slot = slots_++;
     } else {
       slot = free_slots_.back();
       free_slots_.pop_back();
     }
+    ++slots_used_;  // from here on the file stays
   }
   kept.slot_ = slot;
   KVC_ASSIGN(const FilePtr file, this->file());
@@ -116,9 +118,12 @@ Status WaitingBytes::park(Kept& kept, std::span<const std::byte> bytes) {
 Result<std::unique_ptr<WaitingBytes::Kept>> WaitingBytes::keep(std::span<const std::byte> bytes) {
   if (!add_memory(bytes.size(), most_bytes_)) {
     auto parked = std::make_unique<Kept>(*this, bytes.size());
-    if (park(*parked, bytes)) return parked;
-    if (!add_memory(bytes.size(), std::max(most_bytes_, kMostUnparkedBytes)))
-      return fail_errno(ENOMEM, fmt::format("{} of writes wait, and the volume takes none of it meanwhile", format_size(memory_bytes())));
+    const Status status = park(*parked, bytes);
+    if (status) return parked;
+    if (!add_memory(bytes.size(), std::max(most_bytes_, most_unparked_bytes_)))
+      return status.error().code == Code::kNoSpace
+                 ? std::unexpected(status.error())
+                 : fail_errno(ENOMEM, fmt::format("{} of writes wait, and the volume takes none of it meanwhile", format_size(memory_bytes())));
   }
   auto kept = std::make_unique<Kept>(*this, bytes.size());
   if (Status status = kept->take_memory(); !status) {

@@ -2,16 +2,21 @@
 // cannot be refused: the kernel has handed them over, and to take no further request would keep out reads and names as well. So
 // a fixed amount of them is kept in RAM, and beyond that they are parked in a file of the volume, which has no name.
 //
+// What is parked is set aside of the capacity (Room), like bodies, and only where as much is left for the bodies that those writes are for. Where
+// there is no such room it stays in RAM, up to a second bound; beyond that the write fails, without space where that is the reason.
+//
 // To park one blocks the caller on the volume, for a write of the size of a request into its page cache. That is the only thing
 // that holds requests back here, and it ends without another request of the kernel.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "store/base/result.h"
@@ -49,9 +54,20 @@ class WaitingBytes {
     uint64_t checksum_ = 0;
   };
 
+  // Of the volume, for what is parked. Thread-safe; called with the lock held.
+  struct Room {
+    std::function<uint64_t()> room_bytes;  // what could be set aside now
+    std::function<bool(uint64_t)> try_reserve;
+    std::function<void(uint64_t)> release;
+  };
   // `path` of the file, on the volume.
-  WaitingBytes(std::shared_ptr<Volume> volume, std::string path, uint64_t most_bytes = kMostBytes)
-      : volume_(std::move(volume)), path_(std::move(path)), most_bytes_(most_bytes) {}
+  WaitingBytes(std::shared_ptr<Volume> volume, Room room, std::string path, uint64_t most_bytes = kMostBytes,
+               uint64_t most_unparked_bytes = kMostUnparkedBytes)
+      : volume_(std::move(volume)),
+        room_(std::move(room)),
+        path_(std::move(path)),
+        most_bytes_(most_bytes),
+        most_unparked_bytes_(most_unparked_bytes) {}
 
   // A copy. No lock held; may block as said above. Fails where neither memory nor the volume takes it.
   Result<std::unique_ptr<Kept>> keep(std::span<const std::byte> bytes);
@@ -66,9 +82,10 @@ class WaitingBytes {
   bool add_memory(uint64_t bytes, uint64_t most_bytes);
 
   const std::shared_ptr<Volume> volume_;
+  const Room room_;
   const std::string path_;
-  const uint64_t most_bytes_;
-  mutable std::mutex mutex_;  // a leaf. Guards:
+  const uint64_t most_bytes_, most_unparked_bytes_;
+  mutable std::mutex mutex_;  // a leaf but for Room's. Guards:
   uint64_t memory_bytes_ = 0;
   FilePtr file_;
   uint64_t slots_ = 0, slots_used_ = 0;

@@ -17,9 +17,24 @@ std::string text_of(const WaitingBytes::Kept& kept) {
   return {reinterpret_cast<const char*>(kept.bytes().data()), kept.bytes().size()};
 }
 
+struct Capacity {
+  uint64_t limit_bytes = kGiB, reserved_bytes = 0;
+  uint64_t room_bytes() const { return limit_bytes - reserved_bytes; }
+  WaitingBytes::Room room() {
+    return {[this] { return room_bytes(); },
+            [this](uint64_t bytes) {
+              if (bytes > room_bytes()) return false;
+              reserved_bytes += bytes;
+              return true;
+            },
+            [this](uint64_t bytes) { reserved_bytes -= bytes; }};
+  }
+};
+
 TEST(WaitingBytesTest, BeyondTheBoundTheyLieInAFileWithoutAName) {
   std::shared_ptr<Volume> volume = make_sim_volume();
-  WaitingBytes waiting(volume, "WAITING", 4 * kMiB);
+  Capacity capacity;
+  WaitingBytes waiting(volume, capacity.room(), "WAITING", 4 * kMiB);
   std::vector<std::unique_ptr<WaitingBytes::Kept>> kept;
   std::vector<std::string> bodies;
   for (int i = 0; i < 20; ++i) {
@@ -39,6 +54,7 @@ TEST(WaitingBytesTest, BeyondTheBoundTheyLieInAFileWithoutAName) {
     kept[i]->unload();
   }
   EXPECT_GT(parked, 8);
+  EXPECT_GE(capacity.reserved_bytes, waiting.parked_bytes());
   EXPECT_LE(waiting.memory_bytes(), 4 * kMiB);
   // What is free is used again.
   const uint64_t before = waiting.parked_bytes();
@@ -56,6 +72,24 @@ TEST(WaitingBytesTest, BeyondTheBoundTheyLieInAFileWithoutAName) {
   kept.clear();
   EXPECT_EQ(waiting.memory_bytes(), 0u);
   EXPECT_EQ(waiting.parked_bytes(), 0u);
+  EXPECT_EQ(capacity.reserved_bytes, 0u);
+}
+
+TEST(WaitingBytesTest, WhatIsParkedStaysWithinTheCapacityAndLeavesRoomForItsBodies) {
+  std::shared_ptr<Volume> volume = make_sim_volume();
+  Capacity capacity{8 * kMiB};
+  WaitingBytes waiting(volume, capacity.room(), "WAITING", 2 * kMiB, 4 * kMiB);
+  std::vector<std::unique_ptr<WaitingBytes::Kept>> kept;
+  const std::string body(kMiB, 'x');
+  auto one = waiting.keep(std::as_bytes(std::span(body)));
+  for (; one; one = waiting.keep(std::as_bytes(std::span(body)))) kept.push_back(std::move(*one));
+  EXPECT_EQ(one.error().code, Code::kNoSpace) << "the caller hears the reason";
+  EXPECT_EQ(waiting.memory_bytes(), 4 * kMiB);
+  EXPECT_EQ(waiting.parked_bytes(), 4 * kMiB);
+  EXPECT_EQ(capacity.reserved_bytes, 4 * kMiB);
+  EXPECT_GE(capacity.room_bytes(), waiting.parked_bytes()) << "or all would wait for room that they take themselves";
+  kept.clear();
+  EXPECT_EQ(capacity.room_bytes(), 8 * kMiB);
 }
 
 TEST(IoBudgetTest, TurnsComeInOrderAndAllOfThemDo) {
