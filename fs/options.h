@@ -1,4 +1,4 @@
-// The options of a mount: the store's (store/options.h), the driver's own, and the kernel's.
+// The options of a mount: the store's (store/api/options.h), the driver's own, and the kernel's.
 #pragma once
 
 #include <cstdint>
