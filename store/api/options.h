@@ -1,4 +1,4 @@
-// What a store can be told. Names and meanings are those of the mount options; README.md has the table.
+// What a store can be told. Names and meanings are those of the mount options; fs/OPTIONS.md has the table.
 #pragma once
 
 #include <cstdint>
