@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "store/base/result.h"
 #include "store/api/options.h"
+#include "store/base/result.h"
 
 namespace kvcachefs {
 

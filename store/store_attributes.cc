@@ -170,7 +170,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
   return status;
 }
 
-// object->mutex held.
+// The object is locked.
 Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode) {
   const ObjectId id = object->id;
   auto& xattrs = object->attributes.xattrs;

@@ -513,7 +513,7 @@ void StoreImpl::settle_attributes(const ObjectPtr& object, uint64_t version) {
   dirty_.wake();
 }
 
-// object.mutex held. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
+// The object is locked. `unjournaled`: the raw file that no record named when the seal ended. Unless it is what was sealed, the
 // body became raw meanwhile, and that is journaled next; or it is none any more.
 void StoreImpl::settle_raw(Object& object, const Place& unjournaled) {
   if (!object.raw_unjournaled) return;

@@ -10,10 +10,10 @@
 
 #include "store/base/records.h"
 #include "store/commit/commit_queue.h"
-#include "store/tree/namespace.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/store.h"
+#include "store/tree/namespace.h"
 
 namespace kvcachefs {
 

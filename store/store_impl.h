@@ -22,28 +22,28 @@
 #include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/base/work_queue.h"
-#include "store/chain/access_tracker.h"
-#include "store/extent/extents.h"
-#include "store/index/index.h"
 #include "store/cache/clean_bodies.h"
 #include "store/cache/file_mover.h"
 #include "store/cache/file_policy.h"
 #include "store/cache/io_budget.h"
-#include "store/upkeep/index_rebuild.h"
-#include "store/journal/journal.h"
-#include "store/readahead/kernel_ahead.h"
-#include "store/memory/memory_file.h"
-#include "store/memory/pool.h"
 #include "store/cache/memory_waiters.h"
 #include "store/cache/page_warmer.h"
 #include "store/cache/resumer.h"
-#include "store/tree/namespace.h"
+#include "store/cache/waiting_bytes.h"
+#include "store/chain/access_tracker.h"
+#include "store/commit/commit_queue.h"
+#include "store/commit/unmarked_bodies.h"
+#include "store/extent/extents.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/memory/memory_file.h"
+#include "store/memory/pool.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
-#include "store/upkeep/pack_sweep.h"
+#include "store/readahead/kernel_ahead.h"
 #include "store/readahead/read_ahead_queue.h"
 #include "store/space/dead_space.h"
 #include "store/space/orphan_notes.h"
@@ -53,15 +53,15 @@
 #include "store/space/space.h"
 #include "store/space/space_waiters.h"
 #include "store/store.h"
-#include "store/commit/commit_queue.h"
-#include "store/commit/unmarked_bodies.h"
 #include "store/store_commit.h"
-#include "store/writeback/urgent_queue.h"
-#include "store/writeback/volume_refusals.h"
+#include "store/tree/namespace.h"
 #include "store/tree/temporary_names.h"
 #include "store/unlinked_queue.h"
 #include "store/volume/volume.h"
-#include "store/cache/waiting_bytes.h"
+#include "store/upkeep/index_rebuild.h"
+#include "store/upkeep/pack_sweep.h"
+#include "store/writeback/urgent_queue.h"
+#include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
 
@@ -152,7 +152,7 @@ class StoreImpl final : public Store {
   bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
   void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
-  static Stat stat_of(const Object& object);     // names_mutex_ and object.mutex held
+  static Stat stat_of(const Object& object);     // names_mutex_ held, the object locked
   static Stat stat_of(const ObjectRecord& record);
 
   // --- names (store_names.cc) ---
@@ -173,7 +173,7 @@ class StoreImpl final : public Store {
   void drop_directory(const ObjectPtr& directory);
   void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
   void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
-  void mark_attributes_dirty(const ObjectPtr& object);  // object->mutex held
+  void mark_attributes_dirty(const ObjectPtr& object);  // the object is locked
   Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- rename (store_rename.cc) ---
@@ -201,14 +201,14 @@ class StoreImpl final : public Store {
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
-  void note_read_time(Object& object, const OpenRequest& request) const;  // object.mutex held
-  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); object->mutex held
-  void content_changed(const ObjectPtr& object);  // object->mutex held
+  void note_read_time(Object& object, const OpenRequest& request) const;  // the object is locked
+  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); the object is locked
+  void content_changed(const ObjectPtr& object);  // the object is locked
   void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
-  // Reserves space for a body of `size_bytes` (object->mutex held); false: full.
+  // Reserves space for a body of `size_bytes` (the object is locked); false: full.
   bool reserve_space(Object& object, uint64_t size_bytes);
-  bool keep_room(Object& object);  // for what fallocate promised, beside what is sealed or about to be; object->mutex held
-  void give_room_up(Object& object);  // object->mutex held
+  bool keep_room(Object& object);  // for what fallocate promised, beside what is sealed or about to be; the object is locked
+  void give_room_up(Object& object);  // the object is locked
   Error no_space(const Object& object, uint64_t bytes) const;
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
   struct WriteAttempt;
@@ -235,7 +235,7 @@ class StoreImpl final : public Store {
                     Completion<ReadReply> done);
   struct PieceByPiece;
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
-  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // object->mutex held
+  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
 
   // --- files that are no chunks (store_in_place.cc) ---
   static bool is_in_place_mark(std::string_view name);
@@ -338,7 +338,7 @@ class StoreImpl final : public Store {
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
   void mark_quarantined(const ObjectPtr& object);  // names_mutex_ held exclusively, and the object's
-  SealedBody quarantine_record(const ObjectPtr& object);  // object->mutex held
+  SealedBody quarantine_record(const ObjectPtr& object);  // the object is locked
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. `writer`: of the lane that calls; null on the
   // keeper and before the threads start, where one unit is let go of before the next.
   class BodyWriter;
@@ -495,11 +495,11 @@ class StoreImpl final : public Store {
   // --- bodies in extents that could not be synced (store_lost.cc) ---
   void note_unmarked(const Object& object);
   Status may_mark();
-  bool lies_in_lost(const Object& object);  // object.mutex held
+  bool lies_in_lost(const Object& object);  // the object is locked
   bool move_from_lost(const ObjectPtr& object);
   bool move_all_from_lost(size_t most = SIZE_MAX);
   void rescue_from_lost();
-  bool is_beyond_help(const Object& object);  // object.mutex held
+  bool is_beyond_help(const Object& object);  // the object is locked
   bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
   // --- journal (store_commit.cc, store_commit.h) ---

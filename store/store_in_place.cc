@@ -25,7 +25,7 @@ bool StoreImpl::has_in_place_mark(const Attributes& attributes) {
   return std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
 }
 
-// object->mutex held.
+// The object is locked.
 void StoreImpl::set_in_place(const ObjectPtr& object) {
   if (object->in_place.exchange(true) || read_only_ || space_.free_bytes() == 0) return;
   auto& xattrs = object->attributes.xattrs;
@@ -36,7 +36,7 @@ void StoreImpl::set_in_place(const ObjectPtr& object) {
   dirty_.wake();
 }
 
-// names_mutex_ held exclusively, and object->mutex. It was written under another name, and is whole now: what was done to it until
+// names_mutex_ held exclusively, the object locked. It was written under another name, and is whole now: what was done to it until
 // then is how clients write chunks.
 void StoreImpl::forget_in_place(const ObjectPtr& object) {
   object->changes_in_place = 0;
@@ -45,14 +45,14 @@ void StoreImpl::forget_in_place(const ObjectPtr& object) {
   mark_attributes_dirty(object);
 }
 
-// names_mutex_ held, and object->mutex: what the first change by this handle will be.
+// names_mutex_ held, the object locked: what the first change by this handle will be.
 uint8_t StoreImpl::weight_of_changes(const Object& object, const OpenRequest& request) {
   if (!request.write || object.size_bytes == 0) return 0;
   if (request.append) return kFewChanges;
   return object.published && !request.truncate ? kFewChanges : 1;
 }
 
-// object->mutex held. Bytes or size are about to change.
+// The object is locked. Bytes or size are about to change.
 void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
   object->changes_in_place += std::exchange(handle->weight_of_changes, 0);
   if (object->changes_in_place >= kFewChanges) set_in_place(object);

@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 // --- open and close ---
 
-// object->mutex held.
+// The object is locked.
 void StoreImpl::truncate_at_open(const ObjectPtr& object) {
   if (object->size_bytes == 0 && !object->write_error) return note_modified(object);  // of an empty file: a change all the same
   object->units.clear();
@@ -555,7 +555,7 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
 
 // --- durability of one object ---
 
-// object->mutex held. A body that did not fit is not left short or mixed under its name, for clients that write in place look
+// The object is locked. A body that did not fit is not left short or mixed under its name, for clients that write in place look
 // at neither length nor content. What was never journaled, or was made or truncated to nothing by those who write it, is
 // emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled version back, whole:
 // without what was accepted since, a truncation included, for that was a part of the change that failed. At a flush others

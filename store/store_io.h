@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "store/base/limits.h"
+#include "store/cache/waiting_bytes.h"
 #include "store/store_impl.h"
 #include "store/store_load.h"
-#include "store/cache/waiting_bytes.h"
 
 namespace kvcachefs {
 

@@ -258,7 +258,7 @@ bool StoreImpl::is_journaled(const UrgentItem& item) {
   return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
 }
 
-// object.mutex held.
+// The object is locked.
 Status StoreImpl::own_error(const Object& object) {
   if (object.lacks_a_write()) return std::unexpected(*object.write_error);
   if (!object.base.quarantined) return {};

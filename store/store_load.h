@@ -103,7 +103,7 @@ struct StoreImpl::LoadJob {
   AheadBytes ahead;  // of a read ahead
   LoadingBytes loading;
 
-  bool is_superseded(size_t i) const;  // the i-th of its units; object->mutex held
+  bool is_superseded(size_t i) const;  // the i-th of its units; the object is locked
   // Whether what was read is what was written. `from` is for the message; null for an inline body.
   Status check(size_t bytes_read, const File* from) const;
   uint64_t offset() const { return place.offset + first * kUnitBytes; }

@@ -7,7 +7,7 @@
 
 namespace kvcachefs {
 
-// By the committer; object.mutex held.
+// By the committer, with the object locked.
 void StoreImpl::note_unmarked(const Object& object) {
   const Place& place = object.base.place;
   if ((place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) || object.base.quarantined) return;
@@ -35,7 +35,7 @@ bool StoreImpl::lies_in_lost(const Object& object) {
   return (place.kind == PlaceKind::kPacked || place.kind == PlaceKind::kSolo) && extents_->is_lost(place.extent);
 }
 
-// object->mutex held. It is sealed once more, as it is. A writer whose write failed decides first what it is.
+// The object is locked. It is sealed once more, as it is. A writer whose write failed decides first what it is.
 bool StoreImpl::move_from_lost(const ObjectPtr& object) {
   if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
       !lies_in_lost(*object))
@@ -99,7 +99,7 @@ void StoreImpl::rescue_from_lost() {
   rescue_pause_ns_ = 0;
 }
 
-// A change is missing what it was made of, which is gone, and nobody is left to write it anew. object.mutex held.
+// A change is missing what it was made of, which is gone, and nobody is left to write it anew. The object is locked.
 bool StoreImpl::is_beyond_help(const Object& object) {
   return object.lacks_a_write() && object.write_handles == 0 && !object.sealing && object.content_dirty() &&
          (object.write_error->code == Code::kCorrupt || object.write_error->code == Code::kNotFound) && lies_in_lost(object);

@@ -11,8 +11,8 @@
 
 #include <fmt/format.h>
 
-#include "store/base/kill_point.h"
 #include "store/base/cgroup.h"
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"

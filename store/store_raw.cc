@@ -121,7 +121,7 @@ bool StoreImpl::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent)
   return object.raw == raw;
 }
 
-// object.mutex held. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
+// The object is locked. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
 // and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
 void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
   if (object.raw != raw) return;

@@ -317,7 +317,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   return true;
 }
 
-// object->mutex held. Who closed it meanwhile left to us what is done at the end of a body that did not fit.
+// The object is locked. Who closed it meanwhile left to us what is done at the end of a body that did not fit.
 void StoreImpl::end_seal(const ObjectPtr& object) {
   object->sealing = false;
   if (object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);

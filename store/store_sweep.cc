@@ -7,8 +7,8 @@
 
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
-#include "store/upkeep/pack_sweep.h"
 #include "store/store_impl.h"
+#include "store/upkeep/pack_sweep.h"
 
 namespace kvcachefs {
 

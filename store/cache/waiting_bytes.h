@@ -2,8 +2,9 @@
 // cannot be refused: the kernel has handed them over, and to take no further request would keep out reads and names as well. So
 // a fixed amount of them is kept in RAM, and beyond that they are parked in a file of the volume, which has no name.
 //
-// What is parked is set aside of the capacity (Room), like bodies, and only where as much is left for the bodies that those writes are for. Where
-// there is no such room it stays in RAM, up to a second bound; beyond that the write fails, without space where that is the reason.
+// What is parked is set aside of the capacity (Room), like bodies, and only where as much is left for the bodies that those writes
+// are for. Where there is no such room it stays in RAM, up to a second bound; beyond that the write fails, as without space where
+// that is the reason.
 //
 // To park one blocks the caller on the volume, for a write of the size of a request into its page cache. That is the only thing
 // that holds requests back here, and it ends without another request of the kernel.

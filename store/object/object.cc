@@ -102,7 +102,7 @@ uint64_t Object::memory_for_piece(size_t index, uint64_t begin, uint64_t end) co
   return MemoryPool::block_bytes(begin > 0 || index > 0 ? std::max(end, begin) : end);
 }
 
-// Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit. mutex held; `memory` suffices.
+// Copies bytes (or zeros, bytes == nullptr) to [begin, end) of a unit; `memory` suffices.
 void Object::place_piece(size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory) {
   if (units.size() <= index) units.resize(index + 1);
   Unit& unit = units[index];

@@ -11,8 +11,8 @@
 #include <unordered_map>
 
 #include "store/base/mutex.h"
-#include "store/base/types.h"
 #include "store/base/result.h"
+#include "store/base/types.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
