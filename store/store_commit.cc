@@ -58,7 +58,7 @@ bool StoreImpl::commit_step() {
   } else {
     give_up(commit, status);
   }
-  note_health(Health::Of::kJournal, status);
+  health_.report(Health::Of::kJournal, status);
   record_space_->settle(commit.accepted_bytes, status.has_value());
   resume_records();
   if (!status) {

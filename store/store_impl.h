@@ -17,6 +17,7 @@
 #include "store/api/counters.h"
 #include "store/api/live_options.h"
 #include "store/base/backoff.h"
+#include "store/base/blocking_queue.h"
 #include "store/base/clock.h"
 #include "store/base/health.h"
 #include "store/base/mutex.h"
@@ -57,9 +58,9 @@
 #include "store/tree/namespace.h"
 #include "store/tree/temporary_names.h"
 #include "store/unlinked_queue.h"
-#include "store/volume/volume.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
+#include "store/volume/volume.h"
 #include "store/writeback/urgent_queue.h"
 #include "store/writeback/volume_refusals.h"
 
@@ -419,7 +420,6 @@ class StoreImpl final : public Store {
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
   std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  void note_health(Health::Of of, const Status& status) { health_.report(of, status, clock_.realtime_ns()); }
   void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
   void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
@@ -613,10 +613,9 @@ class StoreImpl final : public Store {
   void stop_threads();
   void answer_waiting();
   void answer_unfinished();
-  void finish_keeper_work();
+  void finish_handed_on_work();
   void bulk_loop();
   void keeper_loop();
-  void opener_loop();
   // Runs `work`, which may block: here, or by the opener's thread where this one must not (MustNotBlock).
   void may_block_elsewhere(std::move_only_function<void()> work);
 
@@ -708,11 +707,8 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
   KernelAhead kernel_ahead_;
-  LeafMutex opener_mutex_;  // leaf
-  ConditionVariable opener_ready_;
-  std::deque<std::move_only_function<void()>> opener_work_;  // opener_mutex_
-  std::atomic<bool> opener_runs_{false};                     // changed under opener_mutex_
-
+  BlockingQueue<std::move_only_function<void()>> opener_work_;  // that may block, for the opener's thread
+  std::atomic<bool> opener_runs_{false};
 
   LeafMutex prefetch_mutex_;  // leaf
   ConditionVariable prefetch_ready_;
@@ -735,7 +731,7 @@ class StoreImpl final : public Store {
   size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
   bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
 
-  Health health_;
+  Health health_{clock_};
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything

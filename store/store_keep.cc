@@ -159,10 +159,10 @@ bool StoreImpl::keeper_step(bool force) {
 // What goes on failing, perhaps each second, is told now and then.
 void StoreImpl::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
-  note_health(Health::Of::kUpkeep, status);
+  health_.report(Health::Of::kUpkeep, status);
   status ? upkeep_backoff_.succeeded() : upkeep_backoff_.failed(now_ns);
   resume_records();
-  if (status && pool_->dirty_bytes() == 0) note_health(Health::Of::kData, {});  // what could not be written is gone
+  if (status && pool_->dirty_bytes() == 0) health_.report(Health::Of::kData, {});  // what could not be written is gone
   if (status || (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs)) return;
   upkeep_told_ = status.error().message;
   upkeep_told_ns_ = now_ns;
@@ -174,7 +174,7 @@ void StoreImpl::sync_ahead() {
   const Status status = extents_->sync_ahead();
   if (status) return;
   counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-  note_health(Health::Of::kData, status);
+  health_.report(Health::Of::kData, status);
 }
 
 Status StoreImpl::sync_point() {
@@ -200,12 +200,12 @@ Status StoreImpl::sync_point() {
 bool StoreImpl::mend_index() {
   if (index_->damaged()) {
     const Status mended = index_rebuild_->repair(*index_);
-    note_health(Health::Of::kIndex, mended);
+    health_.report(Health::Of::kIndex, mended);
     if (!mended) return false;
   }
   const uint64_t rebuilds = index_rebuild_->rebuilds();  // the committer may have done it
   if (std::exchange(index_rebuilds_, rebuilds) == rebuilds) return false;
-  note_health(Health::Of::kIndex, {});
+  health_.report(Health::Of::kIndex, {});
   index_->keep_in_memory();
   return true;
 }

@@ -123,7 +123,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   CommitRequest request;
   request.bodies = seal(std::move(snapshots), *bulk_target_, status);
   request.closed = std::exchange(bulk_target_->closed, {});
-  note_health(Health::Of::kData, status);
+  health_.report(Health::Of::kData, status);
   const bool helped = status || !request.bodies.empty();
   if (!helped) volume_failed(status);
   request.done = [this, wrote = !request.bodies.empty()](Status committed) {
@@ -333,11 +333,11 @@ void StoreImpl::defer_urgent(UrgentItem item) {
     return item.done(std::unexpected(std::move(error)));
   }
   const bool busy = item.object->sealing;
-  busy ? urgent_.defer(std::move(item)) : urgent_.put_back(std::move(item));
+  busy ? urgent_.defer(std::move(item)) : urgent_.add(std::move(item));
 }
 
 bool StoreImpl::urgent_step() {
-  std::deque<UrgentItem> items = urgent_.take();
+  std::vector<UrgentItem> items = urgent_.take();
   if (items.empty()) return false;
   UrgentTurn turn;
   for (UrgentItem& item : items) take_urgent(std::move(item), turn);
@@ -347,7 +347,7 @@ bool StoreImpl::urgent_step() {
   if (!turn.snapshots.empty()) turn.request.bodies = seal(std::move(turn.snapshots), *urgent_target_, status);
   turn.request.closed = std::exchange(urgent_target_->closed, {});
   for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
-  if (!turn.request.bodies.empty()) note_health(Health::Of::kData, {});
+  if (!turn.request.bodies.empty()) health_.report(Health::Of::kData, {});
   commit_urgent(turn, failed, status);
   for (UrgentItem& item : turn.deferred) defer_urgent(std::move(item));
   return true;

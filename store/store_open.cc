@@ -156,7 +156,7 @@ Status StoreImpl::start(std::string_view holder) {
   space_.set_live(index_->totals().live_bytes);
   refresh_space();
   if (!volume_->features().network) refill_reserve();  // there it may be megabytes to write: the keeper's
-  health_.start(clock_.realtime_ns());
+  health_.start();
   last_index_point_ns_ = clock_.monotonic_ns();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),

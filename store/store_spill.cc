@@ -37,7 +37,7 @@ bool StoreImpl::spill_one() {
     end_seal(largest);
   }
   urgent_.requeue_deferred();
-  note_health(Health::Of::kData, status);
+  health_.report(Health::Of::kData, status);
   status ? volume_took_it() : volume_failed(status);
   std::unique_lock lock(names_mutex_);
   forget_if_idle(largest);

@@ -25,7 +25,10 @@ void StoreImpl::start_threads() {
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
   opener_runs_ = true;
-  threads_.push_back(start_thread("kvc-opener", [this] { opener_loop(); }));
+  threads_.push_back(start_thread("kvc-opener", [this] {
+    while (opener_work_.wait())
+      for (auto& work : opener_work_.take()) work();
+  }));
   threads_.push_back(start_thread("kvc-prefetcher", [this] { prefetch_loop(); }));
   page_warmer_->start();
   file_mover_->start();
@@ -52,30 +55,8 @@ void StoreImpl::keeper_loop() {
   }
 }
 
-// To its end it does what it was given; from then on everybody does it himself.
-void StoreImpl::opener_loop() {
-  while (true) {
-    std::move_only_function<void()> work;
-    {
-      std::unique_lock lock(opener_mutex_);
-      opener_ready_.wait(lock, [&] { return !opener_runs_ || !opener_work_.empty(); });
-      if (opener_work_.empty()) return;
-      work = std::move(opener_work_.front());
-      opener_work_.pop_front();
-    }
-    work();
-  }
-}
-
 void StoreImpl::may_block_elsewhere(std::move_only_function<void()> work) {
-  if (MustNotBlock::here()) {
-    std::lock_guard lock(opener_mutex_);
-    if (opener_runs_) {
-      opener_work_.push_back(std::move(work));
-      opener_ready_.notify_one();
-      return;
-    }
-  }
+  if (MustNotBlock::here() && opener_runs_) return opener_work_.add(std::move(work));
   work();
 }
 
@@ -90,11 +71,8 @@ void StoreImpl::stop_threads() {
   urgent_.stop();
   keeper_wakeup_.wake();
   wake(prefetch_mutex_, prefetch_ready_);
-  {
-    std::lock_guard lock(opener_mutex_);
-    opener_runs_ = false;  // later ones are done by those who ask
-    opener_ready_.notify_all();
-  }
+  opener_runs_ = false;  // from now on such work is done where it comes up
+  opener_work_.stop();
   kernel_ahead_.stop();
   file_mover_->stop();
   page_warmer_->stop();
@@ -113,7 +91,7 @@ void StoreImpl::stop_threads() {
   volume_->drain();
   while (take_in_arrived() == AheadPiece::kDone) {
   }
-  finish_keeper_work();
+  finish_handed_on_work();
   kernel_ahead_.give_up();
   resume_records();
   resumer_.give_answers();
@@ -122,9 +100,15 @@ void StoreImpl::stop_threads() {
   resumer_.give_answers();
 }
 
-// What reads that ended since have left to the keeper: to look again at bytes that did not match, before they are answered.
-void StoreImpl::finish_keeper_work() {
-  while (keeper_work_.run()) volume_->drain();
+// Work for the keeper and the opener that came up when their threads were about to end: bytes that did not match are looked at
+// again before their readers are answered.
+void StoreImpl::finish_handed_on_work() {
+  while (true) {
+    auto to_open = opener_work_.take();
+    for (auto& work : to_open) work();
+    if (!keeper_work_.run() && to_open.empty()) return;
+    volume_->drain();
+  }
 }
 
 // Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.

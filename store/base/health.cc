@@ -5,7 +5,7 @@
 
 namespace kvcachefs {
 
-void Health::report(Of of, const Status& status, int64_t now_ns) {
+void Health::report(Of of, const Status& status) {
   const auto index = static_cast<size_t>(of);
   const auto bit = static_cast<uint8_t>(1U << index);
   if (status && (failing_.load(std::memory_order_relaxed) & bit) == 0) return;  // most calls
@@ -18,7 +18,7 @@ void Health::report(Of of, const Status& status, int64_t now_ns) {
   const auto first = std::ranges::find_if(errors_, [](const auto& error) { return error.has_value(); });
   const bool failed_before = !state_.reason.empty();
   state_.reason = first == errors_.end() ? std::string() : (*first)->message;
-  if (failed_before == state_.reason.empty()) state_.since_ns = now_ns;
+  if (failed_before == state_.reason.empty()) state_.since_ns = clock_.realtime_ns();
 }
 
 std::optional<Error> Health::error(Of of) const {
@@ -31,9 +31,9 @@ Health::State Health::state() const {
   return state_;
 }
 
-void Health::start(int64_t now_ns) {
+void Health::start() {
   std::lock_guard lock(mutex_);
-  state_.since_ns = now_ns;
+  state_.since_ns = clock_.realtime_ns();
 }
 
 }  // namespace kvcachefs

@@ -7,29 +7,34 @@
 #include <optional>
 #include <string>
 
+#include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/result.h"
 
 namespace kvcachefs {
 
-// Thread-safe; mutex_ is a leaf. Knows no clock: report() is told the time (wall clock).
+// Thread-safe; mutex_ is a leaf.
 class Health {
  public:
+  explicit Health(const Clock& clock) : clock_(clock) {}
+
   enum class Of : uint8_t { kData, kJournal, kIndex, kUpkeep };
 
   // The outcome of one piece of work. A success takes no lock while no failure of that kind stands.
-  void report(Of of, const Status& status, int64_t now_ns);
+  void report(Of of, const Status& status);
   // The error that stands, if one does.
   std::optional<Error> error(Of of) const;
 
   struct State {
     std::string reason;    // the first that fails; empty: nothing does
-    int64_t since_ns = 0;  // when it began to fail, or to work again
+    int64_t since_ns = 0;  // when it began to fail, or to work again; wall clock
   };
   State state() const;
-  void start(int64_t now_ns);  // the time from which it has worked
+  // It has worked from now on.
+  void start();
 
  private:
+  const Clock& clock_;
   mutable LeafMutex mutex_;
   std::array<std::optional<Error>, 4> errors_;
   std::atomic<uint8_t> failing_{0};  // a bit of each; written with mutex_ held, read without

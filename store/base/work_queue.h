@@ -21,11 +21,11 @@ class Wakeup {
     }
     ready_.notify_one();
   }
-  // Returns after wake(), or after `most`, and takes the flag back: a wake-up that comes later ends the next wait.
-  void wait_for(std::chrono::milliseconds most) {
+  // Returns after wake(), or after `most`, and takes the flag back: a wake-up that comes later ends the next wait. True: woken.
+  bool wait_for(std::chrono::milliseconds most) {
     std::unique_lock lock(mutex_);
     ready_.wait_for(lock, most, [this] { return woken_; });
-    woken_ = false;
+    return std::exchange(woken_, false);
   }
   void wait() {
     std::unique_lock lock(mutex_);

@@ -29,8 +29,10 @@ TEST(Wakeup, AWakeUpBeforeTheWaitEndsItAtOnceAndOnce) {
   Wakeup wakeup;
   wakeup.wake();
   wakeup.wake();
-  wakeup.wait();                                   // returns: it was woken before
-  wakeup.wait_for(std::chrono::milliseconds(1));  // returns by its limit: the flag was taken back
+  EXPECT_TRUE(wakeup.wait_for(std::chrono::hours(1)));
+  EXPECT_FALSE(wakeup.wait_for(std::chrono::milliseconds(1)));  // the flag was taken back
+  wakeup.wake();
+  wakeup.wait();
 }
 
 TEST(WorkQueue, WakesTheThreadThatRunsIt) {

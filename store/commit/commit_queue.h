@@ -3,10 +3,11 @@
 
 #include <atomic>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "store/api/request_types.h"
-#include "store/base/mutex.h"
+#include "store/base/blocking_queue.h"
 #include "store/base/records.h"
 #include "store/object/snapshot.h"
 
@@ -30,24 +31,23 @@ struct CommitRequest {
   StatusCompletion done;    // may be empty
 };
 
-// Thread-safe; mutex_ is a leaf. One thread, the committer, takes from it.
+// Thread-safe; its lock is that of BlockingQueue, a leaf. One thread, the committer, takes from it.
 class CommitQueue {
  public:
-  void add(CommitRequest request);
+  void add(CommitRequest request) {
+    in_work_.fetch_add(1);  // before it can be taken: idle() never misses one
+    requests_.add(std::move(request));
+  }
   // All that wait. They count as in work until settled() is told of them.
-  std::vector<CommitRequest> take();
+  std::vector<CommitRequest> take() { return requests_.take(); }
   void settled(size_t count) { in_work_.fetch_sub(count); }
   // Nothing waits, and nothing is in work.
   bool idle() const { return in_work_.load() == 0; }
-  // Blocks until something waits. False: the queue was stopped, and is empty.
-  bool wait();
-  void stop();
+  bool wait() { return requests_.wait(); }
+  void stop() { requests_.stop(); }
 
  private:
-  LeafMutex mutex_;
-  ConditionVariable ready_;
-  std::vector<CommitRequest> requests_;
-  bool stopping_ = false;
+  BlockingQueue<CommitRequest> requests_;
   std::atomic<uint64_t> in_work_{0};  // queued, or taken and not settled
 };
 

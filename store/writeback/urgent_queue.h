@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
+#include <utility>
+#include <vector>
 
 #include "store/api/request_types.h"
+#include "store/base/blocking_queue.h"
 #include "store/base/mutex.h"
 #include "store/object/object.h"
 
@@ -17,27 +19,23 @@ struct UrgentItem {
   StatusCompletion done;
 };
 
-// Thread-safe; mutex_ is a leaf, which may be taken with an object locked. One thread, the urgent lane, takes from it.
+// Thread-safe; its locks are leaves, which may be taken with an object locked. One thread, the urgent lane, takes from it.
 class UrgentQueue {
  public:
-  void add(UrgentItem item);
-  std::deque<UrgentItem> take();
+  void add(UrgentItem item) { items_.add(std::move(item)); }
+  std::vector<UrgentItem> take() { return items_.take(); }
   // Its object is being sealed by another: it comes back with requeue_deferred(). With the object locked, in whose critical
   // section that seal cannot end.
   void defer(UrgentItem item);
-  // For the next turn, without a wake-up: by the lane itself.
-  void put_back(UrgentItem item);
   // A seal ended.
   void requeue_deferred();
-  // Blocks until something waits. False: the queue was stopped, and is empty.
-  bool wait();
-  void stop();
+  bool wait() { return items_.wait(); }
+  void stop() { items_.stop(); }
 
  private:
+  BlockingQueue<UrgentItem> items_;
   LeafMutex mutex_;
-  ConditionVariable ready_;
-  std::deque<UrgentItem> items_, deferred_;
-  bool stopping_ = false;
+  std::vector<UrgentItem> deferred_;
 };
 
 }  // namespace kvcachefs

@@ -13,7 +13,7 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 TEST(UrgentQueue, ADeferredCallComesBackWhenASealEnds) {
   UrgentQueue queue;
   queue.add({.object = nullptr, .content_version = 1, .sync = false, .done = {}});
-  std::deque<UrgentItem> items = queue.take();
+  std::vector<UrgentItem> items = queue.take();
   ASSERT_EQ(items.size(), 1u);
   queue.defer(std::move(items.front()));
   EXPECT_TRUE(queue.take().empty());
