@@ -19,6 +19,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr std::string_view kOwnPrefix = "user.kvcachefs.";
+constexpr std::string_view kPin = "pin";         // can be set and removed
 constexpr std::string_view kAllFacts = "info";  // a line for each
 constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
 
@@ -100,7 +101,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
     return reply_value(request, *value, size);
   }
   const std::string_view fact = wanted.substr(kOwnPrefix.size());
-  if (node == FUSE_ROOT_ID) {
+  if (node == FUSE_ROOT_ID && fact != kPin) {
     if (auto value = root_attribute(driver, fact)) return reply_value(request, *value, size);
     return void(fuse_reply_err(request, ENODATA));
   }
@@ -125,6 +126,10 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
   if (wanted.starts_with(kOwnPrefix)) {
+    if (wanted.substr(kOwnPrefix.size()) == kPin) {
+      if (std::string_view(value, size) != "1") return void(fuse_reply_err(request, EINVAL));
+      return reply_object_status(request, driver.store->set_pinned(object_of(request, node), true));
+    }
     if (node == FUSE_ROOT_ID) return set_root_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
@@ -177,6 +182,8 @@ void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
 
 void remove_xattr(const Request& request, fuse_ino_t node, const char* name) {
   Driver& driver = driver_of(request);
+  if (std::string_view(name) == std::string(kOwnPrefix).append(kPin))
+    return reply_object_status(request, driver.store->set_pinned(object_of(request, node), false));
   if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
   reply_object_status(request, driver.store->remove_xattr(object_of(request, node), name));
 }

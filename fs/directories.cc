@@ -114,6 +114,7 @@ Status fill(const Request& request, ObjectId directory, Listing& listing, off_t 
 }
 
 void read_directory(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file, bool plus) {
+  if (plus) driver_of(request).gone_names.note_listing();
   ReplyBuffer buffer(request, size, plus);
   Status filled = fill(request, object_of(request, node), *listing_of(file), offset, plus, buffer);
   // The listing is not touched from here on: once replied, RELEASEDIR may come on another thread and free it.

@@ -17,6 +17,7 @@
 
 #include "fs/errno_map.h"
 #include "fs/locks.h"
+#include "fs/name_invalidator.h"
 #include "fs/options.h"
 #include "fs/passthrough.h"
 #include "fs/request.h"
@@ -29,7 +30,7 @@ namespace kvcachefs {
 class FileHandles;
 
 // How long the kernel may trust an answer. Every change of a name goes through this kernel, which then corrects its caches;
-// the daemon changes no name by itself. So these times limit only how many requests the daemon sees; clients see every change at once.
+// it is told of the names that the daemon evicts (name_invalidator.h). So these times limit only how many requests the daemon sees; clients see every change at once.
 //
 // Files, present or absent, for a second: the probe is then the LOOKUP of the open or the create that follows, and the next
 // probe is seen again: it tells which chunk will be read or written next.
@@ -52,6 +53,7 @@ struct Driver {
   Passthrough passthrough;
   SideThread side_thread;
   FileLocks locks;
+  NameInvalidator gone_names;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
   // The features that this machine does not offer, as text for people; empty if there are all.

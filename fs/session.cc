@@ -217,6 +217,7 @@ Status take_down(Driver& driver) {
   // be given to a file of the volume, which a late reply would be written into.
   const bool detached = !unmounted_by_others(driver.session) && detach(driver);
   driver.side_thread.stop();
+  driver.gone_names.stop();
   driver.locks.stop();
   driver.passthrough.stop();
   driver.store->stop();
@@ -262,6 +263,12 @@ int run_mount(const MountRequest& request) {
     static_cast<void>(close_store(driver));
     return readiness.failed(status.error());
   }
+  driver.gone_names.start(driver.session, [&driver](ObjectId id) {
+    std::vector<uint64_t> nodes{id.value};
+    if (const uint64_t alias = driver.passthrough.node_of(id).value; alias != id.value) nodes.push_back(alias);
+    return nodes;
+  });
+  driver.store->set_names_gone([&driver](std::vector<GoneName> names) { driver.gone_names.add(std::move(names)); });
   FuseDevice device(driver.session);
   RequestLoop loop(device, loop_settings(driver));
   stop_on_signals->set_loop(loop);

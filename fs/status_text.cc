@@ -77,7 +77,11 @@ std::string status_json(Driver& driver) {
                     {"journal_batches", s.journal_batches}, {"syncs", s.syncs}, {"index_commits", s.index_commits},
                     {"checkpoints", s.checkpoints}};
   json["reclaim"] = {{"bytes", s.reclaimed_bytes}, {"punched_ranges", s.punched_ranges}, {"removed_extents", s.removed_extents}};
-  json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}};
+  json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}, {"leases_broken", s.eviction_leases_broken},
+                       {"refused", s.eviction_refused}, {"came_back", s.eviction_came_back},
+                       {"known_objects", s.eviction_known_objects}, {"known_units", s.eviction_known_units},
+                       {"memory_bytes", s.eviction_memory_bytes}};
+  json["pins"] = {{"objects", s.pinned_objects}, {"bytes", s.pinned_bytes}};
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
   json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},

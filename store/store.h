@@ -156,6 +156,11 @@ class Store {
   virtual void drop_caches() = 0;  // clean bodies in RAM
   virtual StoreStatus status() = 0;
   virtual std::string chains_text() = 0;  // what reading ahead is at, for people (fs/STATUS.md)
+  // Below a pinned file or directory nothing is evicted. kNoSpace: more than half of the capacity would be pinned.
+  virtual Status set_pinned(ObjectId id, bool pinned) = 0;
+  // Told of names that were evicted, on a thread of the store that holds no lock; must not wait for the store.
+  using NamesGone = std::function<void(std::vector<GoneName>)>;
+  virtual void set_names_gone(NamesGone told) = 0;
   virtual StoreOptions options() const = 0;
   virtual Status set_option(std::string_view name, std::string_view value) = 0;
   // Answers what is in work, drains and syncs, ends the store's threads: afterwards nothing is answered any more. No other

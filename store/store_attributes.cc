@@ -184,7 +184,7 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
   if (there) total -= where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
-  if ((!there || value.size() > where->value.size()) && space_.free_bytes() == 0)
+  if ((!there || value.size() > where->value.size()) && is_full())
     return no_room_for_record(fmt::format("attribute '{}' of object {}", name, id.value));
   record_space_->accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
@@ -206,7 +206,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   auto names_of = [](const std::vector<Xattr>& xattrs) {
     std::vector<std::string> listed;
     for (const Xattr& xattr : xattrs)
-      if (!is_in_place_mark(xattr.name)) listed.push_back(xattr.name);
+      if (!is_in_place_mark(xattr.name) && !is_pin_mark(xattr.name)) listed.push_back(xattr.name);
     return listed;
   };
   if (ObjectPtr object = find_live(id)) {
@@ -252,6 +252,9 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     for (const Unit& unit : object->units)
       if (unit.block) ram += unit.block->capacity_bytes();
     facts.emplace_back("ram_bytes", fmt::format("{}", ram));
+    const bool own_pin = std::any_of(object->attributes.xattrs.begin(), object->attributes.xattrs.end(), [](const Xattr& x) { return is_pin_mark(x.name); });
+    if (own_pin) facts.emplace_back("pin", "1");
+    else if (evictor_->is_pinned(id)) facts.emplace_back("pin", "inherited");
   }
   if (auto known = accesses_->neighbours(id)) {  // its place in the chain, by inode number
     const SuccessorRow row = from_record(*known);

@@ -21,6 +21,7 @@ constexpr uint64_t kCapacityBytes = 24 * kMiB, kBodyBytes = 4 * kMiB;
 
 StoreOptions small_volume() {
   StoreOptions options;
+  options.evict = false;
   options.capacity_bytes = kCapacityBytes;
   options.keep_free_bytes = kMiB;
   options.raw_above_bytes = 16 * kMiB;

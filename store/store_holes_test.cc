@@ -20,6 +20,7 @@ using testing::TestStore;
 
 StoreOptions small_volume() {
   StoreOptions options;
+  options.evict = false;
   options.capacity_bytes = 48 * kMiB;
   options.keep_free_bytes = kMiB;
   options.raw_above_bytes = 16 * kMiB;

@@ -34,6 +34,7 @@
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit_queue.h"
 #include "store/commit/unmarked_bodies.h"
+#include "store/evictor.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
@@ -133,6 +134,7 @@ class StoreImpl final : public Store {
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
+  void set_names_gone(NamesGone told) override;
   void stop() override;
   Status close() override;
   bool pump() override;
@@ -576,6 +578,35 @@ class StoreImpl final : public Store {
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool sweep_packs();
 
+  // --- eviction (store_evict.cc) ---
+  struct EvictWalk {  // over all directories, from the root down, a page of names at a time
+    uint64_t number = 0;
+    std::deque<ObjectId> directories;
+    uint64_t after = 0;
+    bool over = false;
+  };
+  struct WaterMarks {
+    uint64_t high = 0, low = 0;  // bytes left free
+  };
+  static bool is_pin_mark(std::string_view name);
+  void tell_of_names(EvictWalk& walk);
+  std::optional<Attributes> attributes_of(ObjectId id) const;
+  bool fill_evictor(bool to_the_end);
+  uint64_t usable_bytes() const;
+  WaterMarks water_marks();
+  void note_eviction_round(int64_t begun_ns);
+  bool evict_ahead();
+  bool evict_for_room(uint64_t pressure);
+  bool may_evict() const;  // a call that finds no room may get some that way
+  bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
+  void journal_names();
+  uint64_t evict(uint64_t bytes, Evictor::Leases leases);
+  uint64_t evict_unit(const Evictor::Victim& victim, std::vector<GoneName>& gone);
+  std::optional<std::string> name_with_cookie(const Evictor::Member& member) const;
+  std::optional<Evictor::Refused> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name);
+  uint64_t remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name);
+  Status set_pinned(ObjectId id, bool pinned) override;
+
   // --- status and options (store_status.cc) ---
   FilePtr passable_file(ObjectId id);
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
@@ -637,6 +668,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryFiles> files_;
   std::optional<MemoryFilePolicy> file_policy_;
   TemporaryNames temporary_names_;
+  std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
@@ -681,6 +713,7 @@ class StoreImpl final : public Store {
   std::unordered_set<ObjectId> quarantined_;  // their names read as absent
   std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
   std::deque<ObjectId> removed_order_;          // oldest first
+  NamesGone names_gone_;
   UnlinkedQueue unlinked_;                    // perhaps journaled without a name that is journaled: see take_nameless()
   std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
   std::atomic<uint64_t> quarantined_count_{0};
@@ -738,6 +771,12 @@ class StoreImpl final : public Store {
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
   SpaceWaiters space_waiters_{space_, counters_.errors_no_space, [this] { want_reclaim(); }};
   // Only the keeper (or close()) touches these.
+  EvictWalk evict_walk_;
+  struct {
+    int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there
+    uint64_t written_bytes = 0;
+    double bytes_per_ns = 0;
+  } evict_rate_;
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   std::string upkeep_told_;     // the last error of upkeep
   int64_t upkeep_told_ns_ = 0;

@@ -117,12 +117,14 @@ void StoreImpl::keep_to_memory() {
 
 bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
-  bool due = force || judged_tail_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
+  const int64_t begun_ns = clock_.monotonic_ns();
+  const bool evicted = evict_ahead();
+  bool due = force || evicted || judged_tail_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = dead_.any();  // also raw files, whose records tell no length
   const bool dead_worth_it = dead_.bytes() > kReclaimBytes;
   due |= reclaim_wanted && dead;
-  const bool worked = keeper_work_.run();
+  const bool worked = keeper_work_.run() | fill_evictor(/*to_the_end=*/false);
   due |= mend_index();  // what failed meanwhile can succeed now
   if (has_versions_) sweep_versions();
   end_lingering();
@@ -153,6 +155,11 @@ bool StoreImpl::keeper_step(bool force) {
   hopes_at_index_point_ = hopes;
   note_upkeep(index_point(), now);
   refresh_space();
+  if (evicted) {
+    note_eviction_round(begun_ns);
+    // Who began to wait meanwhile need not wait for a round of its own.
+    if (const auto waiting = space_waiters_.begin_round()) space_waiters_.end_round(*waiting, true);
+  }
   return true;
 }
 
@@ -326,8 +333,10 @@ bool StoreImpl::make_room() {
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return counters_.reclaimed_bytes + counters_.removed_extents; };
   const uint64_t before = given_back();
+  const int64_t begun_ns = clock_.monotonic_ns();
+  const bool evicted = evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
-  drain_and_wait();
+  evicted ? journal_names() : drain_and_wait();
   uint64_t so_far = 0;
   do {
     so_far = given_back();
@@ -336,6 +345,7 @@ bool StoreImpl::make_room() {
   const bool journals_went = checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
+  if (evicted) note_eviction_round(begun_ns);
   space_waiters_.end_round(*round, given_back() != before || journals_went);
   return true;
 }

@@ -176,7 +176,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   std::unique_lock lock(names_mutex_);
   KVC_TRY(check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, directory_for_entry(parent));
-  if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
+  if (is_full()) return no_room_for_record(entry_text(parent, name));
   KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
   take_from_quarantined(state->child);
   const bool is_directory = object->is_directory();
@@ -288,7 +288,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     looked_again(caller.thread_id, nullptr, kept);  // its repeated open became this
     if (kept) let_go(kept);
   }
-  if (origin.announced) accesses_->published(caller.thread_id, parent, name, object->id, origin);  // written in place
+  if (origin.announced) accesses_->published(caller.thread_id, parent, name, object->id, origin, 0);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
   std::shared_lock lock(names_mutex_);
@@ -421,18 +421,20 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     }
     KVC_TRY(check_new_name(parent, name));
     KVC_TRY(directory_for_entry(parent));
-    if (space_.free_bytes() == 0) return no_room_for_record(entry_text(parent, name));
+    if (is_full()) return no_room_for_record(entry_text(parent, name));
     KVC_ASSIGN(Namespace::Edit state, names_->edit(parent, name));
     take_from_quarantined(state->child);
     record_space_->accept(kNameRecordBytes + name.size());
     state->child = id;
     state->type_bits = object->type_bits;
     object->published = true;
+    uint64_t size_bytes = 0;
     {
       const auto object_lock = object->lock();
       object->named_version = object->content_version;
+      size_bytes = object->size_bytes;
     }
-    accesses_->published(caller.thread_id, parent, name, id, object->origin);
+    accesses_->published(caller.thread_id, parent, name, id, object->origin, size_bytes);
     change_links(object, +1);
     touch_directory(parent);
     return {};

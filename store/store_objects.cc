@@ -196,6 +196,7 @@ Result<Stat> StoreImpl::stat_locked(ObjectId id) const {
     return stat_of(*object);
   }
   if (auto removed = removed_.find(id); removed != removed_.end()) return removed->second;
+  if (leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));  // the index may not know yet
   KVC_ASSIGN(auto record, index_->find_object_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return stat_of(*record);

@@ -147,6 +147,17 @@ Status StoreImpl::start(std::string_view holder) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
   });
   accesses_->set_kick([this] { kick_prefetch(); });
+  evictor_ = std::make_unique<Evictor>(clock_);
+  accesses_->set_listener(evictor_.get());
+  space_.set_low_callback([this] { keeper_wakeup_.wake(); });
+  space_waiters_.set_source([this] { return may_evict(); });
+  options_.subscribe([this](const StoreOptions& now) {
+    evictor_->configure({.on = now.evict && !read_only_,
+                         .lease_ms = static_cast<int64_t>(now.lease_ms),
+                         .policy = now.policy,
+                         .most_pinned_bytes = now.capacity_bytes / 2});
+    keeper_wakeup_.wake();
+  });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());

@@ -185,6 +185,7 @@ TEST_F(RefusedChange, WhatWasEmptiedAtAFlushIsMissingToo) {
 TEST(StoreSettling, WhatWasSpilledOfARefusedChangeLeavesTheVolume) {
   StoreOptions options;
   options.memory_bytes = 16 * kMiB;
+  options.evict = false;
   options.capacity_bytes = 64 * kMiB;
   options.keep_free_bytes = 1;
   TestStore store(options);

@@ -142,10 +142,12 @@ void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace:
 void StoreImpl::note_moved(Rename& rename) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;
+  uint64_t size_bytes = 0;
   for (const ObjectPtr& moved : {source, rename.exchanges() ? target : ObjectPtr()}) {
     if (!moved || !moved->is_regular()) continue;
     const auto lock = moved->lock();
     moved->named_version = moved->content_version;
+    if (moved == source) size_bytes = source->size_bytes;
     if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
   }
   if (source->is_regular() && !source->published && !rename.exchanges()) {
@@ -162,7 +164,7 @@ void StoreImpl::note_moved(Rename& rename) {
   if (source->is_directory())
     accesses_->directory_named(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id);
   else
-    accesses_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin);
+    accesses_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin, size_bytes);
   change_links(source, 0);
   if (target) target->published = true;
 }

@@ -175,6 +175,7 @@ uint64_t bytes_of_everything(const std::string& root) {
 // They lie in the journal and in the index, which both count.
 TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
   StoreOptions options;
+  options.evict = false;
   options.capacity_bytes = 64 * kMiB;
   options.keep_free_bytes = 1;
   options.inline_below_bytes = 64 * kKiB;

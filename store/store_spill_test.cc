@@ -29,6 +29,7 @@ TEST(StoreSettling, APunchOfAnyLengthReturns) {
   options.index_directory = beside.root() + "/index";
   options.memory_bytes = 64 * kMiB;
   options.raw_above_bytes = kTiB;
+  options.evict = false;
   options.capacity_bytes = kTiB;
   options.keep_free_bytes = 1;
   auto opened = open_store(make_sim_volume(), options, system_clock(), "test");

@@ -94,6 +94,17 @@ StoreStatus StoreImpl::status() {
   status.reclaimed_bytes = c.reclaimed_bytes;
   status.punched_ranges = c.punched_ranges;
   status.removed_extents = c.removed_extents;
+  const Evictor::Counts evictions = evictor_->counts();
+  status.eviction_objects = evictions.evicted_objects;
+  status.eviction_bytes = evictions.evicted_bytes;
+  status.eviction_leases_broken = evictions.broken_leases;
+  status.eviction_refused = evictions.refused;
+  status.eviction_came_back = evictions.came_back;
+  status.eviction_known_objects = evictions.objects;
+  status.eviction_known_units = evictions.units;
+  status.eviction_memory_bytes = evictions.memory_bytes;
+  status.pinned_objects = evictions.pinned_objects;
+  status.pinned_bytes = evictions.pinned_bytes;
   status.errors_checksum = c.errors_checksum;
   status.errors_volume_read = c.errors_volume_read;
   status.errors_volume_write = c.errors_volume_write;

@@ -345,6 +345,7 @@ TEST_P(AnnouncedNames, AreLinkedAsTheyWereAnnounced) {
 
 TEST(Store, CapacityIsRefusedEarlyAndTheRenameFails) {
   StoreOptions options;
+  options.evict = false;
   options.capacity_bytes = 16 * kMiB;
   TestStore store(options);
   ASSERT_TRUE(store.write_file("kept", store.payload(1, 8 << 20)));

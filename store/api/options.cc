@@ -1,6 +1,8 @@
 #include "store/api/options.h"
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -92,6 +94,20 @@ Status set_prefetch(StoreOptions& options, std::string_view name, std::string_vi
   return {};
 }
 
+Status set_evict(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value != "on" && value != "off") return fail(Code::kInvalid, fmt::format("option {}={}: expected on or off", name, value));
+  options.evict = value == "on";
+  return {};
+}
+
+Status set_policy(StoreOptions& options, std::string_view name, std::string_view value) {
+  constexpr std::string_view kPolicies[] = {"prefix", "lru", "fifo-reinsert", "s3fifo"};  // those of store/evict
+  if (std::find(std::begin(kPolicies), std::end(kPolicies), value) == std::end(kPolicies))
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected prefix, lru, fifo-reinsert or s3fifo", name, value));
+  options.policy = value;
+  return {};
+}
+
 Status set_index(StoreOptions& options, std::string_view name, std::string_view value) {
   if (value.empty() || value[0] != '/')
     return fail(Code::kInvalid, fmt::format("option {}={}: expected an absolute directory on a local file system", name, value));
@@ -134,6 +150,12 @@ constexpr OptionEntry kOptions[] = {
      "files sized beyond this are 1:1 with a backing file, not checksummed; default 1G"},
     {"flush_interval_ms", true, set_number<&StoreOptions::flush_interval_ms, 1, 60'000>, get_number<&StoreOptions::flush_interval_ms>,
      "finished bodies go to the volume at least this often; default 200; 1 to 60000"},
+    {"evict", true, set_evict, [](const StoreOptions& o) -> std::string { return o.evict ? "on" : "off"; },
+     "on (default): where capacity is used up, the chunks that are expected to be used least make room; off: ENOSPC"},
+    {"lease_ms", true, set_number<&StoreOptions::lease_ms, 0, 600'000>, get_number<&StoreOptions::lease_ms>,
+     "what was probed or opened within it is not evicted; default 5000; 0 to 600000"},
+    {"policy", true, set_policy, [](const StoreOptions& o) { return o.policy; },
+     "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },
      "directory of the index, on a local file system; default in the volume, or /var/lib/kvcachefs/... for a network volume"},
     {"node", false, set_node, [](const StoreOptions& o) { return o.node; }, "name of this node's part of the volume; default the host name"},

@@ -40,6 +40,9 @@ struct StoreOptions {
   uint64_t extent_bytes = 256 * kMiB;    // a pack extent is closed at this size
   uint64_t raw_above_bytes = 1 * kGiB;   // files sized beyond this are raw: 1:1 with a backing file
   uint64_t flush_interval_ms = 200;
+  bool evict = true;                     // what is expected to be used least goes when the capacity is used up
+  uint64_t lease_ms = 5'000;             // what was probed or opened within it is not evicted; 0: no leases
+  std::string policy = "prefix";         // of eviction, see store/evict
   bool read_only = false;
   ReadTimes read_times = ReadTimes::kRelative;
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume

@@ -52,6 +52,14 @@ struct DirectoryItem {
   uint64_t cookie = 0;     // pass the last one seen to go on after it
 };
 
+// A name that was evicted.
+struct GoneName {
+  ObjectId parent;
+  std::string name;
+  ObjectId id;
+  bool known = false;  // it was told to the kernel, or made, so lately that the kernel may still go by it
+};
+
 // What read() hands out: memory that stays valid and unchanged in extent (not in content, if written meanwhile) while
 // `keep` lives. At the end of the file fewer bytes than asked.
 struct ReadReply {

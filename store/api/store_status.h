@@ -30,7 +30,9 @@ struct StoreStatus {
   uint64_t write_received_bytes = 0, write_volume_bytes = 0, write_requests = 0;
   uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
   uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
-  uint64_t eviction_objects = 0, eviction_bytes = 0;
+  uint64_t eviction_objects = 0, eviction_bytes = 0, eviction_leases_broken = 0, eviction_refused = 0, eviction_came_back = 0;
+  uint64_t eviction_known_objects = 0, eviction_known_units = 0, eviction_memory_bytes = 0;
+  uint64_t pinned_objects = 0, pinned_bytes = 0;
   uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
            errors_no_space = 0;
   uint64_t open_handles = 0;

@@ -17,6 +17,7 @@
 #include "store/base/mutex.h"
 #include "store/base/records.h"
 #include "store/base/types.h"
+#include "store/chain/access_listener.h"
 #include "store/chain/chains.h"
 #include "store/chain/origin.h"
 #include "store/chain/stem_memory.h"
@@ -31,6 +32,8 @@ class AccessTracker {
 
   // Called, without the lock, when plan() has something to say. Must not block. Set before use.
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
+  // Told of what this is told of, before it is taken in here. Set before use; it outlives this.
+  void set_listener(AccessListener* listener) { listener_ = listener; }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
@@ -42,7 +45,7 @@ class AccessTracker {
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
-  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin);
+  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
   // The order in which to lay out what is sealed together; learned as write order.
   std::vector<ObjectId> lay_out(const std::vector<LayoutItem>& items);
 
@@ -73,6 +76,7 @@ class AccessTracker {
   void kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock);
 
   std::function<void()> kick_;
+  AccessListener* listener_ = nullptr;
   Mutex<LockRank::kAccesses> mutex_;
   Chains chains_;
   StemMemory directory_stems_;

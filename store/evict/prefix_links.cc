@@ -8,6 +8,7 @@ namespace {
 constexpr int64_t kBurstMs = 1'000;    // a stream's next event that comes later says nothing of its last one
 constexpr int64_t kMixedMs = 60'000;
 constexpr size_t kCursors = 8;
+constexpr uint32_t kMostWritten = 256;
 constexpr uint8_t kMostDoubts = 1;
 }  // namespace
 
@@ -48,6 +49,10 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
   std::vector<Cursor>& cursors = from.cursors;
   Link* link = find(what.unit, policy);
   const bool recent = !cursors.empty() && now.value - cursors.back().at_ms < kBurstMs;
+  if (recent && cursors.back().last == what.unit) {  // its sidecar, or another rank or layer of it
+    cursors.back().at_ms = now.value;
+    return link == nullptr ? UnitKey{} : link->follows;
+  }
 
   if (link != nullptr && link->follows.valid() && recent) {
     for (size_t i = cursors.size(); i-- > 0;) {
@@ -63,7 +68,10 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
     }
     if (!what.written && !what.begins) policy.link_checked(false);
   }
-  const bool guess = recent && !what.begins && now.value >= from.mixed_until_ms && cursors.back().last != what.unit;
+  from.written = what.written ? from.written + 1 : 0;
+  const bool endless = from.written >= kMostWritten;
+  if (endless) from.written = 0;
+  const bool guess = recent && !what.begins && !endless && now.value >= from.mixed_until_ms && cursors.back().last != what.unit;
   if (link == nullptr) {
     if (guess) {
       const UnitKey follows = cursors.back().last;

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <unordered_map>
 
@@ -28,10 +29,23 @@ class Space {
   // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts until its blocks were
   // given back.
   bool try_reserve(uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    if (bytes > room()) return false;
-    reserved_bytes_ += bytes;
+    bool low = false;
+    {
+      std::lock_guard lock(mutex_);
+      if (bytes > room()) return false;
+      reserved_bytes_ += bytes;
+      low = tell_below_bytes_ > 0 && free() < tell_below_bytes_;
+      if (low) tell_below_bytes_ = 0;
+    }
+    if (low && low_) low_();
     return true;
+  }
+  // `low` is called when less than tell_below() is left free: once, until that is told again; without the lock of this, but any other
+  // may be held. Set before use.
+  void set_low_callback(std::function<void()> low) { low_ = std::move(low); }
+  void tell_below(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    tell_below_bytes_ = bytes;
   }
   // Also where they do not fit.
   void reserve(uint64_t bytes) {
@@ -136,13 +150,16 @@ class Space {
   // What df shows as free: space that comes back by itself counts as free at once.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
+    return free();
+  }
+
+ private:
+  uint64_t free() const {
     if (refused_) return 0;
     const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
     const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
     return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
   }
-
- private:
   uint64_t get(const uint64_t& counter) const {
     std::lock_guard lock(mutex_);
     return counter;
@@ -167,6 +184,8 @@ class Space {
   uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
+  uint64_t tell_below_bytes_ = 0;
+  std::function<void()> low_;
   uint64_t leaving_bytes_ = 0;  // the sum of leaving_
   std::unordered_map<ObjectId, uint64_t> leaving_;
   std::atomic<uint64_t> hopes_{0};

@@ -1,5 +1,6 @@
 #include "store/space/space_waiters.h"
 
+#include <algorithm>
 #include <memory>
 #include <mutex>
 
@@ -7,9 +8,11 @@ namespace kvcachefs {
 
 bool SpaceWaiters::wait(int& rounds, Retry retry) {
   constexpr int kMaxRounds = 16;  // others may take what comes back
+  const bool more = may_make_more_ && may_make_more_();
   {
     std::lock_guard lock(mutex_);
-    if (stopped_ || rounds++ >= kMaxRounds || space_.hopes() == fruitless_at_) return false;
+    if (stopped_ || rounds++ >= (more ? 4 * kMaxRounds : kMaxRounds) || (space_.hopes() == fruitless_at_ && !more)) return false;
+    pressure_ = std::max(pressure_, static_cast<uint64_t>(rounds - 1));
     round_wanted_ = round_ + 1;  // one that begins now
     waiting_.emplace_back(round_wanted_, std::move(retry));
     count_.fetch_add(1);
@@ -38,7 +41,7 @@ void SpaceWaiters::with_room(std::move_only_function<Status()> attempt, std::mov
 std::optional<SpaceWaiters::Round> SpaceWaiters::begin_round() {
   std::lock_guard lock(mutex_);
   if (round_wanted_ <= round_) return std::nullopt;
-  return Round{++round_, space_.hopes()};
+  return Round{++round_, space_.hopes(), std::exchange(pressure_, 0)};
 }
 
 void SpaceWaiters::end_round(const Round& round, bool gave_back) {

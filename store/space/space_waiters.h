@@ -25,10 +25,13 @@ class SpaceWaiters {
   // when a call begins to wait; it must see to it that begin_round() is called soon.
   SpaceWaiters(const Space& space, std::atomic<uint64_t>& refused, std::function<void()> ask_for_round)
       : space_(space), refused_(refused), ask_for_round_(std::move(ask_for_round)) {}
+  // `may_make_more` tells, without a lock, whether a round may free more than what is dead (eviction): then calls wait also where
+  // the last round gave nothing back, and four times as often. Set before use.
+  void set_source(std::function<bool()> may_make_more) { may_make_more_ = std::move(may_make_more); }
 
   // Runs `retry` after a round that begins from now on, on the thread that ends it. False, and `retry` is dropped: the volume is
   // full. `rounds` is the caller's, 0 at first, and counts how often it waited: others may take what comes back, so a call gives
-  // up after 16 rounds. Does not block; no leaf lock may be held.
+  // up after 16 rounds (64, while more may be made). Does not block; no leaf lock may be held.
   bool wait(int& rounds, Retry retry);
   // Tries until `attempt` answers something else than kNoSpace, or wait() refuses; then `done` hears the last answer. Both may
   // run on the calling thread or on the keeper's. No lock may be held.
@@ -39,6 +42,7 @@ class SpaceWaiters {
   struct Round {
     uint64_t number = 0;
     uint64_t hopes = 0;  // of Space, when it began
+    uint64_t pressure = 0;  // so many rounds some call has waited and found no space
   };
   // Nothing: no call waits for a round.
   std::optional<Round> begin_round();
@@ -54,9 +58,11 @@ class SpaceWaiters {
   const Space& space_;
   std::atomic<uint64_t>& refused_;
   const std::function<void()> ask_for_round_;
+  std::function<bool()> may_make_more_;
   LeafMutex mutex_;  // a leaf; guards all below, but for count_
   std::deque<std::pair<uint64_t, Retry>> waiting_;  // with the round after which they try again, ascending
   uint64_t round_ = 0, round_wanted_ = 0;           // the last begun, the last asked for
+  uint64_t pressure_ = 0;                           // of the next round
   uint64_t fruitless_at_ = UINT64_MAX;              // Space::hopes() when a round began that gave nothing back
   bool stopped_ = false;
   std::atomic<uint64_t> count_{0};

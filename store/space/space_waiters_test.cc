@@ -32,6 +32,41 @@ class SpaceWaitersTest : public ::testing::Test {
   std::vector<Status> answers_;
 };
 
+TEST_F(SpaceWaitersTest, WhereMoreCanBeMadeCallsWaitThoughNothingWasGivenBack) {
+  space_.reserve(kMiB);
+  bool more = true;
+  waiters_.set_source([&] { return more; });
+  waiters_.with_room(take(kMiB), note());
+  for (uint64_t number = 0; number < 40; ++number) {  // more often than where only what is dead comes back
+    const auto round = waiters_.begin_round();
+    ASSERT_TRUE(round);
+    EXPECT_EQ(round->pressure, number) << "a call that goes on waiting wants more";
+    waiters_.end_round(*round, /*gave_back=*/false);
+    EXPECT_TRUE(answers_.empty());
+  }
+  more = false;
+  const auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  waiters_.end_round(*round, false);
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_FALSE(answers_[0]);
+}
+
+TEST_F(SpaceWaitersTest, LittleLeftIsToldOnce) {
+  int told = 0;
+  space_.set_low_callback([&] { ++told; });
+  space_.tell_below(kMiB / 2);
+  ASSERT_TRUE(space_.try_reserve(kMiB / 4));
+  EXPECT_EQ(told, 0);
+  ASSERT_TRUE(space_.try_reserve(kMiB / 2));
+  EXPECT_EQ(told, 1);
+  ASSERT_TRUE(space_.try_reserve(kMiB / 8));
+  EXPECT_EQ(told, 1);
+  space_.tell_below(kMiB / 2);
+  ASSERT_TRUE(space_.try_reserve(4096));
+  EXPECT_EQ(told, 2);
+}
+
 TEST_F(SpaceWaitersTest, ACallThatFitsDoesNotWait) {
   waiters_.with_room(take(kMiB), note());
   ASSERT_EQ(answers_.size(), 1u);

@@ -85,6 +85,7 @@ class SealLane : public ::testing::Test {
   void start(uint64_t memory_bytes, uint64_t capacity_bytes = 0) {
     StoreOptions options;
     options.memory_bytes = memory_bytes;
+    options.evict = false;
     options.capacity_bytes = capacity_bytes;
     options.flush_interval_ms = 1;
     store_ = std::make_unique<ThreadedStore>(

@@ -33,6 +33,7 @@ Setting setting_for(uint64_t seed) {
   options.prefetch = seed % 6 != 0;
   if (seed % 4 == 1) {
     setting.tight = true;
+    options.evict = false;
     options.capacity_bytes = 32 * kMiB;
   } else if (seed % 4 == 2) {
     options.raw_above_bytes = kMiB;

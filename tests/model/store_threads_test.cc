@@ -332,6 +332,7 @@ TEST(StoreThreads, AFullVolumeGivesBackWhatIsRemovedAndStaysWithinItsCapacity) {
   constexpr uint64_t kHeadersBytes = kMiB;  // of pack extents
   StoreOptions options;
   options.memory_bytes = 24 * kMiB;
+  options.evict = false;
   options.capacity_bytes = 48 * kMiB;
   options.keep_free_bytes = 1;
   options.flush_interval_ms = 5;

@@ -139,6 +139,7 @@ class File {
     options.background = false;
     options.node = "test";
     options.memory_bytes = 16 * kMiB;
+    options.evict = false;
     options.capacity_bytes = kCapacityBytes;
     options.keep_free_bytes = kMiB;
     options.raw_above_bytes = kRawAbove;

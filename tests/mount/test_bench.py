@@ -167,7 +167,7 @@ def test_a_failing_restart_fails_the_run(plain, mount, monkeypatch):
 
 @pytest.mark.parametrize("preset", ["restore", "store", "contexts", "scan"])
 def test_a_full_directory_is_told(preset, plain, new_mount):
-    mount = new_mount({"capacity": "64M", "memory": "64M"})
+    mount = new_mount({"capacity": "64M", "memory": "64M", "evict": "off"})
     for size in (MIB, 64 * KIB, 4 * KIB):
         for index in range(100):
             path = os.path.join(mount.path, f"filler{size}-{index}")

@@ -85,7 +85,7 @@ def until_full(step, most):
 
 
 def test_raw_files_keep_to_the_capacity(new_mount, temp_dir):
-    mount = new_mount({"memory": "32M", "capacity": "128M", "raw_above": "1M"})
+    mount = new_mount({"memory": "32M", "capacity": "128M", "raw_above": "1M", "evict": "off"})
     block = os.urandom(MIB)
     files = [os.open(join(mount, f"pool{i}"), os.O_RDWR | os.O_CREAT) for i in range(4)]
     with Watch(mount, mount.volume) as watch:
@@ -103,7 +103,7 @@ def test_raw_files_keep_to_the_capacity(new_mount, temp_dir):
 
 @pytest.mark.parametrize("what", ["xattrs", "symlinks", "rewritten", "renamed", "directories"])
 def test_records_keep_to_the_capacity(new_mount, what):
-    mount = new_mount({"memory": "16M", "capacity": "64M"})
+    mount = new_mount({"memory": "16M", "capacity": "64M", "evict": "off"})
     value = os.urandom(60_000)
 
     def xattrs(number):
@@ -147,7 +147,7 @@ def test_records_keep_to_the_capacity(new_mount, what):
 
 def test_no_inodes_left(new_mount, temp_dir):
     with disk(temp_dir, 256 * MIB, "mkfs.ext4", "-q", "-N", "64") as (where, _, _):
-        mount = new_mount({"memory": "64M"}, volume=os.path.join(where, "volume"))
+        mount = new_mount({"memory": "64M", "evict": "off"}, volume=os.path.join(where, "volume"))
         chunks = {}
 
         def store(number, size):

@@ -1,0 +1,84 @@
+#include "fs/name_invalidator.h"
+
+#define FUSE_USE_VERSION 314
+#include <fuse_lowlevel.h>
+#include <linux/fuse.h>
+#include <pthread.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <exception>
+#include <functional>
+#include <utility>
+
+#include "store/base/clock.h"
+#include "store/base/log.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr int kRaiseEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH, which older headers do not have
+constexpr int64_t kKnownNs = 2'000'000'000;
+}  // namespace
+
+void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
+  session_ = session;
+  nodes_of_ = std::move(nodes_of);
+  try {
+    thread_ = std::thread([this] {
+      pthread_setname_np(pthread_self(), "kvc-names");
+      work();
+    });
+  } catch (const std::exception& failure) {  // a limit of threads: names are known for their second
+    log::warn("no thread to tell the kernel of evicted names: {}", failure.what());
+  }
+}
+
+void NameInvalidator::add(std::vector<GoneName> names) {
+  const int64_t listed_ns = listed_ns_.load(std::memory_order_relaxed);
+  const bool listed = listed_ns != INT64_MIN && system_clock().monotonic_ns() - listed_ns < kKnownNs;
+  if (!listed) std::erase_if(names, [](const GoneName& name) { return !name.known; });
+  if (names.empty()) return;
+  {
+    std::lock_guard lock(mutex_);
+    if (stopping_ || !thread_.joinable()) return;
+    names_.insert(names_.end(), std::make_move_iterator(names.begin()), std::make_move_iterator(names.end()));
+  }
+  ready_.notify_one();
+}
+
+void NameInvalidator::note_listing() { listed_ns_.store(system_clock().monotonic_ns(), std::memory_order_relaxed); }
+
+void NameInvalidator::raise_epoch() {
+  const fuse_out_header header{.len = sizeof header, .error = kRaiseEpoch, .unique = 0};
+  if (write(fuse_session_fd(session_), &header, sizeof header) >= 0 || (errno != EINVAL && errno != ENOSYS)) return;
+  has_epochs_ = false;
+  log::debug("the kernel has no epochs: evicted names stay known for a second");
+}
+
+void NameInvalidator::work() {
+  while (true) {
+    std::vector<GoneName> names;
+    {
+      std::unique_lock lock(mutex_);
+      ready_.wait(lock, [&] { return stopping_ || !names_.empty(); });
+      if (stopping_) return;
+      names.swap(names_);
+    }
+    if (has_epochs_) raise_epoch();
+    for (const GoneName& name : names)
+      for (const uint64_t node : nodes_of_(name.id)) fuse_lowlevel_notify_inval_inode(session_, node, -1, 0);
+  }
+}
+
+void NameInvalidator::stop() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  ready_.notify_one();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,26 @@
+// What else is to know of the accesses that AccessTracker is told of.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "store/base/types.h"
+
+namespace kvcachefs {
+
+// Called from any thread, without the tracker's lock; a caller may hold the store's names lock and that of an object. Must not
+// block, nor take much more than a microsecond.
+class AccessListener {
+ public:
+  virtual ~AccessListener() = default;
+  // `id` invalid: the name is absent. `size_bytes`, here and below: 0 if not known.
+  virtual void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) = 0;
+  virtual void directory_named(ObjectId parent, std::string_view name, ObjectId id) = 0;
+  virtual void opened(ObjectId id, uint64_t size_bytes) = 0;
+  virtual void created(ObjectId parent, std::string_view name, ObjectId id) = 0;
+  virtual void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) = 0;
+  virtual void loaded_ahead(ObjectId id) = 0;
+  virtual void deleted(ObjectId id) = 0;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,106 @@
+// Which objects a unit consists of, where each has its name, and what was last known of it. A name is kept as its directory and
+// the cookie that the directory lists it by, so that 10 million objects do not hold their names in RAM twice. Pure data, not
+// thread-safe.
+//
+// 48 bytes an object, and twice 6 to 9 in the indexes; 24, and 6 to 9, a directory.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "store/base/types.h"
+#include "store/evict/key_index.h"
+#include "store/evict/paged_vector.h"
+#include "store/evict/unit_name.h"
+
+namespace kvcachefs::evict {
+
+class UnitTable {
+ public:
+  struct Entry {
+    ObjectId id;        // invalid: free
+    UnitKey unit;
+    uint64_t cookie = 0;
+    uint32_t directory = kNoSlot;
+    uint32_t next = kNoSlot;  // of its unit; of a free one: the next free one
+    uint32_t used = 0;        // ticks, of the caller
+    uint32_t blocks = 0;      // of 4 KiB, as far as it is known
+    uint16_t stem = 0;        // see stem()
+    uint16_t members = 0;     // of its unit; kept with the first
+    uint8_t flags = 0;
+
+    bool is(uint8_t flag) const { return (flags & flag) != 0; }
+    void set(uint8_t flag, bool on) { flags = static_cast<uint8_t>(on ? flags | flag : flags & ~flag); }
+  };
+  static_assert(sizeof(Entry) == 48);
+  struct Directory {
+    ObjectId id;        // invalid: free
+    StemKey stem;
+    uint32_t up = kNoSlot;    // of a free one: the next free one
+    uint32_t users = 0;       // entries and directories below it, and one for itself as long as it is there
+    bool pinned = false;
+    bool removed = false;
+  };
+
+  // The directory, made without a parent if it was not known.
+  uint32_t directory(ObjectId id);
+  uint32_t find_directory(ObjectId id) const { return directory_index_.find({id.value}, directory_key()); }
+  // It has this name in `parent`. Returns whether it is below another directory than before.
+  bool name_directory(ObjectId parent, std::string_view name, ObjectId id);
+  Directory& directory_at(uint32_t slot) { return directories_[slot]; }
+  const Directory& directory_at(uint32_t slot) const { return directories_[slot]; }
+  void remove_directory(ObjectId id);
+  bool below_pinned(uint32_t directory) const;
+
+  uint32_t find(ObjectId id) const { return index_.find({id.value}, id_key()); }
+  uint32_t first_of(UnitKey unit) const { return units_.find(unit, unit_key()); }
+  Entry& at(uint32_t slot) { return entries_[slot]; }
+  const Entry& at(uint32_t slot) const { return entries_[slot]; }
+  uint32_t slots() const { return static_cast<uint32_t>(entries_.size()); }
+  size_t objects() const { return objects_; }
+  size_t directories() const { return directory_count_; }
+  size_t memory_bytes() const;
+
+  // Names of which more than this share what looks like a content hash are not told apart by it: each further one is a unit.
+  static constexpr uint16_t kMostMembers = 2048;
+  // What a name in a directory is of.
+  UnitName name_of(uint32_t directory, std::string_view name) const { return unit_name(directories_[directory].stem, name); }
+  // The object is not in the table yet.
+  uint32_t add(ObjectId id, uint32_t directory, uint64_t cookie, const UnitName& name);
+  void move(uint32_t slot, uint32_t directory, uint64_t cookie, const UnitName& name);
+  void remove(uint32_t slot);
+  StemKey stem(const Entry& entry) const { return stems_[entry.stem]; }
+  void clear() { *this = UnitTable(); }
+
+ private:
+  static constexpr size_t kMostStems = 4096;  // what is beyond shares the last
+  struct IdKey {
+    const PagedVector<Entry>* entries;
+    UnitKey operator()(uint32_t slot) const { return {(*entries)[slot].id.value}; }
+  };
+  struct UnitOf {
+    const PagedVector<Entry>* entries;
+    UnitKey operator()(uint32_t slot) const { return (*entries)[slot].unit; }
+  };
+  struct DirectoryKey {
+    const PagedVector<Directory>* directories;
+    UnitKey operator()(uint32_t slot) const { return {(*directories)[slot].id.value}; }
+  };
+  IdKey id_key() const { return {&entries_}; }
+  UnitOf unit_key() const { return {&entries_}; }
+  DirectoryKey directory_key() const { return {&directories_}; }
+  uint16_t stem_number(StemKey stem);
+  UnitKey unit_for(ObjectId id, UnitKey wanted) const;
+  void link(uint32_t slot);
+  void unlink(uint32_t slot);
+  void let_go(uint32_t directory);
+
+  PagedVector<Entry> entries_;
+  PagedVector<Directory> directories_;
+  KeyIndex index_, units_, directory_index_;  // units_: the first entry of each
+  PagedVector<StemKey> stems_;
+  uint32_t free_entry_ = kNoSlot, free_directory_ = kNoSlot;
+  size_t objects_ = 0, directory_count_ = 0;
+};
+
+}  // namespace kvcachefs::evict

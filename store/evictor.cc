@@ -1,0 +1,371 @@
+#include "store/evictor.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "store/chain/sidecar.h"
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+using evict::Hold;
+using evict::kNoSlot;
+using evict::TimeMs;
+using evict::UnitKey;
+using evict::UnitName;
+
+namespace {
+constexpr int64_t kYoungMs = 10'000;        // what is created and not renamed by then has the name that it keeps
+constexpr int64_t kJustWrittenMs = 2'000;
+constexpr int64_t kRefusedMs = 500;         // open, or not whole yet
+constexpr int64_t kRefusedLongMs = 60'000;  // no chunk
+constexpr uint32_t kSmallerInARow = 64;     // after so many smaller ones that is what is usual
+
+evict::StreamKey stream_of(uint32_t thread_id, const UnitName& name) {
+  return {evict::mix_key(name.stem.value + thread_id)};
+}
+}  // namespace
+
+Evictor::Evictor(Clock& clock) : clock_(clock) {}
+
+void Evictor::configure(const Settings& settings) {
+  std::lock_guard lock(mutex_);
+  const bool anew = settings.on != settings_.on || (settings.on && settings.policy != settings_.policy);
+  settings_ = settings;
+  hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
+  if (anew) restart();
+  on_.store(settings.on, std::memory_order_relaxed);
+}
+
+// Of the counters those that only grow stay.
+void Evictor::restart() {
+  table_.clear();
+  links_ = evict::PrefixLinks();
+  young_.clear();
+  aside_.clear();
+  usual_.clear();
+  refused_.clear();
+  going_.clear();
+  follows_.clear();
+  pins_ = 0;
+  counted_.pinned_objects = counted_.pinned_bytes = 0;
+  policy_.reset();
+  state_ = State::kOff;
+  ++number_;
+  if (!settings_.on) return;
+  auto made = evict::make_policy(settings_.policy);
+  if (!made) made = evict::make_policy("prefix");  // the name was checked when the option was set
+  policy_ = std::move(*made);
+  origin_ms_ = now_ms();
+  table_.directory(kRootId);
+  state_ = State::kFilling;
+}
+
+// --- accesses ---
+
+void Evictor::note_use(Entry& entry, int64_t now, bool looked) {
+  entry.used = tick(now);
+  entry.set(kLooked, looked);
+}
+
+void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
+  if (size_bytes == 0) return;
+  const auto blocks = static_cast<uint32_t>(std::min<uint64_t>(div_ceil(size_bytes, kBlockBytes), UINT32_MAX));
+  if (blocks == entry.blocks) return;
+  const bool pinned = entry.is(kPinned);
+  if (pinned) count_pin(entry, false);
+  entry.blocks = blocks;
+  if (pinned) settle_pin(entry);
+}
+
+// The entry of the object, under this name from now on.
+uint32_t Evictor::enter(uint32_t directory, std::string_view name, ObjectId id, uint64_t size_bytes) {
+  const UnitName of = table_.name_of(directory, name);
+  const uint64_t cookie = name_cookie(name);
+  uint32_t slot = table_.find(id);
+  if (slot == kNoSlot) {
+    slot = table_.add(id, directory, cookie, of);
+    set_size(table_.at(slot), size_bytes);
+    if (pins_ > 0) settle_pin(table_.at(slot));
+    return slot;
+  }
+  Entry& entry = table_.at(slot);
+  set_size(entry, size_bytes);
+  if (entry.directory == directory && entry.cookie == cookie) return slot;
+  const UnitKey before = entry.unit;
+  table_.move(slot, directory, cookie, of);
+  if (before != entry.unit) unit_left(before);
+  if (pins_ > 0) settle_pin(table_.at(slot));
+  return slot;
+}
+
+// One object less in it.
+void Evictor::unit_left(UnitKey unit) {
+  if (table_.first_of(unit) != kNoSlot || going_.contains(unit)) return;
+  policy_->unlink(unit);
+}
+
+void Evictor::directory_named(ObjectId parent, std::string_view name, ObjectId id) {
+  if (!on()) return;
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kOff) return;
+  if (table_.name_directory(parent, name, id) && pins_ > 0) settle_all_pins();
+}
+
+void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kOff) return;
+  const uint32_t directory = table_.directory(parent);
+  const UnitName of = table_.name_of(directory, name);
+  UnitKey follows;
+  if (state_ == State::kReady) follows = links_.see({of.unit, stream_of(thread_id, of), false, false}, {now}, *policy_);
+  if (!id.valid()) return;
+  const uint32_t slot = enter(directory, name, id, size_bytes);
+  Entry& entry = table_.at(slot);
+  note_use(entry, now, true);
+  if (state_ != State::kReady || entry.is(kYoung | kAside)) return;
+  if (policy_->holds(entry.unit)) return policy_->read(entry.unit, {now});
+  publish(slot, follows, is_full(entry, name), now);
+}
+
+void Evictor::opened(ObjectId id, uint64_t size_bytes) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSlot) return;
+  Entry& entry = table_.at(slot);
+  set_size(entry, size_bytes);
+  note_use(entry, now, true);
+  if (state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
+}
+
+// Most are renamed in a moment, and then published; what is not is taken for published later.
+void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kOff) return;
+  Entry& entry = table_.at(enter(table_.directory(parent), name, id, 0));
+  note_use(entry, now, false);
+  entry.set(kYoung, true);
+  young_.push_back({id, tick(now)});
+  let_grow_up(false, now);
+}
+
+void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kOff) return;
+  const uint32_t directory = table_.directory(parent);
+  const uint32_t slot = enter(directory, name, id, size_bytes);
+  Entry& entry = table_.at(slot);
+  note_use(entry, now, false);
+  UnitKey follows;
+  if (state_ == State::kReady) {
+    const UnitName of = table_.name_of(directory, name);
+    follows = links_.see({of.unit, stream_of(thread_id, of), true, false}, {now}, *policy_);
+  }
+  publish(slot, follows, is_full(entry, name), now);
+}
+
+// The unit is there from now on, if it was not.
+void Evictor::publish(uint32_t slot, UnitKey follows, bool full, int64_t now) {
+  Entry& entry = table_.at(slot);
+  entry.set(kYoung | kAside, false);
+  hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
+  if (state_ != State::kReady) return;
+  entry.set(kBuilt, true);
+  const bool was_there = policy_->holds(entry.unit);
+  policy_->publish({entry.unit, follows, table_.stem(entry), full}, {now});
+  if (!was_there) refused_.erase(entry.unit);
+}
+
+// A body smaller than those of its kind usually are is the end of a request. A sidecar is none.
+bool Evictor::is_full(const Entry& entry, std::string_view name) {
+  constexpr size_t kMostStems = 4096;
+  if (entry.blocks == 0 || !body_of_sidecar(name).empty()) return true;
+  if (usual_.size() >= kMostStems && !usual_.contains(entry.stem)) return true;
+  Usual& usual = usual_[entry.stem];
+  if (entry.blocks >= usual.blocks || ++usual.smaller > kSmallerInARow) usual = {entry.blocks, 0};
+  return entry.blocks >= usual.blocks;
+}
+
+// What was created and is still under that name becomes known to the policy. `all`: also what was a moment ago; a few at a time.
+bool Evictor::let_grow_up(bool all, int64_t now) {
+  constexpr int kAtOnce = 8;
+  bool any = false;
+  for (int n = 0; n < kAtOnce && !aside_.empty() && ms_since(aside_.front().since, now) >= kRefusedLongMs; ++n) {
+    const uint32_t slot = table_.find(aside_.front().id);
+    aside_.pop_front();
+    if (slot != kNoSlot && table_.at(slot).is(kAside)) publish(slot, {}, true, now);
+  }
+  for (int n = 0; n < kAtOnce && !young_.empty() && (all || ms_since(young_.front().since, now) >= kYoungMs); ++n) {
+    const uint32_t slot = table_.find(young_.front().id);
+    young_.pop_front();
+    any = true;
+    if (slot != kNoSlot && table_.at(slot).is(kYoung)) publish(slot, {}, true, now);
+  }
+  return any;
+}
+
+void Evictor::deleted(ObjectId id) {
+  if (!on()) return;
+  std::lock_guard lock(mutex_);
+  if (state_ == State::kOff) return;
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSlot) {
+    const uint32_t directory = table_.find_directory(id);
+    if (directory != kNoSlot && std::exchange(table_.directory_at(directory).pinned, false)) --pins_;
+    return table_.remove_directory(id);
+  }
+  Entry& entry = table_.at(slot);
+  if (entry.is(kPinned)) count_pin(entry, false);
+  if (entry.is(kOwnPin)) --pins_;
+  const UnitKey unit = entry.unit;
+  table_.remove(slot);
+  unit_left(unit);
+}
+
+void Evictor::nameless(ObjectId id) { deleted(id); }
+
+// --- choosing ---
+
+Hold Evictor::hold_of(UnitKey unit, int64_t now, bool just_written_stays) const {
+  if (going_.contains(unit)) return Hold::kOther;
+  if (const auto refused = refused_.find(unit); refused != refused_.end() && refused->second > now) return Hold::kOther;
+  Hold hold = Hold::kNone;
+  const int64_t lease_ms = settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0;
+  for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
+    const Entry& entry = table_.at(slot);
+    if (entry.is(kPinned)) return Hold::kPinned;
+    const int64_t stays_ms = entry.is(kLooked) ? lease_ms : just_written_stays ? std::min(lease_ms, kJustWrittenMs) : 0;
+    if (ms_since(entry.used, now) < stays_ms) hold = Hold::kLeased;
+  }
+  return hold;
+}
+
+Evictor::Victim Evictor::victim_of(UnitKey unit, int64_t now) const {
+  Victim victim{.unit = unit, .members = {}};
+  for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
+    const Entry& entry = table_.at(slot);
+    victim.members.push_back({entry.id, table_.directory_at(entry.directory).id, entry.cookie});
+    victim.bytes += entry.blocks * kBlockBytes;
+    victim.known |= ms_since(entry.used, now) < 2 * kKernelKnowsMs;
+  }
+  return victim;
+}
+
+std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases leases) {
+  constexpr int kMostBusy = 64;
+  constexpr size_t kMostOfAChain = 64;
+  const int64_t now = now_ms();
+  std::vector<Victim> victims;
+  std::lock_guard lock(mutex_);
+  if (state_ != State::kReady) return victims;
+  let_grow_up(false, now);
+  const evict::HeldBy held = [&](UnitKey unit) { return hold_of(unit, now, leases == Leases::kKeep); };
+  uint64_t got = 0;
+  int busy = 0;
+  while (got < bytes && victims.size() < most) {
+    evict::Ask ask;
+    ask.now = {now};
+    ask.max_units = std::min(kMostOfAChain, most - victims.size());
+    ask.break_leases = leases == Leases::kBreak;
+    ask.held = &held;
+    chosen_.clear();
+    const evict::Choice choice = policy_->choose(ask, chosen_);
+    if (chosen_.empty()) {
+      if (choice.reason == evict::Reason::kBusy && ++busy < kMostBusy) continue;
+      if (choice.reason != evict::Reason::kBusy && let_grow_up(true, now)) continue;
+      break;
+    }
+    for (const UnitKey unit : chosen_) {
+      if (got >= bytes) break;
+      const bool broken = hold_of(unit, now, false) == Hold::kLeased;
+      if (!going_.emplace(unit, broken).second) continue;
+      victims.push_back(victim_of(unit, now));
+      victims.back().lease_broken = broken;
+      got += victims.back().bytes;
+    }
+  }
+  return victims;
+}
+
+void Evictor::evicted(const Victim& victim, uint64_t objects, uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  counted_.evicted_objects += objects;
+  counted_.evicted_bytes += bytes;
+  counted_.broken_leases += victim.lease_broken && objects > 0 ? 1 : 0;
+  if (going_.erase(victim.unit) == 0) return;
+  // One that came back meanwhile is another.
+  if (table_.first_of(victim.unit) == kNoSlot) policy_->evicted(victim.unit);
+}
+
+void Evictor::refused(const Victim& victim, Refused how) {
+  constexpr size_t kMany = 1024;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  ++counted_.refused;
+  if (going_.erase(victim.unit) == 0) return;
+  unit_left(victim.unit);
+  if (how == Refused::kForLong) return put_aside(victim.unit, now);
+  if (refused_.size() >= kMany && refused_.size() % kMany == 0) std::erase_if(refused_, [&](const auto& each) { return each.second <= now; });
+  refused_[victim.unit] = now + kRefusedMs;
+}
+
+// It is not known to the policy for a while: a unit that is held would hold all that is before it in its chain.
+void Evictor::put_aside(UnitKey unit, int64_t now) {
+  policy_->unlink(unit);
+  for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
+    table_.at(slot).set(kAside, true);
+    aside_.push_back({table_.at(slot).id, tick(now)});
+  }
+}
+
+void Evictor::forgive() {
+  std::lock_guard lock(mutex_);
+  refused_.clear();
+}
+
+// --- figures ---
+
+Evictor::Counts Evictor::counts() const {
+  std::lock_guard lock(mutex_);
+  Counts counts = counted_;
+  counts.ready = state_ == State::kReady;
+  counts.objects = table_.objects();
+  counts.directories = table_.directories();
+  counts.memory_bytes = table_.memory_bytes();
+  if (!policy_) return counts;
+  const evict::PolicyCounts of_policy = policy_->counts();
+  counts.units = of_policy.units;
+  counts.came_back = of_policy.ghost_hits;
+  counts.memory_bytes += of_policy.memory_bytes;
+  return counts;
+}
+
+std::string Evictor::check() const {
+  std::lock_guard lock(mutex_);
+  if (!policy_) return {};
+  uint64_t pinned_bytes = 0;
+  size_t objects = 0;
+  for (uint32_t slot = 0; slot < table_.slots(); ++slot) {
+    const Entry& entry = table_.at(slot);
+    if (!entry.id.valid()) continue;
+    ++objects;
+    if (entry.is(kPinned)) pinned_bytes += entry.blocks * kBlockBytes;
+    if (state_ == State::kReady && !entry.is(kYoung | kAside) && !policy_->holds(entry.unit))
+      return fmt::format("the policy does not know unit {:x} of object {}", entry.unit.value, entry.id.value);
+  }
+  if (objects != table_.objects()) return fmt::format("{} objects counted, {} are there", table_.objects(), objects);
+  if (pinned_bytes != counted_.pinned_bytes) return fmt::format("{} pinned bytes counted, {} are", counted_.pinned_bytes, pinned_bytes);
+  return policy_->check();
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,180 @@
+// Which chunks go when the volume is full. Owns the policy, the table of units, the leases and the pins, and is told of accesses by
+// AccessTracker; it knows no store. All it says is advice: whoever removes the objects of a victim looks at each once more, and
+// tells what came of it.
+//
+// Thread-safe: one leaf mutex, held for a bounded time (filling and building: in pieces; a pin of a directory: a pass over all
+// entries). Nothing of another class is called under it, but for the policy and the clock.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/result.h"
+#include "store/chain/access_listener.h"
+#include "store/evict/policy.h"
+#include "store/evict/prefix_links.h"
+#include "store/evict/unit_table.h"
+
+namespace kvcachefs {
+
+class Evictor final : public AccessListener {
+ public:
+  struct Settings {
+    bool on = false;
+    int64_t lease_ms = 0;
+    std::string policy;
+    uint64_t most_pinned_bytes = UINT64_MAX;
+  };
+  struct Member {
+    ObjectId id, directory;
+    uint64_t cookie = 0;  // of its name there
+  };
+  struct Victim {
+    evict::UnitKey unit;
+    std::vector<Member> members;
+    uint64_t bytes = 0;
+    bool lease_broken = false;
+    bool known = false;  // the kernel may still hold what it was told of its names
+  };
+  struct Counts {
+    bool ready = false;
+    uint64_t objects = 0, units = 0, directories = 0, memory_bytes = 0;
+    uint64_t evicted_objects = 0, evicted_bytes = 0, broken_leases = 0, refused = 0, came_back = 0;
+    uint64_t pinned_objects = 0, pinned_bytes = 0;
+  };
+  // How long the kernel goes by what it was told of a name.
+  static constexpr int64_t kKernelKnowsMs = 1'000;
+
+  explicit Evictor(Clock& clock);
+
+  // What is switched on, or gets another policy, has to be filled.
+  void configure(const Settings& settings);
+  bool on() const { return on_.load(std::memory_order_relaxed); }
+
+  // --- told by AccessTracker
+  void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
+  void directory_named(ObjectId parent, std::string_view name, ObjectId id) override;
+  void opened(ObjectId id, uint64_t size_bytes) override;
+  void created(ObjectId parent, std::string_view name, ObjectId id) override;
+  void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
+  void loaded_ahead(ObjectId id) override { opened(id, 0); }
+  void deleted(ObjectId id) override;
+
+  // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
+  // are told of under that number, and then build() is called until it is done. Another number: from the beginning.
+  uint64_t filling() const;  // 0: nothing is to be filled
+  struct Found {
+    ObjectId parent, id;
+    std::string_view name;
+    uint64_t size_bytes = 0;
+    int64_t used_ns = 0;  // on the realtime clock
+    ObjectId follows;     // what comes before it in its chain, if that is known
+    bool pinned = false;
+  };
+  void found_directory(ObjectId parent, std::string_view name, ObjectId id, bool pinned);
+  void found(const Found& file);
+  bool build(uint64_t number);  // a piece of it; true: done, or to be begun anew
+
+  // --- choosing, by one thread
+  // kKeep: also what was just written stays, for its sidecar, or the rest of its unit, may be about to come. kOfReads: that may go.
+  // kBreak: the oldest of all.
+  enum class Leases : uint8_t { kKeep, kOfReads, kBreak };
+  // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
+  // afterwards by evicted() or refused().
+  std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
+  void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
+  enum class Refused : uint8_t { kForNow, kForLong };  // open, or not whole yet; no chunk at all
+  void refused(const Victim& victim, Refused how);
+  void forgive();             // what was refused for now may be chosen again
+  void nameless(ObjectId id);  // it has not the name that was known of it
+  // Nothing could be chosen: it is not worth another try before something changes, or a second has passed.
+  void note_hopeless() { hopeless_until_ms_.store(now_ms() + kHopelessMs, std::memory_order_relaxed); }
+  bool hopeless() const { return hopeless_until_ms_.load(std::memory_order_relaxed) > now_ms(); }
+
+  // --- pins
+  // kNoSpace, with the reason, if more than may be pinned would be. `id` may be a file or a directory.
+  Status pin(ObjectId id, bool directory, bool pinned);
+  bool is_pinned(ObjectId id) const;
+
+  Counts counts() const;
+  std::string check() const;  // for tests; empty: all adds up
+
+ private:
+  static constexpr uint8_t kYoung = 1;   // created, and not renamed: not known to the policy yet
+  static constexpr uint8_t kAside = 32;  // no chunk when it was looked at last: not known to the policy for a while
+  static constexpr uint8_t kLooked = 2;  // its last use was a probe or an open
+  static constexpr uint8_t kPinned = 4;  // and counted
+  static constexpr uint8_t kOwnPin = 8;
+  static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
+  static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000;
+  using Entry = evict::UnitTable::Entry;
+  enum class State : uint8_t { kOff, kFilling, kReady };
+  struct Young {
+    ObjectId id;
+    uint32_t since = 0;
+  };
+  struct Building {  // of the thread that fills
+    uint64_t number = 0;
+    std::vector<std::pair<int32_t, uint32_t>> order;  // last use, slot
+    uint32_t listed = 0, checked = 0;
+    size_t published = 0;
+    bool sorted = false;
+  };
+  struct Usual {  // size of the bodies of a stem
+    uint32_t blocks = 0;
+    uint32_t smaller = 0;  // ones in a row
+  };
+
+  int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
+  // mutex_ held, here and below
+  uint32_t tick(int64_t ms) const { return static_cast<uint32_t>((ms - origin_ms_) / kTickMs); }
+  int64_t ms_since(uint32_t then, int64_t now) const { return int64_t{static_cast<int32_t>(tick(now) - then)} * kTickMs; }
+  void restart();
+  uint32_t enter(uint32_t directory, std::string_view name, ObjectId id, uint64_t size_bytes);
+  void note_use(Entry& entry, int64_t now, bool looked);
+  void set_size(Entry& entry, uint64_t size_bytes);
+  void publish(uint32_t slot, evict::UnitKey follows, bool full, int64_t now);
+  void publish_chain(uint32_t slot, std::vector<uint32_t>& stack);
+  bool let_grow_up(bool all, int64_t now);
+  void unit_left(evict::UnitKey unit);
+  void put_aside(evict::UnitKey unit, int64_t now);
+  evict::Hold hold_of(evict::UnitKey unit, int64_t now, bool just_written_stays) const;
+  Victim victim_of(evict::UnitKey unit, int64_t now) const;
+  bool is_full(const Entry& entry, std::string_view name);
+  void settle_pin(Entry& entry);
+  void count_pin(Entry& entry, bool pinned);
+  void settle_all_pins();
+
+  Clock& clock_;
+  std::atomic<bool> on_{false};
+  std::atomic<int64_t> hopeless_until_ms_{INT64_MIN};
+  mutable LeafMutex mutex_;  // a leaf. Guards all that follows but for building_
+  Settings settings_;
+  State state_ = State::kOff;
+  uint64_t number_ = 0;  // of the filling
+  int64_t origin_ms_ = 0;
+  evict::UnitTable table_;
+  std::unique_ptr<evict::Policy> policy_;
+  evict::PrefixLinks links_;
+  std::deque<Young> young_;  // oldest first; some are not young any more
+  std::deque<Young> aside_;  // no chunks when they were looked at last
+  std::unordered_map<uint16_t, Usual> usual_;  // by stem
+  std::unordered_map<evict::UnitKey, int64_t> refused_;  // until when
+  std::unordered_map<evict::UnitKey, bool> going_;       // chosen, and not told of yet; by breaking a lease
+  std::vector<evict::UnitKey> chosen_;
+  std::vector<ObjectId> follows_;  // (while filling) by slot
+  size_t pins_ = 0;  // entries and directories that somebody pinned
+  Counts counted_;
+  Building building_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,293 @@
+#include "store/evictor.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "store/base/units.h"
+#include "store/index/index.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+constexpr uint64_t kChunk = 64 * kKiB;
+
+std::string chunk_name(uint64_t number) { return fmt::format("{:016x}{:016x}.bin", number * 0x9E3779B97F4A7C15, number); }
+
+class EvictorTest : public ::testing::Test {
+ protected:
+  explicit EvictorTest(std::string policy = "lru") { start(std::move(policy)); }
+  void start(std::string policy, uint64_t most_pinned = UINT64_MAX, int64_t lease_ms = 5'000) {
+    evictor_.configure({.on = true, .lease_ms = lease_ms, .policy = std::move(policy), .most_pinned_bytes = most_pinned});
+  }
+  void fill() {
+    evictor_.found_directory({}, {}, kRootId, false);
+    const uint64_t number = evictor_.filling();
+    while (!evictor_.build(number)) {
+    }
+  }
+  void pass(int64_t ns) { clock_.advance_ns(ns); }
+  static ObjectId id_of(uint64_t number) { return ObjectId::make(0, 1, 100 + number); }
+  // As clients do: probe, create a temporary name, rename.
+  void store(uint64_t number, ObjectId directory = kRootId) {
+    evictor_.probed(1, directory, chunk_name(number), {}, 0);
+    evictor_.created(directory, chunk_name(number) + ".tmp1", id_of(number));
+    evictor_.published(1, directory, chunk_name(number), id_of(number), kChunk);
+  }
+  // The store removes what was chosen.
+  std::vector<uint64_t> evict(size_t units, Evictor::Leases leases = Evictor::Leases::kKeep) {
+    std::vector<uint64_t> numbers;
+    for (size_t i = 0; i < units; ++i) {
+      const auto victims = evictor_.choose(1, 1, leases);
+      if (victims.empty()) break;
+      for (const Evictor::Member& member : victims[0].members) {
+        numbers.push_back(member.id.number() - 100);
+        evictor_.deleted(member.id);
+      }
+      evictor_.evicted(victims[0], victims[0].members.size(), victims[0].bytes);
+    }
+    EXPECT_EQ(evictor_.check(), "");
+    return numbers;
+  }
+
+  ManualClock clock_{1'000 * kSecond};
+  Evictor evictor_{clock_};
+};
+using Numbers = std::vector<uint64_t>;
+
+TEST_F(EvictorTest, WhatWasUsedLongestAgoGoesFirst) {
+  fill();
+  for (uint64_t i = 0; i < 4; ++i) {
+    store(i);
+    pass(30 * kSecond);
+  }
+  evictor_.opened(id_of(0), kChunk);
+  pass(30 * kSecond);
+  EXPECT_EQ(evict(2), (Numbers{1, 2}));
+  EXPECT_EQ(evictor_.counts().evicted_objects, 2u);
+  EXPECT_EQ(evictor_.counts().evicted_bytes, 2 * kChunk);
+  EXPECT_EQ(evict(9), (Numbers{3, 0}));
+}
+
+TEST_F(EvictorTest, ChainsGoFromTheirTail) {
+  fill();
+  for (uint64_t i = 0; i < 4; ++i) store(i);  // one prompt
+  pass(60 * kSecond);
+  EXPECT_EQ(evict(4), (Numbers{3, 2, 1, 0}));
+}
+
+TEST_F(EvictorTest, WhatWasProbedIsLeased) {
+  fill();
+  store(0);
+  pass(60 * kSecond);
+  store(1);
+  pass(60 * kSecond);
+  evictor_.probed(2, kRootId, chunk_name(0), id_of(0), kChunk);
+  evictor_.probed(3, kRootId, chunk_name(1), id_of(1), kChunk);
+  EXPECT_EQ(evict(1), Numbers{});
+  pass(5 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{}) << "the kernel may have answered probes for a second since";
+  pass(2 * kSecond);
+  EXPECT_EQ(evict(2).size(), 2u);
+  EXPECT_EQ(evictor_.counts().broken_leases, 0u);
+}
+
+TEST_F(EvictorTest, LeasesBreakWhereTheyAreAllThatIsInTheWay) {
+  fill();
+  for (uint64_t i = 0; i < 3; ++i) {
+    store(i);
+    pass(2 * kSecond);
+  }
+  for (uint64_t i = 0; i < 3; ++i) {
+    evictor_.probed(static_cast<uint32_t>(i), kRootId, chunk_name(i), id_of(i), kChunk);
+    pass(kSecond);
+  }
+  EXPECT_EQ(evict(1), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kBreak), Numbers{0});
+  EXPECT_EQ(evictor_.counts().broken_leases, 1u);
+}
+
+TEST_F(EvictorTest, WhatWasJustWrittenStaysAMomentIfItCan) {
+  fill();
+  store(0);
+  EXPECT_EQ(evict(1), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{0});
+  EXPECT_EQ(evictor_.counts().broken_leases, 0u);
+  store(1);
+  pass(2 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{1});
+}
+
+TEST_F(EvictorTest, BodyAndSidecarAndRanksAreOneUnit) {
+  fill();
+  store(0);
+  const std::string hash = chunk_name(7).substr(0, 32);
+  evictor_.published(1, kRootId, "m@4@0@" + hash + ".safetensors", id_of(10), kChunk);
+  evictor_.published(1, kRootId, "m@4@0@" + hash + ".safetensors.metadata", id_of(11), 4096);
+  evictor_.published(1, kRootId, "m@4@1@" + hash + ".safetensors", id_of(12), kChunk);
+  pass(60 * kSecond);
+  evictor_.opened(id_of(0), kChunk);
+  const auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].members.size(), 3u);
+  EXPECT_EQ(victims[0].bytes, 2 * kChunk + 4096);
+  evictor_.refused(victims[0], Evictor::Refused::kForNow);
+  EXPECT_EQ(evictor_.check(), "");
+}
+
+TEST_F(EvictorTest, WhatIsNoChunkDoesNotHoldWhatIsBeforeItInItsChain) {
+  fill();
+  store(0), store(1), store(2);
+  pass(3 * kSecond);
+  const auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
+  ASSERT_EQ(victims.size(), 1u);
+  ASSERT_EQ(victims[0].members[0].id, id_of(2));
+  evictor_.refused(victims[0], Evictor::Refused::kForLong);
+  EXPECT_EQ(evict(9), (Numbers{1, 0}));
+  pass(61 * kSecond);
+  EXPECT_EQ(evict(9), Numbers{2});
+}
+
+TEST_F(EvictorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
+  fill();
+  store(0);
+  auto victims = evictor_.choose(1, 8, Evictor::Leases::kBreak);
+  ASSERT_EQ(victims.size(), 1u);
+  evictor_.refused(victims[0], Evictor::Refused::kForNow);
+  EXPECT_TRUE(evictor_.choose(1, 8, Evictor::Leases::kBreak).empty());
+  evictor_.forgive();
+  victims = evictor_.choose(1, 8, Evictor::Leases::kBreak);
+  ASSERT_EQ(victims.size(), 1u);
+  evictor_.refused(victims[0], Evictor::Refused::kForNow);
+  pass(3 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{0});
+}
+
+TEST_F(EvictorTest, FilesThatAreNotRenamedCountAfterAWhileOrWhenNothingElseIsLeft) {
+  fill();
+  evictor_.created(kRootId, chunk_name(5), id_of(5));
+  store(6);
+  pass(3 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{6});
+  EXPECT_EQ(evict(1), Numbers{5});
+  evictor_.created(kRootId, chunk_name(7), id_of(7));
+  pass(60 * kSecond);
+  store(8);
+  EXPECT_EQ(evict(1), Numbers{7});
+}
+
+TEST_F(EvictorTest, PinsHoldAndAreCounted) {
+  start("lru", 4 * kChunk);
+  fill();
+  const ObjectId directory = ObjectId::make(0, 1, 50), below = ObjectId::make(0, 1, 51);
+  evictor_.directory_named(kRootId, "kept", directory);
+  evictor_.directory_named(directory, "below", below);
+  store(0, below);
+  store(1);
+  store(2);
+  ASSERT_TRUE(evictor_.pin(directory, true, true));
+  ASSERT_TRUE(evictor_.pin(id_of(1), false, true));
+  EXPECT_EQ(evictor_.counts().pinned_bytes, 2 * kChunk);
+  store(3, below);  // later ones, too
+  EXPECT_EQ(evictor_.counts().pinned_bytes, 3 * kChunk);
+  store(4, below);
+  store(5, below);  // beyond what may be pinned
+  EXPECT_EQ(evictor_.counts().pinned_objects, 4u);
+  const Status refused = evictor_.pin(id_of(2), false, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  pass(60 * kSecond);
+  Numbers went = evict(9);
+  std::ranges::sort(went);
+  EXPECT_EQ(went, (Numbers{2, 5}));
+  ASSERT_TRUE(evictor_.pin(directory, true, false));
+  EXPECT_EQ(evictor_.counts().pinned_bytes, kChunk);
+  EXPECT_EQ(evict(9).size(), 3u);
+  EXPECT_TRUE(evictor_.is_pinned(id_of(1)));
+  evictor_.deleted(id_of(1));
+  EXPECT_EQ(evictor_.counts().pinned_bytes, 0u);
+}
+
+TEST_F(EvictorTest, AVolumeThatWasThereGoesByItsTimesAndChains) {
+  evictor_.found_directory({}, {}, kRootId, false);
+  for (uint64_t i = 0; i < 3; ++i)  // 0 <- 1 <- 2, and the head looks older than it is: read times are not kept for each read
+    evictor_.found({.parent = kRootId, .id = id_of(i), .name = chunk_name(i), .size_bytes = kChunk,
+                    .used_ns = static_cast<int64_t>(100 + i) * kSecond, .follows = i > 0 ? id_of(i - 1) : ObjectId{}});
+  evictor_.found({.parent = kRootId, .id = id_of(3), .name = chunk_name(3), .size_bytes = kChunk, .used_ns = 50 * kSecond, .follows = {}});
+  store(4);  // meanwhile
+  fill();
+  EXPECT_TRUE(evictor_.counts().ready);
+  EXPECT_EQ(evictor_.counts().objects, 5u);
+  pass(3 * kSecond);
+  EXPECT_EQ(evict(9), (Numbers{3, 2, 1, 0, 4}));
+}
+
+TEST_F(EvictorTest, SwitchedOffItForgetsAndChoosesNothing) {
+  fill();
+  store(0);
+  evictor_.configure({.on = false, .lease_ms = 0, .policy = "lru"});
+  EXPECT_TRUE(evictor_.choose(1, 1, Evictor::Leases::kBreak).empty());
+  EXPECT_EQ(evictor_.counts().objects, 0u);
+  EXPECT_EQ(evictor_.filling(), 0u);
+  start("prefix");
+  EXPECT_NE(evictor_.filling(), 0u);
+}
+
+TEST_F(EvictorTest, NamesThatLookAlikeAreNotOneUnit) {
+  fill();
+  for (uint64_t i = 0; i < 3'000; ++i)  // more than one unit may have
+    evictor_.published(1, kRootId, fmt::format("deadbeefdeadbeef-{}", i), id_of(i), kChunk);
+  EXPECT_EQ(evictor_.check(), "");
+  EXPECT_GT(evictor_.counts().units, 900u);
+}
+
+// The same by each policy: thousands of names in some directories, opened, removed, renamed, evicted.
+TEST(EvictorRandomTest, AllAddsUpWhateverHappens) {
+  for (const std::string& policy : evict::policy_names()) {
+    ManualClock clock(1'000 * kSecond);
+    Evictor evictor(clock);
+    evictor.configure({.on = true, .lease_ms = 100, .policy = policy, .most_pinned_bytes = 100 * kChunk});
+    evictor.found_directory({}, {}, kRootId, false);
+    for (const uint64_t number = evictor.filling(); !evictor.build(number);) {
+    }
+    uint64_t seed = 7, next = 0, gone = 0;
+    const auto random = [&](uint64_t below) { return (seed = evict::mix_key(seed + 1)) % below; };
+    const auto id = [](uint64_t number) { return ObjectId::make(0, 1, 1'000 + number); };
+    for (int step = 0; step < 20'000; ++step) {
+      clock.advance_ns(static_cast<int64_t>(random(20'000'000)));
+      const uint64_t number = random(400), directory_number = random(6);
+      const ObjectId directory = ObjectId::make(0, 1, 2 + directory_number);
+      const std::string name = fmt::format("{:032x}{}", evict::mix_key(number), random(3) == 0 ? ".metadata" : "");
+      switch (random(10)) {
+        case 0: case 1: case 2: evictor.published(3, directory, name, id(next++), kChunk * (1 + random(2))); break;
+        case 3: evictor.created(directory, name, id(next++)); break;
+        case 4: if (next > 0) evictor.opened(id(random(next)), kChunk); break;
+        case 5: if (next > 0) evictor.probed(2, directory, name, id(random(next)), kChunk); break;
+        case 6: if (next > 0) evictor.deleted(id(random(next))); break;
+        case 7: evictor.directory_named(ObjectId::make(0, 1, 2 + random(6)), "d", directory); break;
+        case 8: static_cast<void>(evictor.pin(random(2) == 0 ? directory : id(random(next + 1)), random(2) == 0, random(2) == 0)); break;
+        default:
+          for (const Evictor::Victim& victim : evictor.choose(kChunk * 4, 8, random(2) == 0 ? Evictor::Leases::kKeep : Evictor::Leases::kBreak)) {
+            if (random(4) == 0) {
+              evictor.refused(victim, random(2) == 0 ? Evictor::Refused::kForNow : Evictor::Refused::kForLong);
+              continue;
+            }
+            for (const Evictor::Member& member : victim.members) evictor.deleted(member.id);
+            evictor.evicted(victim, victim.members.size(), victim.bytes);
+            gone += victim.members.size();
+          }
+      }
+      if (step % 500 == 0) {
+        ASSERT_EQ(evictor.check(), "") << policy << " step " << step;
+      }
+    }
+    EXPECT_EQ(evictor.check(), "") << policy;
+    EXPECT_GT(gone, 500u) << policy;
+  }
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,345 @@
+// The mount as a cache: what goes when room is needed (chosen by Evictor, looked at once more here), when, and how: as by an
+// unlink, so that its space comes back by invariant 6. All of it runs on the keeper's thread.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <deque>
+#include <future>
+#include <utility>
+
+#include "store/base/kill_point.h"
+#include "store/base/log.h"
+#include "store/chain/sidecar.h"
+#include "store/store_impl.h"
+#include "store/store_names.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr std::string_view kPinMark = "kvcachefs.pin";  // not in a namespace of xattrs that clients can name
+constexpr size_t kUnderLock = 16;        // objects removed at a time while clients wait for the names
+constexpr size_t kUnitsAtOnce = 64;      // chosen at a time
+constexpr size_t kMostRefused = 4096;    // in one step
+constexpr int64_t kFillNs = 20'000'000;  // at a time, beside what else the keeper does
+constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that nobody renamed goes as what else is old
+
+bool has_pin(const Attributes& attributes) {
+  return std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kPinMark; });
+}
+}  // namespace
+
+bool StoreImpl::is_pin_mark(std::string_view name) { return name == kPinMark; }
+
+// --- what the evictor is to know of a volume that is there already ---
+
+void StoreImpl::tell_of_names(EvictWalk& walk) {
+  constexpr size_t kPageNames = 128;
+  const ObjectId directory = walk.directories.front();
+  std::vector<NameEntry> page;
+  {
+    std::shared_lock lock(names_mutex_);
+    if (walk.after == 0) {
+      const auto attributes = attributes_of(directory);
+      evictor_->found_directory({}, {}, directory, attributes && has_pin(*attributes));
+    }
+    if (auto listed = names_->list(directory, walk.after, kPageNames)) page = std::move(*listed);
+  }
+  if (page.empty()) {
+    walk.directories.pop_front();
+    walk.after = 0;
+    walk.over = walk.directories.empty();
+    return;
+  }
+  walk.after = page.back().cookie;
+  for (const NameEntry& entry : page) {
+    if (entry.type_bits == S_IFDIR) {
+      evictor_->found_directory(directory, entry.name, entry.child, false);
+      walk.directories.push_back(entry.child);
+      continue;
+    }
+    if (entry.type_bits != S_IFREG) continue;
+    std::shared_lock lock(names_mutex_);
+    const auto attributes = attributes_of(entry.child);
+    const auto stat = stat_locked(entry.child);
+    lock.unlock();
+    if (!attributes || !stat) continue;
+    Evictor::Found found{.parent = directory, .id = entry.child, .name = entry.name, .follows = {}};
+    found.size_bytes = stat->size_bytes;
+    found.used_ns = std::max(stat->atime_ns, stat->mtime_ns);
+    found.pinned = has_pin(*attributes);
+    if (auto row = index_->find_successors(entry.child); row && *row) found.follows = (*row)->predecessor;
+    evictor_->found(found);
+  }
+}
+
+// names_mutex_ held.
+std::optional<Attributes> StoreImpl::attributes_of(ObjectId id) const {
+  if (ObjectPtr object = live(id)) {
+    const auto lock = object->lock();
+    return object->attributes;
+  }
+  auto record = index_->find_object_summary(id);
+  if (!record || !*record) return std::nullopt;
+  return std::move((*record)->attributes);
+}
+
+// A piece of it, or all that is left where a call waits for what comes of it. True if there was something to do.
+bool StoreImpl::fill_evictor(bool to_the_end) {
+  if (!evictor_->on()) return false;
+  EvictWalk& walk = evict_walk_;
+  const uint64_t number = evictor_->filling();
+  if (number == 0 && walk.number == 0) return false;
+  if (number != 0 && walk.number != number) {
+    walk = {};
+    walk.number = number;
+    walk.directories.push_back(kRootId);
+  }
+  const int64_t until_ns = clock_.monotonic_ns() + kFillNs;
+  while (walk.number != 0 && !stopping_ && (to_the_end || clock_.monotonic_ns() < until_ns)) {
+    if (!walk.over) tell_of_names(walk);
+    else if (evictor_->build(walk.number)) walk = {};
+  }
+  if (walk.number != 0) keeper_wakeup_.wake();
+  return true;
+}
+
+// --- when ---
+
+// `high`: less may be left free before something goes; `low`: then until so much is. As much as writers take while it goes.
+// What others have of the file system is not counted: they could fill it with all that goes.
+uint64_t StoreImpl::usable_bytes() const { return std::min(space_.limit_bytes(), space_.physical_bytes() + space_.free_bytes()); }
+
+StoreImpl::WaterMarks StoreImpl::water_marks() {
+  constexpr uint64_t kHighPart = 20, kLowPart = 12;  // 95 % and 92 % used
+  constexpr int64_t kLeastNs = 50'000'000;
+  const int64_t now = clock_.monotonic_ns();
+  const uint64_t written = counters_.write_received_bytes.load(std::memory_order_relaxed);
+  if (const int64_t since_ns = now - evict_rate_.at_ns; since_ns >= kLeastNs) {
+    const double rate = static_cast<double>(written - evict_rate_.written_bytes) / static_cast<double>(since_ns);
+    evict_rate_.bytes_per_ns = evict_rate_.at_ns == 0 ? 0 : (evict_rate_.bytes_per_ns + rate) / 2;
+    evict_rate_.at_ns = now;
+    evict_rate_.written_bytes = written;
+  }
+  const uint64_t limit = usable_bytes();
+  const auto ahead = static_cast<uint64_t>(evict_rate_.bytes_per_ns * static_cast<double>(evict_rate_.round_ns));
+  return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
+}
+
+void StoreImpl::note_eviction_round(int64_t begun_ns) {
+  evict_rate_.round_ns = (3 * evict_rate_.round_ns + (clock_.monotonic_ns() - begun_ns)) / 4;
+}
+
+// A step of the keeper, before anybody waits. True: what went is to be given back.
+bool StoreImpl::evict_ahead() {
+  if (!evictor_->on() || refusals_.is_failing()) return false;
+  const WaterMarks marks = water_marks();
+  const uint64_t free = space_.free_bytes();
+  if (free >= marks.high) {
+    space_.tell_below(marks.high);
+    return false;
+  }
+  fill_evictor(/*to_the_end=*/true);
+  if (evict(marks.low - free, Evictor::Leases::kKeep) == 0) return false;  // the next step tries again, a second later
+  journal_names();
+  space_.tell_below(space_.free_bytes() >= marks.high ? marks.high : 0);
+  return true;
+}
+
+// First thing when calls wait for room. True if enough of it will come back once the names are journaled, and what is dead was
+// given back. `pressure`: so many rounds some call has waited in vain.
+bool StoreImpl::evict_for_room(uint64_t pressure) {
+  if (!evictor_->on() || read_only_) return false;
+  fill_evictor(/*to_the_end=*/true);
+  const uint64_t limit = usable_bytes();
+  // Where the volume takes nothing although it tells of room, it may be of inodes that there are none, or a quota: a little goes each
+  // time, which helps there, and does not empty a volume of which something else is wrong.
+  const bool refuses = refusals_.is_failing();
+  const uint64_t wanted = refuses ? limit / 64 : std::min(limit, water_marks().low + pressure * (limit / 16));
+  const auto lacks = [&] {
+    const uint64_t free = space_.free_bytes();
+    return wanted - std::min(free, wanted);
+  };
+  const uint64_t lacking = lacks();
+  if (lacking == 0) return true;
+  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep);
+  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kOfReads);
+  if (evicted >= lacking / 2) return true;
+  drain_and_wait();  // what was just written may go as well
+  evictor_->forgive();
+  evicted += evict(lacks(), Evictor::Leases::kOfReads);
+  if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak);
+  if (evicted == 0) evictor_->note_hopeless();
+  return evicted > 0;
+}
+
+bool StoreImpl::may_evict() const { return evictor_ && evictor_->on() && !evictor_->hopeless(); }
+
+// What waits of names is in the journal when this returns.
+void StoreImpl::journal_names() {
+  auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> answer = promise->get_future();
+  CommitRequest request;
+  request.done = [promise](Status status) { promise->set_value(std::move(status)); };
+  commits_.add(std::move(request));
+  if (!committer_runs_.load())
+    while (commit_step()) {
+    }
+  static_cast<void>(answer.get());  // an error is the committer's to tell; they stay pending
+}
+
+// --- what and how ---
+
+// Removes so many bytes if they are there to be removed. No lock held.
+uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases) {
+  std::vector<GoneName> gone;
+  uint64_t freed = 0;
+  size_t refused = 0;
+  while (freed < bytes && refused < kMostRefused && !stopping_) {
+    const auto victims = evictor_->choose(bytes - freed, kUnitsAtOnce, leases);
+    if (victims.empty()) break;
+    for (const Evictor::Victim& victim : victims) {
+      const uint64_t went = evict_unit(victim, gone);
+      freed += went;
+      refused += went == 0 ? 1 : 0;
+    }
+  }
+  if (gone.empty()) return freed;
+  dirty_.wake();
+  NamesGone told;
+  {
+    std::shared_lock lock(names_mutex_);
+    told = names_gone_;
+  }
+  if (told) told(std::move(gone));
+  return freed;
+}
+
+void StoreImpl::set_names_gone(NamesGone told) {
+  std::unique_lock lock(names_mutex_);
+  names_gone_ = std::move(told);
+}
+
+// All objects of the unit, or none; where a client opens one just when others are gone already, the rest goes all the same, for a
+// unit is of use only as a whole.
+uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, std::vector<GoneName>& gone) {
+  struct Going {
+    Evictor::Member member;
+    std::string name;
+    ObjectPtr object;
+  };
+  std::vector<Going> going;
+  std::unique_lock lock(names_mutex_);
+  size_t steps = 0;
+  const auto breathe = [&] {
+    if (++steps % kUnderLock != 0) return;
+    lock.unlock();
+    lock.lock();
+  };
+  const auto let_be = [&](Evictor::Refused how) {
+    for (const Going& each : going) forget_if_idle(each.object);
+    evictor_->refused(victim, how);
+    return uint64_t{0};
+  };
+  for (const Evictor::Member& member : victim.members) {
+    auto name = name_with_cookie(member);
+    auto object = name ? get_locked(member.id) : fail(Code::kNotFound, {});
+    if (!object) {
+      evictor_->nameless(member.id);
+      continue;
+    }
+    going.push_back({member, std::move(*name), *object});
+    if (const auto how = keeps_from_going(*object, member.directory, going.back().name)) return let_be(*how);
+    breathe();
+  }
+  // A client that finds the sidecar takes the body for there.
+  std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
+  uint64_t objects = 0, bytes = 0;
+  for (Going& each : going) {
+    const auto found = find_name(each.member.directory, each.name);
+    const bool same = found && *found && (*found)->child == each.member.id && live(each.member.id) == each.object;
+    if (!same || keeps_from_going(each.object, each.member.directory, each.name)) {
+      forget_if_idle(each.object);
+      continue;
+    }
+    const uint64_t went = remove_evicted(each.object, each.member.directory, each.name);
+    if (went == 0) continue;
+    ++objects;
+    bytes += went;
+    gone.push_back({each.member.directory, std::move(each.name), each.member.id, victim.known});
+    each.object.reset();
+    breathe();
+  }
+  lock.unlock();
+  if (objects == 0) evictor_->refused(victim, Evictor::Refused::kForNow);
+  else evictor_->evicted(victim, objects, bytes);
+  return bytes;
+}
+
+// names_mutex_ held. The name that the object had in the directory when it was last heard of.
+std::optional<std::string> StoreImpl::name_with_cookie(const Evictor::Member& member) const {
+  auto page = names_->list(member.directory, member.cookie - 1, 1);
+  if (!page) return std::nullopt;
+  for (NameEntry& entry : *page)
+    if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
+  return std::nullopt;
+}
+
+// names_mutex_ held exclusively. Empty: it may be evicted.
+std::optional<Evictor::Refused> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name) {
+  using enum Evictor::Refused;
+  if (!object->is_regular() || object->in_place || object->locked) return kForLong;
+  if (object->nlink != 1) return object->nlink > 1 ? kForLong : kForNow;  // all names of an object go, or none
+  if (!object->durable) return kForNow;
+  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty()) return kForNow;
+  const auto lock = object->lock();
+  if (object->temporary && !object->published && clock_.monotonic_ns() - object->last_write_ns < kLeftBehindNs) return kForNow;
+  if (object->raw || object->base.place.kind == PlaceKind::kRaw || object->base.quarantined) return kForLong;
+  if (object->handles > 0 || object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 ||
+      object->awaiting_open || object->replaces || object->spill || object->write_error || !object->loading.empty() || !object->wanted.empty())
+    return kForNow;
+  if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return kForLong;  // nothing would come back
+  return std::nullopt;
+}
+
+// names_mutex_ held exclusively. As unlink_now(), of an object with one name and no other version. Returns the bytes on the volume.
+uint64_t StoreImpl::remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name) {
+  auto state = names_->edit(parent, name);
+  if (!state) return 0;
+  uint64_t bytes = 0;
+  {
+    const auto lock = object->lock();
+    const Place& place = object->base.place;
+    bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
+  }
+  (*state)->child = {};
+  (*state)->erase_durable = true;
+  record_space_->accept(kNameRecordBytes + name.size());
+  touch_directory(parent);
+  change_links(object, -1);
+  forget_if_idle(object);
+  removed_.erase(object->id);  // who asks for it learns that the name is to be looked up again
+  kill_point("name-removed");
+  return bytes;
+}
+
+// --- pins ---
+
+Status StoreImpl::set_pinned(ObjectId id, bool pinned) {
+  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  const Status status = change_xattrs(id, [&](const ObjectPtr& object) -> Status {
+    if (!object->is_regular() && !object->is_directory())
+      return fail(Code::kInvalid, fmt::format("object {} is neither a file nor a directory: it is not evicted", id.value));
+    auto& xattrs = object->attributes.xattrs;
+    const auto at = std::lower_bound(xattrs.begin(), xattrs.end(), kPinMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
+    const bool there = at != xattrs.end() && at->name == kPinMark;
+    if (!pinned && !there) return fail(Code::kNoAttribute, fmt::format("object {} is not pinned itself", id.value));
+    KVC_TRY(evictor_->pin(id, object->is_directory(), pinned));
+    if (!pinned) xattrs.erase(at);
+    else if (!there) xattrs.insert(at, Xattr{std::string(kPinMark), {}});
+    return {};
+  });
+  if (!status) log::warn("pin: {}", status.error().message);
+  return status;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,262 @@
+// The store as a cache: a volume that is full goes on taking chunks, and what must stay stays.
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <set>
+
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+constexpr uint64_t kCapacity = 48 * kMiB;
+constexpr size_t kChunk = 512 * kKiB;
+
+StoreOptions small_volume(uint64_t lease_ms = 0) {
+  StoreOptions options;
+  options.capacity_bytes = kCapacity;
+  options.keep_free_bytes = 1;
+  options.lease_ms = lease_ms;
+  options.flush_interval_ms = 1;
+  options.policy = "lru";
+  return options;
+}
+
+uint64_t bytes_on(const std::string& root) {
+  uint64_t bytes = 0;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(root)) {
+    struct stat info {};
+    if (::stat(entry.path().c_str(), &info) == 0 && S_ISREG(info.st_mode)) bytes += static_cast<uint64_t>(info.st_blocks) * 512;
+  }
+  return bytes;
+}
+
+std::string name_of(int number) { return fmt::format("{:016x}{:016x}.bin", static_cast<uint64_t>(number) * 0x9E3779B97F4A7C15, number); }
+
+class StoreEvict : public ::testing::Test {
+ protected:
+  explicit StoreEvict(uint64_t lease_ms = 0) : store_(small_volume(lease_ms)) {}
+  // Under a temporary name and renamed, as clients do. Each by a thread of its own: what one thread writes would be taken for a chain.
+  bool put(int number, size_t bytes = kChunk, const std::string& directory = "") {
+    const std::string name = directory + name_of(number);
+    const auto thread = static_cast<uint32_t>(number + 1);
+    return store_.write_file(name + ".tmp", store_.payload(number, bytes), thread) && store_.rename(name + ".tmp", name, thread);
+  }
+  bool there(int number, const std::string& directory = "") { return store_.exists(directory + name_of(number)); }
+  void expect_whole(int number, size_t bytes = kChunk, const std::string& directory = "") {
+    EXPECT_TRUE(store_.read_file(directory + name_of(number)) == store_.payload(number, bytes)) << number;
+  }
+  void within_capacity() {
+    EXPECT_LE(store_->status().physical_bytes, kCapacity);
+    EXPECT_LE(bytes_on(store_.root()), kCapacity);
+  }
+  // Ten times what fits. Not all at once: the clock has to move.
+  void write_much(int first, int count) {
+    for (int i = first; i < first + count; ++i) {
+      ASSERT_TRUE(put(i)) << i;
+      within_capacity();
+    }
+  }
+  static constexpr int kTenTimes = static_cast<int>(10 * kCapacity / kChunk);
+  TestStore store_;
+};
+
+TEST_F(StoreEvict, AFullVolumeGoesOnTakingChunks) {
+  write_much(0, kTenTimes);
+  store_.drain();
+  within_capacity();
+  EXPECT_EQ(store_->status().errors_no_space, 0u);
+  EXPECT_GT(store_->status().eviction_objects, static_cast<uint64_t>(kTenTimes) / 2);
+  EXPECT_GE(store_->status().live_bytes, kCapacity / 2);
+  int there_now = 0;
+  for (int i = 0; i < kTenTimes; ++i)
+    if (there(i)) {
+      ++there_now;
+      expect_whole(i);
+    }
+  EXPECT_GT(there_now, 40);
+  for (int i = kTenTimes - 20; i < kTenTimes; ++i) EXPECT_TRUE(there(i)) << "written last: " << i;
+}
+
+TEST_F(StoreEvict, WithoutItIsFull) {
+  ASSERT_TRUE(store_->set_option("evict", "off"));
+  int stored = 0;
+  while (stored < kTenTimes && put(stored)) ++stored;
+  EXPECT_LT(stored, kTenTimes / 9);
+  EXPECT_EQ(store_->status().eviction_objects, 0u);
+  expect_whole(0);
+  ASSERT_TRUE(store_->set_option("evict", "on"));  // live; what is there becomes known
+  for (int i = stored + 1; i < stored + 200; ++i) ASSERT_TRUE(put(i)) << i;
+  EXPECT_FALSE(there(0));
+}
+
+TEST_F(StoreEvict, WhatIsOpenPinnedOrInPlaceStays) {
+  put(0), put(1), put(2), put(3);
+  store_.mkdir("kept");
+  ASSERT_TRUE(put(4, kChunk, "kept/"));
+  Handle* open = store_.open(name_of(0), {});
+  const auto id = [&](const std::string& name) { return store_->lookup(kRootId, name, {})->id; };
+  ASSERT_TRUE(store_->set_pinned(id(name_of(1)), true));
+  ASSERT_TRUE(store_->set_pinned(id("kept"), true));
+  ASSERT_TRUE(put(5, kChunk, "kept/"));  // later
+  Handle* locked = store_.open(name_of(2), {});
+  store_->note_locked(locked);
+  store_->release(locked);
+  write_much(10, kTenTimes);
+  for (int i : {0, 1, 2}) EXPECT_TRUE(there(i)) << i;
+  EXPECT_TRUE(there(4, "kept/") && there(5, "kept/"));
+  EXPECT_FALSE(there(3));
+  expect_whole(1);
+  store_->release(open);
+  ASSERT_TRUE(store_->set_pinned(id(name_of(1)), false));
+  write_much(1000, kTenTimes / 2);
+  EXPECT_FALSE(there(0) || there(1));
+  EXPECT_TRUE(there(4, "kept/"));
+  EXPECT_EQ(store_->status().pinned_bytes, 2 * kChunk);
+}
+
+TEST_F(StoreEvict, PinsAreKeptOverARemount) {
+  store_.mkdir("kept");
+  ASSERT_TRUE(put(0));
+  ASSERT_TRUE(put(1, kChunk, "kept/"));
+  ASSERT_TRUE(store_->set_pinned(store_->lookup(kRootId, name_of(0), {})->id, true));
+  ASSERT_TRUE(store_->set_pinned(store_->lookup(kRootId, "kept", {})->id, true));
+  store_.remount();
+  EXPECT_EQ(store_->list_xattrs(store_->lookup(kRootId, name_of(0), {})->id)->size(), 0u);
+  write_much(10, kTenTimes / 2);
+  EXPECT_TRUE(there(0) && there(1, "kept/"));
+  EXPECT_EQ(store_->status().pinned_objects, 2u);
+}
+
+TEST_F(StoreEvict, WhereEverythingIsPinnedOrOpenItIsFullAtOnce) {
+  std::vector<Handle*> open;
+  int stored = 0;
+  for (; stored < 1000; ++stored) {
+    if (!put(stored)) break;
+    open.push_back(store_.open(name_of(stored), {}));
+  }
+  EXPECT_GT(stored, 60);
+  EXPECT_LT(stored, 100);
+  EXPECT_EQ(store_->status().eviction_objects, 0u);
+  for (Handle* handle : open) store_->release(handle);
+  usleep(1'100'000);
+  EXPECT_TRUE(put(2000)) << "what was closed can go";
+}
+
+TEST_F(StoreEvict, MoreThanHalfIsNotPinned) {
+  store_.mkdir("kept");
+  int number = 0;
+  for (; number < 60; ++number) ASSERT_TRUE(put(number, kChunk, "kept/"));
+  const Status refused = store_->set_pinned(store_->lookup(kRootId, "kept", {})->id, true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kNoSpace);
+  EXPECT_EQ(store_->status().pinned_bytes, 0u);
+}
+
+TEST_F(StoreEvict, FilesWrittenUnderTheirNamesGoAsWell) {
+  for (int i = 0; i < kTenTimes; ++i) ASSERT_TRUE(store_.write_file(name_of(i), store_.payload(i, kChunk))) << i;
+  within_capacity();
+  expect_whole(kTenTimes - 1);
+}
+
+TEST_F(StoreEvict, BodyAndSidecarGoTogether) {
+  for (int i = 0; i < kTenTimes / 2; ++i) {
+    ASSERT_TRUE(put(i));
+    const std::string sidecar = name_of(i) + ".metadata";
+    ASSERT_TRUE(store_.write_file(sidecar + ".tmp", "m") && store_.rename(sidecar + ".tmp", sidecar));
+    for (int j = 0; j <= i; j += 7) EXPECT_LE(store_.exists(name_of(j) + ".metadata"), there(j)) << j;
+  }
+  store_.drain();
+  int bodies = 0;
+  for (int i = 0; i < kTenTimes / 2; ++i) {
+    EXPECT_EQ(store_.exists(name_of(i) + ".metadata"), there(i)) << i;
+    bodies += there(i);
+  }
+  EXPECT_GT(bodies, 40);
+}
+
+TEST_F(StoreEvict, AFileWithTwoNamesKeepsBoth) {
+  ASSERT_TRUE(put(0));
+  ASSERT_TRUE(put(1));
+  store_.drain();
+  std::optional<Result<Stat>> linked;
+  store_->link(store_->lookup(kRootId, name_of(0), {})->id, kRootId, "second", {}, [&](Result<Stat> result) { linked = std::move(result); });
+  ASSERT_TRUE(linked && *linked);
+  write_much(10, kTenTimes / 2);
+  EXPECT_TRUE(there(0) && store_.exists("second"));
+  EXPECT_FALSE(there(1));
+}
+
+TEST_F(StoreEvict, GoesByTimesAfterARemount) {
+  for (int i = 0; i < 40; ++i) ASSERT_TRUE(put(i));
+  store_.drain();
+  store_.remount();
+  write_much(100, 70);
+  int left = 0;
+  for (int i = 0; i < 40; ++i) left += there(i);
+  EXPECT_LT(left, 40) << "what was there goes before what came";
+  for (int i = 100; i < 170; ++i) EXPECT_TRUE(there(i)) << i;
+}
+
+TEST_F(StoreEvict, NamesThatWentAreTold) {
+  std::set<std::string> gone;
+  store_->set_names_gone([&](std::vector<GoneName> names) {
+    for (GoneName& name : names) {
+      EXPECT_EQ(name.parent, kRootId);
+      gone.insert(std::move(name.name));
+    }
+  });
+  write_much(0, kTenTimes / 3);
+  EXPECT_EQ(gone.size(), store_->status().eviction_objects);
+  for (int i = 0; i < kTenTimes / 3; ++i) EXPECT_NE(there(i), gone.contains(name_of(i)));
+  store_->set_names_gone({});
+}
+
+TEST_F(StoreEvict, WhatWentStaysGoneAndWhatStayedIsWholeAfterACrash) {
+  write_much(0, kTenTimes / 2);
+  std::set<int> before;
+  for (int i = 0; i < kTenTimes / 2; ++i)
+    if (there(i)) before.insert(i);
+  store_.drain();
+  store_.crash();
+  for (int i = 0; i < kTenTimes / 2; ++i) {
+    EXPECT_LE(there(i), before.contains(i)) << i;
+    if (there(i)) expect_whole(i);
+  }
+  write_much(5000, 50);
+  within_capacity();
+}
+
+class StoreEvictLeases : public StoreEvict {
+ protected:
+  StoreEvictLeases() : StoreEvict(60'000) {}
+};
+
+TEST_F(StoreEvictLeases, WhatWasProbedIsThereWhenItIsOpened) {
+  write_much(100, kTenTimes / 4);
+  std::vector<int> probed;
+  for (int i = 100; i < 100 + kTenTimes / 4 && probed.size() < 20; i += 3)
+    if (there(i)) probed.push_back(i);
+  EXPECT_GT(probed.size(), 10u);
+  write_much(10'000, kTenTimes / 2);
+  for (int i : probed) expect_whole(i);
+  EXPECT_EQ(store_->status().eviction_leases_broken, 0u);
+  EXPECT_EQ(store_->status().errors_no_space, 0u);
+}
+
+TEST_F(StoreEvictLeases, WhereLeasesFillTheVolumeTheOldestBreak) {
+  for (int i = 0; i < 300; ++i) {
+    ASSERT_TRUE(put(i)) << i;
+    ASSERT_TRUE(there(i));  // which leases it
+  }
+  EXPECT_GT(store_->status().eviction_leases_broken, 100u);
+  EXPECT_TRUE(there(299));
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,258 @@
+"""The mount as a cache: a full volume goes on taking chunks, what must stay stays, and what went is gone for everybody at once."""
+
+import errno
+import os
+import threading
+import time
+
+import pytest
+
+from kvc_data import payload
+from kvc_env import KIB, MIB
+from kvc_mount import run_command, wait_until
+
+pytestmark = pytest.mark.needs_daemon
+
+CAPACITY = 64 * MIB
+CHUNK = 512 * KIB
+OPTIONS = {"capacity": "64M", "keep_free": "1M", "memory": "32M", "lease_ms": "0"}
+
+
+def name_of(number):
+    return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}{number:016x}.bin"
+
+
+def put(directory, number, size=CHUNK):
+    path = os.path.join(directory, name_of(number))
+    with open(f"{path}.tmp{threading.get_ident()}", "xb", buffering=0) as file:
+        file.write(payload(f"evict/{number % 64}", size))
+    os.rename(f"{path}.tmp{threading.get_ident()}", path)
+
+
+def get(directory, number):
+    """None: absent; else whether it is right."""
+    try:
+        with open(os.path.join(directory, name_of(number)), "rb", buffering=0) as file:
+            return file.read(2 * CHUNK) == payload(f"evict/{number % 64}", CHUNK)
+    except FileNotFoundError:
+        return None
+
+
+def in_threads(count, work):
+    failures = []
+
+    def run(index):
+        try:
+            work(index)
+        except BaseException as failure:  # pylint: disable=broad-exception-caught
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(index,)) for index in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def allocated_bytes(volume):
+    total = 0
+    for where, _, names in os.walk(volume):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_blocks * 512
+            except FileNotFoundError:
+                pass
+    return total
+
+
+class Samples:
+    """The most that the volume came to. A walk does not see one moment: the lower of two counts."""
+
+    def __init__(self, volume):
+        self.volume, self.most = volume, 0
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+
+    def _run(self):
+        while not self._end.wait(0.05):
+            self.most = max(self.most, min(allocated_bytes(self.volume), allocated_bytes(self.volume)))
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *unused):
+        self._end.set()
+        self._thread.join()
+
+
+def test_four_writers_store_ten_times_the_capacity(new_mount):
+    mount = new_mount(OPTIONS)
+    count = 10 * CAPACITY // CHUNK
+    with Samples(mount.volume) as samples:
+        in_threads(4, lambda index: [put(mount.path, number) for number in range(index, count, 4)])
+    status = mount.status()
+    assert status["errors"]["no_space"] == 0
+    assert status["evictions"]["objects"] > count // 2
+    assert samples.most <= CAPACITY
+    found = [get(mount.path, number) for number in range(count)]
+    assert False not in found, "a chunk is not what was stored"
+    assert found.count(True) * CHUNK >= CAPACITY // 2
+    mount.remount()
+    assert [get(mount.path, number) for number in range(count)].count(False) == 0
+    put(mount.path, count)
+    assert get(mount.path, count)
+
+
+def test_readers_of_what_is_evicted_beside_them_see_no_wrong_byte(new_mount):
+    mount = new_mount(OPTIONS)
+    count, absent = 4 * CAPACITY // CHUNK, []
+
+    def work(index):
+        for number in range(index, count, 8):
+            put(mount.path, number)
+            for other in range(max(0, number - 160), number, 37):
+                found = get(mount.path, other)
+                assert found is not False, other
+                absent.append(found is None)
+
+    in_threads(8, work)
+    assert any(absent) and not all(absent)
+
+
+def test_what_went_is_gone_for_everybody_at_once(new_mount):
+    mount = new_mount(OPTIONS)
+    in_threads(80, lambda index: put(mount.path, index))
+    for round_number in range(1, 5):
+        with os.scandir(mount.path) as entries:  # with attributes, which the kernel keeps for a second
+            known = {entry.name: entry.stat().st_size for entry in entries}
+        assert len(known) > 40
+        in_threads(60, lambda index, first=round_number * 1000: put(mount.path, first + index))
+        mount.drain()
+        time.sleep(0.05)  # the thread that tells the kernel
+        there = set(os.listdir(mount.path))
+        gone = set(known) - there
+        assert len(gone) > 10
+        for name in gone:
+            path = os.path.join(mount.path, name)
+            assert not os.access(path, os.F_OK), name
+            with pytest.raises(FileNotFoundError):
+                os.stat(path)
+            with pytest.raises(FileNotFoundError):
+                os.close(os.open(path, os.O_RDONLY))
+
+
+def test_pins(new_mount):
+    mount = new_mount(OPTIONS)
+    kept, below = os.path.join(mount.path, "kept"), os.path.join(mount.path, "kept", "below")
+    os.makedirs(below)
+    put(mount.path, 1)
+    put(mount.path, 2)
+    put(below, 3)
+    path = os.path.join(mount.path, name_of(1))
+    os.setxattr(path, "user.kvcachefs.pin", b"1")
+    os.setxattr(kept, "user.kvcachefs.pin", b"1")
+    put(below, 4)
+    assert os.getxattr(path, "user.kvcachefs.pin") == b"1"
+    assert os.getxattr(os.path.join(below, name_of(4)), "user.kvcachefs.pin") == b"inherited"
+    with pytest.raises(OSError) as refused:
+        os.getxattr(os.path.join(mount.path, name_of(2)), "user.kvcachefs.pin")
+    assert refused.value.errno == errno.ENODATA
+    assert os.listxattr(path) == []  # copies carry no pin along
+    wait_until(lambda: mount.status()["pins"] == {"objects": 3, "bytes": 3 * CHUNK}, 10, "three are pinned")
+    for number in range(100, 100 + 3 * CAPACITY // CHUNK):
+        put(mount.path, number)
+    mount.remount()
+    for number in range(1000, 1000 + 2 * CAPACITY // CHUNK):
+        put(mount.path, number)
+    assert get(mount.path, 1) and get(below, 3) and get(below, 4)
+    assert get(mount.path, 2) is None
+    os.removexattr(path, "user.kvcachefs.pin")
+    for number in range(2000, 2000 + 2 * CAPACITY // CHUNK):
+        put(mount.path, number)
+    assert get(mount.path, 1) is None
+    with pytest.raises(OSError) as refused:
+        os.setxattr(mount.path, "user.kvcachefs.pin", b"1")
+    assert refused.value.errno == errno.ENOSPC
+    assert "half of the capacity" in mount.log_text()
+
+
+def test_everything_open_is_refused_soon(new_mount):
+    mount = new_mount(OPTIONS)
+    files, started = [], None
+    try:
+        for number in range(2 * CAPACITY // CHUNK):
+            started = time.monotonic()
+            put(mount.path, number)
+            files.append(open(os.path.join(mount.path, name_of(number)), "rb"))  # pylint: disable=consider-using-with
+        pytest.fail("twice the capacity was stored, all of it open")
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+    assert time.monotonic() - started < 30
+    for file in files:
+        file.close()
+    wait_until(lambda: mount.status()["objects"]["open_handles"] == 0, 10, "all is closed")
+    time.sleep(1.1)
+    put(mount.path, 5000)
+
+
+@pytest.mark.parametrize("round_number", range(3))
+def test_killed_while_it_evicts(new_mount, round_number):
+    """What was there and was not evicted is there and whole; nothing else comes or goes; and the mount does not hang."""
+    mount = new_mount({**OPTIONS, "durability": "close"})
+    stored, stop = [], threading.Event()
+
+    def write(index):
+        number = index
+        while not stop.is_set():
+            try:
+                put(mount.path, number)
+            except OSError as error:
+                assert error.errno in (errno.ENOTCONN, errno.ECONNABORTED, errno.EIO), error
+                return
+            stored.append(number)
+            number += 4
+
+    for number in range(20_000, 20_010):
+        put(mount.path, number)
+        os.setxattr(os.path.join(mount.path, name_of(number)), "user.kvcachefs.pin", b"1")
+    threads = [threading.Thread(target=write, args=(index,)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    wait_until(lambda: mount.status()["evictions"]["objects"] > 50 * (round_number + 1), 60, "eviction goes on")
+    mount.kill()
+    stop.set()
+    for thread in threads:
+        thread.join(30)
+        assert not thread.is_alive()
+    mount.start()
+    found = {number: get(mount.path, number) for number in range(max(stored) + 8)}
+    assert False not in found.values()
+    assert sum(bool(value) for value in found.values()) > CAPACITY // CHUNK // 2
+    assert all(get(mount.path, number) for number in range(20_000, 20_010)), "pinned"
+    for number in range(9000, 9060):
+        put(mount.path, number)
+    mount.stop()
+    checked = run_command("fsck", mount.volume)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+def test_options(new_mount):
+    mount = new_mount({**OPTIONS, "policy": "s3fifo", "evict": "off"})
+    number = 0
+    with pytest.raises(OSError) as full:
+        for number in range(2 * CAPACITY // CHUNK):
+            put(mount.path, number)
+    assert full.value.errno == errno.ENOSPC
+    for policy in ("prefix", "lru", "fifo-reinsert", "s3fifo"):
+        os.setxattr(mount.path, "user.kvcachefs.option.policy", policy.encode())
+        os.setxattr(mount.path, "user.kvcachefs.option.evict", b"on")
+        for other in range(CAPACITY // CHUNK):
+            put(mount.path, 1000 + other)
+            os.unlink(os.path.join(mount.path, name_of(1000 + other)))
+        for other in range(2 * CAPACITY // CHUNK):
+            number += 1
+            put(mount.path, 100_000 + number)
+    with pytest.raises(OSError):
+        os.setxattr(mount.path, "user.kvcachefs.option.policy", b"random")
