@@ -158,7 +158,7 @@ bool StoreImpl::keeper_step(bool force) {
   if (evicted) {
     note_eviction_round(begun_ns);
     // Who began to wait meanwhile need not wait for a round of its own.
-    if (const auto waiting = space_waiters_.begin_round()) space_waiters_.end_round(*waiting, true);
+    if (const auto round = space_waiters_.begin_round()) space_waiters_.end_round(*round, true);
   }
   return true;
 }
