@@ -74,6 +74,7 @@ class SmallVolume : public ::testing::Test {
  protected:
   static StoreOptions options() {
     StoreOptions options;
+    options.evict = false;  // what happens at a full volume is the matter here
     options.capacity_bytes = 17 * kMiB;  // 16 for bodies, and 1 for journals before a checkpoint
     options.keep_free_bytes = 1;
     return options;
