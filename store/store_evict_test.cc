@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
@@ -118,6 +119,22 @@ TEST_F(StoreEvict, WhatIsOpenPinnedOrInPlaceStays) {
   EXPECT_FALSE(there(0) || there(1));
   EXPECT_TRUE(there(4, "kept/"));
   EXPECT_EQ(store_->status().pinned_bytes, 2 * kChunk);
+}
+
+// A file that is sized first is known not to fit: the cache does not go for it.
+TEST_F(StoreEvict, NothingGoesForWhatCannotFit) {
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(put(i));
+  store_.drain();
+  Handle* sized = store_.create("sized");
+  EXPECT_EQ(testing::truncate(store_, "sized", 2 * kCapacity), Code::kNoSpace);
+  const auto allocated = testing::await<void>(store_, [&](auto reply) {
+    store_->allocate(sized, Store::AllocateMode::kKeepSize, kCapacity, kCapacity, std::move(reply));
+  });
+  EXPECT_EQ(allocated.error().code, Code::kNoSpace);
+  EXPECT_EQ(store_.try_pwrite(sized, 2 * kCapacity, "x"), Code::kNoSpace);
+  store_->release(sized);
+  EXPECT_EQ(store_->status().eviction_objects, 0u);
+  for (int i = 0; i < 20; ++i) EXPECT_TRUE(there(i)) << i;
 }
 
 TEST_F(StoreEvict, PinsAreKeptOverARemount) {

@@ -27,16 +27,16 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
     return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
                                                 format_size(size_bytes), format_size(kMaxFileBytes))));
   FilePtr raw;
-  bool become_raw = false;
+  bool become_raw = false, grows = false;
   {
     const auto lock = object->lock();
     raw = object->raw;
     become_raw = !raw && size_bytes > options_.raw_above_bytes() && object->size_bytes == 0;
+    grows = size_bytes > object->size_bytes;
   }
+  // Nothing is evicted for what cannot fit.
+  if ((raw || grows) && size_bytes > space_.limit_bytes()) return done(std::unexpected(no_space(*object, size_bytes)));
   if (raw || become_raw) {
-    if (size_bytes > space_.limit_bytes())
-      return done(fail(Code::kNoSpace, fmt::format("object {}: {} is more than the capacity of {}", object->id.value,
-                                                   format_size(size_bytes), format_size(space_.limit_bytes()))));
     if (!become_raw) return resize_raw(std::move(object), std::move(raw), size_bytes, how, std::move(done));
     Status made = make_raw(object, size_bytes);
     if (made || made.error().code != Code::kBusy) return done(std::move(made));
@@ -144,6 +144,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
     });
   }
   if (raw) return allocate_raw(object, std::move(raw), size, mode, offset, length, std::move(done));
+  if (mode != AllocateMode::kPunchHole && end > space_.limit_bytes()) return done(std::unexpected(no_space(*object, end)));
   if (mode != AllocateMode::kPunchHole) {
     auto reserve = [this, object, offset, end] { return take_room_for(object, offset, end); };
     if (mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize)  // ... and then it is zeroed

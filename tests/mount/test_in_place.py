@@ -201,7 +201,7 @@ def test_odd_reads_with_o_direct_are_answered_wherever_it_lies(new_mount, size, 
 
 def test_names_that_are_replaced_on_a_full_volume(new_mount):
     """Where nothing of what was replaced may linger: the name is still there all the time."""
-    mount = new_mount({"capacity": "64M", "keep_free": "0", "memory": "32M"})
+    mount = new_mount({"capacity": "64M", "keep_free": "0", "memory": "32M", "evict": "off"})
     with pytest.raises(OSError):
         for number in range(100):
             put(os.path.join(mount.path, f"filler{number}"), payload(f"filler{number}", MIB))

@@ -442,7 +442,7 @@ def fill(path):
 def test_a_disk_that_others_have_filled_can_be_emptied(new_mount):
     """Also after kill -9 on the full disk: what is removed comes back, and goes on missing."""
     with small_disk(192 * MIB) as disk:
-        mount = new_mount({"memory": "64M"}, volume=os.path.join(disk, "volume"))
+        mount = new_mount({"memory": "64M", "evict": "off"}, volume=os.path.join(disk, "volume"))
         try:
             for index in range(60):
                 put(mount, f"chunk{index}")
