@@ -125,6 +125,18 @@ StoreImpl::WaterMarks StoreImpl::water_marks() {
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 
+// So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
+uint64_t StoreImpl::most_left_bytes() const {
+  constexpr uint64_t kLeftPart = 24;
+  return eviction_.leaves_short_ranges ? usable_bytes() / kLeftPart : 0;
+}
+
+// Until so much can be reserved at once. (What is free counts what comes back, too.)
+uint64_t StoreImpl::bytes_to_punch(uint64_t room_wanted) const {
+  const uint64_t room = space_.room_bytes();
+  return room_wanted - std::min(room, room_wanted);
+}
+
 void StoreImpl::note_eviction_round(int64_t begun_ns) {
   evict_rate_.round_ns = (3 * evict_rate_.round_ns + (clock_.monotonic_ns() - begun_ns)) / 4;
 }
@@ -133,16 +145,22 @@ void StoreImpl::note_eviction_round(int64_t begun_ns) {
 bool StoreImpl::evict_ahead() {
   if (!evictor_->on() || refusals_.is_failing()) return false;
   const WaterMarks marks = water_marks();
-  const uint64_t free = space_.free_bytes();
-  if (free >= marks.high) {
-    space_.tell_below(marks.high);
+  const uint64_t free = space_.free_bytes(), left = most_left_bytes(), least = marks.high + left;
+  if (free >= least) {
+    space_.tell_below(least);
     return false;
   }
   fill_evictor(/*to_the_end=*/true);
-  if (evict(marks.low - free, Evictor::Leases::kKeep) == 0) return false;  // the next step tries again, a second later
+  if (evict(marks.low + left - free, Evictor::Leases::kKeep) == 0) return false;  // the next step tries again, a second later
   journal_names();
-  space_.tell_below(space_.free_bytes() >= marks.high ? marks.high : 0);
+  space_.tell_below(space_.free_bytes() >= least ? least : 0);
   return true;
+}
+
+// What a round makes room for, where some call has waited for so many of them and found none.
+uint64_t StoreImpl::room_wanted(uint64_t pressure) {
+  const uint64_t limit = usable_bytes();
+  return std::min(limit, water_marks().low + pressure * (limit / 16));
 }
 
 // First thing when calls wait for room. True if enough of it will come back once the names are journaled, and what is dead was
@@ -150,11 +168,10 @@ bool StoreImpl::evict_ahead() {
 bool StoreImpl::evict_for_room(uint64_t pressure) {
   if (!evictor_->on() || read_only_) return false;
   fill_evictor(/*to_the_end=*/true);
-  const uint64_t limit = usable_bytes();
   // Where the volume takes nothing although it tells of room, it may be of inodes that there are none, or a quota: a little goes each
   // time, which helps there, and does not empty a volume of which something else is wrong.
   const bool refuses = refusals_.is_failing();
-  const uint64_t wanted = refuses ? limit / 64 : std::min(limit, water_marks().low + pressure * (limit / 16));
+  const uint64_t wanted = refuses ? usable_bytes() / 64 : room_wanted(pressure) + most_left_bytes();
   const auto lacks = [&] {
     const uint64_t free = space_.free_bytes();
     return wanted - std::min(free, wanted);
@@ -204,6 +221,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases) {
     }
   }
   if (gone.empty()) return freed;
+  eviction_.last_ns = clock_.monotonic_ns();
   dirty_.wake();
   NamesGone told;
   {

@@ -61,6 +61,7 @@
 #include "store/unlinked_queue.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
+#include "store/upkeep/reclaimer.h"
 #include "store/volume/volume.h"
 #include "store/writeback/urgent_queue.h"
 #include "store/writeback/volume_refusals.h"
@@ -549,17 +550,12 @@ class StoreImpl final : public Store {
   void sync_ahead();
   Status sync_point();           // data, then journal, then a SyncedRecord
   bool mend_index();             // if it was found damaged; whether it was built anew
-  Status index_point();          // sync_point, index commit, checkpoint if due
+  Status index_point(const Reclaimer::Amount& amount = {});          // sync_point, index commit, checkpoint if due
   Status write_checkpoint();
   uint64_t least_checkpoint_bytes() const;
   void note_upkeep(const Status& status, int64_t now_ns);
   Status remove_before_checkpoint();
-  void reclaim(std::vector<FreedPlace> dead);
-  struct OpenPack {  // the one that is being punched
-    ExtentId extent;
-    FilePtr file;
-  };
-  bool reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack);
+  void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   bool still_needed(const FreedPlace& freed);
   static bool is_read_still(Object& object);
   void want_reclaim();  // at once, for a call that waits for space
@@ -595,6 +591,9 @@ class StoreImpl final : public Store {
   uint64_t usable_bytes() const;
   WaterMarks water_marks();
   void note_eviction_round(int64_t begun_ns);
+  uint64_t most_left_bytes() const;
+  uint64_t bytes_to_punch(uint64_t room_wanted) const;
+  uint64_t room_wanted(uint64_t pressure);
   bool evict_ahead();
   bool evict_for_room(uint64_t pressure);
   bool may_evict() const;  // a call that finds no room may get some that way
@@ -668,6 +667,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryFiles> files_;
   std::optional<MemoryFilePolicy> file_policy_;
   TemporaryNames temporary_names_;
+  std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
@@ -772,6 +772,11 @@ class StoreImpl final : public Store {
   SpaceWaiters space_waiters_{space_, counters_.errors_no_space, [this] { want_reclaim(); }};
   // Only the keeper (or close()) touches these.
   EvictWalk evict_walk_;
+  struct {
+    int64_t last_ns = INT64_MIN / 2;   // when anything was evicted
+    uint64_t left_bytes = 0;           // dead, in ranges too short to be worth a call yet
+    bool leaves_short_ranges = false;  // those that were punched last were short
+  } eviction_;
   struct {
     int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there
     uint64_t written_bytes = 0;

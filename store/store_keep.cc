@@ -18,7 +18,10 @@ namespace {
 constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
 constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
+constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for what comes of it
+constexpr int64_t kTidyNs = 5'000'000'000;             // after so long without an eviction short ranges are given back as well
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
+constexpr uint64_t kLongRangeBytes = 2 * kMiB;         // of which it does not matter that each costs a call
 constexpr uint64_t kManyJournalFiles = 32;
 constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;    // of journals and checkpoint: where there is no room, they are worth another
 constexpr uint64_t kWorthPart = 16;                    // ... if it is smaller by so much
@@ -122,7 +125,11 @@ bool StoreImpl::keeper_step(bool force) {
   bool due = force || evicted || judged_tail_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = dead_.any();  // also raw files, whose records tell no length
-  const bool dead_worth_it = dead_.bytes() > kReclaimBytes;
+  const int64_t now = clock_.monotonic_ns();
+  const bool tidies = now - eviction_.last_ns > kTidyNs;
+  const uint64_t left = tidies ? 0 : eviction_.left_bytes;
+  const bool dead_worth_it = dead_.bytes() > kReclaimBytes + left;
+  due |= tidies && eviction_.left_bytes > 0;
   due |= reclaim_wanted && dead;
   const bool worked = keeper_work_.run() | fill_evictor(/*to_the_end=*/false);
   due |= mend_index();  // what failed meanwhile can succeed now
@@ -134,7 +141,6 @@ bool StoreImpl::keeper_step(bool force) {
   resume_records();
   log::tell_repeated();
   const uint64_t rows = index_->overlay_rows();
-  const int64_t now = clock_.monotonic_ns();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
     verified_again_ns_ = now;
     verify_again();
@@ -153,7 +159,9 @@ bool StoreImpl::keeper_step(bool force) {
   }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
-  note_upkeep(index_point(), now);
+  Reclaimer::Amount amount{.most_ns = kReclaimNs};
+  if (!tidies && !force) amount.enough_bytes = bytes_to_punch(water_marks().low);
+  note_upkeep(index_point(amount), now);
   refresh_space();
   if (evicted) {
     note_eviction_round(begun_ns);
@@ -217,7 +225,7 @@ bool StoreImpl::mend_index() {
   return true;
 }
 
-Status StoreImpl::index_point() {
+Status StoreImpl::index_point(const Reclaimer::Amount& amount) {
   reclaim_cut_short_ = false;
   std::vector<FreedPlace> dead = dead_.take();  // their records are synced by the sync point below
   record_space_->index_commit_begins();
@@ -233,7 +241,7 @@ Status StoreImpl::index_point() {
     counters_.errors_index.fetch_add(1, std::memory_order_relaxed);
     // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
     // Unless a start left records out, which is settled by the first checkpoint only.
-    if (synced && !judged_tail_) reclaim(std::exchange(dead, {}));
+    if (synced && !judged_tail_) reclaim(std::exchange(dead, {}), amount);
     dead_.put_back(std::move(dead));
     return status;
   }
@@ -242,7 +250,7 @@ Status StoreImpl::index_point() {
   index_rebuild_->allow(true);
   if (orphans_.take_extents_due() || judged) sweep_extents(dead, judged);
   if (!dead.empty()) kill_point("reclaim-begun");
-  reclaim(std::move(dead));
+  reclaim(std::move(dead), amount);
   measure_overhead();
   if (record_space_->wants_checkpoint() || journal_files_ > kManyJournalFiles) return write_checkpoint();
   return {};
@@ -337,16 +345,15 @@ bool StoreImpl::make_room() {
   const bool evicted = evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
   evicted ? journal_names() : drain_and_wait();
-  uint64_t so_far = 0;
-  do {
-    so_far = given_back();
-    note_upkeep(index_point(), clock_.monotonic_ns());
-  } while (reclaim_cut_short_ && given_back() != so_far && !stopping_);
-  const bool journals_went = checkpoint_for_room();
+  Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
+  if (evicted) amount.enough_bytes = bytes_to_punch(room_wanted(round->pressure));
+  note_upkeep(index_point(amount), clock_.monotonic_ns());
+  const bool goes_on = reclaim_cut_short_ && given_back() != before;
+  const bool journals_went = !goes_on && checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   if (evicted) note_eviction_round(begun_ns);
-  space_waiters_.end_round(*round, given_back() != before || journals_went);
+  space_waiters_.end_round(*round, given_back() != before || journals_went, goes_on);
   return true;
 }
 
@@ -369,47 +376,15 @@ void StoreImpl::drain_and_wait() {
 
 // --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---
 
-void StoreImpl::reclaim(std::vector<FreedPlace> dead) {
+void StoreImpl::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
   {
     std::unique_lock names(names_mutex_);
     std::erase_if(shared_places_, [](const auto& shared) { return !is_read_still(*shared.second); });
   }
-  // Neighbours are punched together.
-  std::sort(dead.begin(), dead.end(), [](const FreedPlace& a, const FreedPlace& b) {
-    return std::tie(a.place.extent, a.place.offset) < std::tie(b.place.extent, b.place.offset);
-  });
-  std::unordered_set<ExtentId> in_use;  // not to be removed as a whole
-  for (const FreedPlace& freed : dead)
-    if (freed.object.valid() && still_needed(freed)) in_use.insert(freed.place.extent);
-  std::vector<FreedPlace> kept;
-  OpenPack pack;
-  bool any = false;
-  const int64_t started_ns = clock_.monotonic_ns();
-  for (size_t i = 0; i < dead.size();) {
-    if (!nobody_reads_ && any && clock_.monotonic_ns() - started_ns >= kReclaimNs) {
-      kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.end());
-      reclaim_cut_short_ = true;
-      break;
-    }
-    const FreedPlace& first = dead[i];
-    if (first.object.valid() && still_needed(first)) {  // unlinked, but somebody reads it
-      kept.push_back(first);
-      ++i;
-      continue;
-    }
-    any = true;
-    uint64_t end = first.place.offset + align_up(first.place.length, kBlockBytes);
-    size_t next = i + 1;
-    for (; next < dead.size() && dead[next].place.extent == first.place.extent && dead[next].place.offset == end &&
-           !(dead[next].object.valid() && still_needed(dead[next]));
-         ++next) {
-      end = dead[next].place.offset + align_up(dead[next].place.length, kBlockBytes);
-    }
-    if (!reclaim_range(first.place, end, in_use.contains(first.place.extent), pack))
-      kept.insert(kept.end(), dead.begin() + static_cast<long>(i), dead.begin() + static_cast<long>(next));
-    i = next;
-  }
-  counters_.reclaimed_bytes.fetch_add(dead_.settle(std::move(kept)), std::memory_order_relaxed);
+  const Reclaimer::Outcome outcome = reclaimer_->reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
+  reclaim_cut_short_ = outcome.cut_short;
+  eviction_.left_bytes = outcome.left_bytes;
+  eviction_.leaves_short_ranges = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
 }
 
 // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
@@ -432,56 +407,6 @@ bool StoreImpl::still_needed(const FreedPlace& freed) {
 bool StoreImpl::is_read_still(Object& object) {
   const auto lock = object.lock();
   return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
-}
-
-// True when the range is gone for good (or was never there).
-bool StoreImpl::reclaim_range(const Place& place, uint64_t end, bool in_use, OpenPack& pack) {
-  if (place.kind == PlaceKind::kNone || place.kind == PlaceKind::kInline) return true;
-  Status status;
-  bool whole = place.kind != PlaceKind::kPacked;
-  if (!whole) {
-    const bool is_open = dead_.is_open(place.extent);
-    if (is_open && place.length == 0) return true;
-    whole = !is_open;
-    auto usage = index_->find_extent(place.extent);
-    if (!usage) return false;
-    whole = whole && (!*usage || (*usage)->live_bytes == 0);
-    if (whole) {
-      // What died in it later may be read yet, or is not synced: then it is looked at once more. In this order: what a commit
-      // freed is told before it counts as ended.
-      const bool committing = !commits_.idle();
-      const bool settled = !in_use && !committing && !dead_.mentions(place.extent);
-      if (!settled && end == place.offset) return false;
-      if (!settled) dead_.look_again(place.extent);
-      whole = settled;
-    }
-  }
-  if (whole) {
-    status = extents_->remove(place.extent, place.kind);
-    if (status) kill_point("extent-removed");
-    if (status) counters_.removed_extents.fetch_add(1, std::memory_order_relaxed);
-    if (!status && status.error().code == Code::kNotFound) status = {};  // removed with an earlier range of it
-    if (status) dead_.removed(place.extent);
-  } else if (end > place.offset) {
-    if (!volume_->features().punch_hole) {
-      dead_.keep_unpunched(place.extent, end - place.offset);
-      return true;
-    }
-    if (pack.extent != place.extent) {
-      pack = {};
-      auto file = extents_->open_for_punch(place.extent);
-      if (file)
-        pack = {place.extent, std::move(*file)};
-      else
-        status = std::unexpected(std::move(file).error());
-    }
-    if (status) status = pack.file->punch(place.offset, end - place.offset);
-    if (status) kill_point("range-punched");
-    if (status) counters_.punched_ranges.fetch_add(1, std::memory_order_relaxed);
-    if (!status && status.error().code == Code::kNotFound) status = {};
-  }
-  if (!status) log::warn("space could not be given back yet: {}", status.error().message);
-  return status.has_value();
 }
 
 }  // namespace kvcachefs

@@ -136,6 +136,11 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(start_epoch());
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
+  constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
+  reclaimer_ = std::make_unique<Reclaimer>(
+      dead_, *extents_, *index_, counters_, clock_,
+      Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); }},
+      volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   names_ = std::make_unique<Namespace>(*index_);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) -> std::optional<SuccessorsRecord> {

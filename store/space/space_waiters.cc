@@ -11,8 +11,9 @@ bool SpaceWaiters::wait(int& rounds, Retry retry) {
   const bool more = may_make_more_ && may_make_more_();
   {
     std::lock_guard lock(mutex_);
-    if (stopped_ || rounds++ >= (more ? 4 * kMaxRounds : kMaxRounds) || (space_.hopes() == fruitless_at_ && !more)) return false;
-    pressure_ = std::max(pressure_, static_cast<uint64_t>(rounds - 1));
+    if (stopped_ || rounds >= (more ? 4 * kMaxRounds : kMaxRounds) || (space_.hopes() == fruitless_at_ && !more)) return false;
+    if (!goes_on_) ++rounds;
+    pressure_ = std::max(pressure_, static_cast<uint64_t>(std::max(rounds, 1) - 1));
     round_wanted_ = round_ + 1;  // one that begins now
     waiting_.emplace_back(round_wanted_, std::move(retry));
     count_.fetch_add(1);
@@ -44,11 +45,12 @@ std::optional<SpaceWaiters::Round> SpaceWaiters::begin_round() {
   return Round{++round_, space_.hopes(), std::exchange(pressure_, 0)};
 }
 
-void SpaceWaiters::end_round(const Round& round, bool gave_back) {
+void SpaceWaiters::end_round(const Round& round, bool gave_back, bool goes_on) {
   std::vector<Retry> retries;
   {
     std::lock_guard lock(mutex_);
     if (!gave_back) fruitless_at_ = round.hopes;
+    goes_on_ = goes_on;
     while (!waiting_.empty() && waiting_.front().first <= round.number) {
       retries.push_back(std::move(waiting_.front().second));
       waiting_.pop_front();

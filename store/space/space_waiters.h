@@ -46,8 +46,9 @@ class SpaceWaiters {
   };
   // Nothing: no call waits for a round.
   std::optional<Round> begin_round();
-  // The calls that waited when the round began try again, on this thread. `gave_back`: the round freed anything.
-  void end_round(const Round& round, bool gave_back);
+  // The calls that waited when the round began try again, on this thread. `gave_back`: the round freed anything. `goes_on`: more
+  // comes back in the next one, so that this one is not counted for those that found no space.
+  void end_round(const Round& round, bool gave_back, bool goes_on = false);
 
   // From now on wait() refuses.
   void stop();
@@ -63,6 +64,7 @@ class SpaceWaiters {
   std::deque<std::pair<uint64_t, Retry>> waiting_;  // with the round after which they try again, ascending
   uint64_t round_ = 0, round_wanted_ = 0;           // the last begun, the last asked for
   uint64_t pressure_ = 0;                           // of the next round
+  bool goes_on_ = false;                            // the last round had not given back all
   uint64_t fruitless_at_ = UINT64_MAX;              // Space::hopes() when a round began that gave nothing back
   bool stopped_ = false;
   std::atomic<uint64_t> count_{0};

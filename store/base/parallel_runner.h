@@ -1,0 +1,75 @@
+// Runs many calls that block on a few threads, for a caller that waits for all of them.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "store/base/mutex.h"
+#include "store/base/thread.h"
+
+namespace kvcachefs {
+
+// Used by one thread, which takes part in the work. The threads begin with the first run() that has work for them, and end with this.
+class ParallelRunner {
+ public:
+  // `name` has at most 15 characters and outlives this. Without threads run() is a loop.
+  ParallelRunner(const char* name, unsigned threads) : name_(name), wanted_(threads) {}
+  ParallelRunner(const ParallelRunner&) = delete;
+  ParallelRunner& operator=(const ParallelRunner&) = delete;
+  ~ParallelRunner() {
+    {
+      std::lock_guard lock(mutex_);
+      stopping_ = true;
+    }
+    work_.notify_all();
+    for (std::thread& thread : threads_) thread.join();
+  }
+
+  // Calls job(0) to job(count - 1), each once, several at a time. Returns when the last has returned. `job` must not throw.
+  void run(size_t count, const std::function<void(size_t)>& job) {
+    std::unique_lock lock(mutex_);
+    while (threads_.size() < wanted_ && threads_.size() + 1 < count) threads_.push_back(start_thread(name_, [this] { loop(); }));
+    job_ = &job;
+    next_ = 0;
+    count_ = count;
+    if (count > 1) work_.notify_all();
+    take_part(lock);
+    done_.wait(lock, [this] { return running_ == 0; });
+    job_ = nullptr;
+  }
+
+ private:
+  void loop() {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      work_.wait(lock, [this] { return stopping_ || (job_ != nullptr && next_ < count_); });
+      if (stopping_) return;
+      take_part(lock);
+    }
+  }
+  // mutex_ held, but not while a job runs.
+  void take_part(std::unique_lock<LeafMutex>& lock) {
+    while (next_ < count_) {
+      const size_t index = next_++;
+      ++running_;
+      lock.unlock();
+      (*job_)(index);
+      lock.lock();
+      if (--running_ == 0 && next_ == count_) done_.notify_all();
+    }
+  }
+
+  const char* const name_;
+  const unsigned wanted_;
+  LeafMutex mutex_;  // guards all below but for threads_
+  ConditionVariable work_, done_;
+  const std::function<void(size_t)>* job_ = nullptr;
+  size_t next_ = 0, count_ = 0, running_ = 0;
+  bool stopping_ = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace kvcachefs
