@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <functional>
 #include <mutex>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -31,7 +32,8 @@ class ParallelRunner {
   // Calls job(0) to job(count - 1), each once, several at a time. Returns when the last has returned. `job` must not throw.
   void run(size_t count, const std::function<void(size_t)>& job) {
     std::unique_lock lock(mutex_);
-    while (threads_.size() < wanted_ && threads_.size() + 1 < count) threads_.push_back(start_thread(name_, [this] { loop(); }));
+    while (threads_.size() < wanted_ && threads_.size() + 1 < count && start()) {
+    }
     job_ = &job;
     next_ = 0;
     count_ = count;
@@ -42,6 +44,16 @@ class ParallelRunner {
   }
 
  private:
+  // False: the process may have no more threads. Those that are there, or the caller alone, do the work.
+  bool start() {
+    try {
+      threads_.push_back(start_thread(name_, [this] { loop(); }));
+      return true;
+    } catch (const std::system_error&) {
+      wanted_ = static_cast<unsigned>(threads_.size());
+      return false;
+    }
+  }
   void loop() {
     std::unique_lock lock(mutex_);
     for (;;) {
@@ -63,7 +75,7 @@ class ParallelRunner {
   }
 
   const char* const name_;
-  const unsigned wanted_;
+  unsigned wanted_;
   LeafMutex mutex_;  // guards all below but for threads_
   ConditionVariable work_, done_;
   const std::function<void(size_t)>* job_ = nullptr;
