@@ -144,6 +144,12 @@ void Evictor::opened(ObjectId id, uint64_t size_bytes) {
   if (state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
 }
 
+void Evictor::sized(ObjectId id, uint64_t size_bytes) {
+  if (!on()) return;
+  std::lock_guard lock(mutex_);
+  if (const uint32_t slot = table_.find(id); slot != kNoSlot) set_size(table_.at(slot), size_bytes);
+}
+
 // Most are renamed in a moment, and then published; what is not is taken for published later.
 void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   if (!on()) return;
@@ -311,9 +317,10 @@ void Evictor::refused(const Victim& victim, Refused how) {
   constexpr size_t kMany = 1024;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
-  ++counted_.refused;
   if (going_.erase(victim.unit) == 0) return;
   unit_left(victim.unit);
+  if (how == Refused::kNotNeeded) return;
+  ++counted_.refused;
   if (how == Refused::kForLong) return put_aside(victim.unit, now);
   if (refused_.size() >= kMany && refused_.size() % kMany == 0) std::erase_if(refused_, [&](const auto& each) { return each.second <= now; });
   refused_[victim.unit] = now + kRefusedMs;

@@ -92,8 +92,9 @@ class Evictor final : public AccessListener {
   // afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
-  enum class Refused : uint8_t { kForNow, kForLong };  // open, or not whole yet; no chunk at all
+  enum class Refused : uint8_t { kForNow, kForLong, kNotNeeded };  // open, or not whole yet; no chunk at all; others were enough
   void refused(const Victim& victim, Refused how);
+  void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
   void forgive();             // what was refused for now may be chosen again
   void nameless(ObjectId id);  // it has not the name that was known of it
   // Nothing could be chosen: it is not worth another try before something changes, or a second has passed.

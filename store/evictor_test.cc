@@ -72,6 +72,20 @@ TEST_F(EvictorTest, WhatWasUsedLongestAgoGoesFirst) {
   EXPECT_EQ(evict(9), (Numbers{3, 0}));
 }
 
+TEST_F(EvictorTest, WhatIsWrittenUnderItsNameHasASizeOnceItIsOnTheVolume) {
+  fill();
+  for (uint64_t i = 0; i < 8; ++i) {
+    evictor_.created(kRootId, chunk_name(i), id_of(i));
+    evictor_.sized(id_of(i), kChunk);
+    pass(30 * kSecond);
+  }
+  const auto victims = evictor_.choose(2 * kChunk, 64, Evictor::Leases::kKeep);
+  EXPECT_EQ(victims.size(), 2u);
+  for (const Evictor::Victim& victim : victims) evictor_.refused(victim, Evictor::Refused::kNotNeeded);
+  EXPECT_EQ(evictor_.choose(2 * kChunk, 64, Evictor::Leases::kKeep).size(), 2u) << "they may be chosen at once again";
+  EXPECT_EQ(evictor_.counts().refused, 0u);
+}
+
 TEST_F(EvictorTest, ChainsGoFromTheirTail) {
   fill();
   for (uint64_t i = 0; i < 4; ++i) store(i);  // one prompt

@@ -553,6 +553,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     }
     settle_raw(*object, unjournaled);
     note_unmarked(*object);
+    if (evictor_) evictor_->sized(object->id, sealed.snapshot.size_bytes);
     if (!object->content_dirty()) {
       space_.release(std::exchange(object->reserved_bytes, 0));
       keep_room(*object);

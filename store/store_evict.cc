@@ -215,6 +215,10 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases) {
     const auto victims = evictor_->choose(bytes - freed, kUnitsAtOnce, leases);
     if (victims.empty()) break;
     for (const Evictor::Victim& victim : victims) {
+      if (freed >= bytes) {  // some were larger than was known
+        evictor_->refused(victim, Evictor::Refused::kNotNeeded);
+        continue;
+      }
       const uint64_t went = evict_unit(victim, gone);
       freed += went;
       refused += went == 0 ? 1 : 0;

@@ -176,7 +176,11 @@ TEST_F(StoreEvict, MoreThanHalfIsNotPinned) {
 }
 
 TEST_F(StoreEvict, FilesWrittenUnderTheirNamesGoAsWell) {
-  for (int i = 0; i < kTenTimes; ++i) ASSERT_TRUE(store_.write_file(name_of(i), store_.payload(i, kChunk))) << i;
+  for (int i = 0; i < kTenTimes; ++i) {
+    ASSERT_TRUE(store_.write_file(name_of(i), store_.payload(i, kChunk))) << i;
+    if (i * kChunk <= kCapacity) continue;
+    EXPECT_GE(store_->status().live_bytes, kCapacity / 2) << "no more goes than is needed, at " << i;
+  }
   within_capacity();
   expect_whole(kTenTimes - 1);
 }
@@ -217,7 +221,9 @@ TEST_F(StoreEvict, GoesByTimesAfterARemount) {
   int left = 0;
   for (int i = 0; i < 40; ++i) left += there(i);
   EXPECT_LT(left, 40) << "what was there goes before what came";
-  for (int i = 100; i < 170; ++i) EXPECT_TRUE(there(i)) << i;
+  int came_and_went = 0;
+  for (int i = 100; i < 170; ++i) came_and_went += !there(i);
+  EXPECT_LT(came_and_went, 4) << "victims are the best of a sample";
 }
 
 TEST_F(StoreEvict, NamesThatWentAreTold) {
