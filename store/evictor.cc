@@ -37,6 +37,7 @@ void Evictor::configure(const Settings& settings) {
   hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   if (anew) restart();
   on_.store(settings.on, std::memory_order_relaxed);
+  leases_.store(settings.on && settings.lease_ms > 0, std::memory_order_relaxed);
 }
 
 // Of the counters those that only grow stay.
@@ -66,8 +67,9 @@ void Evictor::restart() {
 // --- accesses ---
 
 void Evictor::note_use(Entry& entry, int64_t now, bool looked) {
+  const bool lasts = entry.is(kLooked) && ms_since(entry.used, now) < lease_ms();  // a write does not end it
   entry.used = tick(now);
-  entry.set(kLooked, looked);
+  entry.set(kLooked, looked || lasts);
 }
 
 void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
@@ -130,6 +132,13 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   if (state_ != State::kReady || entry.is(kYoung | kAside)) return;
   if (policy_->holds(entry.unit)) return policy_->read(entry.unit, {now});
   publish(slot, follows, is_full(entry, name), now);
+}
+
+void Evictor::will_be_told(ObjectId id) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (const uint32_t slot = table_.find(id); slot != kNoSlot) note_use(table_.at(slot), now, true);
 }
 
 void Evictor::opened(ObjectId id, uint64_t size_bytes) {
@@ -236,16 +245,20 @@ void Evictor::nameless(ObjectId id) { deleted(id); }
 
 // --- choosing ---
 
-Hold Evictor::hold_of(UnitKey unit, int64_t now, bool just_written_stays) const {
+bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
+  const bool may_go = !entry.is(kLooked) && leases != Leases::kKeep;
+  const int64_t stays_ms = !may_go ? lease_ms() : leases == Leases::kSettled ? std::min(lease_ms(), kJustWrittenMs) : 0;
+  return ms_since(entry.used, now) < stays_ms;
+}
+
+Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases) const {
   if (going_.contains(unit)) return Hold::kOther;
   if (const auto refused = refused_.find(unit); refused != refused_.end() && refused->second > now) return Hold::kOther;
   Hold hold = Hold::kNone;
-  const int64_t lease_ms = settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0;
   for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
     const Entry& entry = table_.at(slot);
     if (entry.is(kPinned)) return Hold::kPinned;
-    const int64_t stays_ms = entry.is(kLooked) ? lease_ms : just_written_stays ? std::min(lease_ms, kJustWrittenMs) : 0;
-    if (ms_since(entry.used, now) < stays_ms) hold = Hold::kLeased;
+    if (is_leased(entry, now, leases)) hold = Hold::kLeased;
   }
   return hold;
 }
@@ -269,7 +282,7 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
   std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return victims;
   let_grow_up(false, now);
-  const evict::HeldBy held = [&](UnitKey unit) { return hold_of(unit, now, leases == Leases::kKeep); };
+  const evict::HeldBy held = [&](UnitKey unit) { return hold_of(unit, now, leases); };
   uint64_t got = 0;
   int busy = 0;
   while (got < bytes && victims.size() < most) {
@@ -287,7 +300,7 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     }
     for (const UnitKey unit : chosen_) {
       if (got >= bytes) break;
-      const bool broken = hold_of(unit, now, false) == Hold::kLeased;
+      const bool broken = hold_of(unit, now, Leases::kOfReads) == Hold::kLeased;
       if (!going_.emplace(unit, broken).second) continue;
       victims.push_back(victim_of(unit, now));
       victims.back().lease_broken = broken;
@@ -317,6 +330,15 @@ void Evictor::refused(const Victim& victim, Refused how) {
   if (how == Refused::kForLong) return put_aside(victim.unit, now);
   if (refused_.size() >= kMany && refused_.size() % kMany == 0) std::erase_if(refused_, [&](const auto& each) { return each.second <= now; });
   refused_[victim.unit] = now + kRefusedMs;
+}
+
+bool Evictor::wanted_again(const Victim& victim, Leases leases) const {
+  if (victim.lease_broken || leases == Leases::kBreak) return false;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  for (uint32_t slot = table_.first_of(victim.unit); slot != kNoSlot; slot = table_.at(slot).next)
+    if (is_leased(table_.at(slot), now, leases)) return true;
+  return false;
 }
 
 // It is not known to the policy for a while: a unit that is held would hold all that is before it in its chain.

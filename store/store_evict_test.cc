@@ -137,6 +137,20 @@ TEST_F(StoreEvict, NothingGoesForWhatCannotFit) {
   for (int i = 0; i < 20; ++i) EXPECT_TRUE(there(i)) << i;
 }
 
+// A writer that has closed what it wrote renames it next.
+TEST_F(StoreEvict, WhatIsAboutToBeRenamedStays) {
+  const std::vector<std::string> names = {"a.bin.tmp1a2b3c4d", "b.tmp140243", "tmpx3k9", ".c.bin.Xy12Zq", "d.tmp"};
+  for (const std::string& name : names) ASSERT_TRUE(store_.write_file(name, store_.payload(1, kChunk), 7));
+  ASSERT_TRUE(store_.write_file("plain.bin", store_.payload(1, kChunk), 7));
+  ASSERT_TRUE(store_.write_file("job.lock", store_.payload(1, 6), 7));
+  store_.drain();
+  for (int i = 10; i < kTenTimes / 4; ++i)  // in place: none of what is there was renamed
+    ASSERT_TRUE(store_.write_file(name_of(i), store_.payload(i, kChunk), static_cast<uint32_t>(i + 1))) << i;
+  EXPECT_FALSE(store_.exists("plain.bin"));
+  EXPECT_TRUE(store_.exists("job.lock"));
+  for (const std::string& name : names) EXPECT_TRUE(store_.rename(name, "whole-" + name, 7)) << name;
+}
+
 TEST_F(StoreEvict, PinsAreKeptOverARemount) {
   store_.mkdir("kept");
   ASSERT_TRUE(put(0));
