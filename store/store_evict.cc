@@ -190,7 +190,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   evictor_->forgive();
   evicted += evict(lacks(), Evictor::Leases::kOfReads);
   if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak);
-  if (evicted == 0) evictor_->note_hopeless();
+  if (evicted == 0 && evictor_->filling() == 0) evictor_->note_hopeless();  // else the policy was changed meanwhile
   return evicted > 0;
 }
 
