@@ -19,6 +19,7 @@ using evict::UnitName;
 namespace {
 constexpr int64_t kYoungMs = 10'000;        // what is created and not renamed by then has the name that it keeps
 constexpr int64_t kJustWrittenMs = 2'000;
+constexpr int64_t kSidecarMs = 250;          // until what belongs to a body that was just renamed is there, too
 constexpr int64_t kRefusedMs = 500;         // open, or not whole yet
 constexpr int64_t kRefusedLongMs = 60'000;  // no chunk
 constexpr uint32_t kSmallerInARow = 64;     // after so many smaller ones that is what is usual
@@ -37,6 +38,7 @@ void Evictor::configure(const Settings& settings) {
   hopeless_until_ms_.store(INT64_MIN, std::memory_order_relaxed);
   if (anew) restart();
   on_.store(settings.on, std::memory_order_relaxed);
+  leases_.store(settings.on && settings.lease_ms > 0, std::memory_order_relaxed);
 }
 
 // Of the counters those that only grow stay.
@@ -66,8 +68,9 @@ void Evictor::restart() {
 // --- accesses ---
 
 void Evictor::note_use(Entry& entry, int64_t now, bool looked) {
+  const bool lasts = entry.is(kLooked) && ms_since(entry.used, now) < lease_ms();  // a write does not end it
   entry.used = tick(now);
-  entry.set(kLooked, looked);
+  entry.set(kLooked, looked || lasts);
 }
 
 void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
@@ -130,6 +133,13 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   if (state_ != State::kReady || entry.is(kYoung | kAside)) return;
   if (policy_->holds(entry.unit)) return policy_->read(entry.unit, {now});
   publish(slot, follows, is_full(entry, name), now);
+}
+
+void Evictor::will_be_told(ObjectId id) {
+  if (!on()) return;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  if (const uint32_t slot = table_.find(id); slot != kNoSlot) note_use(table_.at(slot), now, true);
 }
 
 void Evictor::opened(ObjectId id, uint64_t size_bytes) {
@@ -242,16 +252,22 @@ void Evictor::nameless(ObjectId id) { deleted(id); }
 
 // --- choosing ---
 
-Hold Evictor::hold_of(UnitKey unit, int64_t now, bool just_written_stays) const {
+bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
+  int64_t stays_ms = lease_ms();
+  if (!entry.is(kLooked) && leases == Leases::kSettled) stays_ms = std::min(stays_ms, kJustWrittenMs);
+  if (!entry.is(kLooked) && leases == Leases::kPaired) stays_ms = std::min(stays_ms, kSidecarMs);
+  if (!entry.is(kLooked) && leases >= Leases::kOfReads) stays_ms = 0;
+  return ms_since(entry.used, now) < stays_ms;
+}
+
+Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases) const {
   if (going_.contains(unit)) return Hold::kOther;
   if (const auto refused = refused_.find(unit); refused != refused_.end() && refused->second > now) return Hold::kOther;
   Hold hold = Hold::kNone;
-  const int64_t lease_ms = settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0;
   for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
     const Entry& entry = table_.at(slot);
     if (entry.is(kPinned)) return Hold::kPinned;
-    const int64_t stays_ms = entry.is(kLooked) ? lease_ms : just_written_stays ? std::min(lease_ms, kJustWrittenMs) : 0;
-    if (ms_since(entry.used, now) < stays_ms) hold = Hold::kLeased;
+    if (is_leased(entry, now, leases)) hold = Hold::kLeased;
   }
   return hold;
 }
@@ -275,7 +291,7 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
   std::lock_guard lock(mutex_);
   if (state_ != State::kReady) return victims;
   let_grow_up(false, now);
-  const evict::HeldBy held = [&](UnitKey unit) { return hold_of(unit, now, leases == Leases::kKeep); };
+  const evict::HeldBy held = [&](UnitKey unit) { return hold_of(unit, now, leases); };
   uint64_t got = 0;
   int busy = 0;
   while (got < bytes && victims.size() < most) {
@@ -293,7 +309,7 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     }
     for (const UnitKey unit : chosen_) {
       if (got >= bytes) break;
-      const bool broken = hold_of(unit, now, false) == Hold::kLeased;
+      const bool broken = hold_of(unit, now, Leases::kOfReads) == Hold::kLeased;
       if (!going_.emplace(unit, broken).second) continue;
       victims.push_back(victim_of(unit, now));
       victims.back().lease_broken = broken;
@@ -324,6 +340,15 @@ void Evictor::refused(const Victim& victim, Refused how) {
   if (how == Refused::kForLong) return put_aside(victim.unit, now);
   if (refused_.size() >= kMany && refused_.size() % kMany == 0) std::erase_if(refused_, [&](const auto& each) { return each.second <= now; });
   refused_[victim.unit] = now + kRefusedMs;
+}
+
+bool Evictor::wanted_again(const Victim& victim, Leases leases) const {
+  if (victim.lease_broken || leases == Leases::kBreak) return false;
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  for (uint32_t slot = table_.first_of(victim.unit); slot != kNoSlot; slot = table_.at(slot).next)
+    if (is_leased(table_.at(slot), now, leases)) return true;
+  return false;
 }
 
 // It is not known to the policy for a while: a unit that is held would hold all that is before it in its chain.

@@ -59,6 +59,7 @@ class Evictor final : public AccessListener {
   // What is switched on, or gets another policy, has to be filled.
   void configure(const Settings& settings);
   bool on() const { return on_.load(std::memory_order_relaxed); }
+  bool gives_leases() const { return leases_.load(std::memory_order_relaxed); }
 
   // --- told by AccessTracker
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
@@ -68,6 +69,9 @@ class Evictor final : public AccessListener {
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
   void loaded_ahead(ObjectId id) override { opened(id, 0); }
   void deleted(ObjectId id) override;
+
+  // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
+  void will_be_told(ObjectId id);
 
   // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
   // are told of under that number, and then build() is called until it is done. Another number: from the beginning.
@@ -85,9 +89,10 @@ class Evictor final : public AccessListener {
   bool build(uint64_t number);  // a piece of it; true: done, or to be begun anew
 
   // --- choosing, by one thread
-  // kKeep: also what was just written stays, for its sidecar, or the rest of its unit, may be about to come. kOfReads: that may go.
-  // kBreak: the oldest of all.
-  enum class Leases : uint8_t { kKeep, kOfReads, kBreak };
+  // Leases are of what was probed or opened, and of what was written: the kernel knows that name for a second, and answers probes of it
+  // unheard. Those are the first that are broken. kKeep: none. kSettled: of what was written some seconds ago; its sidecar, or the rest
+  // of its unit, is not about to come any more. kPaired: of all that was written, but for the last moment. kOfReads: of all that was written. kBreak: the oldest of all.
+  enum class Leases : uint8_t { kKeep, kSettled, kPaired, kOfReads, kBreak };
   // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
   // afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
@@ -95,6 +100,8 @@ class Evictor final : public AccessListener {
   enum class Refused : uint8_t { kForNow, kForLong, kNotNeeded };  // open, or not whole yet; no chunk at all; others were enough
   void refused(const Victim& victim, Refused how);
   void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
+  // It was probed or opened since it was chosen, and nobody wants leases to be broken for it.
+  bool wanted_again(const Victim& victim, Leases leases) const;
   void forgive();             // what was refused for now may be chosen again
   void nameless(ObjectId id);  // it has not the name that was known of it
   // Nothing could be chosen: it is not worth another try before something changes, or a second has passed.
@@ -148,7 +155,9 @@ class Evictor final : public AccessListener {
   bool let_grow_up(bool all, int64_t now);
   void unit_left(evict::UnitKey unit);
   void put_aside(evict::UnitKey unit, int64_t now);
-  evict::Hold hold_of(evict::UnitKey unit, int64_t now, bool just_written_stays) const;
+  evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases) const;
+  int64_t lease_ms() const { return settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0; }
+  bool is_leased(const Entry& entry, int64_t now, Leases leases) const;
   Victim victim_of(evict::UnitKey unit, int64_t now) const;
   bool is_full(const Entry& entry, std::string_view name);
   void settle_pin(Entry& entry);
@@ -156,7 +165,7 @@ class Evictor final : public AccessListener {
   void settle_all_pins();
 
   Clock& clock_;
-  std::atomic<bool> on_{false};
+  std::atomic<bool> on_{false}, leases_{false};
   std::atomic<int64_t> hopeless_until_ms_{INT64_MIN};
   mutable LeafMutex mutex_;  // a leaf. Guards all that follows but for building_
   Settings settings_;

@@ -124,15 +124,45 @@ TEST_F(EvictorTest, LeasesBreakWhereTheyAreAllThatIsInTheWay) {
   EXPECT_EQ(evictor_.counts().broken_leases, 1u);
 }
 
-TEST_F(EvictorTest, WhatWasJustWrittenStaysAMomentIfItCan) {
+TEST_F(EvictorTest, WhatWasWrittenIsLeasedToo) {
   fill();
   store(0);
-  EXPECT_EQ(evict(1), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kSettled), Numbers{});
   EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{0});
-  EXPECT_EQ(evictor_.counts().broken_leases, 0u);
   store(1);
   pass(2 * kSecond);
-  EXPECT_EQ(evict(1), Numbers{1});
+  EXPECT_EQ(evict(1), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kSettled), Numbers{1});
+  store(2);
+  pass(6 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{2});
+  EXPECT_EQ(evictor_.counts().broken_leases, 0u) << "counted is what was seen to be probed";
+}
+
+TEST_F(EvictorTest, AWriteDoesNotEndALease) {
+  fill();
+  store(0);
+  evictor_.probed(2, kRootId, chunk_name(0), id_of(0), kChunk);
+  evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);  // the rename was answered before it was told of
+  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{});
+  pass(7 * kSecond);
+  evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);
+  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{0}) << "the lease was over";
+}
+
+TEST_F(EvictorTest, WhatIsProbedAfterItWasChosenIsWantedAgain) {
+  using enum Evictor::Leases;
+  fill();
+  store(0), store(1);
+  pass(60 * kSecond);
+  const auto victims = evictor_.choose(2 * kChunk, 2, kKeep);
+  ASSERT_EQ(victims.size(), 2u);
+  evictor_.will_be_told(victims[0].members[0].id);
+  EXPECT_TRUE(evictor_.wanted_again(victims[0], kKeep));
+  EXPECT_TRUE(evictor_.wanted_again(victims[0], kOfReads));
+  EXPECT_FALSE(evictor_.wanted_again(victims[0], kBreak));
+  EXPECT_FALSE(evictor_.wanted_again(victims[1], kKeep));
+  for (const auto& victim : victims) evictor_.refused(victim, Evictor::Refused::kForNow);
 }
 
 TEST_F(EvictorTest, BodyAndSidecarAndRanksAreOneUnit) {
@@ -155,7 +185,7 @@ TEST_F(EvictorTest, BodyAndSidecarAndRanksAreOneUnit) {
 TEST_F(EvictorTest, WhatIsNoChunkDoesNotHoldWhatIsBeforeItInItsChain) {
   fill();
   store(0), store(1), store(2);
-  pass(3 * kSecond);
+  pass(7 * kSecond);
   const auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
   ASSERT_EQ(victims.size(), 1u);
   ASSERT_EQ(victims[0].members[0].id, id_of(2));
@@ -176,7 +206,7 @@ TEST_F(EvictorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {
   victims = evictor_.choose(1, 8, Evictor::Leases::kBreak);
   ASSERT_EQ(victims.size(), 1u);
   evictor_.refused(victims[0], Evictor::Refused::kForNow);
-  pass(3 * kSecond);
+  pass(7 * kSecond);
   EXPECT_EQ(evict(1), Numbers{0});
 }
 
@@ -184,7 +214,7 @@ TEST_F(EvictorTest, FilesThatAreNotRenamedCountAfterAWhileOrWhenNothingElseIsLef
   fill();
   evictor_.created(kRootId, chunk_name(5), id_of(5));
   store(6);
-  pass(3 * kSecond);
+  pass(7 * kSecond);
   EXPECT_EQ(evict(1), Numbers{6});
   EXPECT_EQ(evict(1), Numbers{5});
   evictor_.created(kRootId, chunk_name(7), id_of(7));
@@ -235,7 +265,7 @@ TEST_F(EvictorTest, AVolumeThatWasThereGoesByItsTimesAndChains) {
   fill();
   EXPECT_TRUE(evictor_.counts().ready);
   EXPECT_EQ(evictor_.counts().objects, 5u);
-  pass(3 * kSecond);
+  pass(7 * kSecond);
   EXPECT_EQ(evict(9), (Numbers{3, 2, 1, 0, 4}));
 }
 

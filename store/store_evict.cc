@@ -21,7 +21,8 @@ constexpr size_t kUnderLock = 16;        // objects removed at a time while clie
 constexpr size_t kUnitsAtOnce = 64;      // chosen at a time
 constexpr size_t kMostRefused = 4096;    // in one step
 constexpr int64_t kFillNs = 20'000'000;  // at a time, beside what else the keeper does
-constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that nobody renamed goes as what else is old
+constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that nobody renamed goes as what else is old,
+constexpr int64_t kAboutToRenameNs = 10'000'000'000;  // and where nothing else is left to go
 
 bool has_pin(const Attributes& attributes) {
   return std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kPinMark; });
@@ -151,7 +152,10 @@ bool StoreImpl::evict_ahead() {
     return false;
   }
   fill_evictor(/*to_the_end=*/true);
-  if (evict(marks.low + left - free, Evictor::Leases::kKeep) == 0) return false;  // the next step tries again, a second later
+  const uint64_t lacking = marks.low + left - free;
+  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep);
+  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled);
+  if (evicted == 0) return false;  // the next step tries again, a second later
   journal_names();
   space_.tell_below(space_.free_bytes() >= least ? least : 0);
   return true;
@@ -179,13 +183,14 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   const uint64_t lacking = lacks();
   if (lacking == 0) return true;
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep);
-  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kOfReads);
+  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kSettled);
+  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kPaired);
   if (evicted >= lacking / 2) return true;
   drain_and_wait();  // what was just written may go as well
   evictor_->forgive();
   evicted += evict(lacks(), Evictor::Leases::kOfReads);
   if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak);
-  if (evicted == 0) evictor_->note_hopeless();
+  if (evicted == 0 && evictor_->filling() == 0) evictor_->note_hopeless();  // else the policy was changed meanwhile
   return evicted > 0;
 }
 
@@ -219,7 +224,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases) {
         evictor_->refused(victim, Evictor::Refused::kNotNeeded);
         continue;
       }
-      const uint64_t went = evict_unit(victim, gone);
+      const uint64_t went = evict_unit(victim, leases, gone);
       freed += went;
       refused += went == 0 ? 1 : 0;
     }
@@ -243,7 +248,7 @@ void StoreImpl::set_names_gone(NamesGone told) {
 
 // All objects of the unit, or none; where a client opens one just when others are gone already, the rest goes all the same, for a
 // unit is of use only as a whole.
-uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, std::vector<GoneName>& gone) {
+uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone) {
   struct Going {
     Evictor::Member member;
     std::string name;
@@ -270,16 +275,17 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, std::vector<GoneNa
       continue;
     }
     going.push_back({member, std::move(*name), *object});
-    if (const auto how = keeps_from_going(*object, member.directory, going.back().name)) return let_be(*how);
+    if (const auto how = keeps_from_going(*object, member.directory, going.back().name, leases)) return let_be(*how);
     breathe();
   }
+  if (evictor_->wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
   // A client that finds the sidecar takes the body for there.
   std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
   uint64_t objects = 0, bytes = 0;
   for (Going& each : going) {
     const auto found = find_name(each.member.directory, each.name);
     const bool same = found && *found && (*found)->child == each.member.id && live(each.member.id) == each.object;
-    if (!same || keeps_from_going(each.object, each.member.directory, each.name)) {
+    if (!same || keeps_from_going(each.object, each.member.directory, each.name, leases)) {
       forget_if_idle(each.object);
       continue;
     }
@@ -307,20 +313,34 @@ std::optional<std::string> StoreImpl::name_with_cookie(const Evictor::Member& me
 }
 
 // names_mutex_ held exclusively. Empty: it may be evicted.
-std::optional<Evictor::Refused> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name) {
+std::optional<Evictor::Refused> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
+                                                            Evictor::Leases leases) {
   using enum Evictor::Refused;
   if (!object->is_regular() || object->in_place || object->locked) return kForLong;
   if (object->nlink != 1) return object->nlink > 1 ? kForLong : kForNow;  // all names of an object go, or none
   if (!object->durable) return kForNow;
   if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty()) return kForNow;
   const auto lock = object->lock();
-  if (object->temporary && !object->published && clock_.monotonic_ns() - object->last_write_ns < kLeftBehindNs) return kForNow;
+  if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs)) return kForNow;
   if (object->raw || object->base.place.kind == PlaceKind::kRaw || object->base.quarantined) return kForLong;
   if (object->handles > 0 || object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 ||
       object->awaiting_open || object->replaces || object->spill || object->write_error || !object->loading.empty() || !object->wanted.empty())
     return kForNow;
   if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return kForLong;  // nothing would come back
+  if (object->size_bytes <= kBlockBytes && TemporaryNames::is_lock(name)) return kForLong;
   return std::nullopt;
+}
+
+// The object is locked. An object that was not in RAM meanwhile is known by its name and its times alone.
+bool StoreImpl::is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const {
+  if (!object.published) {
+    const bool says_so = object.temporary || TemporaryNames::may_be_renamed(name);
+    if (!says_so && !name.starts_with('.')) return false;  // a hidden one may be, as rsync does it
+    return clock_.monotonic_ns() - object.last_write_ns < (says_so ? within_ns : kAboutToRenameNs);
+  }
+  if (!TemporaryNames::may_be_renamed(name)) return false;
+  const int64_t age_ns = clock_.realtime_ns() - object.attributes.ctime_ns;
+  return age_ns >= 0 && age_ns < within_ns;
 }
 
 // names_mutex_ held exclusively. As unlink_now(), of an object with one name and no other version. Returns the bytes on the volume.

@@ -600,9 +600,11 @@ class StoreImpl final : public Store {
   bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
   void journal_names();
   uint64_t evict(uint64_t bytes, Evictor::Leases leases);
-  uint64_t evict_unit(const Evictor::Victim& victim, std::vector<GoneName>& gone);
+  uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
   std::optional<std::string> name_with_cookie(const Evictor::Member& member) const;
-  std::optional<Evictor::Refused> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name);
+  std::optional<Evictor::Refused> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
+                                                   Evictor::Leases leases);
+  bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
   uint64_t remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name);
   Status set_pinned(ObjectId id, bool pinned) override;
 

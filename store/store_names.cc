@@ -30,7 +30,10 @@ Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, Objec
   KVC_ASSIGN(auto found, find_name(parent, name));
   if (!found || found->child != id || (state != nullptr && !state->older_versions.empty()) || is_one_of_several(id))
     return fail(Code::kNotFound, entry_text(parent, name));
-  return stat_locked(id);
+  KVC_ASSIGN(Stat stat, stat_locked(id));
+  // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
+  stat.brief = evictor_->gives_leases();
+  return stat;
 }
 
 // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
@@ -59,6 +62,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       Result<Stat> stat = found ? stat_locked(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = is_one_of_several(child);
       const auto body = body_probed_by(parent, name, found.has_value());
+      if (stat && found->type_bits == S_IFREG) evictor_->will_be_told(child);
       lock.unlock();  // others wait for the tracker's lock, too
       accesses_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
@@ -88,6 +92,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     chosen = own->id;
   }
   counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
+  if (found->type_bits == S_IFREG) evictor_->will_be_told(chosen);
   if (found->type_bits != S_IFDIR) keep_for_repeat(caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.

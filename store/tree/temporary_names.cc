@@ -17,17 +17,24 @@ bool equal_but_for_case(std::string_view a, std::string_view b) {
                     [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
-template <class Words>
-bool has_word(std::string_view name, const Words& words) {
+template <class Is>
+bool any_word(std::string_view name, const Is& is) {
   const auto is_letter = [](unsigned char c) { return std::isalnum(c) != 0; };
   for (auto begin = name.begin(); begin != name.end();) {
     begin = std::find_if(begin, name.end(), is_letter);
     const auto end = std::find_if_not(begin, name.end(), is_letter);
     const std::string_view word(begin, end);
-    if (std::any_of(words.begin(), words.end(), [&](std::string_view known) { return equal_but_for_case(word, known); })) return true;
+    if (is(word)) return true;
     begin = end;
   }
   return false;
+}
+
+template <class Words>
+bool has_word(std::string_view name, const Words& words) {
+  return any_word(name, [&](std::string_view word) {
+    return std::any_of(words.begin(), words.end(), [&](std::string_view known) { return equal_but_for_case(word, known); });
+  });
 }
 
 }  // namespace
@@ -54,6 +61,16 @@ bool TemporaryNames::created(ObjectId parent, std::string_view name) {
   }
   return (learned || has_word(name, kTemporary)) && !has_word(name, kLocked);
 }
+
+bool TemporaryNames::may_be_renamed(std::string_view name) {
+  return any_word(name, [](std::string_view word) {
+    const auto is_word = [&](std::string_view known) { return equal_but_for_case(word, known); };
+    if (std::any_of(kTemporary.begin(), kTemporary.end(), is_word) || equal_but_for_case(word.substr(0, 3), "tmp")) return true;
+    return word.size() > 4 && equal_but_for_case(word.substr(0, 4), "temp") && std::isdigit(static_cast<unsigned char>(word[4])) != 0;
+  });
+}
+
+bool TemporaryNames::is_lock(std::string_view name) { return has_word(name, kLocked); }
 
 void TemporaryNames::renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to) {
   const uint64_t kind = kind_of(parent, from);

@@ -24,6 +24,12 @@ class TemporaryNames {
   // One that was created here got another name.
   void renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to);
 
+  // By the name alone, for what may be evicted: a guess that is wrong costs room, not a version. It is about to be renamed: the
+  // names above, and those with a number or random letters behind ("c.tmp1a2b3c4d", "tmpx3k9").
+  static bool may_be_renamed(std::string_view name);
+  // Its presence is a lock.
+  static bool is_lock(std::string_view name);
+
  private:
   static constexpr size_t kMostKinds = 512;
   static constexpr uint32_t kEnough = 4;      // files of a kind were renamed before it counts as temporary

@@ -17,6 +17,15 @@ TEST(TemporaryNames, AWordTells) {
     EXPECT_FALSE(names.created(kHere, name)) << name;
 }
 
+TEST(TemporaryNames, OneThatMayBeRenamedIsGuessedWider) {
+  for (const char* name : {"c.tmp", "c.bin.tmp1a2b3c4d", "c.tmp140243", "tmpx3k9", "TMP_1", "tmp_obj_a1b2", "x.temp7", "x.part"})
+    EXPECT_TRUE(TemporaryNames::may_be_renamed(name)) << name;
+  for (const char* name : {"x", "0123abcd.bin", "temperature.bin", "template", "particle", "attmp", ""})
+    EXPECT_FALSE(TemporaryNames::may_be_renamed(name)) << name;
+  EXPECT_TRUE(TemporaryNames::is_lock("index.lock") && TemporaryNames::is_lock("daemon.pid"));
+  EXPECT_FALSE(TemporaryNames::is_lock("block.bin") || TemporaryNames::is_lock("clock"));
+}
+
 TEST(TemporaryNames, ALockIsNone) {
   TemporaryNames names;
   for (const char* name : {"x.tmp.lock", "x.lock.tmp", "daemon.pid", "tmp.lck"}) EXPECT_FALSE(names.created(kHere, name)) << name;

@@ -143,6 +143,39 @@ def test_what_went_is_gone_for_everybody_at_once(new_mount):
                 os.close(os.open(path, os.O_RDONLY))
 
 
+def test_what_was_probed_after_a_listing_is_there_when_it_is_opened(new_mount):
+    mount = new_mount({**OPTIONS, "lease_ms": "3000"})
+    in_threads(100, lambda index: put(mount.path, index))
+    mount.drain()
+    time.sleep(4.2)  # the leases are over
+    with os.scandir(mount.path) as entries:
+        names = [entry.name for entry in entries if entry.stat().st_size > 0]
+    told = [name for name in names[:20] if os.path.exists(os.path.join(mount.path, name))]
+    in_threads(40, lambda index: put(mount.path, 1000 + index))
+    gone = []
+    for name in told:
+        try:
+            os.close(os.open(os.path.join(mount.path, name), os.O_RDONLY))
+        except FileNotFoundError:
+            gone.append(name)
+    assert len(told) == 20
+    assert len(gone) <= mount.status()["evictions"]["leases_broken"], "gone within the lease"
+
+
+def test_what_is_written_is_there_when_it_is_renamed(new_mount):
+    mount = new_mount(OPTIONS)
+    names = [f"{number:032x}.bin.tmp{number:08x}" for number in range(8)]
+    for name in names:
+        with open(os.path.join(mount.path, name), "wb") as file:
+            file.write(payload("evict/1", CHUNK))
+    mount.drain()
+    for number in range(3 * CAPACITY // CHUNK):  # in place: nothing that is there was renamed
+        with open(os.path.join(mount.path, name_of(number)), "wb") as file:
+            file.write(payload("evict/2", CHUNK))
+    for name in names:
+        os.rename(os.path.join(mount.path, name), os.path.join(mount.path, name.partition(".tmp")[0]))
+
+
 def test_pins(new_mount):
     mount = new_mount(OPTIONS)
     kept, below = os.path.join(mount.path, "kept"), os.path.join(mount.path, "kept", "below")
