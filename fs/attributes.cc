@@ -105,7 +105,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
     if (auto value = root_attribute(driver, fact)) return reply_value(request, *value, size);
     return void(fuse_reply_err(request, ENODATA));
   }
-  auto facts = driver.store->describe(object_of(request, node));
+  auto facts = driver.store->describe(object_of(request, node), caller_of(request));
   if (!facts) return reply_object_error(request, facts.error());
   std::string all;
   for (const auto& [key, value] : *facts) {
@@ -174,7 +174,7 @@ void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
   if (node == FUSE_ROOT_ID || !may_ask_for_facts(request)) return reply_value(request, names, size);
   driver.side_thread.run([&driver, request, node, size, names = std::move(names)]() mutable {
     if (asks_for_facts(request))
-      if (auto facts = driver.store->describe(object_of(request, node)))
+      if (auto facts = driver.store->describe(object_of(request, node), caller_of(request)))
         for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
     reply_value(request, names, size);
   });

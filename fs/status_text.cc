@@ -2,6 +2,12 @@
 
 #include <unistd.h>
 
+#include <cmath>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <utility>
+
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +36,9 @@ Json features_json(const Driver& driver, const StoreStatus& s) {
           {"lost", driver.features()}};
 }
 
+// Of 4 digits, or null.
+Json ratio(const std::optional<double>& value) { return value ? Json(std::round(*value * 10'000) / 10'000) : Json(); }
+
 Json options_json(const Driver& driver) {
   Json options;
   for (const OptionText& option : store_options_text(driver.store->options())) options[option.name] = option.value;
@@ -54,7 +63,8 @@ std::string status_json(Driver& driver) {
   json["options"] = options_json(driver);
   json["capacity"] = {{"limit_bytes", s.limit_bytes}, {"physical_bytes", s.physical_bytes}, {"live_bytes", s.live_bytes},
                       {"reclaimable_bytes", s.reclaimable_bytes}, {"staged_bytes", s.staged_bytes},
-                      {"reserve_bytes", s.reserve_bytes}};
+                      {"reserve_bytes", s.reserve_bytes}, {"room_waits", s.room_waits}, {"room_wait_ms", s.room_wait_ms},
+                      {"room_wait_max_ms", s.room_wait_longest_ms}};
   json["objects"] = {{"total", s.objects_total}, {"directories", s.directories}, {"inline", s.objects_inline},
                      {"packed", s.objects_packed}, {"solo", s.objects_solo}, {"raw", s.objects_raw},
                      {"quarantined", s.objects_quarantined}, {"in_ram", s.objects_in_ram}, {"open_handles", s.open_handles}};
@@ -64,7 +74,13 @@ std::string status_json(Driver& driver) {
                     {"files_taken", s.memory_files_taken}, {"files_refused", s.memory_files_refused}, {"files_moved", s.memory_files_moved},
                     {"mapped_bytes", s.memory_mapped_bytes}, {"waiting_writes", s.waiting_writes},
                     {"waiting_bytes", s.waiting_bytes}, {"waiting_parked_bytes", s.waiting_parked_bytes}};
-  json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}};
+  json["probes"] = {{"hit", s.probe_hits}, {"miss", s.probe_misses}, {"miss_never_seen", s.probe_misses_never_seen},
+                    {"miss_evicted", s.probe_misses_evicted}, {"miss_quarantined", s.probe_misses_quarantined},
+                    {"before_store", s.lookups_before_store},
+                    {"hit_1min_ratio", ratio(s.hit_ratio_minute)}, {"hit_1h_ratio", ratio(s.hit_ratio_hour)},
+                    {"hit_1d_ratio", ratio(s.hit_ratio_day)}, {"miss_evicted_1min_ratio", ratio(s.evicted_ratio_minute)},
+                    {"miss_evicted_1h_ratio", ratio(s.evicted_ratio_hour)},
+                    {"miss_evicted_1d_ratio", ratio(s.evicted_ratio_day)}};
   json["reads"] = {{"requests", s.read_requests}, {"bytes_from_ram", s.read_bytes_from_ram},
                    {"bytes_from_volume", s.read_bytes_from_volume}, {"passthrough_opens", s.passthrough_opens},
                    {"memory_file_opens", s.memory_file_opens}, {"opens", s.opens}};
@@ -77,10 +93,19 @@ std::string status_json(Driver& driver) {
                     {"journal_batches", s.journal_batches}, {"syncs", s.syncs}, {"index_commits", s.index_commits},
                     {"checkpoints", s.checkpoints}};
   json["reclaim"] = {{"bytes", s.reclaimed_bytes}, {"punched_ranges", s.punched_ranges}, {"removed_extents", s.removed_extents}};
-  json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}, {"leases_broken", s.eviction_leases_broken},
-                       {"refused", s.eviction_refused}, {"came_back", s.eviction_came_back},
-                       {"known_objects", s.eviction_known_objects}, {"known_units", s.eviction_known_units},
-                       {"memory_bytes", s.eviction_memory_bytes}};
+  Json& evictions = json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}};
+  for (const auto& [name, evicted] : std::initializer_list<std::pair<std::string, const StoreStatus::Evicted&>>{
+           {"background", s.evicted_ahead}, {"direct", s.evicted_waited_for}, {"lease_broken", s.evicted_lease_broken},
+           {"age_below_1min", s.evicted_below_minute}, {"age_below_1h", s.evicted_below_hour},
+           {"age_below_1d", s.evicted_below_day}, {"age_above_1d", s.evicted_older}}) {
+    evictions[name + "_objects"] = evicted.objects;
+    evictions[name + "_bytes"] = evicted.bytes;
+  }
+  evictions["coldest_age_s"] = s.coldest_age_ms < 0 ? Json() : Json(s.coldest_age_ms / 1000);
+  evictions.update({{"leases_broken", s.eviction_leases_broken}, {"refused", s.eviction_refused}, {"came_back", s.eviction_came_back},
+                    {"remembered_units", s.eviction_remembered_units}, {"known_objects", s.eviction_known_objects},
+                    {"known_units", s.eviction_known_units}, {"memory_bytes", s.eviction_memory_bytes}});
+  json["leases"] = {{"objects", s.leased_objects}};
   json["pins"] = {{"objects", s.pinned_objects}, {"bytes", s.pinned_bytes}};
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};

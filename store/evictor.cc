@@ -23,6 +23,7 @@ constexpr int64_t kSidecarMs = 250;          // until what belongs to a body tha
 constexpr int64_t kRefusedMs = 500;         // open, or not whole yet
 constexpr int64_t kRefusedLongMs = 60'000;  // no chunk
 constexpr uint32_t kSmallerInARow = 64;     // after so many smaller ones that is what is usual
+constexpr size_t kLeastRemembered = 1'024, kMostRemembered = 1 << 20, kForgottenAtOnce = 16;  // units that were evicted
 
 evict::StreamKey stream_of(uint32_t thread_id, const UnitName& name) {
   return {evict::mix_key(name.stem.value + thread_id)};
@@ -50,6 +51,8 @@ void Evictor::restart() {
   usual_.clear();
   refused_.clear();
   going_.clear();
+  gone_ = {};
+  looks_ = {};
   follows_.clear();
   pins_ = 0;
   counted_.pinned_objects = counted_.pinned_bytes = 0;
@@ -71,6 +74,12 @@ void Evictor::note_use(Entry& entry, int64_t now, bool looked) {
   const bool lasts = entry.is(kLooked) && ms_since(entry.used, now) < lease_ms();  // a write does not end it
   entry.used = tick(now);
   entry.set(kLooked, looked || lasts);
+}
+
+void Evictor::note_look(const Entry& entry, uint32_t thread_id, int64_t now) {
+  Look& look = looks_[evict::mix_key(entry.id.value) % kLooks];
+  if (look.id == entry.id && look.thread_id == thread_id && ms_since(look.at, now) < kLookMs) return;
+  look = {entry.id, thread_id, tick(now), entry.used, entry.is(kLooked)};
 }
 
 void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
@@ -129,6 +138,7 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   if (!id.valid()) return;
   const uint32_t slot = enter(directory, name, id, size_bytes);
   Entry& entry = table_.at(slot);
+  note_look(entry, thread_id, now);
   note_use(entry, now, true);
   if (state_ != State::kReady || entry.is(kYoung | kAside)) return;
   if (policy_->holds(entry.unit)) return policy_->read(entry.unit, {now});
@@ -151,6 +161,7 @@ void Evictor::opened(ObjectId id, uint64_t size_bytes) {
   Entry& entry = table_.at(slot);
   set_size(entry, size_bytes);
   note_use(entry, now, true);
+  if (Look& look = looks_[evict::mix_key(id.value) % kLooks]; look.id == id) look = {};  // that was no mere look
   if (state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
 }
 
@@ -199,7 +210,9 @@ void Evictor::publish(uint32_t slot, UnitKey follows, bool full, int64_t now) {
   entry.set(kBuilt, true);
   const bool was_there = policy_->holds(entry.unit);
   policy_->publish({entry.unit, follows, table_.stem(entry), full}, {now});
-  if (!was_there) refused_.erase(entry.unit);
+  if (was_there) return;
+  refused_.erase(entry.unit);
+  counted_.came_back += gone_.take(entry.unit) ? 1 : 0;
 }
 
 // A body smaller than those of its kind usually are is the end of a request. A sidecar is none.
@@ -260,12 +273,12 @@ bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
   return ms_since(entry.used, now) < stays_ms;
 }
 
-Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases) const {
+Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases, const Entry* as) const {
   if (going_.contains(unit)) return Hold::kOther;
   if (const auto refused = refused_.find(unit); refused != refused_.end() && refused->second > now) return Hold::kOther;
   Hold hold = Hold::kNone;
   for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
-    const Entry& entry = table_.at(slot);
+    const Entry& entry = as != nullptr && as->id == table_.at(slot).id ? *as : table_.at(slot);
     if (entry.is(kPinned)) return Hold::kPinned;
     if (is_leased(entry, now, leases)) hold = Hold::kLeased;
   }
@@ -278,7 +291,9 @@ Evictor::Victim Evictor::victim_of(UnitKey unit, int64_t now) const {
     const Entry& entry = table_.at(slot);
     victim.members.push_back({entry.id, table_.directory_at(entry.directory).id, entry.cookie});
     victim.bytes += entry.blocks * kBlockBytes;
-    victim.known |= ms_since(entry.used, now) < 2 * kKernelKnowsMs;
+    const int64_t unused_ms = ms_since(entry.used, now);
+    victim.unused_ms = victim.members.size() == 1 ? unused_ms : std::min(victim.unused_ms, unused_ms);
+    victim.known |= unused_ms < 2 * kKernelKnowsMs;
   }
   return victim;
 }
@@ -324,9 +339,18 @@ void Evictor::evicted(const Victim& victim, uint64_t objects, uint64_t bytes) {
   counted_.evicted_objects += objects;
   counted_.evicted_bytes += bytes;
   counted_.broken_leases += victim.lease_broken && objects > 0 ? 1 : 0;
+  const Why why = victim.lease_broken ? Why::kLeaseBroken : victim.waited_for ? Why::kWaitedFor : Why::kAhead;
+  const Age age = EvictionCounts::age_of(victim.unused_ms);
+  for (auto* amount : {&counted_.evicted_why[static_cast<size_t>(why)], &counted_.evicted_age[static_cast<size_t>(age)]}) {
+    amount->objects += objects;
+    amount->bytes += bytes;
+  }
   if (going_.erase(victim.unit) == 0) return;
   // One that came back meanwhile is another.
-  if (table_.first_of(victim.unit) == kNoSlot) policy_->evicted(victim.unit);
+  if (table_.first_of(victim.unit) != kNoSlot) return;
+  policy_->evicted(victim.unit);
+  gone_.put({victim.unit});
+  gone_.shrink(std::clamp(policy_->units(), kLeastRemembered, kMostRemembered), kForgottenAtOnce, [](const Gone&) {});
 }
 
 void Evictor::refused(const Victim& victim, Refused how) {
@@ -363,41 +387,6 @@ void Evictor::put_aside(UnitKey unit, int64_t now) {
 void Evictor::forgive() {
   std::lock_guard lock(mutex_);
   refused_.clear();
-}
-
-// --- figures ---
-
-Evictor::Counts Evictor::counts() const {
-  std::lock_guard lock(mutex_);
-  Counts counts = counted_;
-  counts.ready = state_ == State::kReady;
-  counts.objects = table_.objects();
-  counts.directories = table_.directories();
-  counts.memory_bytes = table_.memory_bytes();
-  if (!policy_) return counts;
-  const evict::PolicyCounts of_policy = policy_->counts();
-  counts.units = of_policy.units;
-  counts.came_back = of_policy.ghost_hits;
-  counts.memory_bytes += of_policy.memory_bytes;
-  return counts;
-}
-
-std::string Evictor::check() const {
-  std::lock_guard lock(mutex_);
-  if (!policy_) return {};
-  uint64_t pinned_bytes = 0;
-  size_t objects = 0;
-  for (uint32_t slot = 0; slot < table_.slots(); ++slot) {
-    const Entry& entry = table_.at(slot);
-    if (!entry.id.valid()) continue;
-    ++objects;
-    if (entry.is(kPinned)) pinned_bytes += entry.blocks * kBlockBytes;
-    if (state_ == State::kReady && !entry.is(kYoung | kAside) && !policy_->holds(entry.unit))
-      return fmt::format("the policy does not know unit {:x} of object {}", entry.unit.value, entry.id.value);
-  }
-  if (objects != table_.objects()) return fmt::format("{} objects counted, {} are there", table_.objects(), objects);
-  if (pinned_bytes != counted_.pinned_bytes) return fmt::format("{} pinned bytes counted, {} are", counted_.pinned_bytes, pinned_bytes);
-  return policy_->check();
 }
 
 }  // namespace kvcachefs

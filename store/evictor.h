@@ -6,14 +6,15 @@
 // entries). Nothing of another class is called under it, but for the policy and the clock.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
-#include <utility>
 #include <vector>
 
 #include "store/base/clock.h"
@@ -22,7 +23,9 @@
 #include "store/chain/access_listener.h"
 #include "store/evict/policy.h"
 #include "store/evict/prefix_links.h"
+#include "store/evict/recent_keys.h"
 #include "store/evict/unit_table.h"
+#include "store/eviction_counts.h"
 
 namespace kvcachefs {
 
@@ -44,13 +47,11 @@ class Evictor final : public AccessListener {
     uint64_t bytes = 0;
     bool lease_broken = false;
     bool known = false;  // the kernel may still hold what it was told of its names
+    bool waited_for = false;  // by a call; set by the caller
+    int64_t unused_ms = 0;    // since the last use of any of its members
   };
-  struct Counts {
-    bool ready = false;
-    uint64_t objects = 0, units = 0, directories = 0, memory_bytes = 0;
-    uint64_t evicted_objects = 0, evicted_bytes = 0, broken_leases = 0, refused = 0, came_back = 0;
-    uint64_t pinned_objects = 0, pinned_bytes = 0;
-  };
+  using Why = EvictionCounts::Why;
+  using Age = EvictionCounts::Age;
   // How long the kernel goes by what it was told of a name.
   static constexpr int64_t kKernelKnowsMs = 1'000;
 
@@ -113,7 +114,13 @@ class Evictor final : public AccessListener {
   Status pin(ObjectId id, bool directory, bool pinned);
   bool is_pinned(ObjectId id) const;
 
-  Counts counts() const;
+  EvictionCounts counts() const;
+  // Looks at all objects, or at some thousands of them where there are more.
+  EvictionSurvey survey() const;
+  // The name was of a unit that was evicted, and that is remembered: about as many as are there.
+  bool was_evicted(ObjectId parent, std::string_view name) const;
+  // What is known of an object, but for a probe by the thread that asks, a moment ago: to ask by a path is to look the name up.
+  std::optional<EvictionOutlook> known(ObjectId id, uint32_t thread_id) const;
   std::string check() const;  // for tests; empty: all adds up
 
  private:
@@ -123,7 +130,8 @@ class Evictor final : public AccessListener {
   static constexpr uint8_t kPinned = 4;  // and counted
   static constexpr uint8_t kOwnPin = 8;
   static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
-  static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000;
+  static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000, kLookMs = 2'000;
+  static constexpr size_t kLooks = 256;
   using Entry = evict::UnitTable::Entry;
   enum class State : uint8_t { kOff, kFilling, kReady };
   struct Young {
@@ -137,6 +145,11 @@ class Evictor final : public AccessListener {
     size_t published = 0;
     bool sorted = false;
   };
+  struct Look {  // the last use before the probes of a thread
+    ObjectId id;
+    uint32_t thread_id = 0, at = 0, used = 0, looked = 0;
+  };
+  struct Gone { evict::UnitKey key; };
   struct Usual {  // size of the bodies of a stem
     uint32_t blocks = 0;
     uint32_t smaller = 0;  // ones in a row
@@ -147,6 +160,9 @@ class Evictor final : public AccessListener {
   uint32_t tick(int64_t ms) const { return static_cast<uint32_t>((ms - origin_ms_) / kTickMs); }
   int64_t ms_since(uint32_t then, int64_t now) const { return int64_t{static_cast<int32_t>(tick(now) - then)} * kTickMs; }
   void restart();
+  void note_look(const Entry& entry, uint32_t thread_id, int64_t now);
+  template <class See>
+  void see_some(const See& see) const;
   uint32_t enter(uint32_t directory, std::string_view name, ObjectId id, uint64_t size_bytes);
   void note_use(Entry& entry, int64_t now, bool looked);
   void set_size(Entry& entry, uint64_t size_bytes);
@@ -155,7 +171,8 @@ class Evictor final : public AccessListener {
   bool let_grow_up(bool all, int64_t now);
   void unit_left(evict::UnitKey unit);
   void put_aside(evict::UnitKey unit, int64_t now);
-  evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases) const;
+  // `as`: the entry of the same object is taken for this.
+  evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases, const Entry* as = nullptr) const;
   int64_t lease_ms() const { return settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0; }
   bool is_leased(const Entry& entry, int64_t now, Leases leases) const;
   Victim victim_of(evict::UnitKey unit, int64_t now) const;
@@ -181,9 +198,11 @@ class Evictor final : public AccessListener {
   std::unordered_map<evict::UnitKey, int64_t> refused_;  // until when
   std::unordered_map<evict::UnitKey, bool> going_;       // chosen, and not told of yet; by breaking a lease
   std::vector<evict::UnitKey> chosen_;
+  evict::RecentKeys<Gone> gone_;  // units evicted lately
+  std::array<Look, kLooks> looks_{};
   std::vector<ObjectId> follows_;  // (while filling) by slot
   size_t pins_ = 0;  // entries and directories that somebody pinned
-  Counts counted_;
+  EvictionCounts counted_;
   Building building_;
 };
 

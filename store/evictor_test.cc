@@ -288,6 +288,116 @@ TEST_F(EvictorTest, NamesThatLookAlikeAreNotOneUnit) {
   EXPECT_GT(evictor_.counts().units, 900u);
 }
 
+TEST_F(EvictorTest, WhatWentIsCountedByReasonAndAge) {
+  fill();
+  for (uint64_t i = 0; i < 4; ++i) {
+    store(i);
+    pass(3 * kSecond);
+  }
+  const auto go = [&](int64_t unused_ns, bool waited_for, bool broken) {
+    pass(unused_ns);
+    auto victims = evictor_.choose(1, 1, broken ? Evictor::Leases::kBreak : Evictor::Leases::kKeep);
+    ASSERT_EQ(victims.size(), 1u);
+    victims[0].waited_for = waited_for;
+    for (const Evictor::Member& member : victims[0].members) evictor_.deleted(member.id);
+    evictor_.evicted(victims[0], 1, kChunk);
+  };
+  go(0, false, false);
+  go(30 * 60 * kSecond, true, false);
+  go(5 * 3600 * kSecond, true, false);
+  evictor_.probed(5, kRootId, chunk_name(3), id_of(3), kChunk);
+  go(0, true, true);
+  store(9);
+  go(100'000 * kSecond, false, false);
+  const auto why = evictor_.counts().evicted_why;
+  EXPECT_EQ(why[static_cast<size_t>(Evictor::Why::kAhead)].objects, 2u);
+  EXPECT_EQ(why[static_cast<size_t>(Evictor::Why::kWaitedFor)].bytes, 2 * kChunk);
+  EXPECT_EQ(why[static_cast<size_t>(Evictor::Why::kLeaseBroken)].objects, 1u);
+  const auto age = evictor_.counts().evicted_age;
+  EXPECT_EQ(age[static_cast<size_t>(Evictor::Age::kBelowMinute)].objects, 2u);
+  EXPECT_EQ(age[static_cast<size_t>(Evictor::Age::kBelowHour)].objects, 1u);
+  EXPECT_EQ(age[static_cast<size_t>(Evictor::Age::kBelowDay)].objects, 1u);
+  EXPECT_EQ(age[static_cast<size_t>(Evictor::Age::kOlder)].bytes, kChunk);
+}
+
+TEST_F(EvictorTest, WhatWentIsRememberedUntilItComesBack) {
+  fill();
+  store(0), store(1);
+  pass(60 * kSecond);
+  EXPECT_EQ(evict(1).size(), 1u);
+  const uint64_t gone = evictor_.was_evicted(kRootId, chunk_name(0)) ? 0 : 1;
+  EXPECT_TRUE(evictor_.was_evicted(kRootId, chunk_name(gone)));
+  EXPECT_TRUE(evictor_.was_evicted(kRootId, chunk_name(gone) + ".metadata")) << "all that is of the unit";
+  EXPECT_FALSE(evictor_.was_evicted(kRootId, chunk_name(1 - gone)));
+  EXPECT_FALSE(evictor_.was_evicted(kRootId, chunk_name(77)));
+  EXPECT_FALSE(evictor_.was_evicted(ObjectId::make(0, 1, 5), chunk_name(gone))) << "of a directory that nobody knows";
+  store(gone);
+  EXPECT_FALSE(evictor_.was_evicted(kRootId, chunk_name(gone)));
+  EXPECT_EQ(evictor_.counts().came_back, 1u);
+  EXPECT_EQ(evictor_.counts().remembered_units, 0u);
+  evictor_.deleted(id_of(gone));  // by a client
+  EXPECT_FALSE(evictor_.was_evicted(kRootId, chunk_name(gone)));
+}
+
+TEST_F(EvictorTest, AsManyAsAreThereAreRemembered) {
+  fill();
+  for (uint64_t i = 0; i < 5'000; ++i) {
+    store(i);
+    pass(3 * kSecond);
+    if (i >= 100) evict(1);
+  }
+  EXPECT_EQ(evictor_.counts().units, 100u);
+  EXPECT_EQ(evictor_.counts().remembered_units, 1'024u) << "but not fewer than so many";
+  EXPECT_TRUE(evictor_.was_evicted(kRootId, chunk_name(4'800)));
+  EXPECT_FALSE(evictor_.was_evicted(kRootId, chunk_name(3'000)));
+}
+
+TEST_F(EvictorTest, TheSurveyTellsTheColdestAndTheLeases) {
+  fill();
+  EXPECT_EQ(evictor_.survey().coldest_ms, -1);
+  store(0);
+  pass(50 * kSecond);
+  store(1);
+  pass(50 * kSecond);
+  EXPECT_NEAR(static_cast<double>(evictor_.survey().coldest_ms), 100'000, 100);
+  EXPECT_EQ(evictor_.survey().leased_objects, 0u);
+  ASSERT_TRUE(evictor_.pin(id_of(0), false, true));
+  EXPECT_NEAR(static_cast<double>(evictor_.survey().coldest_ms), 50'000, 100) << "what is pinned may not go";
+  evictor_.probed(3, kRootId, chunk_name(1), id_of(1), kChunk);
+  EXPECT_EQ(evictor_.survey().leased_objects, 1u);
+  EXPECT_EQ(evictor_.survey().coldest_ms, -1);
+  for (uint64_t i = 100; i < 30'100; ++i) store(i);
+  pass(9 * kSecond);
+  for (uint64_t i = 100; i < 15'100; ++i) evictor_.opened(id_of(i), kChunk);
+  const double leased = static_cast<double>(evictor_.survey().leased_objects);
+  EXPECT_NEAR(leased, 15'000, 300) << "an estimate";
+}
+
+TEST_F(EvictorTest, WhatKeepsAnObjectIsKnownButForTheLookOfTheAsker) {
+  fill();
+  for (uint64_t i = 0; i < 4; ++i) {
+    store(i);
+    pass(30 * kSecond);
+  }
+  EXPECT_FALSE(evictor_.known(id_of(50), 1));
+  evictor_.probed(9, kRootId, chunk_name(1), id_of(1), kChunk);
+  evictor_.probed(9, kRootId, chunk_name(1), id_of(1), kChunk);
+  const auto asker = evictor_.known(id_of(1), 9);
+  ASSERT_TRUE(asker);
+  EXPECT_EQ(asker->hold, evict::Hold::kNone);
+  EXPECT_NEAR(static_cast<double>(asker->unused_ms), 90'000, 100);
+  EXPECT_NEAR(asker->used_since, 2.0 / 3, 0.01);
+  EXPECT_EQ(evictor_.known(id_of(1), 8)->hold, evict::Hold::kLeased);
+  EXPECT_EQ(evictor_.known(id_of(1), 8)->used_since, 0);
+  evictor_.opened(id_of(1), kChunk);
+  EXPECT_EQ(evictor_.known(id_of(1), 9)->hold, evict::Hold::kLeased) << "not only looked up";
+  evictor_.probed(9, kRootId, chunk_name(3), id_of(3), kChunk);
+  pass(3 * kSecond);
+  EXPECT_EQ(evictor_.known(id_of(3), 9)->hold, evict::Hold::kLeased) << "it is";
+  ASSERT_TRUE(evictor_.pin(id_of(2), false, true));
+  EXPECT_EQ(evictor_.known(id_of(2), 9)->hold, evict::Hold::kPinned);
+}
+
 // The same by each policy: thousands of names in some directories, opened, removed, renamed, evicted.
 TEST(EvictorRandomTest, AllAddsUpWhateverHappens) {
   for (const std::string& policy : evict::policy_names()) {

@@ -74,8 +74,8 @@ class Store {
   virtual Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) = 0;
   virtual Status remove_xattr(ObjectId id, std::string_view name) = 0;
   virtual Result<std::vector<std::string>> list_xattrs(ObjectId id) = 0;
-  // What `getfattr -m user.kvcachefs` shows of an object: (name without prefix, value).
-  virtual Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) = 0;
+  // What `getfattr -m user.kvcachefs` shows of an object: (name without prefix, value). A lookup of it by the caller just now is no use.
+  virtual Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) = 0;
 
   // --- bytes ---
   // kStale: the name must be looked up again; the lookup answers another object (several writers of one name).

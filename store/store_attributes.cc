@@ -218,7 +218,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   return names_of(record->attributes.xattrs);
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id) {
+Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, get(id));
   std::vector<std::pair<std::string, std::string>> facts;
   {
@@ -266,6 +266,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
   }
   {
     std::unique_lock lock(names_mutex_);
+    describe_eviction(object, caller.thread_id, facts);
     forget_if_idle(object);
   }
   return facts;

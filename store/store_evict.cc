@@ -153,8 +153,8 @@ bool StoreImpl::evict_ahead() {
   }
   fill_evictor(/*to_the_end=*/true);
   const uint64_t lacking = marks.low + left - free;
-  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep);
-  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled);
+  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
+  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled, false);
   if (evicted == 0) return false;  // the next step tries again, a second later
   journal_names();
   space_.tell_below(space_.free_bytes() >= least ? least : 0);
@@ -182,14 +182,14 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   };
   const uint64_t lacking = lacks();
   if (lacking == 0) return true;
-  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep);
-  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kSettled);
-  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kPaired);
+  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, true);
+  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kSettled, true);
+  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kPaired, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait();  // what was just written may go as well
   evictor_->forgive();
-  evicted += evict(lacks(), Evictor::Leases::kOfReads);
-  if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak);
+  evicted += evict(lacks(), Evictor::Leases::kOfReads, true);
+  if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak, true);
   if (evicted == 0 && evictor_->filling() == 0) evictor_->note_hopeless();  // else the policy was changed meanwhile
   return evicted > 0;
 }
@@ -211,19 +211,20 @@ void StoreImpl::journal_names() {
 
 // --- what and how ---
 
-// Removes so many bytes if they are there to be removed. No lock held.
-uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases) {
+// Removes so many bytes if they are there to be removed. `waited_for`: a call waits for them. No lock held.
+uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_for) {
   std::vector<GoneName> gone;
   uint64_t freed = 0;
   size_t refused = 0;
   while (freed < bytes && refused < kMostRefused && !stopping_) {
-    const auto victims = evictor_->choose(bytes - freed, kUnitsAtOnce, leases);
+    auto victims = evictor_->choose(bytes - freed, kUnitsAtOnce, leases);
     if (victims.empty()) break;
-    for (const Evictor::Victim& victim : victims) {
+    for (Evictor::Victim& victim : victims) {
       if (freed >= bytes) {  // some were larger than was known
         evictor_->refused(victim, Evictor::Refused::kNotNeeded);
         continue;
       }
+      victim.waited_for = waited_for;
       const uint64_t went = evict_unit(victim, leases, gone);
       freed += went;
       refused += went == 0 ? 1 : 0;
@@ -275,7 +276,7 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
       continue;
     }
     going.push_back({member, std::move(*name), *object});
-    if (const auto how = keeps_from_going(*object, member.directory, going.back().name, leases)) return let_be(*how);
+    if (const auto kept = keeps_from_going(*object, member.directory, going.back().name, leases)) return let_be(kept->how);
     breathe();
   }
   if (evictor_->wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
@@ -313,21 +314,36 @@ std::optional<std::string> StoreImpl::name_with_cookie(const Evictor::Member& me
 }
 
 // names_mutex_ held exclusively. Empty: it may be evicted.
-std::optional<Evictor::Refused> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
-                                                            Evictor::Leases leases) {
-  using enum Evictor::Refused;
-  if (!object->is_regular() || object->in_place || object->locked) return kForLong;
-  if (object->nlink != 1) return object->nlink > 1 ? kForLong : kForNow;  // all names of an object go, or none
-  if (!object->durable) return kForNow;
-  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty()) return kForNow;
+std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
+                                                           Evictor::Leases leases) const {
+  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty())
+    return Kept{Evictor::Refused::kForNow, "several writers"};
+  if (const auto kept = keeps_object(object)) return kept;
   const auto lock = object->lock();
-  if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs)) return kForNow;
-  if (object->raw || object->base.place.kind == PlaceKind::kRaw || object->base.quarantined) return kForLong;
-  if (object->handles > 0 || object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 ||
-      object->awaiting_open || object->replaces || object->spill || object->write_error || !object->loading.empty() || !object->wanted.empty())
-    return kForNow;
-  if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return kForLong;  // nothing would come back
-  if (object->size_bytes <= kBlockBytes && TemporaryNames::is_lock(name)) return kForLong;
+  if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
+    return Kept{Evictor::Refused::kForNow, "not renamed"};
+  if (object->size_bytes <= kBlockBytes && TemporaryNames::is_lock(name)) return Kept{Evictor::Refused::kForLong, "lock file"};
+  return std::nullopt;
+}
+
+// The same without a look at its name.
+std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const ObjectPtr& object) const {
+  using enum Evictor::Refused;
+  if (!object->is_regular()) return Kept{kForLong, "not a file"};
+  if (object->locked) return Kept{kForLong, "locked"};
+  if (object->in_place) return Kept{kForLong, "changed in place"};
+  if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
+  if (object->nlink == 0) return Kept{kForNow, "no name"};
+  if (!object->durable) return Kept{kForNow, "not settled"};
+  const auto lock = object->lock();
+  if (object->raw || object->base.place.kind == PlaceKind::kRaw) return Kept{kForLong, "raw"};
+  if (object->base.quarantined) return Kept{kForLong, "quarantined"};
+  if (object->handles > 0) return Kept{kForNow, "open"};
+  if (object->content_dirty() || object->sealing || object->lingering || object->kept_for_repeat > 0 || object->awaiting_open ||
+      object->replaces || object->spill || object->write_error)
+    return Kept{kForNow, "not settled"};
+  if (!object->loading.empty() || !object->wanted.empty()) return Kept{kForNow, "being read"};
+  if (object->base.place.kind == PlaceKind::kNone || object->size_bytes == 0) return Kept{kForLong, "empty"};  // nothing would come back
   return std::nullopt;
 }
 
@@ -362,6 +378,37 @@ uint64_t StoreImpl::remove_evicted(const ObjectPtr& object, ObjectId parent, con
   removed_.erase(object->id);  // who asks for it learns that the name is to be looked up again
   kill_point("name-removed");
   return bytes;
+}
+
+// --- for people ---
+
+namespace {
+std::string duration_text(int64_t ms) {
+  constexpr int64_t kSecond = 1'000, kMinute = 60 * kSecond, kHour = 60 * kMinute, kDay = 24 * kHour;
+  if (ms < 2 * kMinute) return fmt::format("{} s", ms / kSecond);
+  if (ms < 2 * kHour) return fmt::format("{} min", ms / kMinute);
+  if (ms < 2 * kDay) return fmt::format("{} h", ms / kHour);
+  return fmt::format("{} days", ms / kDay);
+}
+}  // namespace
+
+// What keeps it from eviction, and how long it was not used. names_mutex_ held.
+void StoreImpl::describe_eviction(const ObjectPtr& object, uint32_t thread_id,
+                                  std::vector<std::pair<std::string, std::string>>& facts) const {
+  if (!object->is_regular()) return;
+  if (!evictor_->on()) return facts.emplace_back("kept_by", "evict=off"), void();
+  const auto known = evictor_->known(object->id, thread_id);
+  const auto kept = keeps_object(object);
+  const char* by = "nothing";
+  if (known && known->hold == evict::Hold::kPinned) by = "pinned";
+  else if (kept) by = kept->why;
+  else if (known && known->hold == evict::Hold::kLeased) by = "leased";
+  else if (known && known->young) by = "just created";
+  else if (!known || known->hold == evict::Hold::kOther) by = "not settled";
+  facts.emplace_back("kept_by", by);
+  if (!known) return;
+  facts.emplace_back("last_used", fmt::format("{} ago; {:.0f} % of all files were used since", duration_text(known->unused_ms),
+                                              100 * known->used_since));
 }
 
 // --- pins ---

@@ -199,6 +199,69 @@ TEST_F(StoreEvict, FilesWrittenUnderTheirNamesGoAsWell) {
   expect_whole(kTenTimes - 1);
 }
 
+TEST_F(StoreEvict, MissesAreToldByTheirReason) {
+  write_much(0, kTenTimes / 2);
+  for (const std::string name : {"new.tmp", "new"})  // as the kernel does before a create and a rename
+    EXPECT_FALSE(store_->lookup(kRootId, name, {.thread_id = 9}) || (name == "new.tmp" && !store_.write_file(name, "x", 9)));
+  ASSERT_TRUE(store_.rename("new.tmp", "new", 9));
+  const StoreStatus before = store_->status();
+  EXPECT_EQ(before.probe_misses, 0u) << "what is looked up to be made is not probed for";
+  EXPECT_EQ(before.lookups_before_store, 2u);
+  uint64_t gone = 0;
+  for (int i = 0; i < kTenTimes / 2; ++i) gone += there(i) ? 0 : 1;
+  for (int i = 0; i < 10; ++i) EXPECT_FALSE(there(100'000 + i));
+  const StoreStatus after = store_->status();
+  EXPECT_EQ(after.probe_hits - before.probe_hits, static_cast<uint64_t>(kTenTimes / 2) - gone);
+  EXPECT_EQ(after.probe_misses_evicted, gone);
+  EXPECT_EQ(after.probe_misses_never_seen, 10u);
+  EXPECT_EQ(after.probe_misses, gone + 10);
+  ASSERT_TRUE(after.evicted_ratio_minute && after.hit_ratio_day);
+  EXPECT_DOUBLE_EQ(*after.evicted_ratio_minute, static_cast<double>(gone) / static_cast<double>(gone + 10));
+}
+
+TEST_F(StoreEvict, WhyAndHowOldIsCounted) {
+  write_much(0, kTenTimes / 2);
+  const StoreStatus status = store_->status();
+  EXPECT_EQ(status.evicted_ahead.objects + status.evicted_waited_for.objects + status.evicted_lease_broken.objects, status.eviction_objects);
+  EXPECT_EQ(status.evicted_ahead.bytes + status.evicted_waited_for.bytes, status.eviction_bytes);
+  EXPECT_EQ(status.evicted_below_minute.bytes, status.eviction_bytes);
+  EXPECT_GE(status.coldest_age_ms, 0);
+  EXPECT_EQ(status.leased_objects, 0u);
+  EXPECT_EQ(status.evicted_waited_for.objects > 0, status.room_waits > 0);
+}
+
+TEST_F(StoreEvict, WhatKeepsAFileIsDescribed) {
+  for (int i = 0; i < 5; ++i) ASSERT_TRUE(put(i));
+  store_.drain();
+  store_.mkdir("kept");
+  const auto id = [&](int i) { return store_->lookup(kRootId, name_of(i), {.thread_id = 77})->id; };
+  const auto kept_by = [&](int i) {
+    const auto facts = store_->describe(id(i), {.thread_id = 77});
+    for (const auto& [key, value] : *facts)
+      if (key == "kept_by") return value;
+    return std::string();
+  };
+  EXPECT_EQ(kept_by(0), "nothing");
+  Handle* open = store_.open(name_of(1), {});
+  EXPECT_EQ(kept_by(1), "open");
+  store_->release(open);
+  ASSERT_TRUE(store_->set_pinned(id(2), true));
+  EXPECT_EQ(kept_by(2), "pinned");
+  Handle* locked = store_.open(name_of(3), {});
+  store_->note_locked(locked);
+  store_->release(locked);
+  EXPECT_EQ(kept_by(3), "locked");
+  ASSERT_TRUE(put(6));
+  EXPECT_EQ(kept_by(6), "not settled");
+  ASSERT_TRUE(store_->set_option("lease_ms", "60000"));
+  EXPECT_TRUE(there(4));  // by another thread
+  EXPECT_EQ(kept_by(4), "leased");
+  const auto facts = *store_->describe(id(4), {});
+  EXPECT_TRUE(std::any_of(facts.begin(), facts.end(), [](const auto& fact) { return fact.first == "last_used" && fact.second.starts_with("0 s ago; "); }));
+  ASSERT_TRUE(store_->set_option("evict", "off"));
+  EXPECT_EQ(kept_by(4), "evict=off");
+}
+
 TEST_F(StoreEvict, AFileWithTwoNamesKeepsBoth) {
   ASSERT_TRUE(put(0));
   ASSERT_TRUE(put(1));

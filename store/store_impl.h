@@ -35,6 +35,7 @@
 #include "store/commit/commit_queue.h"
 #include "store/commit/unmarked_bodies.h"
 #include "store/evictor.h"
+#include "store/probe_counts.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
@@ -101,7 +102,7 @@ class StoreImpl final : public Store {
   Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
   Status remove_xattr(ObjectId id, std::string_view name) override;
   Result<std::vector<std::string>> list_xattrs(ObjectId id) override;
-  Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id) override;
+  Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) override;
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
   bool told_stale(const OpenRequest& request, const Caller& caller) override;
@@ -584,6 +585,7 @@ class StoreImpl final : public Store {
   struct WaterMarks {
     uint64_t high = 0, low = 0;  // bytes left free
   };
+  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   static bool is_pin_mark(std::string_view name);
   void tell_of_names(EvictWalk& walk);
   std::optional<Attributes> attributes_of(ObjectId id) const;
@@ -599,16 +601,23 @@ class StoreImpl final : public Store {
   bool may_evict() const;  // a call that finds no room may get some that way
   bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
   void journal_names();
-  uint64_t evict(uint64_t bytes, Evictor::Leases leases);
+  uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
   std::optional<std::string> name_with_cookie(const Evictor::Member& member) const;
-  std::optional<Evictor::Refused> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
-                                                   Evictor::Leases leases);
+  struct Kept {
+    Evictor::Refused how;
+    const char* why;  // in words
+  };
+  std::optional<Kept> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name, Evictor::Leases leases) const;
+  std::optional<Kept> keeps_object(const ObjectPtr& object) const;
   bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
+  void describe_eviction(const ObjectPtr& object, uint32_t thread_id, std::vector<std::pair<std::string, std::string>>& facts) const;
   uint64_t remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name);
   Status set_pinned(ObjectId id, bool pinned) override;
 
   // --- status and options (store_status.cc) ---
+  void tell_probes(StoreStatus& status);
+  void tell_evictions(StoreStatus& status);
   FilePtr passable_file(ObjectId id);
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
@@ -766,12 +775,13 @@ class StoreImpl final : public Store {
   size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
   bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
 
+  ProbeCounts probes_{clock_.monotonic_ns()};
   Health health_{clock_};
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, [this] { want_reclaim(); }};
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { want_reclaim(); }};
   // Only the keeper (or close()) touches these.
   EvictWalk evict_walk_;
   struct {

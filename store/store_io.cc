@@ -397,7 +397,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
     pending->let_go_of_memory();
     pending->put_bytes_aside();
     const bool can_fit = pending->end() <= space_.limit_bytes();  // else nothing is evicted for it
-    if (can_fit && space_waiters_.wait(pending->room_rounds, [this, pending] {
+    if (can_fit && space_waiters_.wait(pending->turn_for_room, [this, pending] {
           if (!fetch_bytes_of(pending)) return;
           proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
         }))

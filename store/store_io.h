@@ -39,7 +39,7 @@ struct StoreImpl::PendingWrite {
   std::array<WantedUnits, 2> pins;  // of attempt.loads
   size_t written = 0;
   std::optional<Error> error;
-  int room_rounds = 0;
+  SpaceWaiters::Turn turn_for_room;
   Completion<size_t> done;
 
   uint64_t end() const { return source.offset + source.length() + zeros_left + bytes_left.size(); }

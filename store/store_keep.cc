@@ -119,6 +119,7 @@ void StoreImpl::keep_to_memory() {
 }
 
 bool StoreImpl::keeper_step(bool force) {
+  probes_.sample(clock_.monotonic_ns());
   const bool made_room = make_room();
   const int64_t begun_ns = clock_.monotonic_ns();
   const bool evicted = evict_ahead();

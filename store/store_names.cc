@@ -67,7 +67,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       accesses_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
       if (body) accesses_->probed(caller.thread_id, parent, body->name, body->id, false, body->size_bytes, clock_.monotonic_ns());
-      (found ? counters_.probe_hits : counters_.probe_misses).fetch_add(1, std::memory_order_relaxed);
+      if (!found) probes_.missed(caller.thread_id, parent, name, why_absent(parent, name));
+      else if (found->type_bits != S_IFDIR) probes_.hit();
       return stat;
     }
     const ToldStale* told = told_to_look_again(caller.thread_id);
@@ -78,7 +79,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   KVC_ASSIGN(auto found, find_name(parent, name));
   const ToldStale* told = note_lookup(caller.thread_id, parent, name, found.has_value());
   if (!found) {
-    counters_.probe_misses.fetch_add(1, std::memory_order_relaxed);
+    lock.unlock();
+    probes_.missed(caller.thread_id, parent, name, why_absent(parent, name));
     return fail(Code::kNotFound, entry_text(parent, name));
   }
   const NameState* state = names_->dirty(parent, name);
@@ -91,14 +93,25 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     brief |= own->id != chosen;
     chosen = own->id;
   }
-  counters_.probe_hits.fetch_add(1, std::memory_order_relaxed);
   if (found->type_bits == S_IFREG) evictor_->will_be_told(chosen);
-  if (found->type_bits != S_IFDIR) keep_for_repeat(caller.thread_id, chosen);
+  if (found->type_bits != S_IFDIR) {
+    probes_.hit();
+    keep_for_repeat(caller.thread_id, chosen);
+  }
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief || is_one_of_several(chosen);
   stat.to_be_written = told != nullptr && told->write;
   return stat;
+}
+
+// No lock held.
+ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) const {
+  if (quarantined_count_.load(std::memory_order_relaxed) > 0) {
+    std::shared_lock lock(names_mutex_);
+    if (const auto found = names_->find(parent, name); found && *found) return ProbeCounts::Miss::kQuarantined;
+  }
+  return evictor_->was_evicted(parent, name) ? ProbeCounts::Miss::kEvicted : ProbeCounts::Miss::kNeverSeen;
 }
 
 // --- new entries ---
@@ -170,8 +183,7 @@ void StoreImpl::take_from_quarantined(ObjectId id) {
 // Refuses what makes journal and index grow and reserves nothing, where nothing is free. Any lock may be held.
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-  int rounds = 0;
-  space_waiters_.wait(rounds, [] {});  // for the next try
+  space_waiters_.ask();  // for the next try
   return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
 }
 
@@ -210,6 +222,7 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
 Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object((mode & 07777) | S_IFDIR, 0, caller)));
   accesses_->directory_named(caller.thread_id, parent, name, object->id);
+  probes_.stored(caller.thread_id, parent, name);
   dirty_.wake();
   return stat(object->id);
 }
@@ -218,6 +231,7 @@ Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32
                                   const Caller& caller) {
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object(mode, rdev, caller)));
+  probes_.stored(caller.thread_id, parent, name);
   if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
     const auto lock = object->lock();
     content_changed(object);
@@ -238,6 +252,7 @@ Result<Stat> StoreImpl::make_symlink(ObjectId parent, std::string_view name, std
   const ByteSpan bytes = as_bytes(target);
   object->base.inline_bytes.assign(bytes.begin(), bytes.end());
   KVC_ASSIGN(object, new_directory_entry(parent, name, object));
+  probes_.stored(caller.thread_id, parent, name);
   dirty_.wake();
   return stat(object->id);
 }
@@ -274,6 +289,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     }
     content_changed(object);
   }
+  probes_.stored(caller.thread_id, parent, name);
   ChainOrigin origin = accesses_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
   object->origin = origin;
   {

@@ -214,6 +214,7 @@ void StoreImpl::settle_links(Rename& rename) {
 void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                        RenameMode mode, const Caller& caller, StatusCompletion done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
+  probes_.stored(caller.thread_id, new_parent, new_name);
   Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller};
   auto finish = [this](Rename asked, StatusCompletion reply) {
     if (Status status = rename_now(asked); !status) {

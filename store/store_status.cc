@@ -18,6 +18,58 @@ FileSystemSpace StoreImpl::space() {
   return result;
 }
 
+void StoreImpl::tell_probes(StoreStatus& status) {
+  const int64_t now = clock_.monotonic_ns();
+  const ProbeCounts::Totals total = probes_.totals();
+  status.probe_hits = total.hits;
+  status.probe_misses = total.misses();
+  status.probe_misses_never_seen = total.never_seen;
+  status.probe_misses_evicted = total.evicted;
+  status.probe_misses_quarantined = total.quarantined;
+  status.lookups_before_store = total.before_store;
+  const auto minute = probes_.over(ProbeCounts::Window::kMinute, now);
+  const auto hour = probes_.over(ProbeCounts::Window::kHour, now);
+  const auto day = probes_.over(ProbeCounts::Window::kDay, now);
+  status.hit_ratio_minute = minute.hit_ratio();
+  status.hit_ratio_hour = hour.hit_ratio();
+  status.hit_ratio_day = day.hit_ratio();
+  status.evicted_ratio_minute = minute.evicted_ratio();
+  status.evicted_ratio_hour = hour.evicted_ratio();
+  status.evicted_ratio_day = day.evicted_ratio();
+}
+
+void StoreImpl::tell_evictions(StoreStatus& status) {
+  const EvictionCounts evictions = evictor_->counts();
+  status.eviction_objects = evictions.evicted_objects;
+  status.eviction_bytes = evictions.evicted_bytes;
+  status.eviction_leases_broken = evictions.broken_leases;
+  status.eviction_refused = evictions.refused;
+  status.eviction_came_back = evictions.came_back;
+  status.eviction_known_objects = evictions.objects;
+  status.eviction_known_units = evictions.units;
+  status.eviction_memory_bytes = evictions.memory_bytes;
+  status.eviction_remembered_units = evictions.remembered_units;
+  const auto of = [](const EvictionCounts::Amount& amount) { return StoreStatus::Evicted{amount.objects, amount.bytes}; };
+  const auto& why = evictions.evicted_why;
+  status.evicted_ahead = of(why[static_cast<size_t>(Evictor::Why::kAhead)]);
+  status.evicted_waited_for = of(why[static_cast<size_t>(Evictor::Why::kWaitedFor)]);
+  status.evicted_lease_broken = of(why[static_cast<size_t>(Evictor::Why::kLeaseBroken)]);
+  const auto& age = evictions.evicted_age;
+  status.evicted_below_minute = of(age[static_cast<size_t>(Evictor::Age::kBelowMinute)]);
+  status.evicted_below_hour = of(age[static_cast<size_t>(Evictor::Age::kBelowHour)]);
+  status.evicted_below_day = of(age[static_cast<size_t>(Evictor::Age::kBelowDay)]);
+  status.evicted_older = of(age[static_cast<size_t>(Evictor::Age::kOlder)]);
+  const EvictionSurvey survey = evictor_->survey();
+  status.coldest_age_ms = survey.coldest_ms;
+  status.leased_objects = survey.leased_objects;
+  const SpaceWaiters::Waited waited = space_waiters_.waited();
+  status.room_waits = waited.calls;
+  status.room_wait_ms = static_cast<uint64_t>(waited.total_ns / 1'000'000);
+  status.room_wait_longest_ms = static_cast<uint64_t>(waited.longest_ns / 1'000'000);
+  status.pinned_objects = evictions.pinned_objects;
+  status.pinned_bytes = evictions.pinned_bytes;
+}
+
 StoreStatus StoreImpl::status() {
   StoreStatus status;
   status.node = identity_.node;
@@ -70,8 +122,7 @@ StoreStatus StoreImpl::status() {
   status.waiting_parked_bytes = waiting_bytes_->parked_bytes();
   status.waiting_writes = resumer_.waiters().count() + space_waiters_.count();
   const Counters& c = counters_;
-  status.probe_hits = c.probe_hits;
-  status.probe_misses = c.probe_misses;
+  tell_probes(status);
   status.opens = c.opens;
   status.passthrough_opens = c.passthrough_opens;
   status.memory_file_opens = c.memory_file_opens;
@@ -94,17 +145,7 @@ StoreStatus StoreImpl::status() {
   status.reclaimed_bytes = c.reclaimed_bytes;
   status.punched_ranges = c.punched_ranges;
   status.removed_extents = c.removed_extents;
-  const Evictor::Counts evictions = evictor_->counts();
-  status.eviction_objects = evictions.evicted_objects;
-  status.eviction_bytes = evictions.evicted_bytes;
-  status.eviction_leases_broken = evictions.broken_leases;
-  status.eviction_refused = evictions.refused;
-  status.eviction_came_back = evictions.came_back;
-  status.eviction_known_objects = evictions.objects;
-  status.eviction_known_units = evictions.units;
-  status.eviction_memory_bytes = evictions.memory_bytes;
-  status.pinned_objects = evictions.pinned_objects;
-  status.pinned_bytes = evictions.pinned_bytes;
+  tell_evictions(status);
   status.errors_checksum = c.errors_checksum;
   status.errors_volume_read = c.errors_volume_read;
   status.errors_volume_write = c.errors_volume_write;

@@ -324,7 +324,7 @@ class AnnouncedNames : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(store.unlink(temporary));
   }
   std::string predecessor(int i) {
-    const auto facts = store->describe(ids[i]);
+    const auto facts = store->describe(ids[i], {});
     for (const auto& [key, value] : *facts)
       if (key == "predecessor") return value;
     return {};

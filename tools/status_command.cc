@@ -29,9 +29,77 @@ std::string human_bytes(uint64_t bytes) {
   return unit == 0 ? fmt::format("{} B", bytes) : fmt::format("{:.1f} {}", value, kUnits[unit]);
 }
 
+std::string percent_text(const Json& ratio) {
+  return ratio.is_number() ? fmt::format("{:.3g} %", 100 * ratio.get<double>()) : "-";
+}
+
+std::string duration_text(double seconds) {
+  if (seconds < 120) return fmt::format("{:.3g} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.0f} min", seconds / 60);
+  if (seconds < 172'800) return fmt::format("{:.0f} h", seconds / 3600);
+  return fmt::format("{:.0f} days", seconds / 86'400);
+}
+
+// Is the cache large enough? A daemon of another version may tell less: then so does this.
+class CacheSummary {
+ public:
+  explicit CacheSummary(const Json& status) : status_(status) {}
+
+  void print() const {
+    const Json& limit = at("capacity", "limit_bytes");
+    const Json& used = at("capacity", "physical_bytes");
+    const Json& coldest = at("evictions", "coldest_age_s");
+    if (limit.is_number() && used.is_number() && limit > 0) {
+      std::string text = fmt::format("{} of {} used ({:.0f} %)", human_bytes(used), human_bytes(limit),
+                                     100 * used.get<double>() / limit.get<double>());
+      if (coldest.is_number()) text += fmt::format("; the coldest of what may be evicted was used {} ago", duration_text(coldest));
+      line("cache", text);
+    }
+    line("hits", spans("hit", "of the probes"));
+    line("misses", spans("miss_evicted", "had been evicted before,"));
+    if (const std::string text = verdict(); !text.empty()) line("large enough", text);
+    fmt::print("\n");
+  }
+
+ private:
+  const Json& at(const char* group, const char* field) const {
+    static const Json kNone;
+    const auto found = status_.find(group);
+    if (found == status_.end() || !found->is_object()) return kNone;
+    const auto value = found->find(field);
+    return value == found->end() ? kNone : *value;
+  }
+  std::string spans(const std::string& field, const char* of) const {
+    const auto percent = [&](const char* span) { return percent_text(at("probes", (field + span).c_str())); };
+    return fmt::format("{} {} in the last minute, {} in the last hour, {} in the last day", percent("_1min_ratio"), of, percent("_1h_ratio"),
+                       percent("_1d_ratio"));
+  }
+  static void line(const char* name, const std::string& text) { fmt::print("{:<14}{}\n", name, text); }
+
+  // Misses of what was evicted before are hits of a larger cache.
+  std::string verdict() const {
+    constexpr double kFew = 0.01;
+    const Json& evicted = at("evictions", "bytes");
+    if (!evicted.is_number()) return {};
+    if (evicted == 0) return "yes: nothing was evicted since the mount";
+    if (const Json& broken = at("evictions", "leases_broken"); broken.is_number() && broken > 0)
+      return fmt::format("no: {} chunks went although they had been probed or opened within lease_ms", broken.get<uint64_t>());
+    const Json& hits = at("probes", "hit_1d_ratio");
+    const Json& share = at("probes", "miss_evicted_1d_ratio");
+    if (!hits.is_number()) return "not known: nothing was probed for in the last day";
+    const double more = (1 - hits.get<double>()) * (share.is_number() ? share.get<double>() : 0);
+    return fmt::format("{}: a larger one would have hit {:.2g} % more of the probes of the last day", more < kFew ? "yes" : "no",
+                       100 * more);
+  }
+
+  const Json& status_;
+};
+
 std::string value_text(const std::string& name, const Json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_boolean()) return value.get<bool>() ? "yes" : "no";
+  if (value.is_null()) return "-";
+  if (name.ends_with("_ratio")) return percent_text(value);
   const bool bytes = name == "bytes" || name.ends_with("_bytes") || name.starts_with("bytes_");
   if (bytes && value.is_number_unsigned()) return human_bytes(value.get<uint64_t>());
   return value.dump();
@@ -50,11 +118,12 @@ std::string group_text(const Json& group) {
   return text;
 }
 
-// Every group of the status on a line, except the options, which `.kvcachefs/options` lists.
+// Whether the cache is large enough, and every group of the status on a line, except the options, which `.kvcachefs/options` lists.
 void print_for_people(const Json& status) {
+  CacheSummary(status).print();
   for (const auto& [name, value] : status.items()) {
     if (name == "options") continue;
-    fmt::print("{:<12}{}\n", name, value.is_object() ? group_text(value) : value_text(name, value));
+    fmt::print("{:<14}{}\n", name, value.is_object() ? group_text(value) : value_text(name, value));
   }
 }
 

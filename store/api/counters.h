@@ -7,7 +7,7 @@
 namespace kvcachefs {
 
 struct Counters {
-  std::atomic<uint64_t> probe_hits{0}, probe_misses{0}, opens{0}, passthrough_opens{0}, memory_file_opens{0},
+  std::atomic<uint64_t> opens{0}, passthrough_opens{0}, memory_file_opens{0},
       memory_files_taken{0}, memory_files_refused{0}, memory_files_moved{0}, read_requests{0}, read_bytes_from_ram{0},
       read_bytes_from_volume{0}, kernel_ahead_bytes{0}, write_requests{0}, write_received_bytes{0},
       write_volume_bytes{0}, sealed_bodies{0}, deduplicated_bodies{0}, journal_batches{0}, syncs{0}, index_commits{0},

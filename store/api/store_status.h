@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace kvcachefs {
@@ -22,7 +23,11 @@ struct StoreStatus {
   uint64_t memory_mapped_bytes = 0, waiting_bytes = 0, waiting_parked_bytes = 0;
   uint64_t memory_file_bytes = 0, memory_file_spare_bytes = 0, memory_file_passed_bytes = 0;
   uint64_t memory_files_taken = 0, memory_files_refused = 0, memory_files_moved = 0;
-  uint64_t probe_hits = 0, probe_misses = 0;
+  uint64_t probe_hits = 0, probe_misses = 0, probe_misses_never_seen = 0, probe_misses_evicted = 0, probe_misses_quarantined = 0,
+           lookups_before_store = 0;
+  // Of late; nothing where there was none.
+  std::optional<double> hit_ratio_minute, hit_ratio_hour, hit_ratio_day;
+  std::optional<double> evicted_ratio_minute, evicted_ratio_hour, evicted_ratio_day;  // of the misses
   uint64_t opens = 0, passthrough_opens = 0, memory_file_opens = 0;
   uint64_t read_bytes_from_ram = 0, read_bytes_from_volume = 0, read_requests = 0;
   uint64_t prefetch_read_bytes = 0, prefetch_used_bytes = 0, prefetch_wasted_bytes = 0, prefetch_late_bytes = 0,
@@ -32,7 +37,15 @@ struct StoreStatus {
   uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
   uint64_t eviction_objects = 0, eviction_bytes = 0, eviction_leases_broken = 0, eviction_refused = 0, eviction_came_back = 0;
   uint64_t eviction_known_objects = 0, eviction_known_units = 0, eviction_memory_bytes = 0;
-  uint64_t pinned_objects = 0, pinned_bytes = 0;
+  uint64_t eviction_remembered_units = 0;
+  struct Evicted {
+    uint64_t objects = 0, bytes = 0;
+  };
+  Evicted evicted_ahead, evicted_waited_for, evicted_lease_broken;                      // by why it had to go
+  Evicted evicted_below_minute, evicted_below_hour, evicted_below_day, evicted_older;  // by how long it had not been used
+  int64_t coldest_age_ms = -1;  // of what may be evicted; -1: nothing may
+  uint64_t pinned_objects = 0, pinned_bytes = 0, leased_objects = 0;
+  uint64_t room_waits = 0, room_wait_ms = 0, room_wait_longest_ms = 0;  // calls that waited for room on the volume
   uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
            errors_no_space = 0;
   uint64_t open_handles = 0;

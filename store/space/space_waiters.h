@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/space/space.h"
@@ -23,21 +24,34 @@ class SpaceWaiters {
   using Retry = std::move_only_function<void()>;
   // `refused` counts the calls of with_room() that end without space. `ask_for_round` is called, with no lock of this class held,
   // when a call begins to wait; it must see to it that begin_round() is called soon.
-  SpaceWaiters(const Space& space, std::atomic<uint64_t>& refused, std::function<void()> ask_for_round)
-      : space_(space), refused_(refused), ask_for_round_(std::move(ask_for_round)) {}
+  SpaceWaiters(const Space& space, std::atomic<uint64_t>& refused, Clock& clock, std::function<void()> ask_for_round)
+      : space_(space), refused_(refused), clock_(clock), ask_for_round_(std::move(ask_for_round)) {}
   // `may_make_more` tells, without a lock, whether a round may free more than what is dead (eviction): then calls wait also where
   // the last round gave nothing back, and four times as often. Set before use.
   void set_source(std::function<bool()> may_make_more) { may_make_more_ = std::move(may_make_more); }
 
+  // Of one call, which keeps it until it is answered: how often it waited, and since when.
+  struct Turn {
+    int rounds = 0;
+    int64_t since_ns = 0;
+  };
   // Runs `retry` after a round that begins from now on, on the thread that ends it. False, and `retry` is dropped: the volume is
-  // full. `rounds` is the caller's, 0 at first, and counts how often it waited: others may take what comes back, so a call gives
-  // up after 16 rounds (64, while more may be made). Does not block; no leaf lock may be held.
-  bool wait(int& rounds, Retry retry);
+  // full. Others may take what comes back, so a call gives up after 16 rounds (64, while more may be made). Does not block; no
+  // leaf lock may be held.
+  bool wait(Turn& turn, Retry retry);
+  // Asks for such a round, where it may give anything back, for a call that is refused now but may be repeated.
+  void ask();
   // Tries until `attempt` answers something else than kNoSpace, or wait() refuses; then `done` hears the last answer. Both may
   // run on the calling thread or on the keeper's. No lock may be held.
   void with_room(std::move_only_function<Status()> attempt, std::move_only_function<void(Status)> done);
   // Calls that wait now.
   uint64_t count() const { return count_.load(); }
+  // Of the calls that waited until now: how many, how long all of them together, and the longest.
+  struct Waited {
+    uint64_t calls = 0;
+    int64_t total_ns = 0, longest_ns = 0;
+  };
+  Waited waited() const;
 
   struct Round {
     uint64_t number = 0;
@@ -56,12 +70,20 @@ class SpaceWaiters {
   void answer_all();
 
  private:
+  struct Waiting {
+    uint64_t round = 0;  // after which it tries again
+    int64_t began_ns = 0, since_ns = 0;  // this time, and for the first time
+    Retry retry;
+  };
+
   const Space& space_;
   std::atomic<uint64_t>& refused_;
+  Clock& clock_;
   const std::function<void()> ask_for_round_;
   std::function<bool()> may_make_more_;
-  LeafMutex mutex_;  // a leaf; guards all below, but for count_
-  std::deque<std::pair<uint64_t, Retry>> waiting_;  // with the round after which they try again, ascending
+  mutable LeafMutex mutex_;  // a leaf; guards all below, but for count_
+  std::deque<Waiting> waiting_;  // by round, ascending
+  Waited waited_;
   uint64_t round_ = 0, round_wanted_ = 0;           // the last begun, the last asked for
   uint64_t pressure_ = 0;                           // of the next round
   bool goes_on_ = false;                            // the last round had not given back all

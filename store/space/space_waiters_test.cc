@@ -27,7 +27,8 @@ class SpaceWaitersTest : public ::testing::Test {
   Space space_;
   std::atomic<uint64_t> refused_{0};
   std::atomic<int> asked_{0};
-  SpaceWaiters waiters_{space_, refused_, [this] { ++asked_; }};
+  ManualClock clock_{1'000};
+  SpaceWaiters waiters_{space_, refused_, clock_, [this] { ++asked_; }};
   int attempts_ = 0;
   std::vector<Status> answers_;
 };
@@ -50,6 +51,36 @@ TEST_F(SpaceWaitersTest, WhereMoreCanBeMadeCallsWaitThoughNothingWasGivenBack) {
   waiters_.end_round(*round, false);
   ASSERT_EQ(answers_.size(), 1u);
   EXPECT_FALSE(answers_[0]);
+}
+
+TEST_F(SpaceWaitersTest, HowLongCallsWaitedIsCounted) {
+  space_.reserve(kMiB);
+  waiters_.set_source([] { return true; });
+  waiters_.with_room(take(kMiB), note());
+  clock_.advance_ns(100);
+  auto round = waiters_.begin_round();
+  waiters_.end_round(*round, true);  // another took it
+  waiters_.with_room(take(kMiB), note());
+  clock_.advance_ns(50);
+  round = waiters_.begin_round();
+  space_.release(kMiB);
+  waiters_.end_round(*round, true);
+  EXPECT_EQ(waiters_.waited().calls, 2u);
+  EXPECT_EQ(waiters_.waited().total_ns, 200);
+  EXPECT_EQ(waiters_.waited().longest_ns, 150);
+}
+
+TEST_F(SpaceWaitersTest, ARoundCanBeAskedForWithoutWaiting) {
+  space_.reserve(kMiB);
+  waiters_.ask();
+  EXPECT_EQ(asked_, 1);
+  const auto round = waiters_.begin_round();
+  ASSERT_TRUE(round);
+  EXPECT_EQ(waiters_.count(), 0u);
+  waiters_.end_round(*round, false);
+  waiters_.ask();
+  EXPECT_EQ(asked_, 1) << "the last one gave nothing back";
+  EXPECT_EQ(waiters_.waited().calls, 0u);
 }
 
 TEST_F(SpaceWaitersTest, LittleLeftIsToldOnce) {
@@ -162,9 +193,9 @@ TEST_F(SpaceWaitersTest, AtTheEndEveryCallIsAnswered) {
   waiters_.with_room(take(1), note());
   waiters_.with_room(take(1), note());
   waiters_.stop();
-  int rounds = 0;
-  EXPECT_FALSE(waiters_.wait(rounds, [] {}));
-  EXPECT_EQ(rounds, 0);
+  SpaceWaiters::Turn turn;
+  EXPECT_FALSE(waiters_.wait(turn, [] {}));
+  EXPECT_EQ(turn.rounds, 0);
   waiters_.answer_all();
   EXPECT_EQ(answers_.size(), 2u);
   EXPECT_EQ(waiters_.count(), 0u);

@@ -211,6 +211,69 @@ def test_pins(new_mount):
     assert "half of the capacity" in mount.log_text()
 
 
+def test_status_tells_whether_the_cache_is_large_enough(new_mount):
+    mount = new_mount(OPTIONS)
+    count = 3 * CAPACITY // CHUNK
+    put(mount.path, 0)
+    assert "large enough  yes: nothing was evicted" in run_command("status", mount.path).stdout
+    in_threads(4, lambda index: [put(mount.path, number) for number in range(index, count, 4)])
+    before = mount.status()["probes"]
+    assert before["before_store"] >= 2 * count
+    assert before["miss"] < count // 20, "the lookups of a create and a rename are no probes"
+    gone = [number for number in range(count) if not os.access(os.path.join(mount.path, name_of(number)), os.F_OK)]
+    for number in range(20):
+        assert not os.access(os.path.join(mount.path, name_of(10**6 + number)), os.F_OK)
+    status = mount.status()
+    probes, evictions = status["probes"], status["evictions"]
+    assert len(gone) > count // 2
+    assert probes["miss_evicted"] - before["miss_evicted"] >= 0.9 * len(gone)
+    assert 20 <= probes["miss_never_seen"] - before["miss_never_seen"] <= 20 + 0.1 * len(gone)
+    assert probes["miss"] == probes["miss_never_seen"] + probes["miss_evicted"] + probes["miss_quarantined"]
+    assert 0 < probes["hit_1min_ratio"] < 0.5 < probes["miss_evicted_1min_ratio"] < 1
+    for span in ("1h", "1d"):
+        assert abs(probes[f"hit_{span}_ratio"] - probes["hit"] / (probes["hit"] + probes["miss"])) < 0.01
+    for what in ("objects", "bytes"):
+        assert evictions[what] > 0
+        assert evictions[what] == sum(evictions[f"{why}_{what}"] for why in ("background", "direct", "lease_broken"))
+        assert evictions[what] == sum(evictions[f"age_{age}_{what}"] for age in ("below_1min", "below_1h", "below_1d", "above_1d"))
+    assert 0 <= evictions["coldest_age_s"] < 600
+    capacity = status["capacity"]
+    assert (capacity["room_waits"] > 0) == (evictions["direct_objects"] + evictions["lease_broken_objects"] > 0)
+    assert capacity["room_wait_ms"] >= capacity["room_wait_max_ms"]
+    with open(os.path.join(mount.path, ".kvcachefs", "metrics"), encoding="ascii") as file:
+        metrics = dict(line.split() for line in file)
+    assert int(metrics["kvcachefs_evictions_direct_bytes"]) == evictions["direct_bytes"]
+    assert float(metrics["kvcachefs_probes_hit_1h_ratio"]) > 0
+    text = run_command("status", mount.path).stdout
+    assert "large enough  no: a larger one would have hit" in text, text
+
+
+def test_a_file_tells_what_keeps_it(new_mount):
+    mount = new_mount({**OPTIONS, "lease_ms": "60000"})
+    for number in range(5):
+        put(mount.path, number)
+    mount.drain()
+    path = [os.path.join(mount.path, name_of(number)) for number in range(5)]
+
+    def kept_by(number):
+        return os.getxattr(path[number], "user.kvcachefs.kept_by").decode()
+
+    time.sleep(2.1)
+    assert kept_by(0) == "nothing", "but for this look at it"
+    with open(path[1], "rb"):
+        assert kept_by(1) == "open"
+    os.setxattr(path[2], "user.kvcachefs.pin", b"1")
+    assert kept_by(2) == "pinned"
+    with open(path[3], "rb") as file:
+        file.read(1)
+    assert kept_by(3) == "leased"
+    with open(path[4], "r+b") as file:
+        file.write(b"x")
+    assert kept_by(4) in ("not settled", "changed in place")
+    text = run_command("info", path[0]).stdout
+    assert "kept_by" in text and " ago; " in text, text
+
+
 def test_everything_open_is_refused_soon(new_mount):
     mount = new_mount(OPTIONS)
     files, started = [], None
