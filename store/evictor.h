@@ -113,6 +113,7 @@ class Evictor final : public AccessListener {
   // kNoSpace, with the reason, if more than may be pinned would be. `id` may be a file or a directory.
   Status pin(ObjectId id, bool directory, bool pinned);
   bool is_pinned(ObjectId id) const;
+  uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
   // Looks at all objects, or at some thousands of them where there are more.

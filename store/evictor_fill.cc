@@ -178,6 +178,11 @@ Status Evictor::pin(ObjectId id, bool directory, bool pinned) {
   return {};
 }
 
+uint64_t Evictor::pinned_bytes() const {
+  std::lock_guard lock(mutex_);
+  return counted_.pinned_bytes;
+}
+
 bool Evictor::is_pinned(ObjectId id) const {
   std::lock_guard lock(mutex_);
   if (const uint32_t slot = table_.find(id); slot != kNoSlot) return table_.at(slot).is(kPinned);

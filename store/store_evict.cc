@@ -110,6 +110,17 @@ bool StoreImpl::fill_evictor(bool to_the_end) {
 // What others have of the file system is not counted: they could fill it with all that goes.
 uint64_t StoreImpl::usable_bytes() const { return std::min(space_.limit_bytes(), space_.physical_bytes() + space_.free_bytes()); }
 
+// What df shows. With statfs=headroom what eviction can give back counts as free, as long as 70 % are shown as used.
+uint64_t StoreImpl::shown_free_bytes() const {
+  constexpr uint64_t kShownPercent = 30;
+  const uint64_t free = space_.free_bytes();
+  if (!options_.shows_headroom() || !may_evict()) return free;
+  const uint64_t headroom = space_.limit_bytes() / 100 * kShownPercent;
+  if (free >= headroom) return free;
+  const uint64_t bodies = space_.live_bytes() + space_.reserved_bytes() + space_.dead_bytes(), pinned = evictor_->pinned_bytes();
+  return std::min(headroom, free + (bodies - std::min(bodies, pinned)));
+}
+
 StoreImpl::WaterMarks StoreImpl::water_marks() {
   constexpr uint64_t kHighPart = 20, kLowPart = 12;  // 95 % and 92 % used
   constexpr int64_t kLeastNs = 50'000'000;

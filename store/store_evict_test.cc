@@ -262,6 +262,24 @@ TEST_F(StoreEvict, WhatKeepsAFileIsDescribed) {
   EXPECT_EQ(kept_by(4), "evict=off");
 }
 
+TEST_F(StoreEvict, SpaceThatCanBeMadeMayBeShownAsFree) {
+  const auto used = [&] {
+    const FileSystemSpace space = store_->space();
+    return 1 - static_cast<double>(space.blocks_free) / static_cast<double>(space.blocks);
+  };
+  ASSERT_TRUE(store_->set_option("evict", "off"));
+  ASSERT_TRUE(store_->set_option("statfs", "headroom"));
+  EXPECT_FALSE(store_->set_option("statfs", "more"));
+  EXPECT_LT(used(), 0.5);
+  for (int i = 0; put(i); ++i) {
+  }
+  EXPECT_GT(used(), 0.9) << "nothing can be given back";
+  ASSERT_TRUE(store_->set_option("statfs", "exact"));
+  ASSERT_TRUE(store_->set_option("evict", "on"));
+  ASSERT_TRUE(store_->set_option("statfs", "headroom"));
+  EXPECT_NEAR(used(), 0.7, 0.005);
+}
+
 TEST_F(StoreEvict, AFileWithTwoNamesKeepsBoth) {
   ASSERT_TRUE(put(0));
   ASSERT_TRUE(put(1));

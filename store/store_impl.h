@@ -591,6 +591,7 @@ class StoreImpl final : public Store {
   std::optional<Attributes> attributes_of(ObjectId id) const;
   bool fill_evictor(bool to_the_end);
   uint64_t usable_bytes() const;
+  uint64_t shown_free_bytes() const;
   WaterMarks water_marks();
   void note_eviction_round(int64_t begun_ns);
   uint64_t most_left_bytes() const;

@@ -71,6 +71,7 @@ bool LiveOptions::follow(const OptionDefaults& defaults) {
 
 void LiveOptions::apply() {
   durability_ = options_.durability;
+  shows_headroom_ = options_.statfs_headroom;
   pack_below_bytes_ = options_.pack_below_bytes;
   memory_file_min_bytes_ = options_.memory_file_min_bytes;
   inline_below_bytes_ = options_.inline_below_bytes;

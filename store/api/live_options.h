@@ -45,6 +45,7 @@ class LiveOptions {
   // For hot paths: no lock.
   bool durable_close() const { return durability_.load(std::memory_order_relaxed) != Durability::kNone; }
   bool durable_sync() const { return durability_.load(std::memory_order_relaxed) == Durability::kSync; }
+  bool shows_headroom() const { return shows_headroom_.load(std::memory_order_relaxed); }
   uint64_t pack_below_bytes() const { return pack_below_bytes_.load(std::memory_order_relaxed); }
   uint64_t memory_file_min_bytes() const { return memory_file_min_bytes_.load(std::memory_order_relaxed); }
   uint64_t inline_below_bytes() const { return inline_below_bytes_.load(std::memory_order_relaxed); }
@@ -59,6 +60,7 @@ class LiveOptions {
   bool capacity_is_relative_ = false, keep_free_is_relative_ = false;  // given as percentages, or left at the default
   std::vector<Subscriber> subscribers_;
   std::atomic<Durability> durability_{Durability::kNone};
+  std::atomic<bool> shows_headroom_{false};
   std::atomic<uint64_t> pack_below_bytes_{0}, memory_file_min_bytes_{0}, inline_below_bytes_{0}, raw_above_bytes_{0},
       flush_interval_ms_{200};
 };

@@ -100,6 +100,13 @@ Status set_evict(StoreOptions& options, std::string_view name, std::string_view 
   return {};
 }
 
+Status set_statfs(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value != "exact" && value != "headroom")
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected exact or headroom", name, value));
+  options.statfs_headroom = value == "headroom";
+  return {};
+}
+
 Status set_policy(StoreOptions& options, std::string_view name, std::string_view value) {
   constexpr std::string_view kPolicies[] = {"prefix", "lru", "fifo-reinsert", "s3fifo"};  // those of store/evict
   if (std::find(std::begin(kPolicies), std::end(kPolicies), value) == std::end(kPolicies))
@@ -156,6 +163,8 @@ constexpr OptionEntry kOptions[] = {
      "what was probed or opened within it is not evicted; default 5000; 0 to 600000"},
     {"policy", true, set_policy, [](const StoreOptions& o) { return o.policy; },
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
+    {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },
+     "what df shows: exact (default), or headroom: what eviction can give back above 70% of the capacity as available"},
     {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },
      "directory of the index, on a local file system; default in the volume, or /var/lib/kvcachefs/... for a network volume"},
     {"node", false, set_node, [](const StoreOptions& o) { return o.node; }, "name of this node's part of the volume; default the host name"},

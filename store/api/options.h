@@ -43,6 +43,7 @@ struct StoreOptions {
   bool evict = true;                     // what is expected to be used least goes when the capacity is used up
   uint64_t lease_ms = 5'000;             // what was probed or opened within it is not evicted; 0: no leases
   std::string policy = "prefix";         // of eviction, see store/evict
+  bool statfs_headroom = false;          // df shows as free what eviction can give back, but for 70 % of the capacity
   bool read_only = false;
   ReadTimes read_times = ReadTimes::kRelative;
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import subprocess
 import threading
 import time
 
@@ -272,6 +273,28 @@ def test_a_file_tells_what_keeps_it(new_mount):
     assert kept_by(4) in ("not settled", "changed in place")
     text = run_command("info", path[0]).stdout
     assert "kept_by" in text and " ago; " in text, text
+
+
+def df_used_percent(path):
+    text = subprocess.run(["df", "--output=pcent", path], capture_output=True, text=True, check=True).stdout
+    return int(text.split()[-1].rstrip("%"))
+
+
+def test_df_of_a_full_volume_can_leave_headroom_to_cleaners_that_watch_it(new_mount):
+    mount = new_mount({**OPTIONS, "statfs": "headroom"})
+    for number in range(CAPACITY // CHUNK // 4):
+        put(mount.path, number)
+    assert df_used_percent(mount.path) < 50
+    in_threads(4, lambda index: [put(mount.path, number) for number in range(index, 2 * CAPACITY // CHUNK, 4)])
+    assert 69 <= df_used_percent(mount.path) <= 72
+    status = mount.status()
+    assert status["capacity"]["physical_bytes"] > 0.8 * CAPACITY
+    os.setxattr(mount.path, "user.kvcachefs.option.statfs", b"exact")
+    wait_until(lambda: df_used_percent(mount.path) >= 85, 10, "what is used is shown")
+    space = os.statvfs(mount.path)
+    assert space.f_blocks * space.f_frsize == CAPACITY
+    with pytest.raises(OSError):
+        os.setxattr(mount.path, "user.kvcachefs.option.statfs", b"all")
 
 
 def test_everything_open_is_refused_soon(new_mount):
