@@ -1,5 +1,6 @@
 """What the tests hold in their hands: the directory under test, and the processes of one client library."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -7,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -52,6 +54,35 @@ class Volume:
             self._remount()
         except (AssertionError, subprocess.TimeoutExpired) as failure:
             pytest.exit(f"remount failed: {failure}", returncode=1)
+
+    def status(self) -> dict:
+        return json.loads((self.path / ".kvcachefs" / "status").read_text(encoding="utf-8"))
+
+    @contextlib.contextmanager
+    def room_for(self, size_bytes: int):
+        """Meanwhile the mount has room for so many bytes beside what it holds already, and evicts what is beyond that. A plain
+        directory takes everything. Ends with the count of files that were evicted: `with volume.room_for(n) as evicted: ...`"""
+        evicted = {"objects": 0}
+        if not self.is_mount:
+            yield evicted
+            return
+        deadline = time.monotonic() + 20
+        while True:  # what earlier tests left is given back
+            os.setxattr(self.path, "user.kvcachefs.flush", b"1")
+            before = self.status()
+            if before["capacity"]["reclaimable_bytes"] == before["capacity"]["live_bytes"] == 0 or time.monotonic() > deadline:
+                break
+            time.sleep(0.1)
+        capacity = before["capacity"]["physical_bytes"] + size_bytes
+        os.setxattr(self.path, "user.kvcachefs.option.capacity", str(capacity).encode())
+        try:
+            yield evicted
+            after = self.status()
+            evicted["objects"] = after["evictions"]["objects"] - before["evictions"]["objects"]
+            refused = after["errors"]["no_space"] - before["errors"]["no_space"]
+            assert refused == 0, f"{refused} calls were answered ENOSPC"
+        finally:
+            os.setxattr(self.path, "user.kvcachefs.option.capacity", b"90%")
 
     def _remount(self) -> None:
         self._command("umount", str(self.path))
@@ -206,6 +237,25 @@ class Client:
         with self._changed:
             self._answers[(request_id, kind)] = answer
             self._changed.notify_all()
+
+
+def check_a_third(client: Client, volume: Volume, count: int, room_bytes: int, remembers: bool = False, **arguments) -> dict:
+    """The worker's `serve` stores `count` chunks, three times what there is room for: by one engine twice, which may remember what
+    it stored, then by another. Every request must end with the right bytes; what was evicted is a miss, and is stored again.
+    `remembers`: the client does not look again for names that it knows."""
+    with volume.room_for(room_bytes) as evicted:
+        first = client.run("serve", **arguments, passes=2)
+        second = client.run("serve", **arguments, passes=1)
+    for served, passes in ((first, 2), (second, 1)):
+        assert served["loaded"] + served["absent"] + served["gone"] == passes * count, served
+    assert first["absent"] >= count, first  # the first pass at least
+    if not volume.is_mount:
+        assert (first["loaded"], second["loaded"]) == (count, count)
+        return first
+    assert evicted["objects"] >= count // 2, evicted
+    assert second["absent"] + second["gone"] >= count // 5, f"{second}: more was there than there is room for"
+    assert remembers or second["gone"] == 0, f"{second}: what was looked up a moment ago was evicted"
+    return first
 
 
 def compile_shims(target: pathlib.Path) -> None:

@@ -66,3 +66,10 @@ def test_damage_is_noticed(client, place):
     harness.flip_one_byte(next(place.glob("*.data")))
     with pytest.raises(harness.ClientFailed, match="1 of .* bytes differ"):
         client.run("get", **arguments)
+
+
+@pytest.mark.parametrize("how", OPTIONS)
+def test_a_capacity_of_a_third(client, volume, place, how):
+    names = [f"third {i}" for i in range(48)]
+    harness.check_a_third(client, volume, len(names), 32 << 20, path=str(place), options=OPTIONS[how], names=names,
+                          size_bytes=SIZES["2 MiB"])

@@ -80,3 +80,10 @@ def test_damage_is_noticed(client, place):
     harness.flip_one_byte(next(place.rglob("*.kvcache.safetensors")))
     with pytest.raises(harness.ClientFailed, match="1 of .* bytes differ"):
         client.run("get_after_scan", **arguments)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_capacity_of_a_third(client, volume, place, mode):
+    names = [f"third {i}" for i in range(48)]  # 96 MiB
+    harness.check_a_third(client, volume, len(names), 32 << 20, path=str(place), mode=mode, names=names, tokens=256,
+                          remembers=True)

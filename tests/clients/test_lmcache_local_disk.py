@@ -59,3 +59,17 @@ def test_damage_is_noticed(client, place):
     harness.flip_one_byte(next(place.glob("*.pt")))
     with pytest.raises(harness.ClientFailed, match="1 of .* bytes differ"):
         client.run("get", **arguments)
+
+
+@pytest.mark.parametrize("direct", [False, True], ids=["buffered", "O_DIRECT"])
+def test_a_capacity_of_a_third(client, volume, place, direct):
+    names = [f"third {i}" for i in range(48)]
+    with volume.room_for(32 << 20) as evicted:
+        arguments = {"path": str(place), "direct": direct, "names": names, "size_bytes": SIZES["2 MiB"]}
+        served = client.run("serve", **arguments, passes=2)
+        again = client.run("serve", **arguments, passes=1)
+    assert served["absent"] == again["absent"] == len(names)  # as far as the backend knows
+    assert served["loaded"] + served["gone"] == len(names)
+    if volume.is_mount:
+        assert evicted["objects"] >= len(names) // 2
+        assert served["gone"] >= len(names) // 3, "it remembers them, and learns by the load that they are gone"

@@ -55,3 +55,10 @@ def test_damage_is_noticed(client, place):
     harness.flip_one_byte(next(place.glob("*.bin")))
     with pytest.raises(harness.ClientFailed, match="1 of .* bytes differ"):
         client.run("get", **arguments)
+
+
+@pytest.mark.parametrize("kind", {"12 KiB": (4096, 12 * KIB), "256 KiB": (384, 256 * KIB)}.items(), ids=lambda kind: kind[0])
+def test_a_capacity_of_a_third(client, volume, place, kind):
+    pages, size = kind[1]
+    harness.check_a_third(client, volume, pages, max(pages * size // 3, 24 * MIB), path=str(place), pages=pages,
+                          size_bytes=size)

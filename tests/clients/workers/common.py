@@ -36,3 +36,23 @@ def direct_opens() -> dict[str, int]:
     library.openlog_direct_granted.restype = ctypes.c_ulong
     library.openlog_direct_refused.restype = ctypes.c_ulong
     return {"granted": library.openlog_direct_granted(), "refused": library.openlog_direct_refused()}
+
+
+def serve(names: list[str], batch: int, look_up, load, store, passes: int, pause_s: float = 0) -> dict[str, int]:
+    """Requests as an engine makes them, `batch` names each: what `look_up` finds is loaded, what is absent, or `gone` since, is
+    stored. `load` compares what it gets and returns the names that came. `early`: gone right after they were stored."""
+    counts = {"loaded": 0, "absent": 0, "gone": 0, "early": 0}
+    for _ in range(passes):
+        for start in range(0, len(names), batch):
+            wanted = names[start : start + batch]
+            found = look_up(wanted)
+            loaded = set(load(found)) if found else set()
+            counts["loaded"] += len(loaded)
+            counts["gone"] += len(found) - len(loaded)
+            counts["absent"] += len(wanted) - len(found)
+            missing = [name for name in wanted if name not in loaded]
+            if missing:
+                store(missing)
+                counts["early"] += len(missing) - len(set(load(missing)))
+            time.sleep(pause_s)
+    return counts

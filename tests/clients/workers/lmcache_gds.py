@@ -30,7 +30,7 @@ from lmcache.v1.metadata import LMCacheMetadata  # noqa: E402
 from lmcache.v1.storage_backend.gds_backend import GdsBackend  # noqa: E402
 
 from payload import check, payload  # noqa: E402
-from workers.common import Meeting, direct_opens  # noqa: E402
+from workers.common import Meeting, direct_opens, serve as serve_names  # noqa: E402
 
 # 0.5.6 starts its scan before __init__ sets this, and the scan thread may come first.
 GdsBackend._use_noatime = True
@@ -119,14 +119,23 @@ def put(path: str, mode: str, names: list[str], tokens: int, layerwise: bool = F
     return direct_opens()
 
 
-def compare_batch(backend: GdsBackend, keys: list, tokens: int, layerwise: bool) -> None:
+def load_batch(backend: GdsBackend, keys: list, tokens: int, layerwise: bool) -> list:
+    """The keys that could be loaded, compared."""
     size = 2 * tokens * HIDDEN * 2 * (1 if layerwise else LAYERS)
-    loaded = backend.batched_get_blocking(keys)
-    for key, memory in zip(keys, loaded, strict=True):
-        assert memory is not None, f"{key.to_string()}: known, but could not be loaded"
+    came = []
+    for key, memory in zip(keys, backend.batched_get_blocking(keys), strict=True):
+        if memory is None:
+            continue
         assert tuple(memory.tensor.shape) == tuple(shape_of(layerwise, tokens)), memory.tensor.shape
         check(key.to_string(), memory.tensor.view(torch.uint8).flatten().numpy(), size)
         memory.ref_count_down()
+        came.append(key)
+    return came
+
+
+def compare_batch(backend: GdsBackend, keys: list, tokens: int, layerwise: bool) -> None:
+    came = load_batch(backend, keys, tokens, layerwise)
+    assert len(came) == len(keys), f"{len(keys) - len(came)} of {len(keys)} are known, but could not be loaded"
 
 
 def get_after_scan(path: str, mode: str, names: list[str], tokens: int, layerwise: bool = False, rounds: int = 1):
@@ -193,3 +202,20 @@ def read_while_written(path: str, mode: str, names: list[str], tokens: int, roun
                     loads += 1
     engine.close()
     return loads
+
+
+def serve(path: str, mode: str, names: list[str], tokens: int, passes: int):
+    """The backend never looks at a name again that it knows: it learns by the load that the chunk is gone."""
+    engine = Engine(path, mode)
+    engine.scan()
+    by_name = dict(zip(names, chunk_keys(names, False), strict=True))
+    name_of = {key: name for name, key in by_name.items()}
+    keys = lambda wanted: [by_name[name] for name in wanted]  # noqa: E731
+    counts = serve_names(
+        names, 4, passes=passes,
+        look_up=lambda wanted: [name for name in wanted if engine.backend.contains(by_name[name])],
+        load=lambda wanted: [name_of[key] for key in load_batch(engine.backend, keys(wanted), tokens, False)],
+        store=lambda missing: store_batch(engine.backend, keys(missing), tokens, False),
+    )
+    engine.close()
+    return counts

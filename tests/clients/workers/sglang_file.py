@@ -12,7 +12,7 @@ sglang_packages.enter()
 from sglang.srt.mem_cache.hicache_storage import HiCacheFile  # noqa: E402
 
 from payload import check, payload  # noqa: E402
-from workers.common import Meeting  # noqa: E402
+from workers.common import Meeting, serve as serve_names  # noqa: E402
 
 MODEL = "Qwen/Qwen3-8B"
 BATCH = 128  # pages a call, as the engine's STORAGE_BATCH_SIZE
@@ -93,3 +93,20 @@ def summary(path: str, pages: int, size_bytes: int):
 def clear(path: str):
     assert backend(path).clear()
     return os.listdir(path)
+
+
+def serve(path: str, pages: int, size_bytes: int, passes: int):
+    store = backend(path)
+
+    def load(keys: list[str]) -> list[str]:
+        targets = [torch.full((size_bytes,), 0xEE, dtype=torch.uint8) for _ in keys]
+        came = [(key, page) for key, page in zip(keys, store.batch_get(keys, targets), strict=True) if page is not None]
+        for key, page in came:
+            check(key, page.numpy(), size_bytes)
+        return [key for key, _ in came]
+
+    def save(keys: list[str]) -> None:
+        assert store.batch_set(keys, [torch.from_numpy(payload(key, size_bytes)) for key in keys]), "batch_set failed"
+
+    return serve_names(page_keys(0, pages), 32, passes=passes, load=load, store=save,
+                       look_up=lambda keys: keys[: store.batch_exists_v2(keys).kv_hit_pages])

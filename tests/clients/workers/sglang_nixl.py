@@ -14,7 +14,7 @@ sglang_packages.enter()
 from sglang.srt.mem_cache.storage.nixl.hicache_nixl import HiCacheNixl  # noqa: E402
 
 from payload import check, payload  # noqa: E402
-from workers.common import Meeting, direct_opens  # noqa: E402
+from workers.common import Meeting, direct_opens, serve as serve_names  # noqa: E402
 
 MODEL = "Qwen/Qwen3-8B"
 
@@ -107,3 +107,25 @@ def clear(path: str, pages: int, page_bytes: int, direct: bool, zero_copy: bool)
     still = engine.store.batch_exists(page_keys(pages))
     engine.store.close()
     return {"exist": still, "files": [name for _, _, names in os.walk(path) for name in names]}
+
+
+def serve(path: str, pages: int, page_bytes: int, direct: bool, zero_copy: bool, passes: int):
+    batch = 32
+    engine = Engine(path, batch, page_bytes, direct, zero_copy)
+
+    def load(keys: list[str]) -> list[str]:
+        engine.pool.kv_buffer.fill_(0xEE)
+        came = engine.store.batch_get_v1(keys, engine.indices[: len(keys)])
+        for index, (key, there) in enumerate(zip(keys, came, strict=True)):
+            if there:
+                check(key, engine.pool.get_data_page(index).numpy(), page_bytes)
+        return [key for key, there in zip(keys, came, strict=True) if there]
+
+    def save(keys: list[str]) -> None:
+        engine.fill(keys, page_bytes, 0)
+        assert all(engine.store.batch_set_v1(keys, engine.indices[: len(keys)])), "batch_set_v1 failed"
+
+    counts = serve_names(page_keys(pages), batch, passes=passes, load=load, store=save,
+                         look_up=lambda keys: keys[: engine.store.batch_exists(keys)])
+    engine.store.close()
+    return counts
