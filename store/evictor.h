@@ -116,8 +116,7 @@ class Evictor final : public AccessListener {
   uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
-  // Looks at all objects, or at some thousands of them where there are more.
-  EvictionSurvey survey() const;
+  EvictionSurvey survey() const;  // of all objects, or some thousands of them where there are more
   // The name was of a unit that was evicted, and that is remembered: about as many as are there.
   bool was_evicted(ObjectId parent, std::string_view name) const;
   // What is known of an object, but for a probe by the thread that asks, a moment ago: to ask by a path is to look the name up.

@@ -68,8 +68,8 @@ def test_a_capacity_of_a_third(client, volume, place, direct):
         arguments = {"path": str(place), "direct": direct, "names": names, "size_bytes": SIZES["2 MiB"]}
         served = client.run("serve", **arguments, passes=2)
         again = client.run("serve", **arguments, passes=1)
-    assert served["absent"] == again["absent"] == len(names)  # as far as the backend knows
-    assert served["loaded"] + served["gone"] == len(names)
+    assert again["absent"] == len(names)  # as far as the backend knows
+    assert served["absent"] >= len(names) and sum(served[what] for what in ("absent", "loaded", "gone")) == 2 * len(names)
     if volume.is_mount:
         assert evicted["objects"] >= len(names) // 2
-        assert served["gone"] >= len(names) // 3, "it remembers them, and learns by the load that they are gone"
+        assert served["gone"] + served["early"] >= len(names) // 3, "it remembers them, and learns by the load that they are gone"

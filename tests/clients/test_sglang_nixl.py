@@ -64,10 +64,3 @@ def test_damage_is_noticed(client, place):
     harness.flip_one_byte(next(place.rglob("*_k")))
     with pytest.raises(harness.ClientFailed, match="1 of .* bytes differ"):
         client.run("get", **arguments)
-
-
-@in_every_way
-def test_a_capacity_of_a_third(client, volume, place, direct, zero_copy):
-    pages, page_bytes = 384, PAGE_BYTES["256 KiB"]
-    harness.check_a_third(client, volume, pages, 32 << 20, path=str(place), pages=pages, page_bytes=page_bytes,
-                          direct=direct, zero_copy=zero_copy)
