@@ -25,31 +25,13 @@
 #include "store/evict/prefix_links.h"
 #include "store/evict/recent_keys.h"
 #include "store/evict/unit_table.h"
+#include "store/evictor_types.h"
 #include "store/eviction_counts.h"
 
 namespace kvcachefs {
 
-class Evictor final : public AccessListener {
+class Evictor final : public AccessListener, public EvictorTypes {
  public:
-  struct Settings {
-    bool on = false;
-    int64_t lease_ms = 0;
-    std::string policy;
-    uint64_t most_pinned_bytes = UINT64_MAX;
-  };
-  struct Member {
-    ObjectId id, directory;
-    uint64_t cookie = 0;  // of its name there
-  };
-  struct Victim {
-    evict::UnitKey unit;
-    std::vector<Member> members;
-    uint64_t bytes = 0;
-    bool lease_broken = false;
-    bool known = false;  // the kernel may still hold what it was told of its names
-    bool waited_for = false;  // by a call; set by the caller
-    int64_t unused_ms = 0;    // since the last use of any of its members
-  };
   using Why = EvictionCounts::Why;
   using Age = EvictionCounts::Age;
   // How long the kernel goes by what it was told of a name.
@@ -77,28 +59,15 @@ class Evictor final : public AccessListener {
   // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
   // are told of under that number, and then build() is called until it is done. Another number: from the beginning.
   uint64_t filling() const;  // 0: nothing is to be filled
-  struct Found {
-    ObjectId parent, id;
-    std::string_view name;
-    uint64_t size_bytes = 0;
-    int64_t used_ns = 0;  // on the realtime clock
-    ObjectId follows;     // what comes before it in its chain, if that is known
-    bool pinned = false;
-  };
   void found_directory(ObjectId parent, std::string_view name, ObjectId id, bool pinned);
   void found(const Found& file);
   bool build(uint64_t number);  // a piece of it; true: done, or to be begun anew
 
   // --- choosing, by one thread
-  // Leases are of what was probed or opened, and of what was written: the kernel knows that name for a second, and answers probes of it
-  // unheard. Those are the first that are broken. kKeep: none. kSettled: of what was written some seconds ago; its sidecar, or the rest
-  // of its unit, is not about to come any more. kPaired: of all that was written, but for the last moment. kOfReads: of all that was written. kBreak: the oldest of all.
-  enum class Leases : uint8_t { kKeep, kSettled, kPaired, kOfReads, kBreak };
   // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
   // afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
-  enum class Refused : uint8_t { kForNow, kForLong, kNotNeeded };  // open, or not whole yet; no chunk at all; others were enough
   void refused(const Victim& victim, Refused how);
   void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
   // It was probed or opened since it was chosen, and nobody wants leases to be broken for it.

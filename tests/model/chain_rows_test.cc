@@ -115,7 +115,7 @@ class ChainRows : public ::testing::Test {
     close(made->second);
   }
   std::string fact(ObjectId id, const std::string& key) {
-    const auto facts = store_->describe(id);
+    const auto facts = store_->describe(id, {});
     EXPECT_TRUE(facts);
     if (facts)
       for (const auto& [name, value] : *facts)
@@ -155,7 +155,7 @@ class ChainRows : public ::testing::Test {
   }
   void expect_chain() {
     for (uint64_t chunk = 0; chunk + 1 < kChunks; ++chunk) {  // without a lookup: that would tell it
-      const auto facts = store_->describe(ids_[chunk]);
+      const auto facts = store_->describe(ids_[chunk], {});
       ASSERT_TRUE(facts);
       EXPECT_TRUE(std::ranges::any_of(*facts, [&](const auto& fact) {
         return fact.first == "successors" && fact.second.starts_with(fmt::format("{}:", ids_[chunk + 1].value));

@@ -114,7 +114,7 @@ class PrefetchFaults : public ::testing::Test {
   Range find(uint64_t chunk) {
     const auto found = store().lookup(kRootId, name(chunk), {});
     EXPECT_TRUE(found);
-    const auto facts = store().describe(found->id);
+    const auto facts = store().describe(found->id, {});
     EXPECT_TRUE(facts);
     for (const auto& [key, value] : *facts) {
       if (key != "place") continue;
@@ -255,7 +255,7 @@ TEST_F(PrefetchFaults, ABodyThatIsEmptyAtTheMomentKeepsItsNeighbours) {
   const ObjectId before = store().lookup(kRootId, name(1), {})->id;
   const ObjectId emptied = store().lookup(kRootId, name(2), {})->id;
   const auto leads_to_it = [&] {
-    const auto facts = store().describe(before);
+    const auto facts = store().describe(before, {});
     return facts && std::ranges::any_of(*facts, [&](const auto& fact) {
       return fact.first == "successors" && fact.second.starts_with(fmt::format("{}:", emptied.value));
     });

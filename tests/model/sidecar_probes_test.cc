@@ -119,7 +119,7 @@ class SidecarProbes : public ::testing::Test {
     return store_->lookup(kRootId, name, {})->id.value;
   }
   std::string fact(const std::string& name, const std::string& wanted) {
-    const auto facts = store_->describe(ObjectId{id_of(name)});
+    const auto facts = store_->describe(ObjectId{id_of(name)}, {});
     if (!facts) return "?";
     for (const auto& [key, value] : *facts)
       if (key == wanted) return value;
@@ -203,7 +203,7 @@ TEST_F(SidecarProbes, ThePlaceOfADirectoryIsThatOfTheBodyInIt) {
     clock_.advance_ns(1'000 * kMillisecond);  // no burst: it teaches nothing
     bodies.push_back(store_->lookup(made->id, body(0), {})->id);
   }
-  const auto facts = store_->describe(bodies[1]);  // in bb
+  const auto facts = store_->describe(bodies[1], {});  // in bb
   ASSERT_TRUE(facts);
   std::string before;
   for (const auto& [key, value] : *facts)
