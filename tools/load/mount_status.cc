@@ -2,6 +2,7 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
@@ -83,6 +84,15 @@ std::optional<MountStatus> read_mount_status(const std::string& directory) {
   return status;
 }
 
+namespace {
+// What goes up and down, in groups of which the rest only grows.
+bool is_level(std::string_view path) {
+  constexpr std::array<std::string_view, 6> kEndings = {"_ratio", "_age_s", ".known_objects", ".known_units", ".remembered_units",
+                                                        ".memory_bytes"};
+  return std::any_of(kEndings.begin(), kEndings.end(), [&](std::string_view ending) { return path.ends_with(ending); });
+}
+}  // namespace
+
 StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& after) {
   constexpr std::array<std::string_view, 6> kGroups = {"reads.",  "prefetch.",  "probes.",
                                                        "writes.", "evictions.", "errors."};
@@ -90,6 +100,7 @@ StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& 
   for (const auto& [path, value] : after) {
     bool wanted = false;
     for (std::string_view group : kGroups) wanted = wanted || path.starts_with(group);
+    wanted = wanted && !is_level(path);
     const auto old = before.find(path);
     const double change = value - (old == before.end() ? 0 : old->second);
     if (wanted) changes[path] = change;

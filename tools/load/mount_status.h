@@ -29,7 +29,7 @@ std::string file_system_root(const std::string& directory);
 // The numbers of a JSON document; empty when it is none. Fills pid and volume where named.
 MountStatus parse_mount_status(std::string_view json);
 
-// after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors); those that did
+// after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors, without levels such as ratios); those that did
 // not move are there too, for a median is of all rounds.
 StatusNumbers counter_changes(const StatusNumbers& before, const StatusNumbers& after);
 
