@@ -58,6 +58,7 @@
 #include "store/store.h"
 #include "store/store_commit.h"
 #include "store/tree/namespace.h"
+#include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
 #include "store/unlinked_queue.h"
 #include "store/upkeep/index_rebuild.h"
@@ -461,14 +462,6 @@ class StoreImpl final : public Store {
   Status spill(const ObjectPtr& object);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  struct ToldStale {
-    bool open = false;                     // an open; else another call
-    bool write = false, truncate = false;  // what it was opened for
-    int64_t at_ns = 0;                     // monotonic: the repetition follows at once or never
-    uint64_t absent = 0;                   // what it then looked up in vain; it may be there when the kernel asks again
-    bool looked = false;                   // it has looked something up since
-    ObjectPtr kept{};                      // ... which stays until the call is repeated
-  };
   std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, const Caller& caller, bool to_be_written = false);
   static uint32_t writer_process(Object& object);
   ObjectId choose_version(const NameState& state, uint32_t thread_id);
@@ -479,14 +472,9 @@ class StoreImpl final : public Store {
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   bool is_one_of_several(ObjectId id) const;
-  const ToldStale* told_to_look_again(uint32_t thread_id) const;  // null if it was not
-  const ToldStale* note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found);
   void keep_for_repeat(uint32_t thread_id, ObjectId id);
-  void let_go(const ObjectPtr& kept);
-  void end_told(std::unordered_map<uint32_t, ToldStale>::iterator told);
-  bool repeats_blindly(uint32_t thread_id);
-  void tell_stale(uint32_t thread_id, ToldStale told);
-  bool looked_again(uint32_t thread_id, const ObjectPtr& opened, ObjectPtr& kept);
+  void let_go(const StaleOpens::Released& released);  // takes names_mutex_
+  void let_go_locked(const StaleOpens::Released& released);
   void sweep_versions(bool all = false);
   bool is_abandoned(ObjectId id, int64_t for_ns) const;
   bool linger(const ObjectPtr& replaced);
@@ -679,6 +667,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<MemoryFiles> files_;
   std::optional<MemoryFilePolicy> file_policy_;
   TemporaryNames temporary_names_;
+  StaleOpens stale_opens_{clock_};
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
   std::unique_ptr<AccessTracker> accesses_;
@@ -708,10 +697,6 @@ class StoreImpl final : public Store {
   // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
   mutable SharedMutex<LockRank::kNames> names_mutex_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
-  // By thread: its next lookup and open repeat an open that was told kStale.
-  std::unordered_map<uint32_t, ToldStale> told_stale_;
-  std::atomic<size_t> told_stale_count_{0};  // (atomic) its size
-  std::atomic<int64_t> unknown_told_ns_{INT64_MIN / 2};  // (atomic) when a caller of no visible process was told so
   struct Lingering {
     ObjectPtr object;
     int64_t until_ns = 0;  // monotonic

@@ -62,9 +62,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     StoreImpl& store;
     ObjectPtr object;
     ~LetGo() {
-      if (!object) return;
-      std::unique_lock lock(store.names_mutex_);
-      store.let_go(object);
+      if (object) store.let_go({std::move(object)});
     }
   } kept{*this, nullptr};
   KVC_TRY(check_stale(object, request, caller, kept.object));

@@ -13,11 +13,6 @@
 
 namespace kvcachefs {
 
-namespace {
-
-constexpr int64_t kRepeatedNs = 1'000'000'000;  // from an answer ESTALE to the lookup that follows
-}  // namespace
-
 std::string entry_text(ObjectId parent, std::string_view name) {
   return fmt::format("'{}' in directory {}", name, parent.value);
 }
@@ -54,8 +49,9 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   {
     std::shared_lock lock(names_mutex_);
     const NameState* state = names_->dirty(parent, name);
-    const bool unknown = caller.thread_id == 0 && clock_.monotonic_ns() - unknown_told_ns_.load(std::memory_order_relaxed) < kRepeatedNs;
-    const bool versions = unknown || (state != nullptr && !state->older_versions.empty()) || told_to_look_again(caller.thread_id) != nullptr;
+    const auto told = stale_opens_.told(caller.thread_id);
+    const bool unknown = caller.thread_id == 0 && stale_opens_.unknown_was_told();
+    const bool versions = unknown || (state != nullptr && !state->older_versions.empty()) || told;
     if (!versions) {
       KVC_ASSIGN(auto found, find_name(parent, name));
       const ObjectId child = found ? found->child : ObjectId{};
@@ -71,13 +67,14 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       else if (found->type_bits != S_IFDIR) probes_.hit();
       return stat;
     }
-    const ToldStale* told = told_to_look_again(caller.thread_id);
-    to_be_written = told != nullptr && told->truncate;
+    to_be_written = told && told->truncate;
   }
   const KnownProcesses processes(writers_of(parent, name, caller, to_be_written));
   std::unique_lock lock(names_mutex_);
   KVC_ASSIGN(auto found, find_name(parent, name));
-  const ToldStale* told = note_lookup(caller.thread_id, parent, name, found.has_value());
+  StaleOpens::Released released;
+  const auto told = stale_opens_.note_lookup(caller.thread_id, parent, name, found.has_value(), released);
+  let_go_locked(released);
   if (!found) {
     lock.unlock();
     probes_.missed(caller.thread_id, parent, name, why_absent(parent, name));
@@ -87,7 +84,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   const bool several = state != nullptr && !state->older_versions.empty();
   ObjectId chosen = several ? choose_version_to_read(*state, caller.thread_id) : found->child;
   bool brief = several;
-  if (told != nullptr && told->truncate) {
+  if (told && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
     KVC_ASSIGN(ObjectPtr own, version_to_write(parent, name, chosen, caller));
     brief |= own->id != chosen;
@@ -101,7 +98,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   KVC_ASSIGN(Stat stat, stat_locked(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief || is_one_of_several(chosen);
-  stat.to_be_written = told != nullptr && told->write;
+  stat.to_be_written = told && told->write;
   return stat;
 }
 
@@ -303,12 +300,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
   }
-  {
-    std::unique_lock lock(names_mutex_);
-    ObjectPtr kept;
-    looked_again(caller.thread_id, nullptr, kept);  // its repeated open became this
-    if (kept) let_go(kept);
-  }
+  if (ObjectPtr kept = stale_opens_.looked_again(caller.thread_id, nullptr).kept) let_go({std::move(kept)});  // its repeated open became this
   if (origin.announced) accesses_->published(caller.thread_id, parent, name, object->id, origin, 0);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);

@@ -23,11 +23,13 @@ constexpr int64_t kVersionLeftNs = 60'000'000'000;
 constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 constexpr size_t kMaxLingering = 256;
-// From an answer kStale to the repeated call.
-constexpr int64_t kRepeatedNs = 1'000'000'000;
 constexpr size_t kMaxKeptForRename = 20'000;
 // A name that was moved is looked up again by whoever opens it with what the kernel knew before.
 constexpr int64_t kMovedNs = 10'000'000'000;
+
+StaleOpens::Told told_of(const OpenRequest& request) {
+  return {.open = true, .write = request.write || request.truncate, .truncate = request.truncate};
+}
 
 bool has_ended(uint32_t thread_id) { return kill(static_cast<pid_t>(thread_id), 0) != 0 && errno == ESRCH; }
 
@@ -226,96 +228,37 @@ void StoreImpl::sweep_versions(bool all) {
 
 // --- stale opens ---
 
-// names_mutex_ held.
-const StoreImpl::ToldStale* StoreImpl::told_to_look_again(uint32_t thread_id) const {
-  if (thread_id == 0) return nullptr;  // of a process that this one cannot see: any thread
-  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return nullptr;
-  auto told = told_stale_.find(thread_id);
-  if (told == told_stale_.end()) return nullptr;
-  const int64_t most_ns = told->second.open ? kAboutToRenameNs : kRepeatedNs;
-  return clock_.monotonic_ns() - told->second.at_ns < most_ns ? &told->second : nullptr;
-}
-
-// names_mutex_ held exclusively.
-void StoreImpl::tell_stale(uint32_t thread_id, ToldStale told) {
-  constexpr size_t kMostThreads = 4096;
-  told.at_ns = clock_.monotonic_ns();
-  if (thread_id == 0) return unknown_told_ns_.store(told.at_ns, std::memory_order_relaxed);
-  if (auto before = told_stale_.find(thread_id); before != told_stale_.end()) end_told(before);
-  while (told_stale_.size() >= kMostThreads) end_told(told_stale_.begin());  // threads that were killed before their second try
-  told_stale_.emplace(thread_id, std::move(told));
-  told_stale_count_ = told_stale_.size();
-}
-
-// names_mutex_ held exclusively.
-void StoreImpl::end_told(std::unordered_map<uint32_t, ToldStale>::iterator told) {
-  const ObjectPtr kept = std::move(told->second.kept);
-  told_stale_.erase(told);
-  told_stale_count_ = told_stale_.size();
-  if (kept) let_go(kept);
-}
-
 // names_mutex_ held exclusively. What a repeated lookup found stays until the call is repeated: it is not told twice. However
 // full the volume is, for it is one object a thread.
 void StoreImpl::keep_for_repeat(uint32_t thread_id, ObjectId id) {
-  const auto told = told_stale_.find(thread_id);
-  if (thread_id != 0 && told == told_stale_.end()) return;
+  if (thread_id != 0 && !stale_opens_.knows(thread_id)) return;
   const auto object = get_locked(id);
   if (!object) return;
   if (thread_id == 0) return linger_for_unknown(*object);
-  if (told->second.kept == *object) return;
   {
     const auto lock = (*object)->lock();
     ++(*object)->kept_for_repeat;
   }
-  if (const ObjectPtr before = std::exchange(told->second.kept, *object)) let_go(before);
+  StaleOpens::Released released;
+  stale_opens_.keep(thread_id, *object, released);
+  let_go_locked(released);
 }
 
 // names_mutex_ held exclusively.
-void StoreImpl::let_go(const ObjectPtr& kept) {
-  {
-    const auto lock = kept->lock();
-    --kept->kept_for_repeat;
+void StoreImpl::let_go_locked(const StaleOpens::Released& released) {
+  for (const ObjectPtr& kept : released) {
+    {
+      const auto lock = kept->lock();
+      --kept->kept_for_repeat;
+    }
+    forget_if_idle(kept);
   }
-  forget_if_idle(kept);
 }
 
-// names_mutex_ held exclusively. Not null if the lookup repeats one. Where the name is gone no open follows, and what the
-// thread looks up or opens next is another file; but the kernel may look up that name twice, and find it the second time.
-const StoreImpl::ToldStale* StoreImpl::note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found) {
-  if (told_to_look_again(thread_id) == nullptr) return nullptr;
-  const auto told = told_stale_.find(thread_id);
-  const uint64_t key = (name_cookie(name) ^ (parent.value * 0x9E3779B97F4A7C15)) | 1;
-  if (told->second.absent != 0 && told->second.absent != key) {
-    end_told(told);
-    return nullptr;
-  }
-  told->second.looked = true;
-  told->second.absent = found ? 0 : key;
-  return &told->second;
-}
-
-// names_mutex_ held exclusively. True if the thread repeats an open, of `opened` (null: by creating it). What was kept for it is
-// handed over: to be let go of by the caller, once it is open.
-bool StoreImpl::looked_again(uint32_t thread_id, const ObjectPtr& opened, ObjectPtr& kept) {
-  if (told_stale_count_.load(std::memory_order_relaxed) == 0) return false;
-  const ToldStale* told = told_to_look_again(thread_id);
-  const bool repeats = told != nullptr && told->absent == 0 && (told->open || (opened && told->kept == opened));
-  if (auto ended = told_stale_.find(thread_id); ended != told_stale_.end()) {
-    kept = std::move(ended->second.kept);
-    ended->second.kept.reset();
-    end_told(ended);
-  }
-  return repeats;
-}
-
-// names_mutex_ held exclusively. The thread was told to look again, and did not: the kernel repeats a call whose path leads to the
-// object without a name (/proc/self/fd/3) as it was.
-bool StoreImpl::repeats_blindly(uint32_t thread_id) {
-  auto told = told_stale_.find(thread_id);
-  if (told == told_stale_.end() || told->second.looked || clock_.monotonic_ns() - told->second.at_ns >= kRepeatedNs) return false;
-  end_told(told);
-  return true;
+void StoreImpl::let_go(const StaleOpens::Released& released) {
+  if (released.empty()) return;
+  std::unique_lock lock(names_mutex_);
+  let_go_locked(released);
 }
 
 // kStale when the nodeid the kernel opens is not, or no longer, what the name means to this caller: it looks the name up
@@ -325,23 +268,23 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   const bool known = caller.thread_id != 0;
   const int64_t relookup_until_ns = object->relookup_until_ns.load(std::memory_order_relaxed);
   const bool recheck = known && relookup_until_ns != 0 && relookup_until_ns > clock_.monotonic_ns();
-  if (!request.truncate && !request.write && !recheck) {
-    if (told_stale_count_.load(std::memory_order_relaxed) == 0) return {};
-    std::shared_lock lock(names_mutex_);  // others' are no reason to keep everybody out
-    if (!told_stale_.contains(caller.thread_id)) return {};
-  }
+  if (!request.truncate && !request.write && !recheck && !stale_opens_.knows(caller.thread_id)) return {};
   std::unique_lock lock(names_mutex_);
   auto take_over = [&] {
     if (!request.truncate || object->writer_thread == caller.thread_id) return;
     object->writer_thread = caller.thread_id;
     object->writer_process = 0;
   };
-  if (looked_again(caller.thread_id, object, kept)) {
+  StaleOpens::Repeated repeated = stale_opens_.looked_again(caller.thread_id, object);
+  kept = std::move(repeated.kept);
+  if (repeated.repeats) {
     take_over();
     return {};
   }
   auto stale = [&](const char* why) {
-    tell_stale(caller.thread_id, {.open = true, .write = request.write || request.truncate, .truncate = request.truncate});
+    StaleOpens::Released released;
+    stale_opens_.tell(caller.thread_id, told_of(request), released);
+    let_go_locked(released);
     return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
   };
   if (recheck) return stale("another version of its name may be meant");
@@ -354,29 +297,23 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
 }
 
 bool StoreImpl::told_stale(const OpenRequest& request, const Caller& caller) {
-  std::unique_lock lock(names_mutex_);
-  if (repeats_blindly(caller.thread_id)) return false;
-  tell_stale(caller.thread_id, {.open = true, .write = request.write || request.truncate, .truncate = request.truncate});
-  return true;
+  StaleOpens::Released released;
+  const bool told = stale_opens_.tell_unless_blind(caller.thread_id, told_of(request), released);
+  let_go(released);
+  return told;
 }
 
 bool StoreImpl::may_look_again(const Caller& caller, bool by_name) {
-  std::unique_lock lock(names_mutex_);
-  if (repeats_blindly(caller.thread_id)) return false;
-  if (by_name && told_to_look_again(caller.thread_id) != nullptr) {
-    end_told(told_stale_.find(caller.thread_id));  // it is not there, as the answer will be
-    return false;
-  }
-  tell_stale(caller.thread_id, {});
-  return true;
+  StaleOpens::Released released;
+  const bool told = stale_opens_.tell_once(caller.thread_id, by_name, released);
+  let_go(released);
+  return told;
 }
 
 // What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again. kNotFound: it has done so.
 std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
   if (error.code != Code::kNotFound) return std::unexpected(std::move(error));
-  std::unique_lock lock(names_mutex_);
-  if (repeats_blindly(caller.thread_id)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
-  tell_stale(caller.thread_id, {.open = true, .write = request.write || request.truncate, .truncate = request.truncate});
+  if (!told_stale(request, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 
@@ -440,10 +377,9 @@ void StoreImpl::end_lingering(bool all) {
   std::unique_lock lock(names_mutex_);
   const int64_t now = clock_.monotonic_ns();
   while (!lingering_.empty() && (all || lingering_.front().until_ns <= now)) end_oldest_lingering();
-  for (auto told = told_stale_.begin(); told != told_stale_.end();) {
-    const auto each = told++;
-    if (all || now - each->second.at_ns >= (each->second.open ? kAboutToRenameNs : kRepeatedNs)) end_told(each);
-  }
+  StaleOpens::Released released;
+  stale_opens_.expire(all, released);
+  let_go_locked(released);
   while (!kept_for_rename_.empty() && kept_for_rename_.front().until_ns <= now) {
     const ObjectPtr object = std::move(kept_for_rename_.front().object);
     kept_for_rename_.pop_front();

@@ -1,0 +1,132 @@
+#include "store/tree/stale_opens.h"
+
+#include <mutex>
+#include <utility>
+
+#include "store/index/index.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// From an answer kStale to the repeated call; of an open longer, for its lookup comes first.
+constexpr int64_t kRepeatedNs = 1'000'000'000;
+constexpr int64_t kOpenRepeatedNs = 10'000'000'000;
+constexpr size_t kMostThreads = 4096;
+
+}  // namespace
+
+bool StaleOpens::knows(uint32_t thread_id) const {
+  if (count_.load(std::memory_order_relaxed) == 0) return false;
+  std::lock_guard lock(mutex_);
+  return entries_.contains(thread_id);
+}
+
+bool StaleOpens::is_due(const Entry& entry) const {
+  return clock_.monotonic_ns() - entry.at_ns < (entry.told.open ? kOpenRepeatedNs : kRepeatedNs);
+}
+
+std::optional<StaleOpens::Told> StaleOpens::told(uint32_t thread_id) const {
+  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  return entry != entries_.end() && is_due(entry->second) ? std::optional(entry->second.told) : std::nullopt;
+}
+
+bool StaleOpens::unknown_was_told() const {
+  return clock_.monotonic_ns() - unknown_told_ns_.load(std::memory_order_relaxed) < kRepeatedNs;
+}
+
+void StaleOpens::end(Entries::iterator entry, Released& released) {
+  if (entry->second.kept) released.push_back(std::move(entry->second.kept));
+  entries_.erase(entry);
+  count_ = entries_.size();
+}
+
+void StaleOpens::tell_locked(uint32_t thread_id, Told told, Released& released) {
+  const int64_t now_ns = clock_.monotonic_ns();
+  if (thread_id == 0) return unknown_told_ns_.store(now_ns, std::memory_order_relaxed);
+  if (auto before = entries_.find(thread_id); before != entries_.end()) end(before, released);
+  while (entries_.size() >= kMostThreads) end(entries_.begin(), released);  // threads that were killed before their second try
+  entries_.emplace(thread_id, Entry{.told = told, .at_ns = now_ns});
+  count_ = entries_.size();
+}
+
+void StaleOpens::tell(uint32_t thread_id, Told told, Released& released) {
+  std::lock_guard lock(mutex_);
+  tell_locked(thread_id, told, released);
+}
+
+bool StaleOpens::repeats_blindly(uint32_t thread_id, Released& released) {
+  const auto entry = entries_.find(thread_id);
+  if (entry == entries_.end() || entry->second.looked || clock_.monotonic_ns() - entry->second.at_ns >= kRepeatedNs) return false;
+  end(entry, released);
+  return true;
+}
+
+bool StaleOpens::tell_unless_blind(uint32_t thread_id, Told told, Released& released) {
+  std::lock_guard lock(mutex_);
+  if (repeats_blindly(thread_id, released)) return false;
+  tell_locked(thread_id, told, released);
+  return true;
+}
+
+bool StaleOpens::tell_once(uint32_t thread_id, bool by_name, Released& released) {
+  std::lock_guard lock(mutex_);
+  if (repeats_blindly(thread_id, released)) return false;
+  if (const auto entry = entries_.find(thread_id); by_name && entry != entries_.end() && is_due(entry->second)) {
+    end(entry, released);
+    return false;
+  }
+  tell_locked(thread_id, {}, released);
+  return true;
+}
+
+std::optional<StaleOpens::Told> StaleOpens::note_lookup(uint32_t thread_id, ObjectId parent, std::string_view name, bool found,
+                                                        Released& released) {
+  if (thread_id == 0 || count_.load(std::memory_order_relaxed) == 0) return std::nullopt;
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  if (entry == entries_.end() || !is_due(entry->second)) return std::nullopt;
+  const uint64_t key = (name_cookie(name) ^ (parent.value * 0x9E3779B97F4A7C15)) | 1;
+  if (entry->second.absent != 0 && entry->second.absent != key) {
+    end(entry, released);
+    return std::nullopt;
+  }
+  entry->second.looked = true;
+  entry->second.absent = found ? 0 : key;
+  return entry->second.told;
+}
+
+void StaleOpens::keep(uint32_t thread_id, const ObjectPtr& object, Released& released) {
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  ObjectPtr before = object;
+  if (entry != entries_.end() && entry->second.kept != object) before = std::exchange(entry->second.kept, object);
+  if (before) released.push_back(std::move(before));
+}
+
+StaleOpens::Repeated StaleOpens::looked_again(uint32_t thread_id, const ObjectPtr& opened) {
+  if (count_.load(std::memory_order_relaxed) == 0) return {};
+  std::lock_guard lock(mutex_);
+  const auto entry = entries_.find(thread_id);
+  if (entry == entries_.end()) return {};
+  const Entry& known = entry->second;
+  Repeated repeated;
+  repeated.repeats = is_due(known) && known.absent == 0 && (known.told.open || (opened && known.kept == opened));
+  repeated.kept = std::move(entry->second.kept);
+  entries_.erase(entry);
+  count_ = entries_.size();
+  return repeated;
+}
+
+void StaleOpens::expire(bool all, Released& released) {
+  if (count_.load(std::memory_order_relaxed) == 0) return;
+  std::lock_guard lock(mutex_);
+  for (auto next = entries_.begin(); next != entries_.end();) {
+    const auto each = next++;
+    if (all || !is_due(each->second)) end(each, released);
+  }
+}
+
+}  // namespace kvcachefs
