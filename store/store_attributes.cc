@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
+#include "store/object/in_place_mark.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -206,7 +207,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   auto names_of = [](const std::vector<Xattr>& xattrs) {
     std::vector<std::string> listed;
     for (const Xattr& xattr : xattrs)
-      if (!is_in_place_mark(xattr.name) && !is_pin_mark(xattr.name)) listed.push_back(xattr.name);
+      if (xattr.name != kInPlaceMark && !is_pin_mark(xattr.name)) listed.push_back(xattr.name);
     return listed;
   };
   if (ObjectPtr object = find_live(id)) {

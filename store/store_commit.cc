@@ -523,7 +523,7 @@ void StoreImpl::settle_raw(Object& object, const Place& unjournaled) {
     object.base.inline_bytes.clear();
     return;
   }
-  if (unjournaled != object.base.place) remove_later(unjournaled.extent, PlaceKind::kRaw);
+  if (unjournaled != object.base.place) discards_->remove_later(unjournaled.extent, PlaceKind::kRaw);
   object.raw_unjournaled = false;
 }
 
@@ -547,7 +547,7 @@ void StoreImpl::settle_body(SealedBody& sealed) {
     if (sealed.snapshot.spill) {
       // Emptied after it was spilled: nothing names the file.
       if (object->base.place.extent != object->spill_extent)
-        remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(object->sealing_reserved_bytes, 0));
+        discards_->remove_later(object->spill_extent, PlaceKind::kSolo, std::exchange(object->sealing_reserved_bytes, 0));
       object->spill.reset();
       object->spill_extent = {};
     }

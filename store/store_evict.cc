@@ -11,7 +11,6 @@
 #include "store/base/log.h"
 #include "store/chain/sidecar.h"
 #include "store/store_impl.h"
-#include "store/store_names.h"
 
 namespace kvcachefs {
 

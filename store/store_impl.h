@@ -49,6 +49,7 @@
 #include "store/readahead/kernel_ahead.h"
 #include "store/readahead/read_ahead_queue.h"
 #include "store/space/dead_space.h"
+#include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
 #include "store/space/raw_space.h"
 #include "store/space/record_space.h"
@@ -60,7 +61,7 @@
 #include "store/tree/namespace.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
-#include "store/unlinked_queue.h"
+#include "store/tree/unlinked_queue.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
 #include "store/upkeep/reclaimer.h"
@@ -156,7 +157,6 @@ class StoreImpl final : public Store {
   void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
   void forget_later(const ObjectPtr& object);
   bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
-  void remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes = 0);
   Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
   static Stat stat_of(const Object& object);     // names_mutex_ held, the object locked
   static Stat stat_of(const ObjectRecord& record);
@@ -244,8 +244,6 @@ class StoreImpl final : public Store {
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
 
   // --- files that are no chunks (store_in_place.cc) ---
-  static bool is_in_place_mark(std::string_view name);
-  static bool has_in_place_mark(const Attributes& attributes);
   void set_in_place(const ObjectPtr& object);
   void forget_in_place(const ObjectPtr& object);
   static uint8_t weight_of_changes(const Object& object, const OpenRequest& request);
@@ -417,7 +415,6 @@ class StoreImpl final : public Store {
   // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
   void volume_failed(const Status& status);
   void volume_took_it();
-  bool memory_pressure() const;
   bool bulk_step(bool force);
   std::vector<Drain> take_drains();
   bool seal_finished(bool force, Remaining& remaining, Status& status);
@@ -765,6 +762,7 @@ class StoreImpl final : public Store {
   Health health_{clock_};
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
+  std::optional<Discards> discards_;
   std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
   SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { want_reclaim(); }};

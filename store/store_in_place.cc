@@ -3,14 +3,13 @@
 // the attributes of the object, so that it holds after a remount.
 #include <algorithm>
 
+#include "store/object/in_place_mark.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
 namespace {
 
-// Not in a namespace of xattrs that clients can name.
-constexpr std::string_view kInPlaceMark = "kvcachefs.in_place";
 constexpr uint32_t kFewChanges = 2;  // a whole rewrite is one, a change of some bytes is two
 
 auto mark_in(std::vector<Xattr>& xattrs) {
@@ -18,12 +17,6 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 }
 
 }  // namespace
-
-bool StoreImpl::is_in_place_mark(std::string_view name) { return name == kInPlaceMark; }
-
-bool StoreImpl::has_in_place_mark(const Attributes& attributes) {
-  return std::any_of(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
-}
 
 // The object is locked.
 void StoreImpl::set_in_place(const ObjectPtr& object) {

@@ -21,7 +21,7 @@ void StoreImpl::truncate_at_open(const ObjectPtr& object) {
   object->memory_file.reset();
   file_policy_->expect_size(*object, object->size_bytes);
   if (object->raw_unjournaled && !object->sealing) {
-    remove_later(object->base.place.extent, PlaceKind::kRaw);
+    discards_->remove_later(object->base.place.extent, PlaceKind::kRaw);
     object->base.place = {};
     object->raw_unjournaled = false;
   }
@@ -575,7 +575,7 @@ void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer)
   object->memory_file.reset();
   const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
   if (object->spill)
-    remove_later(std::exchange(object->spill_extent, {}), PlaceKind::kSolo, reserved);
+    discards_->remove_later(std::exchange(object->spill_extent, {}), PlaceKind::kSolo, reserved);
   else
     space_.release(reserved);
   object->spill.reset();

@@ -30,9 +30,6 @@ void StoreImpl::volume_took_it() {
   if (refusals_.succeeded()) space_.set_refused(false);
 }
 
-// What is clean is given up by the request that needs memory.
-bool StoreImpl::memory_pressure() const { return pool_->held_bytes() * 4 > pool_->limit_bytes() * 3; }
-
 std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remaining) {
   std::vector<ObjectPtr> candidates = dirty_.take_content();
   std::vector<ObjectPtr> kept;
@@ -115,7 +112,7 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
   }
   std::vector<Snapshot> snapshots = choose_for_bulk(force, remaining);
   if (snapshots.empty()) {
-    const bool spilled = (memory_pressure() || !resumer_.waiters().nobody_waits()) && spill_one();
+    const bool spilled = (pool_->under_pressure() || !resumer_.waiters().nobody_waits()) && spill_one();
     // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
     if (!spilled && refusals_.may_try()) volume_took_it();
     return spilled;

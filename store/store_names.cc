@@ -7,15 +7,11 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/limits.h"
 #include "store/store_impl.h"
-#include "store/store_names.h"
-#include "store/writer_processes.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
-
-std::string entry_text(ObjectId parent, std::string_view name) {
-  return fmt::format("'{}' in directory {}", name, parent.value);
-}
 
 // --- lookup ---
 
@@ -113,16 +109,7 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 
 // --- new entries ---
 
-void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) {
-  const bool first = object->attributes_version == object->attributes_durable;
-  ++object->attributes_version;
-  if (!first) return;
-  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
-  uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
-  for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
-  record_space_->accept(bytes);
-  dirty_.add_attributes(object);
-}
+void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) { kvcachefs::mark_attributes_dirty(object, *record_space_, dirty_); }
 
 void StoreImpl::touch_directory(ObjectId directory) {
   auto object = get_locked(directory);

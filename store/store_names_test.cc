@@ -9,7 +9,7 @@
 
 #include "store/store.h"
 #include "store/testing/test_store.h"
-#include "store/writer_processes.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 namespace {

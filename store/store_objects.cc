@@ -3,7 +3,7 @@
 
 #include <fmt/format.h>
 
-#include "store/base/log.h"
+#include "store/object/in_place_mark.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -69,15 +69,6 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
 
 // --- forgetting ---
 
-// A file that no record names, and the space reserved for it. Any lock may be held: the keeper does it.
-void StoreImpl::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes) {
-  space_.hope();
-  keeper_work_.add([this, id, kind, reserved_bytes] {
-    if (Status status = extents_->remove(id, kind); !status) log::warn("unused extent: {}", status.error().message);
-    space_.release(reserved_bytes);
-  });
-}
-
 // forget_if_idle() would leave it: looked at first by who closes a chunk after reading it, for he keeps nobody out.
 bool StoreImpl::stays_in_ram(Object& object) const {
   std::shared_lock names(names_mutex_);
@@ -110,7 +101,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       object->sealed_version = object->content_version;
       const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
       if (object->spill)
-        remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
+        discards_->remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
       else
         space_.release(reserved);
       if (!object->durable) {
@@ -119,7 +110,7 @@ void StoreImpl::forget_if_idle(const ObjectPtr& object) {
       }
       if (object->holds_room()) space_.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();
-      if (std::exchange(object->raw_unjournaled, false)) remove_later(object->base.place.extent, PlaceKind::kRaw);
+      if (std::exchange(object->raw_unjournaled, false)) discards_->remove_later(object->base.place.extent, PlaceKind::kRaw);
     }
     object->forgotten = true;
   }

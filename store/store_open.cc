@@ -136,6 +136,7 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(start_epoch());
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
+  discards_.emplace(Discards::Parts{space_, keeper_work_, *extents_});
   constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,

@@ -30,7 +30,7 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   Status sized = made.file->truncate(size_bytes);
   const auto lock = object->lock();
   if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
-    remove_later(made.id, PlaceKind::kRaw);
+    discards_->remove_later(made.id, PlaceKind::kRaw);
     if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
     return sized;
   }

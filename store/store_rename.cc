@@ -2,9 +2,9 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/limits.h"
 #include "store/store_impl.h"
-#include "store/store_names.h"
-#include "store/writer_processes.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 

@@ -40,7 +40,7 @@ void StoreImpl::bulk_loop() {
     if (!dirty_.wait_for_work() || !dirty_.wait_out(std::chrono::milliseconds(options_.flush_interval_ms()))) return;
     // Under pressure at once again, as long as it helps; else there is time until the next interval.
     bool helped = bulk_step(false);
-    while (helped && !stopping_ && (memory_pressure() || !resumer_.waiters().nobody_waits())) helped = bulk_step(false);
+    while (helped && !stopping_ && (pool_->under_pressure() || !resumer_.waiters().nobody_waits())) helped = bulk_step(false);
     if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }

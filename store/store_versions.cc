@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "store/store_impl.h"
-#include "store/writer_processes.h"
+#include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
 
@@ -321,7 +321,7 @@ std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, con
 
 // names_mutex_ held exclusively. False: there is no room for it, or nobody to end it.
 bool StoreImpl::linger(const ObjectPtr& replaced) {
-  if (!background_ || !replaced->is_regular() || memory_pressure()) return false;
+  if (!background_ || !replaced->is_regular() || pool_->under_pressure()) return false;
   if (space_.free_bytes() < space_.limit_bytes() / 8) return false;
   const uint64_t most = std::min(kMaxLingerBytes, pool_->limit_bytes() / 4);
   uint64_t bytes = 0;

@@ -94,6 +94,8 @@ class MemoryPool {
   // and must not call the pool.
   void set_available_callback(std::function<void()> callback);
 
+  // What is clean is given up by the request that needs memory; beyond this, what is dirty is to be written soon.
+  bool under_pressure() const { return held_bytes() * 4 > limit_bytes() * 3; }
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
   // What can be given up became so much more, or less.

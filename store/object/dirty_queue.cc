@@ -86,4 +86,15 @@ void DirtyQueue::stop() {
   ready_.notify_all();
 }
 
+void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
+  const bool first = object->attributes_version == object->attributes_durable;
+  ++object->attributes_version;
+  if (!first) return;
+  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
+  uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
+  for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
+  records.accept(bytes);
+  dirty.add_attributes(object);
+}
+
 }  // namespace kvcachefs

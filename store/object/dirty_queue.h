@@ -7,6 +7,7 @@
 
 #include "store/base/mutex.h"
 #include "store/object/object.h"
+#include "store/space/record_space.h"
 
 namespace kvcachefs {
 
@@ -48,5 +49,8 @@ class DirtyQueue {
   bool stopping_ = false;
   std::atomic<bool> has_work_{false};  // written with mutex_ held, or by the lane
 };
+
+// The attributes of the object, which is locked, have changed. The record that tells them is accepted here, once until it is journaled.
+void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty);
 
 }  // namespace kvcachefs

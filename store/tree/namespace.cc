@@ -2,7 +2,13 @@
 
 #include <algorithm>
 
+#include <fmt/format.h>
+
 namespace kvcachefs {
+
+std::string entry_text(ObjectId parent, std::string_view name) {
+  return fmt::format("'{}' in directory {}", name, parent.value);
+}
 
 const NameState* Namespace::dirty(ObjectId parent, std::string_view name) const {
   auto directory = directories_.find(parent);

@@ -44,6 +44,10 @@ struct DirtyName {
   auto operator<=>(const DirtyName&) const = default;
 };
 
+inline constexpr uint64_t kNameRecordBytes = 64;  // about, beside the name
+
+std::string entry_text(ObjectId parent, std::string_view name);  // for messages
+
 class Namespace {
  public:
   explicit Namespace(Index& index) : index_(index) {}

@@ -1,4 +1,4 @@
-#include "store/writer_processes.h"
+#include "store/tree/writer_processes.h"
 
 #include <atomic>
 #include <cstdio>

@@ -1,4 +1,4 @@
-#include "store/unlinked_queue.h"
+#include "store/tree/unlinked_queue.h"
 
 #include <map>
 
