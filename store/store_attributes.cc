@@ -20,6 +20,26 @@ uint32_t privileges(uint32_t mode, bool in_group) {
 }
 }  // namespace
 
+Result<Stat> StoreImpl::stat(ObjectId id) {
+  ObjectPtr raw_object;
+  FilePtr raw;
+  {
+    const Tree::Read tree = tree_->read();
+    raw_object = tree.live(id);
+    if (raw_object) {
+      const auto lock = raw_object->lock();
+      raw = raw_object->raw;
+    }
+    if (!raw) return tree.stat(id);
+  }
+  Result<FileInfo> info = raw->info();
+  const Tree::Read tree = tree_->read();
+  const auto lock = raw_object->lock();
+  Stat stat = tree.stat_of(*raw_object);
+  if (info) stat.blocks_512 = info->allocated_bytes / 512;
+  return stat;
+}
+
 // All but the size.
 Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
   const int64_t now = clock_.realtime_ns();
@@ -30,8 +50,8 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     in_group = depends_on_group(before.mode) && change.in_group && change.in_group(before.gid);
   }
   {
-    std::shared_lock<SharedMutex<LockRank::kNames>> names;
-    KVC_ASSIGN(const ObjectPtr object, get_kept(id, names));
+    KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
+    const ObjectPtr& object = kept.object;
     const auto lock = object->lock();
     Attributes& attributes = object->attributes;
     if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
@@ -43,7 +63,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
     attributes.ctime_ns = change.ctime_ns.value_or(now);
     mark_attributes_dirty(object);
-    stat = stat_of(*object);
+    stat = kept.names.stat_of(*object);
   }
   dirty_.wake();
   return stat;
@@ -52,7 +72,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
 void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                                Completion<Stat> done) {
   if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
-  auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : get(id);
+  auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : tree_->get(id);
   if (!got) return done(std::unexpected(std::move(got).error()));
   ObjectPtr object = *got;
   if (change.size_bytes && object->is_directory())
@@ -74,8 +94,8 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   }
   if (change.size_bytes && handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
     {
-      std::shared_lock names(names_mutex_);
-      if (live(id) == object) {
+      const Tree::Read tree = tree_->read();
+      if (tree.live(id) == object) {
         const auto lock = object->lock();
         object->add_handle();
       } else {
@@ -88,7 +108,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
         const auto lock = object->lock();
         object->drop_handle();
       }
-      forget_when_idle(object);
+      tree_->forget_when_idle(object);
       done(std::move(result));
     };
   }
@@ -133,7 +153,7 @@ Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
       if (xattr.name == name) return xattr.value;
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   };
-  if (ObjectPtr object = find_live(id)) {
+  if (ObjectPtr object = tree_->find(id)) {
     const auto lock = object->lock();
     return pick(object->attributes.xattrs);
   }
@@ -155,8 +175,8 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
   ObjectPtr object;
   Status status;
   {
-    std::shared_lock<SharedMutex<LockRank::kNames>> names;
-    KVC_ASSIGN(object, get_kept(id, names));
+    KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
+    object = kept.object;
     const auto lock = object->lock();
     status = change(object);
     if (status) {
@@ -167,7 +187,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
   if (status)
     dirty_.wake();
   else
-    forget_when_idle(object);
+    tree_->forget_when_idle(object);
   return status;
 }
 
@@ -210,7 +230,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
       if (xattr.name != kInPlaceMark && !is_pin_mark(xattr.name)) listed.push_back(xattr.name);
     return listed;
   };
-  if (ObjectPtr object = find_live(id)) {
+  if (ObjectPtr object = tree_->find(id)) {
     const auto lock = object->lock();
     return names_of(object->attributes.xattrs);
   }
@@ -220,7 +240,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id, const Caller& caller) {
-  KVC_ASSIGN(ObjectPtr object, get(id));
+  KVC_ASSIGN(ObjectPtr object, tree_->get(id));
   std::vector<std::pair<std::string, std::string>> facts;
   {
     const auto lock = object->lock();
@@ -266,9 +286,9 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     if (row.predecessor.valid()) facts.emplace_back("predecessor", fmt::format("{}", row.predecessor.value));
   }
   {
-    std::unique_lock lock(names_mutex_);
-    describe_eviction(object, caller.thread_id, facts);
-    forget_if_idle(object);
+    Tree::Write tree = tree_->write();
+    describe_eviction(tree, object, caller.thread_id, facts);
+    tree.forget_if_idle(object);
   }
   return facts;
 }

@@ -150,8 +150,8 @@ Status StoreImpl::mark_synced() {
 // The next batch; false if nothing is left. The names and attributes that wait are taken with the first one, under the same
 // lock that it is made under.
 bool StoreImpl::build_batch(Commit& commit) {
-  std::unique_lock lock(names_mutex_);
-  if (!commit.taken) take_waiting(commit);
+  Tree::Write tree = tree_->write();
+  if (!commit.taken) take_waiting(tree, commit);
   commit.batch = Batch{stamps_.next(), {}};
   commit.batch_bytes = 0;
   commit.replaces = commit.removes = false;
@@ -159,10 +159,10 @@ bool StoreImpl::build_batch(Commit& commit) {
   commit.attributes.clear();
   commit.names.clear();
   commit.dropped.clear();
-  add_bodies(commit);
-  add_attributes(commit);
-  add_names(commit);
-  add_rows(commit);
+  add_bodies(tree, commit);
+  add_attributes(tree, commit);
+  add_names(tree, commit);
+  add_rows(tree, commit);
   for (; !commit.nameless.empty() && !commit.full(); commit.nameless.pop_front()) {
     const ObjectId id = commit.nameless.front();
     commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, kNamelessBytes);
@@ -179,11 +179,11 @@ void StoreImpl::take_rows(Commit& commit) {
   commit.body_rows = accesses_->changed_rows_of(ids);
 }
 
-// names_mutex_ held. The row of an object that the journal does not know would be lost.
-void StoreImpl::add_rows(Commit& commit) {
+// The row of an object that the journal does not know would be lost.
+void StoreImpl::add_rows(const Tree::View& tree, Commit& commit) {
   for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
     SuccessorsRecord& row = commit.successors.front();
-    const ObjectPtr object = live(row.id);
+    const ObjectPtr object = tree.live(row.id);
     if (object && !object->durable && !commit.put.contains(row.id)) {
       if (object->nlink > 0) commit.early_rows.push_back(std::move(row));
       continue;
@@ -193,7 +193,7 @@ void StoreImpl::add_rows(Commit& commit) {
   }
 }
 
-void StoreImpl::take_waiting(Commit& commit) {
+void StoreImpl::take_waiting(Tree::Write& tree, Commit& commit) {
   commit.taken = true;
   commit.accepted_bytes = record_space_->take();
   uint64_t bytes = 0;
@@ -201,7 +201,7 @@ void StoreImpl::take_waiting(Commit& commit) {
     for (SealedBody& sealed : request.bodies) {
       const auto lock = sealed.snapshot.object->lock();
       bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
-      names_->unpark(sealed.snapshot.object->id);
+      tree.names().unpark(sealed.snapshot.object->id);
       commit.bodies.push_back(std::move(sealed));
     }
     request.bodies.clear();
@@ -218,7 +218,7 @@ void StoreImpl::take_waiting(Commit& commit) {
   commit.body_rows.clear();
   {
     for (ObjectPtr& object : dirty_.take_attributes()) {
-      names_->unpark(object->id);  // what it waits for may not come any more: a change was undone
+      tree.names().unpark(object->id);  // what it waits for may not come any more: a change was undone
       {
         const auto lock = object->lock();
         bytes += bytes_of(object->attributes);
@@ -228,52 +228,52 @@ void StoreImpl::take_waiting(Commit& commit) {
     }
   }
   // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
-  std::vector<DirtyName> pending = names_->take_pending();
+  std::vector<DirtyName> pending = tree.names().take_pending();
   std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
-    const NameState* state = names_->state(name);
+    const NameState* state = tree.names().state(name);
     return state != nullptr && state->child.valid();
   });
   for (DirtyName& name : pending) {
     bytes += bytes_of(name);
     commit.pending.push_back(std::move(name));
   }
-  take_dispossessed(commit);
+  take_dispossessed(tree, commit);
   bytes += kNamelessBytes * commit.nameless.size();
   commit.split = bytes >= kBatchBytes;
-  choose_shares(commit);
+  choose_shares(tree, commit);
 }
 
-// names_mutex_ held. Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
+// Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
 // So that one has its new name with the body that is journaled, and before the other has the old one.
-void StoreImpl::take_dispossessed(Commit& commit) {
+void StoreImpl::take_dispossessed(Tree::Write& tree, Commit& commit) {
   const auto was_journaled = [&](const DirtyName& name) {
-    const NameState* state = names_->state(name);
+    const NameState* state = tree.names().state(name);
     return state != nullptr && state->durable.valid();
   };
   if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // nothing but new names: as usual
   for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
     if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
   const auto dispossesses = [&](const DirtyName& name) {
-    const NameState* state = names_->state(name);
+    const NameState* state = tree.names().state(name);
     ObjectId named;
     return state != nullptr && state->durable.valid() &&
-           change_of(commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
-           would_be_nameless(commit, state->durable);
+           change_of(tree, commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
+           would_be_nameless(tree, commit, state->durable);
   };
   for (bool again = true; std::exchange(again, false);) {  // one that is named so may take the name of the next
     for (size_t i = 0; i < commit.pending.size(); ++i) {
       if (!dispossesses(commit.pending[i])) continue;
-      const ObjectId object = names_->state(commit.pending[i])->durable;
+      const ObjectId object = tree.names().state(commit.pending[i])->durable;
       commit.named_as_is.insert(object);
-      names_->unpark(object);
-      for (DirtyName& name : names_->take_pending()) commit.pending.push_back(std::move(name));
+      tree.names().unpark(object);
+      for (DirtyName& name : tree.names().take_pending()) commit.pending.push_back(std::move(name));
       again = true;
     }
   }
   commit.put.clear();
   if (commit.named_as_is.empty()) return;
   std::stable_partition(commit.pending.begin(), commit.pending.end(), [&](const DirtyName& name) {
-    const NameState* state = names_->state(name);
+    const NameState* state = tree.names().state(name);
     return state != nullptr && commit.named_as_is.contains(state->child);
   });
 }
@@ -282,32 +282,30 @@ void StoreImpl::take_dispossessed(Commit& commit) {
 // name was, and that was unlinked in between, is named in a removal of its own. Some at a time: clients get in between.
 void StoreImpl::take_nameless(Commit& commit) {
   constexpr size_t kStepsUnderLock = 256;
+  Tree::Write tree = tree_->write();
   const auto look = [&](ObjectId id) {
-    if (names_->mentions(id)) return false;  // its removal waits
-    const ObjectPtr object = live(id);
+    if (tree.names().mentions(id)) return false;  // its removal waits
+    const ObjectPtr object = tree.live(id);
     if (object) {
       const auto lock = object->lock();
       if (object->sealing) return false;
     }
     auto record = index_->find_object_summary(id);
     if (record && *record && (*record)->nlink == 0) commit.nameless.push_back(id);
-    if (record && !*record) leaving_.erase(id);
+    if (record && !*record) tree.not_leaving(id);
     return true;
   };
-  std::unique_lock lock(names_mutex_);
-  for (size_t left = unlinked_.size(); left > 0;) {
+  for (size_t left = tree.unlinked(); left > 0;) {
     const size_t steps = std::min(left, kStepsUnderLock);
-    unlinked_.look_at(steps, look);
+    tree.look_at_unlinked(steps, look);
     left -= steps;
-    if (left == 0) break;
-    lock.unlock();
-    lock.lock();
+    if (left > 0) tree.breathe();
   }
 }
 
 // A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
 // gives it to the other. Bodies for which that is not so are dropped, and written after all.
-void StoreImpl::choose_shares(Commit& commit) {
+void StoreImpl::choose_shares(Tree::Write& tree, Commit& commit) {
   auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
   if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
   for (const SealedBody& sealed : commit.bodies)
@@ -316,32 +314,32 @@ void StoreImpl::choose_shares(Commit& commit) {
     again = false;
     std::unordered_map<ObjectId, uint32_t> losing;
     for (const DirtyName& name : commit.pending) {
-      const NameState* state = names_->state(name);
+      const NameState* state = tree.names().state(name);
       if (state == nullptr || !state->durable.valid()) continue;
       ObjectId named;
-      const NameChange change = change_of(commit, name.parent, *state, &named);
+      const NameChange change = change_of(tree, commit, name.parent, *state, &named);
       if (change == NameChange::kTaken || (change == NameChange::kGiven && named != state->durable)) ++losing[state->durable];
     }
     std::unordered_set<ObjectId> shared;
     for (SealedBody& sealed : commit.bodies) {
       if (!shares(sealed)) continue;
       auto other = index_->find_object(sealed.shared_with);
-      const ObjectPtr alive = live(sealed.shared_with);
+      const ObjectPtr alive = tree.live(sealed.shared_with);
       const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other && (*other)->nlink > 0 &&
                         (*other)->body.place == sealed.body.place && (!alive || alive->nlink == 0) &&
                         losing[sealed.shared_with] == (*other)->nlink && shared.insert(sealed.shared_with).second;
       if (fits) continue;
       again = true;
       commit.put.erase(sealed.snapshot.object->id);
-      drop_body(sealed);
+      drop_body(tree, sealed);
     }
     std::erase_if(commit.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
   }
   commit.put.clear();
 }
 
-// names_mutex_ held. The body does not go into the journal: its object is gone, or what it shares is.
-void StoreImpl::drop_body(SealedBody& sealed) {
+// The body does not go into the journal: its object is gone, or what it shares is.
+void StoreImpl::drop_body(Tree::Write& tree, SealedBody& sealed) {
   const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !lies_in_spill_file(sealed);
   ObjectPtr object = std::move(sealed.snapshot.object);
   sealed.snapshot = {};
@@ -353,15 +351,15 @@ void StoreImpl::drop_body(SealedBody& sealed) {
   }
   if (written) dead_.add({}, sealed.body.place);
   abandon_seal(object);
-  forget_if_idle(object);
+  tree.forget_if_idle(object);
 }
 
-void StoreImpl::add_bodies(Commit& commit) {
+void StoreImpl::add_bodies(Tree::Write& tree, Commit& commit) {
   for (; !commit.bodies.empty() && !commit.full(); commit.bodies.pop_front()) {
     SealedBody& sealed = commit.bodies.front();
     const ObjectPtr object = sealed.snapshot.object;
     if (object->nlink == 0) {
-      drop_body(sealed);
+      drop_body(tree, sealed);
       continue;
     }
     const auto lock = object->lock();
@@ -376,7 +374,7 @@ void StoreImpl::add_bodies(Commit& commit) {
   }
 }
 
-void StoreImpl::add_attributes(Commit& commit) {
+void StoreImpl::add_attributes(const Tree::View&, Commit& commit) {
   for (; !commit.changed.empty() && !commit.full(); commit.changed.pop_front()) {
     const ObjectPtr object = std::move(commit.changed.front());
     const auto lock = object->lock();
@@ -404,25 +402,10 @@ void StoreImpl::add_attributes(Commit& commit) {
   }
 }
 
-// What the journal says a name is: its object; while several write it the newest finished version, for the mount may end
-// before the last of them does. names_mutex_ held.
-ObjectId StoreImpl::version_to_keep(const NameState& state) const {
-  if (state.older_versions.empty()) return state.child;
-  auto finished = [&](ObjectId id) {
-    ObjectPtr object = live(id);
-    if (!object) return true;
-    const auto lock = object->lock();
-    return object->finished();
-  };
-  if (finished(state.child)) return state.child;
-  auto newest = std::find_if(state.older_versions.rbegin(), state.older_versions.rend(), finished);
-  return newest == state.older_versions.rend() ? ObjectId{} : *newest;
-}
-
 // To the journal, once this batch is in it: as it was when it was renamed or linked, or later. For a name that is given to an
-// older body of its object shows bytes that nobody ever saw under it. names_mutex_ held.
-bool StoreImpl::is_known(const Commit& commit, ObjectId id) const {
-  const ObjectPtr object = live(id);
+// older body of its object shows bytes that nobody ever saw under it.
+bool StoreImpl::is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = tree.live(id);
   if (!object || !object->is_regular()) return true;
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
@@ -432,29 +415,29 @@ bool StoreImpl::is_known(const Commit& commit, ObjectId id) const {
 }
 
 // It was renamed, and its new name waits for its body: taken from the old one it would be gone, with what was synced of it.
-// names_mutex_ held.
-bool StoreImpl::would_be_nameless(const Commit& commit, ObjectId id) const {
-  const ObjectPtr object = id.valid() ? live(id) : nullptr;
-  return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(commit, id);
+bool StoreImpl::would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = id.valid() ? tree.live(id) : nullptr;
+  return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(tree, commit, id);
 }
 
-StoreImpl::NameChange StoreImpl::change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const {
-  *named = version_to_keep(state);
-  if (named->valid() && is_known(commit, *named) && is_known(commit, parent))
+StoreImpl::NameChange StoreImpl::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,
+                                           ObjectId* named) const {
+  *named = tree.version_to_keep(state);
+  if (named->valid() && is_known(tree, commit, *named) && is_known(tree, commit, parent))
     return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
-    return would_be_nameless(commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
+    return would_be_nameless(tree, commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
   return state.child.valid() ? NameChange::kWaits : NameChange::kNone;
 }
 
-void StoreImpl::add_names(Commit& commit) {
+void StoreImpl::add_names(Tree::Write& tree, Commit& commit) {
   if (!commit.bodies.empty() || !commit.changed.empty()) return;  // of a later batch
   for (; !commit.pending.empty() && !commit.full(); commit.pending.pop_front()) {
     DirtyName name = std::move(commit.pending.front());
-    NameState* state = names_->state(name);
+    NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     ObjectId named;
-    switch (change_of(commit, name.parent, *state, &named)) {
+    switch (change_of(tree, commit, name.parent, *state, &named)) {
       case NameChange::kGiven:
         commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
@@ -466,11 +449,11 @@ void StoreImpl::add_names(Commit& commit) {
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
-        if (state->older_versions.empty()) names_->park(std::move(name), state->child);
-        else names_->put_back_pending(std::move(name));  // or the seal of another version is enough
+        if (state->older_versions.empty()) tree.names().park(std::move(name), state->child);
+        else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kWaitsForOther:
-        names_->put_back_pending(std::move(name));
+        tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits
         commit.names.emplace_back(std::move(name), ObjectId{});
@@ -480,20 +463,20 @@ void StoreImpl::add_names(Commit& commit) {
 }
 
 void StoreImpl::give_up(Commit& commit, const Status& why) {
-  std::unique_lock lock(names_mutex_);
-  if (!commit.taken) take_waiting(commit);
+  Tree::Write tree = tree_->write();
+  if (!commit.taken) take_waiting(tree, commit);
   auto abandon = [&](SealedBody& sealed) {
     // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
     if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) dead_.add({}, sealed.body.place);
     abandon_seal(sealed.snapshot.object);
-    forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
+    tree.forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
   };
   for (SealedBody& sealed : commit.sealed) abandon(sealed);
   for (SealedBody& sealed : commit.bodies) abandon(sealed);
-  for (auto& [name, durable] : commit.names) names_->put_back_pending(std::move(name));
-  for (DirtyName& name : commit.pending) names_->put_back_pending(std::move(name));
-  for (ObjectId id : commit.nameless) unlinked_.add(id);
-  for (ObjectId id : commit.dropped) unlinked_.add(id);
+  for (auto& [name, durable] : commit.names) tree.names().put_back_pending(std::move(name));
+  for (DirtyName& name : commit.pending) tree.names().put_back_pending(std::move(name));
+  for (ObjectId id : commit.nameless) tree.note_unlinked(id);
+  for (ObjectId id : commit.dropped) tree.note_unlinked(id);
   for (Record& record : commit.batch.records)
     if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
   commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
@@ -527,13 +510,7 @@ void StoreImpl::settle_raw(Object& object, const Place& unjournaled) {
   object.raw_unjournaled = false;
 }
 
-// names_mutex_ held. The place of an object was given to the one that replaced it; who still reads the older one needs it.
-void StoreImpl::keep_shared_place(ObjectId former, const Place& place) {
-  if (!former.valid()) return;
-  if (ObjectPtr object = live(former)) shared_places_.emplace_back(place, std::move(object));
-}
-
-void StoreImpl::settle_body(SealedBody& sealed) {
+void StoreImpl::settle_body(Tree::Write& tree, SealedBody& sealed) {
   const ObjectPtr object = sealed.snapshot.object;
   const Place sealed_place = sealed.body.place;  // not that of a raw file which the body has become meanwhile
   bool clean_units = false;
@@ -559,47 +536,46 @@ void StoreImpl::settle_body(SealedBody& sealed) {
       keep_room(*object);
       object->replaced_checked = false;
     }
-    if (!object->base.quarantined && quarantined_.erase(object->id) > 0) quarantined_count_.store(quarantined_.size());
+    if (!object->base.quarantined) tree.end_quarantine(object->id);
     end_seal(object);
   }
   object->replaced = {};
-  keep_shared_place(sealed.shared_with, sealed_place);
+  tree.keep_shared_place(sealed.shared_with, sealed_place);
   if (clean_units) clean_bodies_.add(object);
 }
 
-// names_mutex_ held. An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only
+// An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only
 // from now on. If it was renamed since the batch was made, its body is written anew.
-void StoreImpl::lost_record(const ObjectPtr& object) {
+void StoreImpl::lost_record(Tree::Write&, const ObjectPtr& object) {
   object->durable = false;
   const auto lock = object->lock();
   if (!object->is_regular()) return mark_attributes_dirty(object);
   if (object->published && !object->content_dirty() && !object->base.quarantined) content_changed(object);
 }
 
-void StoreImpl::settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched) {
+void StoreImpl::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched) {
   auto touch = [&](ObjectId id) {
-    if (ObjectPtr object = live(id)) touched.push_back(std::move(object));
+    if (ObjectPtr object = tree.live(id)) touched.push_back(std::move(object));
   };
-  NameState* state = names_->state(name);
+  NameState* state = tree.names().state(name);
   if (state == nullptr) return;
   const ObjectId before = state->durable;
   if (!durable.valid()) state->erase_durable = false;
   if (state->child.valid() && state->child != durable) {
-    names_->put_back_pending(name);
+    tree.names().put_back_pending(name);
     dirty_.wake();
   }
-  names_->settle(name, durable);
+  tree.names().settle(name, durable);
   touch(durable);
   touch(name.parent);
   if (before == durable || !before.valid()) return;
   auto record = index_->find_object_summary(before);
   if (record && *record) return touch(before);  // another name of it waits
-  if (ObjectPtr object = live(before)) {
-    if (object->nlink > 0) lost_record(object);
+  if (ObjectPtr object = tree.live(before)) {
+    if (object->nlink > 0) lost_record(tree, object);
     touched.push_back(std::move(object));
   }
-  leaving_.erase(before);
-  space_.remove_leaving(before);  // also of one that was unlinked before its body was journaled
+  tree.note_gone(before);  // also of one that was unlinked before its body was journaled
 }
 
 void StoreImpl::count_committed(Commit& commit, std::span<const FreedPlace> freed) {
@@ -627,11 +603,11 @@ Result<std::vector<FreedPlace>> StoreImpl::apply_to_index(const Batch& batch, Jo
 }
 
 Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
-  // Without names_mutex_: until they are settled below, names and objects of the batch are answered from RAM.
+  // Without the lock of the names: until they are settled below, names and objects of the batch are answered from RAM.
   auto freed = commit.batch.records.empty() ? Result<std::vector<FreedPlace>>(std::in_place) : apply_to_index(commit.batch, after);
   count_committed(commit, freed ? std::span<const FreedPlace>(*freed) : std::span<const FreedPlace>());
   std::vector<Snapshot> done_with;  // their blocks are given back after the lock
-  std::unique_lock lock(names_mutex_);
+  Tree::Write tree = tree_->write();
   // The journal has it: the RAM view goes on also when the index could not take it (it is rebuilt then). Step by step, so
   // that clients get in between: what is not settled yet is answered from RAM as before.
   std::vector<ObjectPtr> touched;
@@ -639,13 +615,12 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
   auto breathe = [&] {
     constexpr size_t kStepsUnderLock = 256;
     if (++steps % kStepsUnderLock != 0) return;
-    lock.unlock();
-    lock.lock();
+    tree.breathe();
   };
   for (SealedBody& sealed : commit.sealed) {
     touched.push_back(sealed.snapshot.object);
     touched.back()->durable = true;
-    settle_body(sealed);
+    settle_body(tree, sealed);
     done_with.push_back(std::move(sealed.snapshot));
     breathe();
   }
@@ -657,15 +632,12 @@ Status StoreImpl::apply_committed(Commit& commit, JournalPosition after) {
     breathe();
   }
   for (auto& [name, durable] : commit.names) {
-    settle_name(name, durable, touched);
+    settle_name(tree, name, durable, touched);
     breathe();
   }
-  for (ObjectId id : commit.dropped) {
-    leaving_.erase(id);
-    space_.remove_leaving(id);
-  }
+  for (ObjectId id : commit.dropped) tree.note_gone(id);
   for (const ObjectPtr& object : touched) {
-    forget_if_idle(object);
+    tree.forget_if_idle(object);
     breathe();
   }
   if (freed) return {};

@@ -37,12 +37,12 @@ void StoreImpl::tell_of_names(EvictWalk& walk) {
   const ObjectId directory = walk.directories.front();
   std::vector<NameEntry> page;
   {
-    std::shared_lock lock(names_mutex_);
+    const Tree::Read tree = tree_->read();
     if (walk.after == 0) {
-      const auto attributes = attributes_of(directory);
+      const auto attributes = attributes_of(tree, directory);
       evictor_->found_directory({}, {}, directory, attributes && has_pin(*attributes));
     }
-    if (auto listed = names_->list(directory, walk.after, kPageNames)) page = std::move(*listed);
+    if (auto listed = tree.names().list(directory, walk.after, kPageNames)) page = std::move(*listed);
   }
   if (page.empty()) {
     walk.directories.pop_front();
@@ -58,10 +58,10 @@ void StoreImpl::tell_of_names(EvictWalk& walk) {
       continue;
     }
     if (entry.type_bits != S_IFREG) continue;
-    std::shared_lock lock(names_mutex_);
-    const auto attributes = attributes_of(entry.child);
-    const auto stat = stat_locked(entry.child);
-    lock.unlock();
+    Tree::Read tree = tree_->read();
+    const auto attributes = attributes_of(tree, entry.child);
+    const auto stat = tree.stat(entry.child);
+    tree.unlock();
     if (!attributes || !stat) continue;
     Evictor::Found found{.parent = directory, .id = entry.child, .name = entry.name, .follows = {}};
     found.size_bytes = stat->size_bytes;
@@ -72,9 +72,8 @@ void StoreImpl::tell_of_names(EvictWalk& walk) {
   }
 }
 
-// names_mutex_ held.
-std::optional<Attributes> StoreImpl::attributes_of(ObjectId id) const {
-  if (ObjectPtr object = live(id)) {
+std::optional<Attributes> StoreImpl::attributes_of(const Tree::View& tree, ObjectId id) const {
+  if (ObjectPtr object = tree.live(id)) {
     const auto lock = object->lock();
     return object->attributes;
   }
@@ -245,7 +244,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
   dirty_.wake();
   NamesGone told;
   {
-    std::shared_lock lock(names_mutex_);
+    std::lock_guard lock(names_gone_mutex_);
     told = names_gone_;
   }
   if (told) told(std::move(gone));
@@ -253,7 +252,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
 }
 
 void StoreImpl::set_names_gone(NamesGone told) {
-  std::unique_lock lock(names_mutex_);
+  std::lock_guard lock(names_gone_mutex_);
   names_gone_ = std::move(told);
 }
 
@@ -266,27 +265,25 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
     ObjectPtr object;
   };
   std::vector<Going> going;
-  std::unique_lock lock(names_mutex_);
+  Tree::Write tree = tree_->write();
   size_t steps = 0;
   const auto breathe = [&] {
-    if (++steps % kUnderLock != 0) return;
-    lock.unlock();
-    lock.lock();
+    if (++steps % kUnderLock == 0) tree.breathe();
   };
   const auto let_be = [&](Evictor::Refused how) {
-    for (const Going& each : going) forget_if_idle(each.object);
+    for (const Going& each : going) tree.forget_if_idle(each.object);
     evictor_->refused(victim, how);
     return uint64_t{0};
   };
   for (const Evictor::Member& member : victim.members) {
-    auto name = name_with_cookie(member);
-    auto object = name ? get_locked(member.id) : fail(Code::kNotFound, {});
+    auto name = name_with_cookie(tree, member);
+    auto object = name ? tree.get(member.id) : fail(Code::kNotFound, {});
     if (!object) {
       evictor_->nameless(member.id);
       continue;
     }
     going.push_back({member, std::move(*name), *object});
-    if (const auto kept = keeps_from_going(*object, member.directory, going.back().name, leases)) return let_be(kept->how);
+    if (const auto kept = keeps_from_going(tree, *object, member.directory, going.back().name, leases)) return let_be(kept->how);
     breathe();
   }
   if (evictor_->wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
@@ -294,13 +291,13 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
   std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
   uint64_t objects = 0, bytes = 0;
   for (Going& each : going) {
-    const auto found = find_name(each.member.directory, each.name);
-    const bool same = found && *found && (*found)->child == each.member.id && live(each.member.id) == each.object;
-    if (!same || keeps_from_going(each.object, each.member.directory, each.name, leases)) {
-      forget_if_idle(each.object);
+    const auto found = tree.find_name(each.member.directory, each.name);
+    const bool same = found && *found && (*found)->child == each.member.id && tree.live(each.member.id) == each.object;
+    if (!same || keeps_from_going(tree, each.object, each.member.directory, each.name, leases)) {
+      tree.forget_if_idle(each.object);
       continue;
     }
-    const uint64_t went = remove_evicted(each.object, each.member.directory, each.name);
+    const uint64_t went = remove_evicted(tree, each.object, each.member.directory, each.name);
     if (went == 0) continue;
     ++objects;
     bytes += went;
@@ -308,27 +305,26 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
     each.object.reset();
     breathe();
   }
-  lock.unlock();
+  tree.unlock();
   if (objects == 0) evictor_->refused(victim, Evictor::Refused::kForNow);
   else evictor_->evicted(victim, objects, bytes);
   return bytes;
 }
 
-// names_mutex_ held. The name that the object had in the directory when it was last heard of.
-std::optional<std::string> StoreImpl::name_with_cookie(const Evictor::Member& member) const {
-  auto page = names_->list(member.directory, member.cookie - 1, 1);
+// The name that the object had in the directory when it was last heard of.
+std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const {
+  auto page = tree.names().list(member.directory, member.cookie - 1, 1);
   if (!page) return std::nullopt;
   for (NameEntry& entry : *page)
     if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
   return std::nullopt;
 }
 
-// names_mutex_ held exclusively. Empty: it may be evicted.
-std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name,
-                                                           Evictor::Leases leases) const {
-  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty())
-    return Kept{Evictor::Refused::kForNow, "several writers"};
-  if (const auto kept = keeps_object(object)) return kept;
+// Empty: it may be evicted.
+std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
+                                                           std::string_view name, Evictor::Leases leases) const {
+  if (tree.has_versions(parent, name)) return Kept{Evictor::Refused::kForNow, "several writers"};
+  if (const auto kept = keeps_object(tree, object)) return kept;
   const auto lock = object->lock();
   if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
     return Kept{Evictor::Refused::kForNow, "not renamed"};
@@ -337,7 +333,7 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const ObjectPtr& obje
 }
 
 // The same without a look at its name.
-std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const ObjectPtr& object) const {
+std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object) const {
   using enum Evictor::Refused;
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
@@ -369,9 +365,9 @@ bool StoreImpl::is_about_to_be_renamed(const Object& object, std::string_view na
   return age_ns >= 0 && age_ns < within_ns;
 }
 
-// names_mutex_ held exclusively. As unlink_now(), of an object with one name and no other version. Returns the bytes on the volume.
-uint64_t StoreImpl::remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name) {
-  auto state = names_->edit(parent, name);
+// As Tree::Write::unlink(), of an object with one name and no other version. Returns the bytes on the volume.
+uint64_t StoreImpl::remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name) {
+  auto state = tree.names().edit(parent, name);
   if (!state) return 0;
   uint64_t bytes = 0;
   {
@@ -382,10 +378,10 @@ uint64_t StoreImpl::remove_evicted(const ObjectPtr& object, ObjectId parent, con
   (*state)->child = {};
   (*state)->erase_durable = true;
   record_space_->accept(kNameRecordBytes + name.size());
-  touch_directory(parent);
-  change_links(object, -1);
-  forget_if_idle(object);
-  removed_.erase(object->id);  // who asks for it learns that the name is to be looked up again
+  tree.touch_directory(parent);
+  tree.change_links(object, -1);
+  tree.forget_if_idle(object);
+  tree.forget_removed(object->id);  // who asks for it learns that the name is to be looked up again
   kill_point("name-removed");
   return bytes;
 }
@@ -402,13 +398,13 @@ std::string duration_text(int64_t ms) {
 }
 }  // namespace
 
-// What keeps it from eviction, and how long it was not used. names_mutex_ held.
-void StoreImpl::describe_eviction(const ObjectPtr& object, uint32_t thread_id,
+// What keeps it from eviction, and how long it was not used.
+void StoreImpl::describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
                                   std::vector<std::pair<std::string, std::string>>& facts) const {
   if (!object->is_regular()) return;
   if (!evictor_->on()) return facts.emplace_back("kept_by", "evict=off"), void();
   const auto known = evictor_->known(object->id, thread_id);
-  const auto kept = keeps_object(object);
+  const auto kept = keeps_object(tree, object);
   const char* by = "nothing";
   if (known && known->hold == evict::Hold::kPinned) by = "pinned";
   else if (kept) by = kept->why;

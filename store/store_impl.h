@@ -58,10 +58,8 @@
 #include "store/space/space_waiters.h"
 #include "store/store.h"
 #include "store/store_commit.h"
-#include "store/tree/namespace.h"
 #include "store/tree/stale_opens.h"
-#include "store/tree/temporary_names.h"
-#include "store/tree/unlinked_queue.h"
+#include "store/tree/tree.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
 #include "store/upkeep/reclaimer.h"
@@ -144,52 +142,19 @@ class StoreImpl final : public Store {
   bool pump() override;
 
  private:
-  // --- objects in RAM (store_objects.cc) ---
-  ObjectPtr live(ObjectId id) const;             // names_mutex_ held: in the table, else null
-  ObjectPtr find_live(ObjectId id) const;        // the same; takes names_mutex_
-  Result<ObjectPtr> get(ObjectId id);            // takes names_mutex_: from the table or the index, then in the table
-  Result<ObjectPtr> get_locked(ObjectId id);     // names_mutex_ held exclusively
-  // For a change: the table keeps the object as long as `names`, which is taken here, is held.
-  Result<ObjectPtr> get_kept(ObjectId id, std::shared_lock<SharedMutex<LockRank::kNames>>& names);
-  ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
-  // Gives a table entry up when nothing needs it any more. names_mutex_ held exclusively.
-  void forget_if_idle(const ObjectPtr& object);
-  void forget_when_idle(const ObjectPtr& object);  // takes names_mutex_
-  void forget_later(const ObjectPtr& object);
-  bool stays_in_ram(Object& object) const;  // takes names_mutex_, shared
-  Result<Stat> stat_locked(ObjectId id) const;   // names_mutex_ held
-  static Stat stat_of(const Object& object);     // names_mutex_ held, the object locked
-  static Stat stat_of(const ObjectRecord& record);
-
   // --- names (store_names.cc) ---
+  ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
-  Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;  // names_mutex_ held
-  struct ProbedBody {
-    std::string_view name;
-    ObjectId id;  // invalid: absent
-    uint64_t size_bytes = 0;
-  };
-  // names_mutex_ held. What a probe of this name says of the body whose sidecar it is; `there`: the sidecar exists.
-  std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
-  Status check_new_name(ObjectId parent, std::string_view name) const;
-  Result<ObjectPtr> directory_for_entry(ObjectId id);
-  bool is_quarantined(ObjectId id) const;
-  void take_from_quarantined(ObjectId id);
-  Status clear_directory(ObjectId directory);
-  void drop_directory(const ObjectPtr& directory);
-  void touch_directory(ObjectId directory);      // mtime = ctime = now; names_mutex_ held exclusively
-  void change_links(const ObjectPtr& object, int by);  // names_mutex_ held exclusively
   void mark_attributes_dirty(const ObjectPtr& object);  // the object is locked
-  Status unlink_now(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- rename (store_rename.cc) ---
   struct Rename;
   Status rename_now(Rename& rename);
-  Status resolve_rename(Rename& rename);
-  Status prepare_rename(Rename& rename);
-  void move_name(Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
-  void note_moved(Rename& rename);
-  void settle_links(Rename& rename);
+  Status resolve_rename(Tree::Write& tree, Rename& rename);
+  Status prepare_rename(Tree::Write& tree, Rename& rename);
+  void move_name(Tree::Write& tree, Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
+  void note_moved(Tree::Write& tree, Rename& rename);
+  void settle_links(Tree::Write& tree, Rename& rename);
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- attributes (store_attributes.cc) ---
@@ -245,8 +210,8 @@ class StoreImpl final : public Store {
 
   // --- files that are no chunks (store_in_place.cc) ---
   void set_in_place(const ObjectPtr& object);
-  void forget_in_place(const ObjectPtr& object);
-  static uint8_t weight_of_changes(const Object& object, const OpenRequest& request);
+  void forget_in_place(Tree::Write&, const ObjectPtr& object);
+  static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
   void note_change(const ObjectPtr& object, Handle* handle);
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
 
@@ -341,7 +306,6 @@ class StoreImpl final : public Store {
   // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
   void second_look(std::shared_ptr<LoadJob> job);
   void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
-  void mark_quarantined(const ObjectPtr& object);  // names_mutex_ held exclusively, and the object's
   SealedBody quarantine_record(const ObjectPtr& object);  // the object is locked
   // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. `writer`: of the lane that calls; null on the
   // keeper and before the threads start, where one unit is let go of before the next.
@@ -355,6 +319,7 @@ class StoreImpl final : public Store {
   void hurry_into_file(const ObjectPtr& object);
 
   // --- reading ahead (store_prefetch.cc) ---
+  void forget_later(const ObjectPtr& object);
   void kick_prefetch();
   void hold_read_ahead() override;
   void resume_read_ahead() override;
@@ -459,26 +424,11 @@ class StoreImpl final : public Store {
   Status spill(const ObjectPtr& object);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, const Caller& caller, bool to_be_written = false);
-  static uint32_t writer_process(Object& object);
-  ObjectId choose_version(const NameState& state, uint32_t thread_id);
-  ObjectId choose_version_to_read(const NameState& state, uint32_t thread_id);
-  bool still_written_by_other(Object& object, uint32_t thread_id);
-  Result<ObjectPtr> version_to_write(ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
-  Result<ObjectPtr> new_version(ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
+  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
+  Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
-  bool is_one_of_several(ObjectId id) const;
-  void keep_for_repeat(uint32_t thread_id, ObjectId id);
-  void let_go(const StaleOpens::Released& released);  // takes names_mutex_
-  void let_go_locked(const StaleOpens::Released& released);
-  void sweep_versions(bool all = false);
-  bool is_abandoned(ObjectId id, int64_t for_ns) const;
-  bool linger(const ObjectPtr& replaced);
-  void linger_for_unknown(const ObjectPtr& object);
-  void note_removed(Stat stat);
-  bool keep_for_rename(const ObjectPtr& object);
-  void end_oldest_lingering();
+  void let_go(const StaleOpens::Released& released);
   void end_lingering(bool all = false);
 
   // --- bodies in extents that could not be synced (store_lost.cc) ---
@@ -502,32 +452,30 @@ class StoreImpl final : public Store {
   Status sync_data(Commit& commit);
   Status mark_synced();
   void take_rows(Commit& commit);
-  void take_waiting(Commit& commit);
-  void take_nameless(Commit& commit);                       // takes names_mutex_
+  void take_waiting(Tree::Write& tree, Commit& commit);
+  void take_nameless(Commit& commit);
   bool build_batch(Commit& commit);
   Status journal_batch(Commit& commit);
-  void add_bodies(Commit& commit);
-  void add_attributes(Commit& commit);
-  void add_names(Commit& commit);
-  void add_rows(Commit& commit);
+  void add_bodies(Tree::Write& tree, Commit& commit);
+  void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
+  void add_names(Tree::Write& tree, Commit& commit);
+  void add_rows(const Tree::View& tree, Commit& commit);
   // What a batch says of a dirty name.
   enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
-  bool is_known(const Commit& commit, ObjectId id) const;
-  bool would_be_nameless(const Commit& commit, ObjectId id) const;
-  NameChange change_of(const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
-  ObjectId version_to_keep(const NameState& state) const;
-  void choose_shares(Commit& commit);
-  void take_dispossessed(Commit& commit);
-  void drop_body(SealedBody& sealed);
+  bool is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const;
+  bool would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const;
+  NameChange change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
+  void choose_shares(Tree::Write& tree, Commit& commit);
+  void take_dispossessed(Tree::Write& tree, Commit& commit);
+  void drop_body(Tree::Write& tree, SealedBody& sealed);
   void give_up(Commit& commit, const Status& why);
   Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
   Status apply_committed(Commit& commit, JournalPosition after);
   void count_committed(Commit& commit, std::span<const FreedPlace> freed);
-  void settle_name(const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
-  void lost_record(const ObjectPtr& object);
-  void settle_body(SealedBody& sealed);
+  void settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
+  void lost_record(Tree::Write&, const ObjectPtr& object);
+  void settle_body(Tree::Write& tree, SealedBody& sealed);
   void settle_raw(Object& object, const Place& unjournaled);
-  void keep_shared_place(ObjectId former, const Place& place);
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
@@ -543,7 +491,6 @@ class StoreImpl final : public Store {
   Status remove_before_checkpoint();
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   bool still_needed(const FreedPlace& freed);
-  static bool is_read_still(Object& object);
   void want_reclaim();  // at once, for a call that waits for space
   bool make_room();
   void drain_and_wait();
@@ -573,7 +520,7 @@ class StoreImpl final : public Store {
   ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   static bool is_pin_mark(std::string_view name);
   void tell_of_names(EvictWalk& walk);
-  std::optional<Attributes> attributes_of(ObjectId id) const;
+  std::optional<Attributes> attributes_of(const Tree::View& tree, ObjectId id) const;
   bool fill_evictor(bool to_the_end);
   uint64_t usable_bytes() const;
   uint64_t shown_free_bytes() const;
@@ -589,16 +536,18 @@ class StoreImpl final : public Store {
   void journal_names();
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
-  std::optional<std::string> name_with_cookie(const Evictor::Member& member) const;
+  std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
   struct Kept {
     Evictor::Refused how;
     const char* why;  // in words
   };
-  std::optional<Kept> keeps_from_going(const ObjectPtr& object, ObjectId parent, std::string_view name, Evictor::Leases leases) const;
-  std::optional<Kept> keeps_object(const ObjectPtr& object) const;
+  std::optional<Kept> keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
+                                       Evictor::Leases leases) const;
+  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object) const;
   bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
-  void describe_eviction(const ObjectPtr& object, uint32_t thread_id, std::vector<std::pair<std::string, std::string>>& facts) const;
-  uint64_t remove_evicted(const ObjectPtr& object, ObjectId parent, const std::string& name);
+  void describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
+                         std::vector<std::pair<std::string, std::string>>& facts) const;
+  uint64_t remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
   Status set_pinned(ObjectId id, bool pinned) override;
 
   // --- status and options (store_status.cc) ---
@@ -656,14 +605,12 @@ class StoreImpl final : public Store {
   uint32_t previous_epoch_ = 0;
   std::unique_ptr<VolumeLock> lock_;
   std::unique_ptr<Index> index_;
-  std::unique_ptr<Namespace> names_;  // its content is guarded by names_mutex_
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<Reserve> reserve_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
   std::optional<MemoryFilePolicy> file_policy_;
-  TemporaryNames temporary_names_;
   StaleOpens stale_opens_{clock_};
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
@@ -692,27 +639,11 @@ class StoreImpl final : public Store {
   std::atomic<uint64_t> next_number_{1};
 
   // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
-  mutable SharedMutex<LockRank::kNames> names_mutex_;
-  std::unordered_map<ObjectId, ObjectPtr> table_;
-  struct Lingering {
-    ObjectPtr object;
-    int64_t until_ns = 0;  // monotonic
-    uint64_t bytes = 0;
-  };
-  std::deque<Lingering> lingering_;  // oldest first
-  std::deque<Lingering> kept_for_rename_;  // oldest first
-  uint64_t lingering_bytes_ = 0;
-  std::atomic<bool> has_versions_{false};  // some temporary name has several writers
-  std::unordered_set<ObjectId> leaving_;  // lost their last name, not journaled yet
-  std::unordered_set<ObjectId> quarantined_;  // their names read as absent
-  std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
-  std::deque<ObjectId> removed_order_;          // oldest first
+  LeafMutex names_gone_mutex_;  // a leaf
   NamesGone names_gone_;
-  UnlinkedQueue unlinked_;                    // perhaps journaled without a name that is journaled: see take_nameless()
-  std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
-  std::atomic<uint64_t> quarantined_count_{0};
 
   DirtyQueue dirty_;
+  std::unique_ptr<Tree> tree_;
   CleanBodies clean_bodies_;
   std::optional<FileMover> file_mover_;
   std::optional<PageWarmer> page_warmer_;

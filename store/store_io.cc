@@ -45,7 +45,7 @@ void StoreImpl::note_read_time(Object& object, const OpenRequest& request) const
 }
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
-  auto found = get(id);
+  auto found = tree_->get(id);
   if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
   struct Forget {  // unless it is opened: the table would keep it for ever
@@ -53,7 +53,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     const ObjectPtr& object;
     bool opened = false;
     ~Forget() {
-      if (!opened) store.forget_when_idle(object);
+      if (!opened) store.tree_->forget_when_idle(object);
     }
   } forget{*this, object};
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
@@ -70,16 +70,16 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
   handle->request = request;
   handle->thread_id = caller.thread_id;
   {
-    std::shared_lock<SharedMutex<LockRank::kNames>> names;
+    std::optional<Tree::Read> tree;
     Object::Lock lock;
     while (true) {
       if (!request.truncate) KVC_TRY(open_raw_file(object));
-      names = std::shared_lock(names_mutex_);  // for nlink
+      tree.emplace(*tree_);  // for nlink
       lock = object->lock();
       if (!object->forgotten) break;
       lock.unlock();  // it was idle; or it is gone, which get() tells
-      names.unlock();
-      found = get(id);
+      tree.reset();
+      found = tree_->get(id);
       if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
       object = *std::move(found);
     }
@@ -87,10 +87,10 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering && object->kept_for_repeat == 0;
     if (gone) {
       lock.unlock();
-      names.unlock();
+      tree.reset();
       return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
-    handle->weight_of_changes = weight_of_changes(*object, request);
+    handle->weight_of_changes = weight_of_changes(*tree, *object, request);
     if (request.truncate) {
       note_change(object, handle.get());
       truncate_at_open(object);
@@ -139,7 +139,7 @@ void StoreImpl::release(Handle* handle_pointer) {
     last = object->drop_handle();
     if (object->content_dirty()) dirty_.wake();
   }
-  if (last && !stays_in_ram(*object)) forget_when_idle(object);
+  if (last && !tree_->stays_in_ram(*object)) tree_->forget_when_idle(object);
   counters_.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
 }
 
@@ -629,7 +629,7 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
 
 void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
   if (!options_.durable_close()) return done({});
-  auto object = get(id);
+  auto object = tree_->get(id);
   make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
 }
 
@@ -641,9 +641,9 @@ void StoreImpl::sync_directory(ObjectId directory, StatusCompletion done) {
 // with is left out: it is absent after a crash, and whole or absent is what its name promises.
 std::vector<ObjectPtr> StoreImpl::bodies_of_names_in(ObjectId directory) {
   std::vector<ObjectPtr> bodies;
-  std::shared_lock names(names_mutex_);
-  names_->for_each_dirty_in(directory, [&](const NameState& state) {
-    ObjectPtr object = state.child.valid() ? live(state.child) : nullptr;
+  const Tree::Read tree = tree_->read();
+  tree.names().for_each_dirty_in(directory, [&](const NameState& state) {
+    ObjectPtr object = state.child.valid() ? tree.live(state.child) : nullptr;
     if (!object || !object->is_regular()) return;
     const auto lock = object->lock();
     const bool kept = object->finished() || object->published;

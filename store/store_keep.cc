@@ -134,7 +134,7 @@ bool StoreImpl::keeper_step(bool force) {
   due |= reclaim_wanted && dead;
   const bool worked = keeper_work_.run() | fill_evictor(/*to_the_end=*/false);
   due |= mend_index();  // what failed meanwhile can succeed now
-  if (has_versions_) sweep_versions();
+  if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/false);
   end_lingering();
   for (auto& then : kernel_ahead_.take_stalled()) resumer_.answer_later(std::move(then));
   files_->settle();
@@ -378,36 +378,13 @@ void StoreImpl::drain_and_wait() {
 // --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---
 
 void StoreImpl::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
-  {
-    std::unique_lock names(names_mutex_);
-    std::erase_if(shared_places_, [](const auto& shared) { return !is_read_still(*shared.second); });
-  }
+  tree_->write().drop_unread_places();
   const Reclaimer::Outcome outcome = reclaimer_->reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
   reclaim_cut_short_ = outcome.cut_short;
   eviction_.left_bytes = outcome.left_bytes;
   eviction_.leaves_short_ranges = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
 }
 
-// The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
-// does, whose place it took over.
-bool StoreImpl::still_needed(const FreedPlace& freed) {
-  if (nobody_reads_) return false;
-  std::shared_lock names(names_mutex_);
-  for (const auto& [place, former] : shared_places_)
-    if (place == freed.place && is_read_still(*former)) return true;
-  ObjectPtr object = live(freed.object);
-  if (!object) return false;
-  {
-    const auto lock = object->lock();
-    if (object->base.place != freed.place) return false;  // it has a newer body
-    if (object->nlink > 0) return true;
-  }
-  return is_read_still(*object);
-}
-
-bool StoreImpl::is_read_still(Object& object) {
-  const auto lock = object.lock();
-  return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
-}
+bool StoreImpl::still_needed(const FreedPlace& freed) { return !nobody_reads_ && tree_->read().still_needed(freed); }
 
 }  // namespace kvcachefs

@@ -38,7 +38,7 @@ std::vector<Snapshot> StoreImpl::choose_for_bulk(bool force, Remaining& remainin
   uint64_t bytes = 0;
   const int64_t now = clock_.monotonic_ns();
   {
-    std::shared_lock names(names_mutex_);  // for nlink
+    const Tree::Read tree = tree_->read();  // for nlink
     for (ObjectPtr& object : candidates) {
       bool ready = false;
       {
@@ -136,8 +136,8 @@ bool StoreImpl::seal_finished(bool force, Remaining& remaining, Status& status) 
 
 void StoreImpl::commit_pending_names(Remaining& remaining) {
   {
-    std::shared_lock names(names_mutex_);
-    if (!names_->has_pending() && !dirty_.has_attributes()) return;
+    const Tree::Read tree = tree_->read();
+    if (!tree.names().has_pending() && !dirty_.has_attributes()) return;
   }
   if (commits_.idle())
     commits_.add({});
@@ -150,13 +150,13 @@ bool StoreImpl::settle_drains(std::vector<Drain>& drains, const Status& status) 
   bool any = false;
   std::vector<Drain> waiting;
   for (Drain& drain : drains) {
-    std::shared_lock names(names_mutex_);  // for nlink
+    Tree::Read tree = tree_->read();  // for nlink
     std::erase_if(drain.bodies, [](const auto& body) {
       const auto lock = body.first->lock();
       const Object& object = *body.first;
       return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
-    names.unlock();
+    tree.unlock();
     if (!status) {
       drain.done(status);
     } else if (drain.bodies.empty()) {
@@ -193,7 +193,7 @@ bool StoreImpl::bulk_step(bool force) {
 // What a drain that begins now waits for.
 std::vector<std::pair<ObjectPtr, uint64_t>> StoreImpl::finished_dirty_bodies() {
   std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
-  std::shared_lock names(names_mutex_);  // for nlink
+  const Tree::Read tree = tree_->read();  // for nlink
   for (ObjectPtr& object : dirty_.content()) {
     const auto lock = object->lock();
     if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)

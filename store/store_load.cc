@@ -379,12 +379,6 @@ void StoreImpl::second_look(std::shared_ptr<LoadJob> job) {
   for (auto& waiting : waiters) waiting(superseded ? Status{} : status);
 }
 
-void StoreImpl::mark_quarantined(const ObjectPtr& object) {
-  object->base.quarantined = true;
-  quarantined_.insert(object->id);
-  quarantined_count_.store(quarantined_.size());
-}
-
 // A seal that ends when the record is journaled.
 SealedBody StoreImpl::quarantine_record(const ObjectPtr& object) {
   object->sealing = true;
@@ -400,10 +394,10 @@ SealedBody StoreImpl::quarantine_record(const ObjectPtr& object) {
 void StoreImpl::quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again) {
   SealedBody record;
   {
-    std::unique_lock names(names_mutex_);
+    Tree::Write tree = tree_->write();
     const auto lock = object->lock();
     if (object->base.quarantined != again || object->base.version != base_version) return;
-    mark_quarantined(object);
+    tree.mark_quarantined(object);
     if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it
     record = quarantine_record(object);
   }

@@ -58,19 +58,19 @@ bool StoreImpl::move_all_from_lost(size_t most) {
   for (const auto& [extent, error] : extents_->lost()) {
     for (ObjectId id : unmarked_.in(extent)) {
       if (moving >= most) return true;
-      std::shared_lock<SharedMutex<LockRank::kNames>> names;
-      auto object = get_kept(id, names);
-      if (!object) continue;  // removed
-      auto lock = (*object)->lock();
-      if ((*object)->base.place.extent != extent) continue;
-      moving += move_from_lost(*object) || (*object)->is_moving();
-      const bool lacks_record = (*object)->base.quarantined && !(*object)->content_dirty() && !(*object)->sealing;
-      const bool is_given_up = is_beyond_help(**object);
-      const uint32_t version = (*object)->base.version;
+      auto kept = tree_->get_kept(id);
+      if (!kept) continue;  // removed
+      const ObjectPtr object = kept->object;
+      auto lock = object->lock();
+      if (object->base.place.extent != extent) continue;
+      moving += move_from_lost(object) || object->is_moving();
+      const bool lacks_record = object->base.quarantined && !object->content_dirty() && !object->sealing;
+      const bool is_given_up = is_beyond_help(*object);
+      const uint32_t version = object->base.version;
       lock.unlock();
-      names.unlock();
-      if (lacks_record) quarantine(*object, version, "its extent could not be synced", /*again=*/true);
-      if (is_given_up) quarantine_moving(*object, "a change of it could not be completed from what it was");
+      kept->names.unlock();
+      if (lacks_record) quarantine(object, version, "its extent could not be synced", /*again=*/true);
+      if (is_given_up) quarantine_moving(object, "a change of it could not be completed from what it was");
     }
   }
   return moving > 0;
@@ -110,13 +110,13 @@ bool StoreImpl::is_beyond_help(const Object& object) {
 bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& why) {
   CommitRequest request;
   {
-    std::unique_lock names(names_mutex_);
+    Tree::Write tree = tree_->write();
     const auto lock = object->lock();
     if (!object->is_moving() && !is_beyond_help(*object)) return false;
     object->sealed_version = object->content_version;
     for (Unit& unit : object->units) unit.set_dirty(false);
     space_.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
-    mark_quarantined(object);
+    tree.mark_quarantined(object);
     request.bodies.push_back(quarantine_record(object));
   }
   counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);

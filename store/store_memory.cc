@@ -72,9 +72,9 @@ uint64_t StoreImpl::evict_clean(uint64_t bytes, bool spare_expected) {
     freed += dropped.bytes;
     if (!dropped.blocks.empty()) accesses_->left_ram(object->id);
     dropped.blocks.clear();
-    std::unique_lock lock(names_mutex_, std::try_to_lock);
-    if (lock.owns_lock()) forget_if_idle(object);
-    if (dropped.keeps_some || !lock.owns_lock()) keepers.push_back(object);  // or nobody would forget it
+    std::optional<Tree::Write> tree = tree_->try_write();
+    if (tree) tree->forget_if_idle(object);
+    if (dropped.keeps_some || !tree) keepers.push_back(object);  // or nobody would forget it
   }
   for (const ObjectPtr& object : keepers) clean_bodies_.add(object);
   return freed;

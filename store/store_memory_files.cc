@@ -59,7 +59,7 @@ void StoreImpl::drop_unused_file(const ObjectPtr& object) {
 // The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
 MemoryFilePtr StoreImpl::passable_memory_file(ObjectId id) {
   if (!files_->started() || file_policy_->refused() || verify_ == Verify::kAlways) return nullptr;
-  auto found = get(id);
+  auto found = tree_->get(id);
   if (!found) return nullptr;
   Object& object = **found;
   MemoryFilePtr file;

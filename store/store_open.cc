@@ -142,7 +142,6 @@ Status StoreImpl::start(std::string_view holder) {
       dead_, *extents_, *index_, counters_, clock_,
       Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
-  names_ = std::make_unique<Namespace>(*index_);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) -> std::optional<SuccessorsRecord> {
         auto row = index_->find_successors(id);
@@ -164,6 +163,7 @@ Status StoreImpl::start(std::string_view holder) {
                          .most_pinned_bytes = now.capacity_bytes / 2});
     keeper_wakeup_.wake();
   });
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_});
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());
@@ -331,7 +331,7 @@ Status StoreImpl::make_root() {
 
 void StoreImpl::stop() {
   if (threads_.empty()) return;
-  if (has_versions_) sweep_versions(/*all=*/true);
+  if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/true);
   std::promise<Status> done;
   auto answer = done.get_future();
   drain(true, [&](Status status) { done.set_value(std::move(status)); });
@@ -343,15 +343,12 @@ void StoreImpl::stop() {
 // files that took its bytes, because they did not fit into memory or are 1:1 with it, are named by no record.
 void StoreImpl::remove_unjournaled() {
   std::vector<std::pair<ExtentId, PlaceKind>> unused;
-  {
-    std::unique_lock names(names_mutex_);
-    for (const auto& [id, object] : table_) {
-      const auto lock = object->lock();
-      const Place& place = object->base.place;
-      if (object->spill && place.extent != object->spill_extent) unused.emplace_back(object->spill_extent, PlaceKind::kSolo);
-      if (object->raw_unjournaled && place.kind == PlaceKind::kRaw) unused.emplace_back(place.extent, PlaceKind::kRaw);
-    }
-  }
+  tree_->write().for_each([&](const ObjectPtr& object) {
+    const auto lock = object->lock();
+    const Place& place = object->base.place;
+    if (object->spill && place.extent != object->spill_extent) unused.emplace_back(object->spill_extent, PlaceKind::kSolo);
+    if (object->raw_unjournaled && place.kind == PlaceKind::kRaw) unused.emplace_back(place.extent, PlaceKind::kRaw);
+  });
   for (const auto& [extent, kind] : unused)
     if (Status status = extents_->remove(extent, kind); !status) log::warn("unused extent: {}", status.error().message);
   keeper_work_.run();  // the same for what was closed a moment ago
@@ -360,7 +357,7 @@ void StoreImpl::remove_unjournaled() {
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
   stop();
-  if (!drained_ && has_versions_) sweep_versions(/*all=*/true);
+  if (!drained_ && tree_->has_versions()) tree_->write().sweep_versions(/*all=*/true);
   if (!drained_) drain(true, [this](Status status) { drained_ = std::move(status); });
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
@@ -403,11 +400,8 @@ Status StoreImpl::close() {
   volume_->drain();  // loads that were under way
   clean_bodies_.clear();
   file_mover_->clear();
-  shared_places_.clear();
   dirty_.clear();
-  lingering_.clear();
-  kept_for_rename_.clear();
-  table_.clear();
+  tree_->clear();
   if (!status) log::error("closing {}: {}", volume_->root(), status.error().message);
   index_.reset();
   journal_.reset();

@@ -166,7 +166,7 @@ StoreImpl::AheadPiece StoreImpl::plan_some() {
     for (const PlannedLoad& load : plan.loads) ahead_queue_.push(load);
   }
   for (ObjectId id : plan.again)
-    if (ObjectPtr object = find_live(id)) file_mover_->move_soon(object);
+    if (ObjectPtr object = tree_->find(id)) file_mover_->move_soon(object);
   plans_left_ = plan.loads.empty() ? 0 : plans_left_ - std::min(plans_left_, plan.loads.size());
   return plan.loads.empty() && plan.cancels.empty() ? AheadPiece::kNothing : AheadPiece::kDone;
 }
@@ -325,7 +325,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
                                               std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes) {
   const ObjectId id = item.load.id;
   if (by == By::kHelper && item.load.bytes > kHelpedBytes) return BodyAhead::kNotHere;
-  auto got = get(id);
+  auto got = tree_->get(id);
   if (!got) {
     end_ahead(id, got.error().code == Code::kNotFound ? SkipReason::kGone : SkipReason::kFailed);
     return BodyAhead::kDone;
@@ -347,7 +347,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   if (end) {
     end_ahead(id, *end);
     if (lacks.all_bytes == 0) file_mover_->move_soon(object);
-    forget_when_idle(object);
+    tree_->forget_when_idle(object);
     return BodyAhead::kDone;
   }
   auto waiter = is_begun ? begun->second.waiter : make_ahead_waiter(id, held_loads_->begun_ns);
@@ -357,7 +357,7 @@ StoreImpl::BodyAhead StoreImpl::prefetch_body(const ReadAheadQueue::Item& item, 
   while (!make_jobs(object, first, lacks.last, lacks.last, memory, waiter, item.awaited, jobs)) {
     if (get_load_memory(memory)) continue;
     drop_unused_file(object);
-    forget_when_idle(object);
+    tree_->forget_when_idle(object);
     return BodyAhead::kNoMemory;
   }
   waiter->object = object;
@@ -439,9 +439,9 @@ void StoreImpl::prefetch_loop() {
   }
 }
 
-void StoreImpl::forget_when_idle(const ObjectPtr& object) {
-  std::unique_lock lock(names_mutex_);
-  forget_if_idle(object);
+// For a thread of the volume, which must not wait for the names.
+void StoreImpl::forget_later(const ObjectPtr& object) {
+  keeper_work_.add([this, object] { tree_->forget_when_idle(object); });
 }
 
 }  // namespace kvcachefs

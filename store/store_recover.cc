@@ -196,7 +196,7 @@ void StoreImpl::verify_again() {
     if (!record) continue;
     const Wholeness found = *record ? wholeness(**record) : Wholeness::kWhole;
     if (found == Wholeness::kUnknown) continue;
-    auto object = found == Wholeness::kAbsent ? get(id) : Result<ObjectPtr>(nullptr);
+    auto object = found == Wholeness::kAbsent ? tree_->get(id) : Result<ObjectPtr>(nullptr);
     if (object && *object) quarantine(*object, (*record)->body.version, "it was not on the medium when the machine stopped");
     std::lock_guard lock(unverified_mutex_);
     unverified_.erase(id);
@@ -246,12 +246,12 @@ void StoreImpl::forget_reclaimed() {
 
 void StoreImpl::find_quarantined() {
   if (index_->totals().quarantined == 0) return;
+  Tree::Write tree = tree_->write();
   Status status = index_->scan_objects([&](ObjectRecord&& row) {
-    if (row.body.quarantined) quarantined_.insert(row.id);
+    if (row.body.quarantined) tree.found_quarantined(row.id);
     return true;
   });
   if (!status) log::error("index: {}", status.error().message);
-  quarantined_count_ = quarantined_.size();
 }
 
 }  // namespace kvcachefs

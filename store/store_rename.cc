@@ -40,50 +40,46 @@ struct StoreImpl::Rename {
 Status StoreImpl::rename_now(Rename& rename) {
   if (rename.new_name.size() > kMaxNameBytes)
     return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", rename.new_name.size(), kMaxNameBytes));
-  const KnownProcesses processes(writers_of(rename.parent, rename.name, rename.caller));
-  std::unique_lock lock(names_mutex_);
-  KVC_TRY(resolve_rename(rename));
+  const KnownProcesses processes(tree_->writers_of(rename.parent, rename.name, rename.caller.thread_id));
+  Tree::Write tree = tree_->write();
+  KVC_TRY(resolve_rename(tree, rename));
   if (!rename.source) return {};
-  KVC_TRY(prepare_rename(rename));
-  KVC_ASSIGN(Namespace::Edit old_state, names_->edit(rename.parent, rename.name));
-  KVC_ASSIGN(Namespace::Edit new_state, names_->edit(rename.new_parent, rename.new_name));  // nothing fails from here on
+  KVC_TRY(prepare_rename(tree, rename));
+  KVC_ASSIGN(Namespace::Edit old_state, tree.names().edit(rename.parent, rename.name));
+  KVC_ASSIGN(Namespace::Edit new_state, tree.names().edit(rename.new_parent, rename.new_name));  // nothing fails from here on
   record_space_->accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
-  move_name(rename, old_state, new_state);
-  note_moved(rename);
-  settle_links(rename);
+  move_name(tree, rename, old_state, new_state);
+  note_moved(tree, rename);
+  settle_links(tree, rename);
   if (rename.target) kill_point("name-replaced");
   return {};
 }
 
-// What the two names mean. names_mutex_ held exclusively, here and below.
-Status StoreImpl::resolve_rename(Rename& rename) {
-  KVC_ASSIGN(auto from, names_->find(rename.parent, rename.name));
+// What the two names mean.
+Status StoreImpl::resolve_rename(Tree::Write& tree, Rename& rename) {
+  KVC_ASSIGN(auto from, tree.names().find(rename.parent, rename.name));
   if (!from) return fail(Code::kNotFound, rename.old_text());
-  KVC_ASSIGN(auto to, names_->find(rename.new_parent, rename.new_name));
-  rename.target_is_seen = to && !is_quarantined(to->child);
+  KVC_ASSIGN(auto to, tree.names().find(rename.new_parent, rename.new_name));
+  rename.target_is_seen = to && !tree.is_quarantined(to->child);
   if (rename.mode == RenameMode::kNoReplace && rename.target_is_seen) return fail(Code::kExists, rename.new_text());
   if (rename.exchanges() && !rename.target_is_seen) return fail(Code::kNotFound, rename.new_text());
 
   ObjectId source_id = from->child;
-  const auto has_versions = [&](ObjectId directory, std::string_view entry) {
-    const NameState* state = names_->dirty(directory, entry);
-    return state != nullptr && !state->older_versions.empty();
-  };
-  const bool several = has_versions(rename.parent, rename.name);
-  if (rename.exchanges() && (several || has_versions(rename.new_parent, rename.new_name)))
+  const bool several = tree.has_versions(rename.parent, rename.name);
+  if (rename.exchanges() && (several || tree.has_versions(rename.new_parent, rename.new_name)))
     return fail(Code::kBusy, fmt::format("{} and {} cannot be exchanged while several write one of them", rename.old_text(),
                                          rename.new_text()));
   if (several) {
-    source_id = choose_version(*names_->dirty(rename.parent, rename.name), rename.caller.thread_id);
+    source_id = tree.choose_version(*tree.names().dirty(rename.parent, rename.name), rename.caller.thread_id);
     rename.others_keep_name = true;
   }
   if (to && to->child == source_id && !rename.exchanges()) return {};
-  KVC_ASSIGN(ObjectPtr source, get_locked(source_id));
+  KVC_ASSIGN(ObjectPtr source, tree.get(source_id));
   rename.looked_at.push_back(source);
-  KVC_ASSIGN(ObjectPtr into, directory_for_entry(rename.new_parent));
+  KVC_ASSIGN(ObjectPtr into, tree.directory_for_entry(rename.new_parent));
   rename.looked_at.push_back(std::move(into));
   if (to) {
-    KVC_ASSIGN(rename.target, get_locked(to->child));
+    KVC_ASSIGN(rename.target, tree.get(to->child));
     rename.looked_at.push_back(rename.target);
   }
   rename.source = std::move(source);
@@ -91,7 +87,7 @@ Status StoreImpl::resolve_rename(Rename& rename) {
 }
 
 // Everything that can fail, but for the names themselves.
-Status StoreImpl::prepare_rename(Rename& rename) {
+Status StoreImpl::prepare_rename(Tree::Write& tree, Rename& rename) {
   const ObjectPtr& source = rename.source;
   {
     const auto object_lock = source->lock();
@@ -107,10 +103,10 @@ Status StoreImpl::prepare_rename(Rename& rename) {
     return fail(Code::kNotDirectory, rename.new_text());
   if (!source->is_directory() && rename.target->is_directory())
     return fail(Code::kIsDirectory, rename.new_text());
-  return source->is_directory() ? clear_directory(rename.target->id) : Status();
+  return source->is_directory() ? tree.clear_directory(rename.target->id) : Status();
 }
 
-void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state) {
+void StoreImpl::move_name(Tree::Write& tree, Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state) {
   const ObjectId source_id = rename.source->id;
   if (rename.exchanges()) {
     old_state->child = rename.target->id;
@@ -125,9 +121,9 @@ void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace:
     }
     // The kernel now believes that the new name means the version it knew under the old one.
     const int64_t until_ns = clock_.monotonic_ns() + kRelookupNs;
-    if (ObjectPtr other = live(old_state->child)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
+    if (ObjectPtr other = tree.live(old_state->child)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
     for (ObjectId id : old_state->older_versions)
-      if (ObjectPtr other = live(id)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
+      if (ObjectPtr other = tree.live(id)) other->relookup_until_ns.store(until_ns, std::memory_order_relaxed);
   } else {
     old_state->child = {};
     old_state->erase_durable = true;
@@ -139,7 +135,7 @@ void StoreImpl::move_name(Rename& rename, Namespace::Edit& old_state, Namespace:
 }
 
 // The objects, and the tracker of accesses, know of their new names.
-void StoreImpl::note_moved(Rename& rename) {
+void StoreImpl::note_moved(Tree::Write& tree, Rename& rename) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;
   uint64_t size_bytes = 0;
@@ -151,10 +147,10 @@ void StoreImpl::note_moved(Rename& rename) {
     if (!moved->durable || moved->journaled_version() < moved->named_version) rename.unsealed.push_back(moved);
   }
   if (source->is_regular() && !source->published && !rename.exchanges()) {
-    temporary_names_.renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);
+    tree_->temporary_names().renamed(rename.parent, rename.name, rename.new_parent, rename.new_name);
     source->temporary = false;
     const auto lock = source->lock();
-    forget_in_place(source);
+    forget_in_place(tree, source);
     // From here on it is a file of its own, whatever the other versions of its temporary name become.
     if (!source->locked) source->lock_identity = source->id;
   }
@@ -165,12 +161,12 @@ void StoreImpl::note_moved(Rename& rename) {
     accesses_->directory_named(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id);
   else
     accesses_->published(rename.caller.thread_id, rename.new_parent, rename.new_name, source->id, source->origin, size_bytes);
-  change_links(source, 0);
+  tree.change_links(source, 0);
   if (target) target->published = true;
 }
 
 // What was replaced loses its name, and the directories count who is in them.
-void StoreImpl::settle_links(Rename& rename) {
+void StoreImpl::settle_links(Tree::Write& tree, Rename& rename) {
   const ObjectPtr& source = rename.source;
   const ObjectPtr& target = rename.target;
   const bool target_is_directory = target && target->is_directory();
@@ -179,36 +175,36 @@ void StoreImpl::settle_links(Rename& rename) {
   if (rename.exchanges()) {
     old_parent_links += target_is_directory ? +1 : 0;
     new_parent_links -= target_is_directory ? 1 : 0;
-    change_links(target, 0);
+    tree.change_links(target, 0);
   } else if (target_is_directory) {
     new_parent_links -= 1;
-    drop_directory(target);
+    tree.drop_directory(target);
   } else if (target) {
     source->replaced = target->id;
     {
       const auto source_lock = source->lock();
       source->replaces = true;
     }
-    change_links(target, -1);
-    if (target->nlink == 0 && !linger(target)) forget_if_idle(target);
+    tree.change_links(target, -1);
+    if (target->nlink == 0 && !tree.linger(target)) tree.forget_if_idle(target);
   }
   for (ObjectId id : rename.dropped_versions)
-    if (ObjectPtr version = live(id)) {
-      change_links(version, -1);
-      forget_if_idle(version);
+    if (ObjectPtr version = tree.live(id)) {
+      tree.change_links(version, -1);
+      tree.forget_if_idle(version);
     }
   auto adjust = [&](ObjectId directory, int by) {
     if (by == 0) return;
-    if (auto object = get_locked(directory)) change_links(*object, by);
+    if (auto object = tree.get(directory)) tree.change_links(*object, by);
   };
   if (rename.parent == rename.new_parent) {
     adjust(rename.parent, old_parent_links + new_parent_links);
   } else {
     adjust(rename.parent, old_parent_links);
     adjust(rename.new_parent, new_parent_links);
-    touch_directory(rename.new_parent);
+    tree.touch_directory(rename.new_parent);
   }
-  touch_directory(rename.parent);
+  tree.touch_directory(rename.parent);
 }
 
 void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
@@ -218,7 +214,7 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
   Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller};
   auto finish = [this](Rename asked, StatusCompletion reply) {
     if (Status status = rename_now(asked); !status) {
-      for (const ObjectPtr& object : asked.looked_at) forget_when_idle(object);
+      for (const ObjectPtr& object : asked.looked_at) tree_->forget_when_idle(object);
       return reply(std::move(status));
     }
     dirty_.wake();
@@ -236,16 +232,15 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
   });
 }
 
-// Null if there is none. Takes names_mutex_.
+// Null if there is none.
 ObjectPtr StoreImpl::object_to_rename(ObjectId parent, std::string_view name, const Caller& caller) {
-  const KnownProcesses processes(writers_of(parent, name, caller));
-  std::unique_lock lock(names_mutex_);
-  auto found = names_->find(parent, name);
+  const KnownProcesses processes(tree_->writers_of(parent, name, caller.thread_id));
+  Tree::Write tree = tree_->write();
+  auto found = tree.names().find(parent, name);
   if (!found || !*found) return nullptr;
   ObjectId id = (*found)->child;
-  if (const NameState* state = names_->dirty(parent, name); state != nullptr && !state->older_versions.empty())
-    id = choose_version(*state, caller.thread_id);
-  return get_locked(id).value_or(nullptr);
+  if (tree.has_versions(parent, name)) id = tree.choose_version(*tree.names().dirty(parent, name), caller.thread_id);
+  return tree.get(id).value_or(nullptr);
 }
 
 }  // namespace kvcachefs

@@ -281,7 +281,7 @@ Status StoreImpl::finish_solo(SealPlan& plan) {
 bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   ObjectId replaced;
   {
-    std::shared_lock names(names_mutex_);
+    const Tree::Read tree = tree_->read();
     replaced = plan.snapshot.object->replaced;
     const auto lock = plan.snapshot.object->lock();
     if (plan.snapshot.object->replaced_checked) return false;
@@ -399,7 +399,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       if (target.file && plan.file == target.file && plan.status.error().code != Code::kNoSpace) close_target(target);
       if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
       if (!gone) abandon_seal(plan.snapshot.object);
-      forget_when_idle(plan.snapshot.object);
+      tree_->forget_when_idle(plan.snapshot.object);
       continue;
     }
     if (plan.file) extents_->note_unsynced(plan.extent, plan.body.place.kind, plan.file);

@@ -39,8 +39,7 @@ bool StoreImpl::spill_one() {
   urgent_.requeue_deferred();
   health_.report(Health::Of::kData, status);
   status ? volume_took_it() : volume_failed(status);
-  std::unique_lock lock(names_mutex_);
-  forget_if_idle(largest);
+  tree_->forget_when_idle(largest);
   return status.has_value();
 }
 

@@ -106,10 +106,7 @@ StoreStatus StoreImpl::status() {
   status.objects_solo = totals.solo_bodies;
   status.objects_raw = totals.raw_bodies;
   status.objects_quarantined = totals.quarantined;
-  {
-    std::shared_lock lock(names_mutex_);
-    status.objects_in_ram = table_.size();
-  }
+  status.objects_in_ram = tree_->read().objects_in_ram();
   status.memory_limit_bytes = pool_->limit_bytes();
   status.memory_used_bytes = pool_->used_bytes();
   status.memory_dirty_bytes = pool_->dirty_bytes();
@@ -182,7 +179,7 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
 // Null: this body cannot be passed through as it is now.
 FilePtr StoreImpl::passable_file(ObjectId id) {
   if (!passes_extents_) return {};
-  auto object = get(id);
+  auto object = tree_->get(id);
   if (!object || is_unverified(id)) return {};
   ExtentId extent;
   {
@@ -216,8 +213,8 @@ void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory)
   counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
   uint64_t size_bytes = 0;
   {
-    std::shared_lock lock(names_mutex_);
-    ObjectPtr object = live(id);
+    const Tree::Read tree = tree_->read();
+    ObjectPtr object = tree.live(id);
     if (!object) return;
     const auto object_lock = object->lock();
     size_bytes = object->size_bytes;

@@ -8,7 +8,7 @@
 
 namespace kvcachefs {
 
-// Called from any thread, without the tracker's lock; a caller may hold the store's names lock and that of an object. Must not
+// Called from any thread, without the tracker's lock; a caller may hold that of the Tree and that of an object. Must not
 // block, nor take much more than a microsecond.
 class AccessListener {
  public:

@@ -45,7 +45,7 @@ class Object {
   // Of the first version of its temporary name. From its rename on its own, where no lock was taken.
   std::atomic<ObjectId> lock_identity = id;
 
-  // Guards the members down to the next line, and every method below but those of the ids. Taken after the lock of the names,
+  // Guards the members down to the next line, and every method below but those of the ids. Taken after that of the Tree,
   // before leaf locks; one object at a time.
   [[nodiscard]] Lock lock() const { return Lock(mutex_); }
 
@@ -98,7 +98,7 @@ class Object {
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
 
-  // --- guarded by the namespace lock ---
+  // --- guarded by the lock of the Tree ---
   ChainOrigin origin;  // where it stands in its chain
   uint32_t nlink = 0;
   std::atomic<bool> durable{false};  // the journal knows it. (atomic: asked for with either lock)

@@ -1,6 +1,6 @@
 // The current view of names: what clients see, which runs ahead of what is journaled. It holds only names that differ from
 // the index ("dirty"); all others are read through to the index. No I/O but index reads; no lock of its own: the
-// store's namespace lock guards it (shared for const members, exclusive for the others).
+// Tree guards it (shared for const members, exclusive for the others).
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// An index for unit tests of the rooms above that ask for extents, totals and leftovers only. A test sets these by hand; all
-// other calls answer kUnsupported, or nothing.
+// An index for unit tests of the rooms above that look up objects, names, extents, totals and leftovers. A test sets these by hand;
+// all other calls answer kUnsupported, or nothing.
 #pragma once
 
 #include <map>
@@ -20,6 +20,13 @@ class FakeIndex : public Index {
   IndexTotals totals_told;
   std::optional<Leftovers> leftovers_told;
 
+  std::map<ObjectId, ObjectRecord> objects;
+  std::map<std::pair<ObjectId, uint64_t>, NameEntry> names;  // by directory and cookie
+
+  void put_object(ObjectRecord record) { objects[record.id] = std::move(record); }
+  void put_name(ObjectId parent, const std::string& name, ObjectId child, uint32_t type_bits) {
+    names[{parent, name_cookie(name)}] = {name, child, type_bits, name_cookie(name)};
+  }
   void put_extent(ExtentId id, ExtentUsage usage) { extents[id] = committed_extents[id] = usage; }
 
   Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const override {
@@ -40,10 +47,21 @@ class FakeIndex : public Index {
   Stamp stamp() const override { return {}; }
   uint64_t highest_number(uint32_t) const override { return 0; }
   uint64_t highest_extent(uint32_t) const override { return 0; }
-  Result<std::optional<NameEntry>> find_name(ObjectId, std::string_view) const override { return unsupported(); }
-  Result<std::optional<ObjectRecord>> find_object(ObjectId) const override { return unsupported(); }
-  Result<std::optional<ObjectRecord>> find_object_summary(ObjectId) const override { return unsupported(); }
-  Result<std::vector<NameEntry>> list(ObjectId, uint64_t, size_t) const override { return unsupported(); }
+  Result<std::optional<NameEntry>> find_name(ObjectId parent, std::string_view name) const override {
+    auto found = names.find({parent, name_cookie(name)});
+    return found == names.end() ? std::nullopt : std::optional(found->second);
+  }
+  Result<std::optional<ObjectRecord>> find_object(ObjectId id) const override {
+    auto found = objects.find(id);
+    return found == objects.end() ? std::nullopt : std::optional(found->second);
+  }
+  Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const override { return find_object(id); }
+  Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const override {
+    std::vector<NameEntry> page;
+    for (auto each = names.upper_bound({parent, after}); each != names.end() && each->first.first == parent && page.size() < limit; ++each)
+      page.push_back(each->second);
+    return page;
+  }
   Result<bool> is_empty(ObjectId) const override { return unsupported(); }
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId) const override { return unsupported(); }
   void keep_in_memory() const override {}
@@ -65,7 +83,7 @@ class FakeIndex : public Index {
   Status close_clean() override { return unsupported(); }
 
  private:
-  static std::unexpected<Error> unsupported() { return fail(Code::kUnsupported, "the fake index has extents and leftovers only"); }
+  static std::unexpected<Error> unsupported() { return fail(Code::kUnsupported, "the fake index does not know this call"); }
 };
 
 }  // namespace kvcachefs

@@ -1,0 +1,247 @@
+// The table of objects in RAM: made from the index, and forgotten when idle; and what stat says of them.
+#include "store/tree/tree.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "store/object/in_place_mark.h"
+#include "store/tree/writer_processes.h"
+
+namespace kvcachefs {
+
+// --- calls that take the lock ---
+
+std::optional<Tree::Write> Tree::try_write() {
+  Write write(*this, std::try_to_lock);
+  if (!write.lock_.owns_lock()) return std::nullopt;
+  return write;
+}
+
+ObjectPtr Tree::find(ObjectId id) const { return read().live(id); }
+
+Result<ObjectPtr> Tree::get(ObjectId id) {
+  if (ObjectPtr object = find(id)) return object;
+  return write().get(id);
+}
+
+Result<Tree::Kept> Tree::get_kept(ObjectId id) {
+  while (true) {
+    Read names = read();
+    if (ObjectPtr object = names.live(id)) return Kept{std::move(names), std::move(object)};
+    names.unlock();
+    KVC_TRY(get(id));  // it may be forgotten as idle before the next look
+  }
+}
+
+void Tree::forget_when_idle(const ObjectPtr& object) { write().forget_if_idle(object); }
+
+bool Tree::stays_in_ram(Object& object) const {
+  const Read names = read();
+  const auto lock = object.lock();
+  return object.nlink > 0 && object.published && object.any_in_ram();
+}
+
+std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
+  std::vector<uint32_t> threads;
+  if (!to_be_written && !has_versions()) return threads;
+  const Read tree = read();
+  const NameState* state = tree.names().dirty(parent, name);
+  const bool several = state != nullptr && !state->older_versions.empty();
+  if (!several && !to_be_written) return threads;
+  threads.push_back(thread_id);
+  const auto add = [&](ObjectId id) {
+    const ObjectPtr object = tree.live(id);
+    if (object && object->writer_process == 0 && std::count(threads.begin(), threads.end(), object->writer_thread) == 0)
+      threads.push_back(object->writer_thread);
+  };
+  if (const auto found = tree.names().find(parent, name); found && *found) add((*found)->child);
+  if (state != nullptr)
+    for (ObjectId id : state->older_versions) add(id);
+  return threads;
+}
+
+void Tree::clear() {
+  shared_places_.clear();
+  lingering_.clear();
+  kept_for_rename_.clear();
+  table_.clear();
+}
+
+// --- the table ---
+
+ObjectPtr Tree::View::live(ObjectId id) const {
+  auto found = tree_->table_.find(id);
+  return found == tree_->table_.end() ? nullptr : found->second;
+}
+
+Result<ObjectPtr> Tree::Write::get(ObjectId id) {
+  if (ObjectPtr object = live(id)) return object;
+  KVC_ASSIGN(auto record, tree().parts_.index.find_object(id));
+  // Without a name it is gone, though the journal does not say so yet. What has names that are not journaled yet stays in the
+  // table until they are: here the index knows them all.
+  if (!record || tree().leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  auto object = std::make_shared<Object>(id, std::move(record->attributes));
+  object->size_bytes = record->body.size_bytes;
+  object->base_valid_bytes = record->body.place.kind == PlaceKind::kRaw ? 0 : record->body.size_bytes;
+  object->base = std::move(record->body);
+  object->nlink = record->nlink;
+  object->durable = object->published = true;
+  object->in_place = has_in_place_mark(object->attributes);
+  tree().table_.emplace(id, object);
+  return object;
+}
+
+void Tree::Write::for_each(const std::function<void(const ObjectPtr&)>& visit) const {
+  for (const auto& [id, object] : tree_->table_) visit(object);
+}
+
+void Tree::Write::forget_if_idle(const ObjectPtr& object) {
+  const Parts& parts = tree().parts_;
+  {
+    const auto lock = object->lock();
+    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
+    const bool gone = object->nlink == 0;
+    if (!object->loading.empty()) {
+      object->goes_when_loaded = gone;
+      return;
+    }
+    if (!gone) {
+      if (!object->durable || object->content_dirty() || object->attributes_version != object->attributes_durable)
+        return;
+      if (object->write_error || names().mentions(object->id)) return;  // the index may count its names otherwise
+      if (keep_for_rename(object)) return;
+      if (object->any_in_ram()) return;
+    }
+    if (gone) {
+      note_removed(stat_of(*object));
+      parts.accesses.deleted(object->id);
+      object->units.clear();
+      object->memory_file.reset();
+      object->sealed_version = object->content_version;
+      const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
+      if (object->spill)
+        parts.discards.remove_later(object->spill_extent, PlaceKind::kSolo, reserved);
+      else
+        parts.space.release(reserved);
+      if (!object->durable) {
+        parts.space.remove_leaving(object->id);
+        tree().leaving_.erase(object->id);
+      }
+      if (object->holds_room()) parts.space.hope();  // its bytes on the volume were kept for whoever had it open
+      object->spill.reset();
+      if (std::exchange(object->raw_unjournaled, false)) parts.discards.remove_later(object->base.place.extent, PlaceKind::kRaw);
+    }
+    object->forgotten = true;
+  }
+  tree().table_.erase(object->id);
+}
+
+void Tree::Write::note_gone(ObjectId id) {
+  tree().leaving_.erase(id);
+  tree().parts_.space.remove_leaving(id);
+}
+
+// The kernel asks for attributes of what it found a moment ago, and repeats that once only.
+void Tree::Write::note_removed(Stat stat) {
+  constexpr size_t kMostRemoved = 16'384;
+  const ObjectId id = stat.id;
+  stat.nlink = 0;
+  if (!tree().removed_.emplace(id, std::move(stat)).second) return;
+  tree().removed_order_.push_back(id);
+  if (tree().removed_order_.size() <= kMostRemoved) return;
+  tree().removed_.erase(tree().removed_order_.front());
+  tree().removed_order_.pop_front();
+}
+
+// --- stat ---
+
+Stat Tree::View::stat_of(const Object& object) const {
+  Stat stat;
+  stat.id = object.id;
+  stat.mode = object.attributes.mode;
+  stat.nlink = object.nlink;
+  stat.uid = object.attributes.uid;
+  stat.gid = object.attributes.gid;
+  stat.rdev = object.attributes.rdev;
+  stat.size_bytes = object.size_bytes;
+  stat.atime_ns = object.attributes.atime_ns;
+  stat.mtime_ns = object.attributes.mtime_ns;
+  stat.ctime_ns = object.attributes.ctime_ns;
+  stat.btime_ns = object.attributes.btime_ns;
+  if (object.is_directory()) {
+    stat.size_bytes = kBlockBytes;
+    stat.blocks_512 = kBlockBytes / 512;
+  } else if (object.is_regular() && object.content_version == object.sealed_version) {
+    stat.blocks_512 = align_up(object.size_bytes, kBlockBytes) / 512;
+  } else if (object.is_regular() && !object.raw) {  // of a raw file its backing file tells
+    // Not sealed yet: what has bytes counts, holes do not.
+    for (size_t i = 0; i < div_ceil(object.size_bytes, kUnitBytes); ++i) {
+      const Unit* unit = i < object.units.size() ? &object.units[i] : nullptr;
+      const uint64_t begin = i * kUnitBytes, length = std::min(kUnitBytes, align_up(object.size_bytes, kBlockBytes) - begin);
+      const uint64_t from = std::max(begin, object.allocated_from), to = std::min(begin + length, object.allocated_to);
+      uint64_t bytes = to > from ? to - from : 0;  // promised by fallocate
+      if (unit != nullptr && unit->block)
+        bytes = std::max(bytes, std::min<uint64_t>(length, unit->block->capacity_bytes()));
+      else if ((unit != nullptr && unit->spilled) || begin < object.base_valid_bytes)
+        bytes = length;
+      stat.blocks_512 += bytes / 512;
+    }
+    // ... and behind the end.
+    const uint64_t end = align_up(object.size_bytes, kBlockBytes);
+    if (object.allocated_to > end) stat.blocks_512 += (object.allocated_to - std::max(end, object.allocated_from)) / 512;
+  }
+  return stat;
+}
+
+Result<Stat> Tree::View::stat(ObjectId id) const {
+  if (ObjectPtr object = live(id)) {
+    const auto lock = object->lock();
+    return stat_of(*object);
+  }
+  if (auto removed = tree_->removed_.find(id); removed != tree_->removed_.end()) return removed->second;
+  // The index may not know yet.
+  if (tree_->leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  KVC_ASSIGN(auto record, tree_->parts_.index.find_object_summary(id));
+  if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  Object object(record->id, std::move(record->attributes));
+  object.size_bytes = record->body.size_bytes;
+  object.nlink = record->nlink;
+  return stat_of(object);
+}
+
+// --- places on the volume ---
+
+namespace {
+
+bool is_read_still(Object& object) {
+  const auto lock = object.lock();
+  return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
+}
+
+}  // namespace
+
+bool Tree::View::still_needed(const FreedPlace& freed) const {
+  for (const auto& [place, former] : tree_->shared_places_)
+    if (place == freed.place && is_read_still(*former)) return true;
+  ObjectPtr object = live(freed.object);
+  if (!object) return false;
+  {
+    const auto lock = object->lock();
+    if (object->base.place != freed.place) return false;  // it has a newer body
+    if (object->nlink > 0) return true;
+  }
+  return is_read_still(*object);
+}
+
+void Tree::Write::keep_shared_place(ObjectId former, const Place& place) {
+  if (!former.valid()) return;
+  if (ObjectPtr object = live(former)) tree().shared_places_.emplace_back(place, std::move(object));
+}
+
+void Tree::Write::drop_unread_places() {
+  std::erase_if(tree().shared_places_, [](const auto& shared) { return !is_read_still(*shared.second); });
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,107 @@
+// What names mean, and to which caller: the names that clients see, the table of objects in RAM, versions of temporary names, and
+// what can still be opened though it has no name. One lock guards all of it, for a rename changes all of it in one step. It is
+// taken as a Tree::Read (shared) or a Tree::Write (alone), whose methods are what can be done under it; a Write can do all that a
+// Read can. Objects are locked, one at a time, after it. No I/O but index reads, which touch mapped memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <shared_mutex>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include "store/api/request_types.h"
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/records.h"
+#include "store/chain/access_tracker.h"
+#include "store/index/index.h"
+#include "store/memory/pool.h"
+#include "store/object/dirty_queue.h"
+#include "store/object/object.h"
+#include "store/space/discards.h"
+#include "store/space/record_space.h"
+#include "store/space/space.h"
+#include "store/tree/namespace.h"
+#include "store/tree/stale_opens.h"
+#include "store/tree/temporary_names.h"
+#include "store/tree/unlinked_queue.h"
+
+namespace kvcachefs {
+
+class Tree {
+ public:
+  struct Parts {
+    Index& index;
+    const Clock& clock;
+    AccessTracker& accesses;
+    Space& space;
+    RecordSpace& records;
+    Discards& discards;
+    DirtyQueue& dirty;
+    const MemoryPool& pool;
+    bool lingers = true;  // end_lingering() is called; else nothing lingers, for nobody would end it
+  };
+  explicit Tree(Parts parts) : parts_(parts), names_(parts.index) {}
+
+  class View;
+  class Read;
+  class Write;
+  struct Kept;
+  Read read() const;
+  Write write();
+  std::optional<Write> try_write();
+
+  // These take the lock themselves.
+  ObjectPtr find(ObjectId id) const;              // in the table, else null
+  Result<ObjectPtr> get(ObjectId id);             // from the table or the index, then in the table
+  Result<Kept> get_kept(ObjectId id);             // for a change: the table keeps it as long as the answer is held
+  void forget_when_idle(const ObjectPtr& object);
+  // True if forget_when_idle() would keep the object. Asked first, under the shared lock, so that closing a resident chunk does not
+  // take the lock alone.
+  bool stays_in_ram(Object& object) const;
+  // The threads of which the processes are asked for when the caller looks the name up (to be written: a version of its own may be
+  // made), renames or removes it. None where that is not asked: the name has one version. What others do between this and the call
+  // is not known here: process_of() reads /proc then.
+  std::vector<uint32_t> writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written = false) const;
+  bool has_versions() const { return has_versions_.load(std::memory_order_relaxed); }  // some name; no lock
+  bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0; }  // some object; no lock
+  TemporaryNames& temporary_names() { return temporary_names_; }
+  void clear();  // at the end: what is left in RAM
+
+ private:
+  struct Lingering {
+    ObjectPtr object;
+    int64_t until_ns = 0;  // monotonic
+    uint64_t bytes = 0;
+  };
+
+  const Parts parts_;
+  TemporaryNames temporary_names_;
+  std::atomic<bool> has_versions_{false};  // some temporary name has several writers
+  std::atomic<uint64_t> quarantined_count_{0};
+
+  mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
+  Namespace names_;
+  std::unordered_map<ObjectId, ObjectPtr> table_;
+  std::deque<Lingering> lingering_;        // oldest first
+  std::deque<Lingering> kept_for_rename_;  // oldest first
+  uint64_t lingering_bytes_ = 0;
+  std::unordered_set<ObjectId> leaving_;        // lost their last name, not journaled yet
+  std::unordered_set<ObjectId> quarantined_;    // their names read as absent
+  std::unordered_map<ObjectId, Stat> removed_;  // the last ones, as they were left: a client may be in one, or have found it before
+  std::deque<ObjectId> removed_order_;          // oldest first
+  UnlinkedQueue unlinked_;                      // perhaps journaled without a name that is journaled
+  std::vector<std::pair<Place, ObjectPtr>> shared_places_;  // given to the object that replaced this one, while that is read
+};
+
+}  // namespace kvcachefs
+
+#include "store/tree/tree_guards.h"  // the guards: View, Read, Write

@@ -1,0 +1,249 @@
+// Names and links: what clients see, and what of it changes. Everything is in RAM and on the mapped index.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/kill_point.h"
+#include "store/base/limits.h"
+#include "store/base/units.h"
+#include "store/chain/sidecar.h"
+#include "store/tree/tree.h"
+#include "store/tree/writer_processes.h"
+
+namespace kvcachefs {
+
+// --- what clients see ---
+
+Result<std::optional<Namespace::Found>> Tree::View::find_name(ObjectId parent, std::string_view name) const {
+  KVC_ASSIGN(auto found, names().find(parent, name));
+  if (found && is_quarantined(found->child)) return std::nullopt;
+  return found;
+}
+
+bool Tree::View::is_quarantined(ObjectId id) const {
+  return tree_->quarantined_count_.load(std::memory_order_relaxed) > 0 && tree_->quarantined_.contains(id);
+}
+
+Status Tree::View::check_new_name(ObjectId parent, std::string_view name) const {
+  if (name.size() > kMaxNameBytes)
+    return fail(Code::kNameTooLong, fmt::format("a name of {} bytes; at most {}", name.size(), kMaxNameBytes));
+  KVC_ASSIGN(auto found, find_name(parent, name));
+  if (found) return fail(Code::kExists, entry_text(parent, name));
+  return {};
+}
+
+Result<std::vector<DirectoryItem>> Tree::View::list(ObjectId directory, uint64_t after, size_t limit) const {
+  while (true) {
+    KVC_ASSIGN(auto entries, names().list(directory, after, limit));
+    std::vector<DirectoryItem> items;
+    items.reserve(entries.size());
+    for (auto& entry : entries)
+      if (!is_quarantined(entry.child))
+        items.push_back({std::move(entry.name), entry.child, entry.type_bits, entry.cookie});
+    if (!items.empty() || entries.empty()) return items;  // nothing would mean: this is the end
+    after = entries.back().cookie;
+  }
+}
+
+std::optional<Tree::View::ProbedBody> Tree::View::body_probed_by(ObjectId parent, std::string_view name, bool there) const {
+  ProbedBody body{.name = body_of_sidecar(name), .id = {}, .size_bytes = 0};
+  if (body.name.empty()) return std::nullopt;
+  const auto found = find_name(parent, body.name);
+  // One without the other: it is being written (who writes a sidecar looks its name up, too), or it is no sidecar at all.
+  if (!found || found->has_value() != there) return std::nullopt;
+  if (!there) return body;
+  const auto about = stat((*found)->child);
+  if ((*found)->type_bits != S_IFREG || !about) return std::nullopt;
+  body.id = (*found)->child;
+  body.size_bytes = about->size_bytes;
+  return body;
+}
+
+// --- links ---
+
+void Tree::Write::touch_directory(ObjectId directory) {
+  auto object = get(directory);
+  if (!object) return;
+  const Parts& parts = tree().parts_;
+  const auto lock = (*object)->lock();
+  (*object)->attributes.mtime_ns = (*object)->attributes.ctime_ns = parts.clock.realtime_ns();
+  mark_attributes_dirty(*object, parts.records, parts.dirty);
+}
+
+void Tree::Write::change_links(const ObjectPtr& object, int by) {
+  const Parts& parts = tree().parts_;
+  const auto lock = object->lock();
+  object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
+  object->attributes.ctime_ns = parts.clock.realtime_ns();
+  if (object->nlink > 0) return mark_attributes_dirty(object, parts.records, parts.dirty);
+  tree().unlinked_.add(object->id);
+  if (!object->durable) {
+    if (object->sealing) tree().leaving_.insert(object->id);  // the index may know it before its name is known to be gone
+    const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;
+    if (reserved > 0) parts.space.add_leaving(object->id, reserved);
+    return;
+  }
+  const PlaceKind kind = object->base.place.kind;
+  const bool has_place = kind == PlaceKind::kPacked || kind == PlaceKind::kSolo;
+  const uint64_t bytes = has_place ? align_up(object->base.place.length, kBlockBytes) : 0;
+  tree().leaving_.insert(object->id);
+  parts.space.add_leaving(object->id, bytes);
+  parts.space.hope();  // also without a body: its record is room once it is in no checkpoint any more
+}
+
+Result<ObjectPtr> Tree::Write::directory_for_entry(ObjectId id) {
+  KVC_ASSIGN(ObjectPtr directory, get(id));
+  if (!directory->is_directory()) return fail(Code::kNotDirectory, fmt::format("object {} is not a directory", id.value));
+  if (directory->nlink == 0) return fail(Code::kNotFound, fmt::format("directory {} was removed", id.value));
+  return directory;
+}
+
+void Tree::Write::take_from_quarantined(ObjectId id) {
+  if (!id.valid()) return;
+  auto object = get(id);
+  if (!object) return;
+  change_links(*object, -1);
+  forget_if_idle(*object);
+}
+
+// --- new names ---
+
+Status Tree::Write::give_name(ObjectId parent, std::string_view name, const ObjectPtr& object) {
+  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  take_from_quarantined(state->child);
+  tree().parts_.records.accept(kNameRecordBytes + name.size());
+  state->child = object->id;
+  state->type_bits = object->type_bits;
+  return {};
+}
+
+Status Tree::Write::make_entry(const ObjectPtr& directory, std::string_view name, const ObjectPtr& object) {
+  const Parts& parts = tree().parts_;
+  const bool is_directory = object->is_directory();
+  KVC_TRY(give_name(directory->id, name, object));
+  {
+    const auto lock = directory->lock();
+    if (directory->attributes.mode & S_ISGID) {
+      object->attributes.gid = directory->attributes.gid;
+      if (is_directory) object->attributes.mode |= S_ISGID;
+    }
+  }
+  object->nlink = is_directory ? 2 : 1;
+  object->temporary = object->is_regular() && tree().temporary_names_.created(directory->id, name);
+  {
+    const auto lock = object->lock();
+    mark_attributes_dirty(object, parts.records, parts.dirty);
+  }
+  add(object);
+  if (is_directory) change_links(directory, +1);
+  touch_directory(directory->id);
+  return {};
+}
+
+// --- removal ---
+
+Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thread_id) {
+  KVC_ASSIGN(auto found, names().find(parent, name));
+  if (!found) return fail(Code::kNotFound, entry_text(parent, name));
+  if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
+  KVC_ASSIGN(ObjectPtr newest, get(found->child));
+  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  std::vector<ObjectId> removed = state->older_versions;
+  removed.push_back(newest->id);
+  if (removed.size() > 1) {
+    // One of several writers clears up after itself: the others keep theirs.
+    const uint32_t process = process_of(thread_id);
+    auto own = std::find_if(removed.rbegin(), removed.rend(), [&](ObjectId id) {
+      ObjectPtr object = live(id);
+      return object && writer_process(*object) == process;
+    });
+    if (own != removed.rend()) removed = {*own};
+  }
+  std::vector<ObjectId> kept = state->older_versions;
+  kept.push_back(state->child);
+  std::erase_if(kept, [&](ObjectId id) { return std::count(removed.begin(), removed.end(), id) > 0; });
+  state->child = kept.empty() ? ObjectId{} : kept.back();
+  if (!kept.empty()) kept.pop_back();
+  state->older_versions = std::move(kept);
+  if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
+  tree().parts_.records.accept(kNameRecordBytes + name.size());
+  touch_directory(parent);
+  for (ObjectId id : removed)
+    if (ObjectPtr version = live(id)) {
+      change_links(version, -1);
+      if (version->nlink == 0) forget_if_idle(version);
+    }
+  kill_point("name-removed");
+  return {};
+}
+
+Status Tree::Write::clear_directory(ObjectId directory) {
+  constexpr size_t kPageNames = 64;
+  std::vector<NameEntry> left;
+  for (uint64_t after = 0;;) {
+    KVC_ASSIGN(auto page, names().list(directory, after, kPageNames));
+    if (page.empty()) break;
+    for (NameEntry& entry : page) {
+      if (!is_quarantined(entry.child)) return fail(Code::kNotEmpty, fmt::format("directory {}: '{}'", directory.value, entry.name));
+      after = entry.cookie;
+      left.push_back(std::move(entry));
+    }
+  }
+  for (const NameEntry& entry : left) {
+    KVC_ASSIGN(Namespace::Edit state, names().edit(directory, entry.name));
+    std::vector<ObjectId> versions = std::exchange(state->older_versions, {});
+    versions.push_back(std::exchange(state->child, {}));
+    state->erase_durable = true;
+    for (ObjectId id : versions) take_from_quarantined(id);
+  }
+  return {};
+}
+
+// The batch under way may bring it into the index just now.
+void Tree::Write::drop_directory(const ObjectPtr& directory) {
+  directory->nlink = 0;
+  {
+    const auto lock = directory->lock();
+    note_removed(stat_of(*directory));
+  }
+  tree().unlinked_.add(directory->id);
+  forget_if_idle(directory);
+  tree().leaving_.insert(directory->id);
+}
+
+Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
+  KVC_ASSIGN(auto found, names().find(parent, name));
+  if (!found) return fail(Code::kNotFound, entry_text(parent, name));
+  if (found->type_bits != S_IFDIR) return fail(Code::kNotDirectory, entry_text(parent, name));
+  KVC_TRY(clear_directory(found->child));
+  KVC_ASSIGN(ObjectPtr object, get(found->child));
+  KVC_ASSIGN(ObjectPtr directory, get(parent));
+  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  state->child = {};
+  state->erase_durable = true;
+  drop_directory(object);
+  change_links(directory, -1);
+  touch_directory(parent);
+  return {};
+}
+
+// --- quarantine ---
+
+void Tree::Write::found_quarantined(ObjectId id) {
+  tree().quarantined_.insert(id);
+  tree().quarantined_count_.store(tree().quarantined_.size());
+}
+
+void Tree::Write::mark_quarantined(const ObjectPtr& object) {
+  object->base.quarantined = true;
+  found_quarantined(object->id);
+}
+
+void Tree::Write::end_quarantine(ObjectId id) {
+  if (tree().quarantined_.erase(id) > 0) tree().quarantined_count_.store(tree().quarantined_.size());
+}
+
+}  // namespace kvcachefs
