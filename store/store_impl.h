@@ -148,13 +148,8 @@ class StoreImpl final : public Store {
   void mark_attributes_dirty(const ObjectPtr& object);  // the object is locked
 
   // --- rename (store_rename.cc) ---
-  struct Rename;
   Status rename_now(Rename& rename);
-  Status resolve_rename(Tree::Write& tree, Rename& rename);
-  Status prepare_rename(Tree::Write& tree, Rename& rename);
-  void move_name(Tree::Write& tree, Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
-  void note_moved(Tree::Write& tree, Rename& rename);
-  void settle_links(Tree::Write& tree, Rename& rename);
+  Status prepare_rename(Tree::Write&, const ObjectPtr& source);
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   // --- attributes (store_attributes.cc) ---
@@ -210,7 +205,6 @@ class StoreImpl final : public Store {
 
   // --- files that are no chunks (store_in_place.cc) ---
   void set_in_place(const ObjectPtr& object);
-  void forget_in_place(Tree::Write&, const ObjectPtr& object);
   static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
   void note_change(const ObjectPtr& object, Handle* handle);
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);

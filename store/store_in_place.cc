@@ -29,15 +29,6 @@ void StoreImpl::set_in_place(const ObjectPtr& object) {
   dirty_.wake();
 }
 
-// The object is locked. It was written under another name, and is whole now: what was done to it until then is how clients write
-// chunks.
-void StoreImpl::forget_in_place(Tree::Write&, const ObjectPtr& object) {
-  object->changes_in_place = 0;
-  if (object->locked || !object->in_place.exchange(false)) return;
-  std::erase_if(object->attributes.xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
-  mark_attributes_dirty(object);
-}
-
 // The object is locked: what the first change by this handle will be.
 uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request) {
   if (!request.write || object.size_bytes == 0) return 0;

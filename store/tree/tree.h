@@ -11,6 +11,7 @@
 #include <mutex>
 #include <optional>
 #include <shared_mutex>
+#include <span>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>

@@ -5,6 +5,8 @@
 
 namespace kvcachefs {
 
+struct Rename;
+
 // What can be asked while the lock is held, shared or alone. An object that a method is given is not locked, where nothing else is
 // said.
 class Tree::View {
@@ -89,7 +91,7 @@ class Tree::Write final : public Tree::View {
   void forget_removed(ObjectId id) { tree().removed_.erase(id); }
   void for_each(const std::function<void(const ObjectPtr&)>& visit) const;
 
-  // --- names and links (tree_names.cc) ---
+  // --- names and links (tree_names.cc, tree_rename.cc) ---
   void touch_directory(ObjectId directory);  // its times are now
   void change_links(const ObjectPtr& object, int by);
   // The directory, for a name in it. The kernel may still know one that was removed: nothing gets a name there.
@@ -101,6 +103,9 @@ class Tree::Write final : public Tree::View {
   // Another name of the object. The caller counts the link.
   Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
+  // What the names of a rename mean; then the rename itself, once the caller has seen to the body of its source.
+  Status resolve_rename(Rename& rename);
+  Status rename(Rename& rename);
   Status remove_directory(ObjectId parent, std::string_view name);
   // kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with it: before it, as the journal has
   // to have it.
@@ -144,6 +149,9 @@ class Tree::Write final : public Tree::View {
   Write(Tree& tree, std::try_to_lock_t attempt) : View(tree), own_(&tree), lock_(tree.mutex_, attempt) {}
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
+  std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
+  void note_moved(Rename& rename);
+  void settle_links(const Rename& rename, std::span<const ObjectId> dropped_versions);
   bool keep_for_rename(const ObjectPtr& object);  // the object is locked
   void end_oldest_lingering();
 

@@ -10,11 +10,12 @@
 #include "store/base/units.h"
 #include "store/extent/extents.h"
 #include "store/index/testing/fake_index.h"
+#include "store/tree/rename.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr ObjectId kBody{100}, kOther{101}, kDirectory{102};
+constexpr ObjectId kBody{100}, kOther{101}, kDirectory{102}, kThird{103};
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr uint32_t kThread = 4'000'000, kOtherThread = 4'000'001;  // beyond pid_max: each its own process, which has ended
 
@@ -75,6 +76,13 @@ class TreeTest : public ::testing::Test {
     names.names().settle({kRootId, {name_cookie(name), name}}, object->id);
     index.put_object(record(object->id, S_IFREG | 0644, 1));
     index.put_name(kRootId, name, object->id, S_IFREG);
+  }
+  Result<Rename> rename(const std::string& from, const std::string& to, RenameMode mode = RenameMode::kReplace) {
+    Rename asked{kRootId, from, kRootId, to, mode, kThread};
+    Tree::Write names = tree.write();
+    KVC_TRY(names.resolve_rename(asked));
+    if (asked.source) KVC_TRY(names.rename(asked));
+    return asked;
   }
   ObjectId found(const std::string& name) {
     auto entry = tree.read().find_name(kRootId, name);
@@ -234,6 +242,77 @@ TEST_F(TreeTest, AProbeOfASidecarTellsOfItsBody) {
   ASSERT_TRUE(neither);
   EXPECT_FALSE(neither->id.valid());
   EXPECT_FALSE(tree.read().body_probed_by(kRootId, "a", true));
+}
+
+TEST_F(TreeTest, ARenamePublishesAndReplaces) {
+  put_journaled(kBody, "a");
+  const ObjectPtr replaced = *tree.get(kBody);
+  const ObjectPtr fresh = make(kOther, "a.tmp");
+  EXPECT_TRUE(fresh->temporary);
+  auto moved = rename("a.tmp", "a");
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->unsealed, std::vector<ObjectPtr>{fresh}) << "its name cannot be journaled before its body is";
+  EXPECT_EQ(found("a"), kOther);
+  EXPECT_FALSE(found("a.tmp").valid());
+  EXPECT_EQ(fresh->replaced, kBody);
+  EXPECT_TRUE(fresh->published);
+  EXPECT_FALSE(fresh->temporary);
+  EXPECT_EQ(replaced->nlink, 0u);
+  EXPECT_TRUE(in_ram(kBody)) << "it lingers";
+  EXPECT_EQ(rename("a.tmp", "b").error().code, Code::kNotFound);
+  EXPECT_EQ(rename("a", "a", RenameMode::kNoReplace).error().code, Code::kExists);
+}
+
+TEST_F(TreeTest, AnExchangeKeepsBoth) {
+  make(kBody, "a");
+  make(kDirectory, "d", S_IFDIR | 0755);
+  EXPECT_EQ(rename("a", "b", RenameMode::kExchange).error().code, Code::kNotFound);
+  EXPECT_EQ(rename("a", "d").error().code, Code::kIsDirectory);
+  EXPECT_EQ(rename("d", "a").error().code, Code::kNotDirectory);
+  ASSERT_TRUE(rename("a", "d", RenameMode::kExchange));
+  EXPECT_EQ(found("a"), kDirectory);
+  EXPECT_EQ(found("d"), kBody);
+  EXPECT_EQ(tree.read().stat(kRootId)->nlink, 3u);
+}
+
+TEST_F(TreeTest, ARenamedDirectoryTakesItsLinkAlong) {
+  make(kDirectory, "d", S_IFDIR | 0755);
+  make(kOther, "e", S_IFDIR | 0755);
+  ASSERT_TRUE(rename("d", "e")) << "an empty directory is replaced";
+  EXPECT_EQ(tree.read().stat(kRootId)->nlink, 3u);
+  EXPECT_EQ(tree.read().stat(kOther)->nlink, 0u);
+  make(kThird, "f", S_IFDIR | 0755);
+  Rename into{kRootId, "e", kThird, "e", RenameMode::kReplace, kThread};
+  Tree::Write names = tree.write();
+  ASSERT_TRUE(names.resolve_rename(into));
+  ASSERT_TRUE(names.rename(into));
+  EXPECT_EQ(names.stat(kRootId)->nlink, 3u);
+  EXPECT_EQ(names.stat(kThird)->nlink, 3u);
+}
+
+TEST_F(TreeTest, ARenameOfOneVersionLeavesTheOthersTheirName) {
+  const ObjectPtr first = make(kBody, "a.tmp");
+  const ObjectPtr second = another_version(first, kOther, "a.tmp", kOtherThread);
+  EXPECT_EQ(rename("a.tmp", "a", RenameMode::kExchange).error().code, Code::kNotFound);
+  ASSERT_TRUE(rename("a.tmp", "a"));
+  EXPECT_EQ(found("a"), kBody);
+  EXPECT_EQ(found("a.tmp"), kOther);
+  EXPECT_GT(second->relookup_until_ns.load(), clock.monotonic_ns()) << "the kernel may take the other for it";
+  EXPECT_EQ(first->relookup_until_ns.load(), 0);
+}
+
+TEST_F(TreeTest, TwoNamesOfOneObjectStay) {
+  const ObjectPtr object = make(kBody, "a");
+  {
+    Tree::Write names = tree.write();
+    ASSERT_TRUE(names.give_name(kRootId, "b", object));
+    names.change_links(object, +1);
+  }
+  auto moved = rename("a", "b");
+  ASSERT_TRUE(moved);
+  EXPECT_EQ(moved->source, nullptr);
+  EXPECT_EQ(found("a"), kBody);
+  EXPECT_EQ(object->nlink, 2u);
 }
 
 TEST_F(TreeTest, ARenameTakesTheVersionOfItsCaller) {

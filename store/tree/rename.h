@@ -1,0 +1,36 @@
+// One rename: what is asked for, and what that means.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "store/api/request_types.h"
+#include "store/object/object.h"
+#include "store/tree/namespace.h"
+
+namespace kvcachefs {
+
+struct Rename {
+  ObjectId parent;
+  std::string name;
+  ObjectId new_parent;
+  std::string new_name;
+  RenameMode mode;
+  uint32_t thread_id = 0;  // of the caller
+
+  // Set by Tree::Write::resolve_rename():
+  ObjectPtr source{};  // null: two names of one object, nothing is to be done
+  ObjectPtr target{};  // what has the new name; may be null
+  bool target_is_seen = false;
+  bool others_keep_name = false;       // one of several versions of the old name goes, the others stay there
+  std::vector<ObjectPtr> looked_at{};  // to be forgotten if it comes to nothing
+  // Set by Tree::Write::rename(): what got a name and is not journaled yet, so that the name cannot be either.
+  std::vector<ObjectPtr> unsealed{};
+
+  bool exchanges() const { return mode == RenameMode::kExchange; }
+  std::string old_text() const { return entry_text(parent, name); }
+  std::string new_text() const { return entry_text(new_parent, new_name); }
+};
+
+}  // namespace kvcachefs
