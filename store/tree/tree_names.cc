@@ -131,10 +131,10 @@ Status Tree::Write::make_entry(const ObjectPtr& directory, std::string_view name
       if (is_directory) object->attributes.mode |= S_ISGID;
     }
   }
-  object->nlink = is_directory ? 2 : 1;
   object->temporary = object->is_regular() && tree().temporary_names_.created(directory->id, name);
   {
     const auto lock = object->lock();
+    object->nlink = is_directory ? 2 : 1;
     mark_attributes_dirty(object, parts.records, parts.dirty);
   }
   add(object);
@@ -187,7 +187,8 @@ Status Tree::Write::clear_directory(ObjectId directory) {
     KVC_ASSIGN(auto page, names().list(directory, after, kPageNames));
     if (page.empty()) break;
     for (NameEntry& entry : page) {
-      if (!is_quarantined(entry.child)) return fail(Code::kNotEmpty, fmt::format("directory {}: '{}'", directory.value, entry.name));
+      if (!is_quarantined(entry.child))
+        return fail(Code::kNotEmpty, fmt::format("directory {}: '{}'", directory.value, entry.name));
       after = entry.cookie;
       left.push_back(std::move(entry));
     }
@@ -204,9 +205,9 @@ Status Tree::Write::clear_directory(ObjectId directory) {
 
 // The batch under way may bring it into the index just now.
 void Tree::Write::drop_directory(const ObjectPtr& directory) {
-  directory->nlink = 0;
   {
     const auto lock = directory->lock();
+    directory->nlink = 0;
     note_removed(stat_of(*directory));
   }
   tree().unlinked_.add(directory->id);

@@ -123,7 +123,10 @@ void Tree::Write::add_version(Namespace::Edit& state, ObjectId parent, std::stri
   writer_process(*object);
   writer_process(*fresh);
   object->contended = fresh->contended = true;
-  fresh->nlink = 1;
+  {
+    const auto lock = fresh->lock();
+    fresh->nlink = 1;
+  }
   state->older_versions.push_back(state->child);
   state->child = fresh->id;
   tree().has_versions_ = true;
