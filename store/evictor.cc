@@ -145,11 +145,14 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   publish(slot, follows, is_full(entry, name), now);
 }
 
-void Evictor::will_be_told(ObjectId id) {
+void Evictor::will_be_told(ObjectId id, uint32_t thread_id) {
   if (!on()) return;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
-  if (const uint32_t slot = table_.find(id); slot != kNoSlot) note_use(table_.at(slot), now, true);
+  const uint32_t slot = table_.find(id);
+  if (slot == kNoSlot) return;
+  note_look(table_.at(slot), thread_id, now);
+  note_use(table_.at(slot), now, true);
 }
 
 void Evictor::opened(ObjectId id, uint64_t size_bytes) {

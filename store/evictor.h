@@ -54,7 +54,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void deleted(ObjectId id) override;
 
   // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
-  void will_be_told(ObjectId id);
+  void will_be_told(ObjectId id, uint32_t thread_id);
 
   // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
   // are told of under that number, and then build() is called until it is done. Another number: from the beginning.

@@ -85,7 +85,7 @@ std::optional<EvictionOutlook> Evictor::known(ObjectId id, uint32_t thread_id) c
       entry.used = look.used;
       entry.set(kLooked, look.looked != 0);
     }
-    known.hold = hold_of(entry.unit, now, Leases::kKeep, &entry);
+    known.hold = hold_of(entry.unit, now, Leases::kOfReads, &entry);
     known.young = entry.is(kYoung);
     used = entry.used;
     known.unused_ms = std::max<int64_t>(0, ms_since(used, now));

@@ -157,7 +157,7 @@ TEST_F(EvictorTest, WhatIsProbedAfterItWasChosenIsWantedAgain) {
   pass(60 * kSecond);
   const auto victims = evictor_.choose(2 * kChunk, 2, kKeep);
   ASSERT_EQ(victims.size(), 2u);
-  evictor_.will_be_told(victims[0].members[0].id);
+  evictor_.will_be_told(victims[0].members[0].id, 1);
   EXPECT_TRUE(evictor_.wanted_again(victims[0], kKeep));
   EXPECT_TRUE(evictor_.wanted_again(victims[0], kOfReads));
   EXPECT_FALSE(evictor_.wanted_again(victims[0], kBreak));
