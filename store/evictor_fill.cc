@@ -121,8 +121,13 @@ bool Evictor::build(uint64_t number) {
 void Evictor::count_pin(Entry& entry, bool pinned) {
   const uint64_t bytes = entry.blocks * kBlockBytes;
   entry.set(kPinned, pinned);
-  counted_.pinned_objects += pinned ? 1 : -1;
-  pinned ? counted_.pinned_bytes += bytes : counted_.pinned_bytes -= bytes;
+  if (pinned) {
+    ++counted_.pinned_objects;
+    counted_.pinned_bytes += bytes;
+  } else {
+    --counted_.pinned_objects;
+    counted_.pinned_bytes -= bytes;
+  }
 }
 
 // What is below a pinned directory is pinned as long as there is room for it among what may be.
