@@ -132,7 +132,8 @@ bool StoreImpl::keeper_step(bool force) {
   const bool dead_worth_it = dead_.bytes() > kReclaimBytes + left;
   due |= tidies && eviction_.left_bytes > 0;
   due |= reclaim_wanted && dead;
-  const bool worked = keeper_work_.run() | fill_evictor(/*to_the_end=*/false);
+  const bool ran = keeper_work_.run(), filled = fill_evictor(/*to_the_end=*/false);
+  const bool worked = ran || filled;
   due |= mend_index();  // what failed meanwhile can succeed now
   if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/false);
   end_lingering();
