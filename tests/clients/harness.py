@@ -61,10 +61,7 @@ class Volume:
     @contextlib.contextmanager
     def room_for(self, size_bytes: int):
         """Meanwhile the mount has room for so many bytes beside what it holds already, and evicts what is beyond that. A plain
-        directory takes everything. Ends with the count of files that were evicted: `with volume.room_for(n) as evicted: ...`
-        In the long form of the tests only: a put of LMCache's local_disk was refused once, for a reason that is not known yet."""
-        if os.environ.get("KVCACHEFS_LONG") != "1":
-            pytest.skip("in the long form only (KVCACHEFS_LONG=1)")
+        directory takes everything. Ends with the count of files that were evicted: `with volume.room_for(n) as evicted: ...`"""
         evicted = {"objects": 0}
         if not self.is_mount:
             yield evicted
