@@ -74,13 +74,13 @@ def place(volume, request):
 
 
 def pytest_collection_modifyitems(config, items):
+    """`fails_on_plain_directory(reason)`: two processes share one temporary name there, so one of them may fail. On a
+    mount such a test counts like any other."""
     left_out = [item for item in items if "a_capacity_of_a_third" in item.name]
     if left_out and os.environ.get("KVCACHEFS_LONG") != "1":
         # Not in every run: a put of LMCache's local_disk did not complete once, for a reason that is not known yet.
         items[:] = [item for item in items if item not in left_out]
         config.hook.pytest_deselected(items=left_out)
-    """`fails_on_plain_directory(reason)`: two processes share one temporary name there, so one of them may fail. On a
-    mount such a test counts like any other."""
     if os.environ.get("KVCACHEFS_BIN"):
         return
     for item in items:
