@@ -17,6 +17,7 @@ import time
 
 import bars  # noqa: F401  (puts tests/support on the path)
 import kvc_mount
+import kvc_volume
 
 UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -55,26 +56,6 @@ def store(path, first, count, size, writers, body):
     return took, time.perf_counter() - started, failures
 
 
-class Peak(threading.Thread):
-    def __init__(self, volume):
-        super().__init__(daemon=True)
-        self.volume, self.most, self.end = volume, 0, threading.Event()
-
-    def used(self):
-        total = 0
-        for where, _, names in os.walk(self.volume):
-            for name in names:
-                try:
-                    total += os.lstat(os.path.join(where, name)).st_blocks * 512
-                except FileNotFoundError:
-                    pass
-        return total
-
-    def run(self):
-        while not self.end.wait(0.1):
-            self.most = max(self.most, min(self.used(), self.used()))
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--capacity", default="1G")
@@ -92,28 +73,25 @@ def main():
         base = tempfile.mkdtemp(prefix="kvcachefs-full.", dir=options.dir)
         with kvc_mount.Mount(base, {"capacity": options.capacity, "keep_free": "1M", "memory": options.memory}) as mount:
             mount.start()
-            peak = Peak(mount.volume)
-            peak.start()
             done, before = 0, mount.status()
-            for volume, count in (("empty", capacity * 8 // 10 // size), ("full", (options.times * capacity) // size)):
-                took, seconds, failures = store(mount.path, done, count, size, options.writers, body)
-                mount.drain()
-                after = mount.status()
-                took.sort()
-                stored = count * size
-                written = after["writes"]["volume_bytes"] - before["writes"]["volume_bytes"]
-                went = after["evictions"]["objects"] - before["evictions"]["objects"]
-                broken = after["evictions"]["leases_broken"] - before["evictions"]["leases_broken"]
-                back = after["reclaim"]["bytes"] - before["reclaim"]["bytes"]
-                print(f"{text:6} {volume:6} {stored / seconds / 2**20:6.0f}  {took[len(took) // 2] * 1e3:6.2f}  "
-                      f"{took[len(took) * 99 // 100] * 1e3:6.1f}  {took[-1] * 1e3:6.0f}  {written / stored:14.3f}  {went:7}  {broken:13}  "
-                      f"{back / stored:8.2f}", flush=True)
-                if failures:
-                    wrong = True
-                    print(f"{len(failures)} failed, first: {failures[0]}")
-                done, before = done + count, after
-            peak.end.set()
-            peak.join()
+            with kvc_volume.Samples(mount.volume) as peak:
+                for volume, count in (("empty", capacity * 8 // 10 // size), ("full", (options.times * capacity) // size)):
+                    took, seconds, failures = store(mount.path, done, count, size, options.writers, body)
+                    mount.drain()
+                    after = mount.status()
+                    took.sort()
+                    stored = count * size
+                    written = after["writes"]["volume_bytes"] - before["writes"]["volume_bytes"]
+                    went = after["evictions"]["objects"] - before["evictions"]["objects"]
+                    broken = after["evictions"]["leases_broken"] - before["evictions"]["leases_broken"]
+                    back = after["reclaim"]["bytes"] - before["reclaim"]["bytes"]
+                    print(f"{text:6} {volume:6} {stored / seconds / 2**20:6.0f}  {took[len(took) // 2] * 1e3:6.2f}  "
+                          f"{took[len(took) * 99 // 100] * 1e3:6.1f}  {took[-1] * 1e3:6.0f}  {written / stored:14.3f}  {went:7}  {broken:13}  "
+                          f"{back / stored:8.2f}", flush=True)
+                    if failures:
+                        wrong = True
+                        print(f"{len(failures)} failed, first: {failures[0]}")
+                    done, before = done + count, after
             print(f"{text:6} most on the volume: {peak.most / capacity:.3f} of the capacity")
             wrong |= peak.most > capacity
         kvc_mount.remove_temp_dir(base)

@@ -11,6 +11,7 @@ import pytest
 from kvc_data import payload
 from kvc_env import KIB, MIB
 from kvc_mount import run_command, wait_until
+from kvc_volume import Samples
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -54,38 +55,6 @@ def in_threads(count, work):
     for thread in threads:
         thread.join()
     assert not failures, failures
-
-
-def allocated_bytes(volume):
-    total = 0
-    for where, _, names in os.walk(volume):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(where, name)).st_blocks * 512
-            except FileNotFoundError:
-                pass
-    return total
-
-
-class Samples:
-    """The most that the volume came to. A walk does not see one moment: the lower of two counts."""
-
-    def __init__(self, volume):
-        self.volume, self.most = volume, 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-
-    def _run(self):
-        while not self._end.wait(0.05):
-            self.most = max(self.most, min(allocated_bytes(self.volume), allocated_bytes(self.volume)))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *unused):
-        self._end.set()
-        self._thread.join()
 
 
 def test_four_writers_store_ten_times_the_capacity(new_mount):
