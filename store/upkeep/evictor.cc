@@ -1,4 +1,4 @@
-#include "store/evictor.h"
+#include "store/upkeep/evictor.h"
 
 #include <algorithm>
 

@@ -25,8 +25,8 @@
 #include "store/evict/prefix_links.h"
 #include "store/evict/recent_keys.h"
 #include "store/evict/unit_table.h"
-#include "store/evictor_types.h"
-#include "store/eviction_counts.h"
+#include "store/upkeep/evictor_types.h"
+#include "store/upkeep/eviction_counts.h"
 
 namespace kvcachefs {
 

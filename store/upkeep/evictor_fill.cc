@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
-#include "store/evictor.h"
+#include "store/upkeep/evictor.h"
 
 namespace kvcachefs {
 
