@@ -16,6 +16,7 @@
 
 #include "store/api/counters.h"
 #include "store/api/live_options.h"
+#include "store/api/probe_counts.h"
 #include "store/base/backoff.h"
 #include "store/base/blocking_queue.h"
 #include "store/base/clock.h"
@@ -34,7 +35,6 @@
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit_queue.h"
 #include "store/commit/unmarked_bodies.h"
-#include "store/probe_counts.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"

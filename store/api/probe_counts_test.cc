@@ -1,4 +1,4 @@
-#include "store/probe_counts.h"
+#include "store/api/probe_counts.h"
 
 #include <string>
 #include <thread>
@@ -6,21 +6,20 @@
 
 #include <gtest/gtest.h>
 
-#include "store/index/index.h"
-
 namespace kvcachefs {
 namespace {
 
 using Miss = ProbeCounts::Miss;
 using Window = ProbeCounts::Window;
+constexpr ObjectId kDirectory = ObjectId::make(0, 1, 1);
 constexpr int64_t kSecond = 1'000'000'000, kMinute = 60 * kSecond, kHour = 60 * kMinute;
 
 class ProbeCountsTest : public ::testing::Test {
  protected:
   void probe(int hits, int never_seen, int evicted) {
     for (int i = 0; i < hits; ++i) counts_.hit();
-    for (int i = 0; i < never_seen; ++i) counts_.missed(7, kRootId, "new", Miss::kNeverSeen);
-    for (int i = 0; i < evicted; ++i) counts_.missed(7, kRootId, "gone", Miss::kEvicted);
+    for (int i = 0; i < never_seen; ++i) counts_.missed(7, kDirectory, "new", Miss::kNeverSeen);
+    for (int i = 0; i < evicted; ++i) counts_.missed(7, kDirectory, "gone", Miss::kEvicted);
   }
   // Sampled each second, as the store does.
   void pass(int64_t ns) {
@@ -32,7 +31,7 @@ class ProbeCountsTest : public ::testing::Test {
 
 TEST_F(ProbeCountsTest, MissesAreToldByTheirReason) {
   probe(3, 2, 1);
-  counts_.missed(8, kRootId, "bad", Miss::kQuarantined);
+  counts_.missed(8, kDirectory, "bad", Miss::kQuarantined);
   const ProbeCounts::Totals totals = counts_.totals();
   EXPECT_EQ(totals.hits, 3u);
   EXPECT_EQ(totals.never_seen, 2u);
@@ -45,16 +44,16 @@ TEST_F(ProbeCountsTest, MissesAreToldByTheirReason) {
 }
 
 TEST_F(ProbeCountsTest, ANameThatIsMadeRightAfterwardsWasNotProbedFor) {
-  counts_.missed(1, kRootId, "a", Miss::kNeverSeen);      // a probe
-  counts_.missed(1, kRootId, "a.tmp", Miss::kNeverSeen);  // then what the kernel asks before a create and a rename
-  counts_.stored(1, kRootId, "a.tmp");
-  counts_.missed(1, kRootId, "a", Miss::kNeverSeen);
-  counts_.stored(1, kRootId, "a");
+  counts_.missed(1, kDirectory, "a", Miss::kNeverSeen);      // a probe
+  counts_.missed(1, kDirectory, "a.tmp", Miss::kNeverSeen);  // then what the kernel asks before a create and a rename
+  counts_.stored(1, kDirectory, "a.tmp");
+  counts_.missed(1, kDirectory, "a", Miss::kNeverSeen);
+  counts_.stored(1, kDirectory, "a");
   EXPECT_EQ(counts_.totals().never_seen, 1u);
   EXPECT_EQ(counts_.totals().before_store, 2u);
-  counts_.missed(1, kRootId, "b", Miss::kNeverSeen);
-  counts_.stored(2, kRootId, "b");  // by another thread: the first one did probe
-  counts_.stored(1, kRootId, "c");
+  counts_.missed(1, kDirectory, "b", Miss::kNeverSeen);
+  counts_.stored(2, kDirectory, "b");  // by another thread: the first one did probe
+  counts_.stored(1, kDirectory, "c");
   EXPECT_EQ(counts_.totals().never_seen, 2u);
   EXPECT_EQ(counts_.totals().before_store, 2u);
 }
@@ -91,8 +90,8 @@ TEST_F(ProbeCountsTest, NothingIsLostBetweenThreads) {
     threads.emplace_back([this, id] {
       for (int i = 0; i < kProbes; ++i) {
         const std::string name = std::to_string(i);
-        counts_.missed(id, kRootId, name, Miss::kEvicted);
-        if (i % 2 == 0) counts_.stored(id, kRootId, name);
+        counts_.missed(id, kDirectory, name, Miss::kEvicted);
+        if (i % 2 == 0) counts_.stored(id, kDirectory, name);
         if (i % 1000 == 0) counts_.sample(static_cast<int64_t>(i) * kSecond);
       }
     });

@@ -1,4 +1,4 @@
-#include "store/probe_counts.h"
+#include "store/api/probe_counts.h"
 
 #include <algorithm>
 #include <iterator>
@@ -6,7 +6,6 @@
 
 #include "store/base/bytes.h"
 #include "store/base/checksum.h"
-#include "store/evict/types.h"
 
 namespace kvcachefs {
 
@@ -18,7 +17,7 @@ std::optional<double> ratio(uint64_t part, uint64_t whole) {
   if (whole == 0) return std::nullopt;
   return static_cast<double>(part) / static_cast<double>(whole);
 }
-size_t place_of(uint32_t thread_id) { return static_cast<size_t>(evict::mix_key(thread_id) >> 56); }
+size_t place_of(uint32_t thread_id) { return static_cast<size_t>((thread_id * 0x9e3779b97f4a7c15ULL) >> 56); }
 uint64_t name_bits(ObjectId parent, std::string_view name) { return checksum(as_bytes(name), parent.value) | 4; }
 }  // namespace
 
