@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <future>
 
 #include <fmt/format.h>
 
@@ -77,6 +78,17 @@ bool StoreImpl::commit_step() {
     else request.done(status && request.sync ? extents_->told_of_raw(request.extents) : status);
   }
   return true;
+}
+
+Status StoreImpl::commit_and_wait(CommitRequest request) {
+  auto promise = std::make_shared<std::promise<Status>>();
+  std::future<Status> answer = promise->get_future();
+  request.done = [promise](Status status) { promise->set_value(std::move(status)); };
+  commits_.add(std::move(request));
+  if (!committer_runs_.load())
+    while (commit_step()) {
+    }
+  return answer.get();
 }
 
 Status StoreImpl::journal_batch(Commit& commit) {

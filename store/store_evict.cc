@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <deque>
-#include <future>
 #include <utility>
 
 #include "store/base/kill_point.h"
@@ -207,15 +206,7 @@ bool StoreImpl::may_evict() const { return evictor_ && evictor_->on() && !evicto
 
 // What waits of names is in the journal when this returns.
 void StoreImpl::journal_names() {
-  auto promise = std::make_shared<std::promise<Status>>();
-  std::future<Status> answer = promise->get_future();
-  CommitRequest request;
-  request.done = [promise](Status status) { promise->set_value(std::move(status)); };
-  commits_.add(std::move(request));
-  if (!committer_runs_.load())
-    while (commit_step()) {
-    }
-  static_cast<void>(answer.get());  // an error is the committer's to tell; they stay pending
+  static_cast<void>(commit_and_wait({}));  // an error is the committer's to tell; they stay pending
 }
 
 // --- what and how ---

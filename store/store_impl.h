@@ -437,6 +437,8 @@ class StoreImpl final : public Store {
 
   // --- journal (store_commit.cc, store_commit.h) ---
   bool commit_step();
+  // Returns once the request is settled: by the committer, or by this thread where none runs. No lock held.
+  Status commit_and_wait(CommitRequest request);
   // Of the journal. Where there is no room the reserve is given up for it, bit by bit.
   template <class Attempt>
   auto with_reserve(Attempt attempt);

@@ -202,14 +202,7 @@ Status StoreImpl::sync_point() {
   CommitRequest request;
   request.sync = request.sync_all = true;
   if (!reserve_->is_cut()) request.successors = accesses_->changed_rows(kMostRows);  // else they wait for room
-  auto promise = std::make_shared<std::promise<Status>>();
-  std::future<Status> answer = promise->get_future();
-  request.done = [promise](Status status) { promise->set_value(std::move(status)); };
-  commits_.add(std::move(request));
-  if (!committer_runs_.load())
-    while (commit_step()) {
-    }
-  Status status = answer.get();
+  Status status = commit_and_wait(std::move(request));
   if (status) raw_space_->synced();
   return status;
 }
