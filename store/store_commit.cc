@@ -553,7 +553,7 @@ void StoreImpl::settle_body(Tree::Write& tree, SealedBody& sealed) {
   }
   object->replaced = {};
   tree.keep_shared_place(sealed.shared_with, sealed_place);
-  if (clean_units) clean_bodies_.add(object);
+  if (clean_units) cache_->note_clean(object);
 }
 
 // An older version of a name lost its record to a newer one, but may be renamed yet: it lives in RAM only

@@ -18,13 +18,13 @@
 #include "store/api/live_options.h"
 #include "store/api/probe_counts.h"
 #include "store/base/backoff.h"
-#include "store/base/blocking_queue.h"
 #include "store/base/clock.h"
 #include "store/base/health.h"
 #include "store/base/mutex.h"
+#include "store/base/opener.h"
 #include "store/base/units.h"
 #include "store/base/work_queue.h"
-#include "store/cache/clean_bodies.h"
+#include "store/cache/body_cache.h"
 #include "store/cache/file_mover.h"
 #include "store/cache/file_policy.h"
 #include "store/cache/io_budget.h"
@@ -34,10 +34,15 @@
 #include "store/cache/waiting_bytes.h"
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit_queue.h"
+#include "store/commit/quarantine.h"
 #include "store/commit/unmarked_bodies.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
 #include "store/journal/journal.h"
+#include "store/load/backing_files.h"
+#include "store/load/body_reader.h"
+#include "store/load/loader.h"
+#include "store/load/unverified_bodies.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/object/dirty_queue.h"
@@ -45,8 +50,7 @@
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
-#include "store/readahead/kernel_ahead.h"
-#include "store/readahead/read_ahead_queue.h"
+#include "store/readahead/read_ahead.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
@@ -122,12 +126,17 @@ class StoreImpl final : public Store {
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override;
   Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
   Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
-  BackingFile backing_file(ObjectId id) override;
-  Status expect_passthrough() override;
-  void backing_refused(bool in_memory) override;
-  void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override;
+  BackingFile backing_file(ObjectId id) override { return backing_->find(id); }
+  Status expect_passthrough() override { return backing_->expect_passthrough(); }
+  void backing_refused(bool in_memory) override { backing_->refuse(in_memory); }
+  void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override { backing_->count_open(id, direct, in_memory); }
   void note_mapped_read(Handle* handle) override;
   void await_loads(Handle* handle, std::move_only_function<void()> then) override;
+
+  void hold_read_ahead() override { read_ahead_->hold(); }
+  void resume_read_ahead() override { read_ahead_->resume(); }
+  bool help() override { return read_ahead_->help(); }
+  void leave_off() override { read_ahead_->leave_off(); }
 
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
@@ -199,6 +208,8 @@ class StoreImpl final : public Store {
   bool give_up_write(PendingWrite& pending);
   void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
                     Completion<ReadReply> done);
+  // Begins to read what a request lacks, ahead of what is read ahead. See Loader::load().
+  void load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   struct PieceByPiece;
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
@@ -255,110 +266,6 @@ class StoreImpl final : public Store {
   void finish_raw_turns();
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
-  // --- memory (store_memory.cc) ---
-  // Who wants it. What is read ahead leaves in RAM what readers of chains are expected to read. Writers leave an eighth to
-  // readers, to take or to have in it what they read: else a restore would wait for its memory behind them, at the speed at
-  // which the volume takes what they wrote.
-  enum class MemoryFor : uint8_t { kReader, kReadAhead, kWriter };
-  uint64_t readers_bytes() const { return pool_->limit_bytes() / 8; }
-  uint64_t left_to_others(MemoryFor who) const;
-  // Larger writes go in such pieces, so that what they take can be written out in between; reads that can never have their
-  // memory at once as well.
-  uint64_t piece_bytes() const { return std::max(kUnitBytes, align_down(pool_->limit_bytes() / 4, kUnitBytes)); }
-  uint64_t most_read_bytes() const;
-  // Memory for `bytes`, after giving up clean bodies if need be. No lock held. Empty when there is none now.
-  Reservation reserve_memory(uint64_t bytes, MemoryFor who);
-  // Gives up clean bodies, and takes notice of what clients have let go of; false: in vain. No lock held.
-  bool recover_memory(uint64_t bytes, MemoryFor who);
-  uint64_t evict_clean(uint64_t bytes, bool spare_expected = false);
-  void trim_clean_objects();
-  bool is_wanted_soon(const ObjectPtr& object);
-  static MemoryWaiters::Kind line_of(MemoryFor who) {
-    return who == MemoryFor::kWriter ? MemoryWaiters::Kind::kWriter : MemoryWaiters::Kind::kReader;
-  }
-  bool may_take_memory(MemoryFor who) const { return resumer_.waiters().may_take_now(line_of(who)); }
-  void wait_for_memory(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
-
-  // --- loading (store_load.cc) ---
-  // Starts reads of the missing ones among units [first, last); `done` runs when those in [first, wanted) are there
-  // or one failed. No lock held.
-  // From when they have their memory, those in [first, wanted) are held by `pin`, and not given up before it is let go of.
-  void load_units(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
-                  std::shared_ptr<WantedUnits> pin, StatusCompletion done);
-  struct LoadJob;
-  struct LoadWaiter;
-  struct LoadMemory;
-  bool start_loads(const ObjectPtr& object, size_t first, size_t wanted, size_t last, MemoryFor who,
-                   const std::shared_ptr<LoadWaiter>& waiter, WantedUnits* pin, MemoryWaiters::Try& attempt);
-  bool make_jobs(const ObjectPtr& object, size_t first, size_t wanted, size_t last, LoadMemory& memory,
-                 const std::shared_ptr<LoadWaiter>& waiter, bool urgent, std::vector<std::shared_ptr<LoadJob>>& jobs);
-  bool get_load_memory(LoadMemory& memory);
-  // Where the thread must not block, extents that are not open are opened by another.
-  void submit_loads(std::vector<std::shared_ptr<LoadJob>> jobs);
-  void read_inline(std::shared_ptr<LoadJob> job);
-  void finish_load(std::shared_ptr<LoadJob> job, Result<size_t> result);
-  // Second look through a fresh descriptor, then the error or quarantine. Blocks; runs on the keeper.
-  void second_look(std::shared_ptr<LoadJob> job);
-  void quarantine(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again = false);
-  SealedBody quarantine_record(const ObjectPtr& object);  // the object is locked
-  // Bytes of one unit of a snapshot, wherever they are; blocks on the volume. `writer`: of the lane that calls; null on the
-  // keeper and before the threads start, where one unit is let go of before the next.
-  class BodyWriter;
-  Result<BlockPtr> fetch_unit(const Snapshot& snapshot, size_t index, BodyWriter* writer);
-
-  // --- big bodies in memory files (store_memory_files.cc) ---
-  bool get_file_memory(FileRequest& file, MemoryFor who);  // no lock held; false: no memory now
-  void drop_unused_file(const ObjectPtr& object);
-  MemoryFilePtr passable_memory_file(ObjectId id);
-  void hurry_into_file(const ObjectPtr& object);
-
-  // --- reading ahead (store_prefetch.cc) ---
-  void forget_later(const ObjectPtr& object);
-  void kick_prefetch();
-  void hold_read_ahead() override;
-  void resume_read_ahead() override;
-  bool prefetch_step();
-  bool help() override;
-  void leave_off() override;
-  struct HeldLoads;
-  struct AheadWaiter;
-  struct AheadBytes;
-  struct Arrivals;
-  struct ArrivedRead;
-  struct Lacking;
-  struct BegunAhead {  // a body of which the first units are being read ahead, or were
-    std::shared_ptr<AheadWaiter> waiter;
-    size_t next_unit = 0;
-  };
-  enum class BodyAhead : uint8_t { kDone, kPart, kNoMemory, kNotHere };
-  enum class By : uint8_t { kThread, kHelper };  // a helper takes what is small, and cannot block
-  enum class AheadPiece : uint8_t { kNothing, kDone };
-  AheadPiece prefetch_piece(By by);
-  AheadPiece begin_queued(By by);
-  AheadPiece plan_some();
-  AheadPiece submit_held();
-  void load_ahead(ReadAheadQueue::Item item, By by);
-  BodyAhead prefetch_body(const ReadAheadQueue::Item& item, By by, std::vector<std::shared_ptr<LoadJob>>& jobs, uint64_t& bytes);
-  void start_round();
-  bool help_prefetcher(bool deadline);
-  void wake_prefetcher();
-  bool leave_to_helper(std::unique_ptr<ArrivedRead>& read);
-  void take_in_next(ArrivedRead& read);
-  AheadPiece take_in_arrived();
-  static Lacking lacking(Object& object, size_t first, uint64_t room_bytes);
-  std::shared_ptr<AheadWaiter> make_ahead_waiter(ObjectId id, int64_t begun_ns);
-  uint64_t ahead_limit_bytes() const;
-  uint64_t free_for_ahead();
-  void cancel_ahead(ObjectId id);
-  void end_ahead(ObjectId id, SkipReason reason);
-  void promote_ahead(ObjectId id);
-  void ahead_arrived(uint64_t bytes);
-  std::optional<SkipReason> leave_to_kernel(ObjectId id, uint64_t size_bytes);
-  bool came_lately(const std::atomic<int64_t>& at_ns) const;
-  void kernel_reads(uint64_t bytes);  // of the volume, for clients: writes are held back
-  void kernel_ahead_loop();
-  void prefetch_loop();
-
   // --- the lanes (store_lanes.cc) ---
   struct Drain {
     bool sync = false;
@@ -395,6 +302,7 @@ class StoreImpl final : public Store {
   // --- sealing (store_seal.cc) ---
   struct PackTarget;   // the open pack extent of a lane
   struct SealPlan;
+  class BodyWriter;
   enum class Promise : uint8_t { kKept, kMayEnd };  // of fallocate, where there is no room for another version of the body
   bool snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot);
   // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
@@ -411,7 +319,9 @@ class StoreImpl final : public Store {
   Status write_body(SealPlan& plan, BodyWriter& writer);
   Status finish_solo(SealPlan& plan);
   bool same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer);
-  Reservation memory_to_seal(uint64_t bytes, BodyWriter* writer);  // of a unit at most
+  // Memory for what is read again to be sealed, a unit at a time. `writer`: of the lane that calls; null on the keeper, where one unit
+  // is let go of before the next.
+  BodyReader::Memory memory_to_seal(BodyWriter* writer);
 
   // --- spilling (store_spill.cc) ---
   bool spill_one();
@@ -428,12 +338,9 @@ class StoreImpl final : public Store {
   // --- bodies in extents that could not be synced (store_lost.cc) ---
   void note_unmarked(const Object& object);
   Status may_mark();
-  bool lies_in_lost(const Object& object);  // the object is locked
   bool move_from_lost(const ObjectPtr& object);
   bool move_all_from_lost(size_t most = SIZE_MAX);
   void rescue_from_lost();
-  bool is_beyond_help(const Object& object);  // the object is locked
-  bool quarantine_moving(const ObjectPtr& object, const std::string& why);
 
   // --- journal (store_commit.cc, store_commit.h) ---
   bool commit_step();
@@ -475,7 +382,6 @@ class StoreImpl final : public Store {
   void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
-  void keep_to_memory();
   bool keeper_step(bool force);
   void sync_ahead();
   Status sync_point();           // data, then journal, then a SyncedRecord
@@ -549,7 +455,6 @@ class StoreImpl final : public Store {
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);
   void tell_evictions(StoreStatus& status);
-  FilePtr passable_file(ObjectId id);
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_open.cc) ---
@@ -571,10 +476,6 @@ class StoreImpl final : public Store {
   Status replay(const std::vector<JournalFileInfo>& journals, ReplayFilter& filter);
   Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
   Status apply_believed(const Batch& batch, JournalPosition after);
-  enum class Wholeness : uint8_t { kWhole, kAbsent, kUnknown };
-  Wholeness wholeness(const ObjectRecord& object);
-  void verify_again();
-  bool is_unverified(ObjectId id);
   Status drop_nameless();
   Status drop_nameless(std::span<const ObjectId> nameless);
   void forget_reclaimed();
@@ -588,8 +489,6 @@ class StoreImpl final : public Store {
   void finish_handed_on_work();
   void bulk_loop();
   void keeper_loop();
-  // Runs `work`, which may block: here, or by the opener's thread where this one must not (MustNotBlock).
-  void may_block_elsewhere(std::move_only_function<void()> work);
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
@@ -627,10 +526,6 @@ class StoreImpl final : public Store {
   std::unique_ptr<RawSpace> raw_space_;
   std::unique_ptr<RecordSpace> record_space_;
   std::atomic<uint64_t> waiting_records_{0};  // calls that wait there
-  std::atomic<bool> passes_through_{false};    // set once
-  std::atomic<bool> passes_extents_{true};     // false once the kernel refused one
-  std::atomic<int64_t> read_here_ns_{0};      // (atomic) when a solo body was last opened to be read and written: not passed through
-  std::atomic<int64_t> passed_direct_ns_{0};  // (atomic) when a body was last passed through to an O_DIRECT reader
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
@@ -640,14 +535,21 @@ class StoreImpl final : public Store {
 
   DirtyQueue dirty_;
   std::unique_ptr<Tree> tree_;
-  CleanBodies clean_bodies_;
   std::optional<FileMover> file_mover_;
   std::optional<PageWarmer> page_warmer_;
+  std::optional<BodyCache> cache_;
 
   UrgentQueue urgent_;
   VolumeRefusals refusals_{clock_};
   CommitQueue commits_;
   UnmarkedBodies unmarked_;
+  std::optional<Quarantine> quarantine_;
+
+  std::optional<BodyReader> reader_;
+  std::optional<UnverifiedBodies> unverified_;
+  std::optional<Loader> loader_;
+  std::optional<BackingFiles> backing_;
+  std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
 
   LeafMutex bulk_mutex_;  // leaf
   std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
@@ -658,32 +560,8 @@ class StoreImpl final : public Store {
   // Of raw files, whose bytes go by the pool: no more than keeps the volume busy.
   static constexpr uint64_t kRawUnderWayBytes = 32 * kMiB;
   IoBudget raw_writes_{kRawUnderWayBytes}, raw_reads_{kRawUnderWayBytes};
-  std::atomic<uint64_t> loading_bytes_{0};  // of memory, that reads of the volume are under way for
 
-  KernelAhead kernel_ahead_;
-  BlockingQueue<std::move_only_function<void()>> opener_work_;  // that may block, for the opener's thread
-  std::atomic<bool> opener_runs_{false};
-
-  LeafMutex prefetch_mutex_;  // leaf
-  ConditionVariable prefetch_ready_;
-  bool prefetch_kicked_ = false;
-  ReadAheadQueue ahead_queue_;                      // prefetch_mutex_
-  std::atomic<uint64_t> ahead_in_flight_bytes_{0};  // of memory for what is being read ahead
-  bool helped_ = false;         // prefetch_mutex_: a thread that polls does what can be done in passing
-  bool for_thread_ = false;     // prefetch_mutex_: ... but not what is next
-  bool thread_works_ = false;   // prefetch_mutex_: the prefetcher does
-  std::deque<std::unique_ptr<ArrivedRead>> arrived_;  // prefetch_mutex_: left to who helps
-  std::atomic<bool> helper_due_{false};   // there may be something for it; set after the above
-  std::atomic<bool> helper_there_{false};  // as helped_, to be looked at without the lock
-  std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of what it planned last: the prefetcher is asleep
-  // One piece of reading ahead at a time, by the prefetcher, a helper (which does not wait for the lock) or pump(). Before all
-  // other locks, and held while an extent is opened; no request of a client ever waits for it. Guards:
-  Mutex<LockRank::kTurn> prefetch_turn_;
-  std::unordered_map<ObjectId, BegunAhead> begun_ahead_;  // of those in ahead_queue_
-  bool ahead_lacks_memory_ = false;                       // ... for the next of ahead_queue_
-  std::unique_ptr<HeldLoads> held_loads_;                 // begun, and not given to the volume yet
-  size_t plans_left_ = 0;                                 // bodies that may still be planned in this round
-  bool helper_goes_on_ = false;                           // the helper's last piece was not the last of its round
+  Opener opener_;
 
   ProbeCounts probes_{clock_.monotonic_ns()};
   Health health_{clock_};
@@ -721,8 +599,7 @@ class StoreImpl final : public Store {
   bool judged_tail_ = false;
   std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
   int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
-  LeafMutex unverified_mutex_;  // a leaf
-  std::unordered_set<ObjectId> unverified_;  // kept by replay though the volume did not give their bytes
+  std::unordered_set<ObjectId> found_unverified_;  // kept by replay though the volume did not give their bytes; then unverified_'s
   int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_};     // what earlier lives left
   bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead

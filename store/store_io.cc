@@ -8,7 +8,6 @@
 
 #include "store/store_impl.h"
 #include "store/store_io.h"
-#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -113,9 +112,9 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       const auto lock = object->lock();
       size = object->size_bytes;
       if ((request.write || request.direct) && object->base.place.kind == PlaceKind::kSolo)
-        read_here_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
+        backing_->note_read_here();
     }
-    clean_bodies_.note_used(id);
+    cache_->note_used(id);
     accesses_->opened(caller.thread_id, handle.get(), id, size, clock_.monotonic_ns());
   }
   return handle.release();
@@ -270,16 +269,16 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
       pending.let_go_of_memory();
       pending.attempt.with_clones = false;
       pending.written += pending.source.length();
-      if (pending.next_piece(piece_bytes())) continue;
+      if (pending.next_piece(cache_->piece_bytes())) continue;
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
       pending.attempt.memory = Reservation();  // or its bytes would count twice
       if (pending.attempt.file.wanted) {
-        if (get_file_memory(pending.attempt.file, MemoryFor::kWriter)) continue;
+        if (cache_->get_file(pending.attempt.file, MemoryFor::kWriter)) continue;
         return progress;
       }
-      pending.attempt.memory = reserve_memory(pending.attempt.memory_needed, MemoryFor::kWriter);
+      pending.attempt.memory = cache_->reserve(pending.attempt.memory_needed, MemoryFor::kWriter);
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
@@ -304,16 +303,15 @@ bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, 
   pending->let_go_of_memory();
   WriteAttempt& lacks = pending->attempt;
   const std::span<const size_t> loads(lacks.loads.data(), lacks.load_count);
-  promote_ahead(pending->object->id);
-  resume_read_ahead();
+  read_ahead_->note_demand(pending->object->id);
   bool begun = attempt.may_take || lacks.memory_needed == 0;
   if (begun && lacks.memory_needed > 0) {
-    lacks.memory = reserve_memory(lacks.memory_needed, MemoryFor::kWriter);
+    lacks.memory = cache_->reserve(lacks.memory_needed, MemoryFor::kWriter);
     begun = lacks.memory.bytes() > 0;
   }
   auto waiter = std::make_shared<LoadWaiter>();  // never comes to an end if not all of them begin
   for (size_t i = 0; i < loads.size() && begun; ++i)
-    begun = start_loads(pending->object, loads[i], loads[i] + 1, loads[i] + 1, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
+    begun = loader_->start(pending->object, {loads[i], loads[i] + 1, loads[i] + 1}, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
   if (!begun) {
     pending->let_go_of_memory();
     attempt.lacks_bytes = lacks.memory_needed + loads.size() * kUnitBytes;
@@ -336,7 +334,7 @@ bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, Memory
   const Progress progress = push_write(*pending, attempt.may_take);
   if (progress == Progress::kNeedsLoad) return begin_write_loads(pending, attempt);
   if (progress == Progress::kNeedsMemory) {
-    drop_unused_file(pending->object);
+    drop_unused_file(*pending->object);
     attempt.lacks_bytes = pending->attempt.memory_needed;
     return false;
   }
@@ -363,10 +361,10 @@ void StoreImpl::fail_write(const std::shared_ptr<PendingWrite>& pending, Error e
 }
 
 void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes) {
-  drop_unused_file(pending->object);
+  drop_unused_file(*pending->object);
   pending->let_go_of_memory();
   pending->put_bytes_aside();
-  wait_for_memory(MemoryFor::kWriter, pending->object->id, lacks_bytes,
+  cache_->wait(MemoryFor::kWriter, pending->object->id, lacks_bytes,
                   [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt) || give_up_write(*pending); });
 }
 
@@ -385,9 +383,9 @@ bool StoreImpl::give_up_write(PendingWrite& pending) {
 
 void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
-  if (progress == Progress::kIsRaw) return may_block_elsewhere([this, pending] { continue_in_raw(pending); });
+  if (progress == Progress::kIsRaw) return opener_.run([this, pending] { continue_in_raw(pending); });
   if (progress == Progress::kNeedsLoad) {
-    MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kWriter)};
+    MemoryWaiters::Try now{.may_take = cache_->may_take(MemoryFor::kWriter)};
     if (!begin_write_loads(pending, now)) wait_to_write(pending, now.lacks_bytes);
     return;
   }
@@ -397,7 +395,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
     const bool can_fit = pending->end() <= space_.limit_bytes();  // else nothing is evicted for it
     if (can_fit && space_waiters_.wait(pending->turn_for_room, [this, pending] {
           if (!fetch_bytes_of(pending)) return;
-          proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
+          proceed(pending, push_write(*pending, cache_->may_take(MemoryFor::kWriter)));
         }))
       return;
     counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
@@ -455,9 +453,9 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->handle = handle;
   pending->bytes_left = bytes;
   pending->source.offset = offset;
-  pending->next_piece(piece_bytes());
+  pending->next_piece(cache_->piece_bytes());
   pending->done = std::move(done);
-  const Progress progress = push_write(*pending, may_take_memory(MemoryFor::kWriter));
+  const Progress progress = push_write(*pending, cache_->may_take(MemoryFor::kWriter));
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
   if (Status status = pending->own_bytes(*waiting_bytes_); !status) return fail_write(pending, std::move(status).error());
@@ -476,7 +474,7 @@ struct StoreImpl::PieceByPiece {
 };
 
 void StoreImpl::read_next_piece(std::shared_ptr<PieceByPiece> read) {
-  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, piece_bytes() / 2);
+  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, cache_->piece_bytes() / 2);
   ObjectPtr object = read->object;
   const uint64_t offset = read->offset + read->got;
   read_attempt(std::move(object), offset, length, 0, nullptr, [this, read = std::move(read), length](Result<ReadReply> piece) mutable {
@@ -505,7 +503,7 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   }
   if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
   accesses_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
-  if (length > most_read_bytes()) {
+  if (length > cache_->most_read_bytes()) {
     auto pieces = std::make_shared<PieceByPiece>();
     pieces->object = handle->object;
     pieces->offset = offset;
@@ -514,6 +512,11 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
     return read_next_piece(std::move(pieces));
   }
   read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
+}
+
+void StoreImpl::load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done) {
+  read_ahead_->note_demand(object->id);
+  loader_->load(object, range, MemoryFor::kReader, std::move(pin), std::move(done));
 }
 
 void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
@@ -545,8 +548,8 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   if (!pin) pin = std::make_shared<WantedUnits>();
   pin->release();  // of a try before, from which the body has changed
   // All of them, for what is there now may be given up before there is memory for what is not.
-  load_units(object, unit_of(offset), wanted, ahead, MemoryFor::kReader, pin,
-             [this, object, offset, length = plan.length, attempts, pin, done = std::move(done)](Status status) mutable {
+  load(object, {unit_of(offset), wanted, ahead}, pin,
+       [this, object, offset, length = plan.length, attempts, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));
              });

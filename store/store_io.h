@@ -9,8 +9,8 @@
 
 #include "store/base/limits.h"
 #include "store/cache/waiting_bytes.h"
+#include "store/load/load_job.h"
 #include "store/store_impl.h"
-#include "store/store_load.h"
 
 namespace kvcachefs {
 

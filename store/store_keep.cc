@@ -109,15 +109,6 @@ void StoreImpl::measure_overhead() {
   record_space_->measured(measured);
 }
 
-// After the limit was lowered: nobody else gives memory back while none is asked for.
-void StoreImpl::keep_to_memory() {
-  const uint64_t limit = pool_->limit_bytes();
-  if (const uint64_t used = pool_->used_bytes(); used > limit) evict_clean(used - limit);
-  while (pool_->mapped_bytes() > limit && pool_->drop_free_arena()) {
-  }
-  pool_->release_beyond_limit();
-}
-
 bool StoreImpl::keeper_step(bool force) {
   probes_.sample(clock_.monotonic_ns());
   const bool made_room = make_room();
@@ -137,15 +128,15 @@ bool StoreImpl::keeper_step(bool force) {
   due |= mend_index();  // what failed meanwhile can succeed now
   if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/false);
   end_lingering();
-  for (auto& then : kernel_ahead_.take_stalled()) resumer_.answer_later(std::move(then));
+  for (auto& then : read_ahead_->kernel().take_stalled()) resumer_.answer_later(std::move(then));
   files_->settle();
-  keep_to_memory();
+  cache_->keep_to_limit();
   resume_records();
   log::tell_repeated();
   const uint64_t rows = index_->overlay_rows();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
     verified_again_ns_ = now;
-    verify_again();
+    unverified_->look_again(memory_to_seal(nullptr));
     refill_reserve();
   }
   const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;

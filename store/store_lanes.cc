@@ -277,7 +277,7 @@ void StoreImpl::take_urgent(UrgentItem item, UrgentTurn& turn) {
   const bool busy = item.object->sealing;
   // Sealed before, perhaps by the other lane, and perhaps not synced.
   Status own;
-  if (item.sync && !dirty && !busy && lies_in_lost(*item.object))
+  if (item.sync && !dirty && !busy && extents_->is_lost(item.object->base.place))
     own = item.object->nlink > 0 ? own_error(*item.object) : Status();
   else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
     turn.request.extents.push_back(item.object->base.place.extent);

@@ -30,15 +30,10 @@ Status StoreImpl::may_mark() {
   return status;
 }
 
-bool StoreImpl::lies_in_lost(const Object& object) {
-  const Place& place = object.base.place;
-  return (place.kind == PlaceKind::kPacked || place.kind == PlaceKind::kSolo) && extents_->is_lost(place.extent);
-}
-
 // The object is locked. It is sealed once more, as it is. A writer whose write failed decides first what it is.
 bool StoreImpl::move_from_lost(const ObjectPtr& object) {
   if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
-      !lies_in_lost(*object))
+      !extents_->is_lost(object->base.place))
     return false;
   // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
   if (!reserve_space(*object, object->size_bytes)) {
@@ -65,12 +60,12 @@ bool StoreImpl::move_all_from_lost(size_t most) {
       if (object->base.place.extent != extent) continue;
       moving += move_from_lost(object) || object->is_moving();
       const bool lacks_record = object->base.quarantined && !object->content_dirty() && !object->sealing;
-      const bool is_given_up = is_beyond_help(*object);
+      const bool is_given_up = quarantine_->is_beyond_help(*object);
       const uint32_t version = object->base.version;
       lock.unlock();
       kept->names.unlock();
-      if (lacks_record) quarantine(object, version, "its extent could not be synced", /*again=*/true);
-      if (is_given_up) quarantine_moving(object, "a change of it could not be completed from what it was");
+      if (lacks_record) quarantine_->put_again(object, version, "its extent could not be synced");
+      if (is_given_up) quarantine_->put_moving(object, "a change of it could not be completed from what it was");
     }
   }
   return moving > 0;
@@ -97,32 +92,6 @@ void StoreImpl::rescue_from_lost() {
   }
   rescue_in_vain_ = false;
   rescue_pause_ns_ = 0;
-}
-
-// A change is missing what it was made of, which is gone, and nobody is left to write it anew. The object is locked.
-bool StoreImpl::is_beyond_help(const Object& object) {
-  return object.lacks_a_write() && object.write_handles == 0 && !object.sealing && object.content_dirty() &&
-         (object.write_error->code == Code::kCorrupt || object.write_error->code == Code::kNotFound) && lies_in_lost(object);
-}
-
-// What was to be moved cannot be read any more: by a lane that has it in hand, or of one that is beyond help. False: it was
-// written to meanwhile, and who did so has to hear of it.
-bool StoreImpl::quarantine_moving(const ObjectPtr& object, const std::string& why) {
-  CommitRequest request;
-  {
-    Tree::Write tree = tree_->write();
-    const auto lock = object->lock();
-    if (!object->is_moving() && !is_beyond_help(*object)) return false;
-    object->sealed_version = object->content_version;
-    for (Unit& unit : object->units) unit.set_dirty(false);
-    space_.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
-    tree.mark_quarantined(object);
-    request.bodies.push_back(quarantine_record(object));
-  }
-  counters_.errors_checksum.fetch_add(1, std::memory_order_relaxed);
-  log::error("object {} is quarantined: {}. Its extent could not be synced", object->id.value, why);
-  commits_.add(std::move(request));
-  return true;
 }
 
 }  // namespace kvcachefs

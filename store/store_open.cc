@@ -16,7 +16,6 @@
 #include "store/base/log.h"
 #include "store/journal/volume_file.h"
 #include "store/store_impl.h"
-#include "store/store_load.h"
 #include "store/store_seal.h"
 #include "store/store_start.h"
 
@@ -64,14 +63,13 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   read_only_ = given.read_only;
   read_times_ = given.read_times;
   verify_ = given.verify;
-  held_loads_ = std::make_unique<HeldLoads>();
   resumer_.waiters().set_rules({
       .has_room_without_reads =
           [this](uint64_t lacks_bytes) {
-            const uint64_t held = pool_->held_bytes(), loading = std::min(held, loading_bytes_.load(std::memory_order_relaxed));
-            return held - loading + lacks_bytes + left_to_others(MemoryFor::kWriter) <= pool_->limit_bytes();
+            const uint64_t held = pool_->held_bytes(), loading = std::min(held, loader_->loading_bytes());
+            return held - loading + lacks_bytes + cache_->left_to_others(MemoryFor::kWriter) <= pool_->limit_bytes();
           },
-      .nothing_moves = [this] { return pool_->dirty_bytes() == 0 && loading_bytes_.load(std::memory_order_relaxed) == 0; },
+      .nothing_moves = [this] { return pool_->dirty_bytes() == 0 && loader_->loading_bytes() == 0; },
   });
 }
 
@@ -110,7 +108,7 @@ Status StoreImpl::start(std::string_view holder) {
   files_ = std::make_unique<MemoryFiles>(*pool_);
   file_policy_.emplace(MemoryFilePolicy::Parts{*files_, options_, clock_});
   file_mover_.emplace(FileMover::Parts{*pool_, *files_, *file_policy_, clock_, counters_, verify_ != Verify::kAlways,
-                                       [this](uint64_t bytes) { return recover_memory(bytes, MemoryFor::kReader); }});
+                                       [this](uint64_t bytes) { return cache_->recover(bytes, MemoryFor::kReader); }});
   page_warmer_.emplace(PageWarmer::Parts{*pool_, *files_, [this] { index_->keep_in_memory(); }});
   waiting_bytes_ = std::make_unique<WaitingBytes>(
       volume_, WaitingBytes::Room{[this] { return space_.room_bytes(); }, [this](uint64_t bytes) { return space_.try_reserve(bytes); },
@@ -151,7 +149,6 @@ Status StoreImpl::start(std::string_view holder) {
   options_.subscribe([this](const StoreOptions& now) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
   });
-  accesses_->set_kick([this] { kick_prefetch(); });
   evictor_ = std::make_unique<Evictor>(clock_);
   accesses_->set_listener(evictor_.get());
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
@@ -164,6 +161,16 @@ Status StoreImpl::start(std::string_view holder) {
     keeper_wakeup_.wake();
   });
   tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_});
+  cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
+  quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
+  reader_.emplace(*extents_, counters_);
+  unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found_unverified_));
+  loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
+  backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
+                                       verify_ == Verify::kAlways});
+  read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,
+                                       *backing_, counters_, clock_, volume_->features().network});
+  accesses_->set_kick([this] { read_ahead_->kick(); });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
   KVC_TRY(make_root());
@@ -398,7 +405,7 @@ Status StoreImpl::close() {
     status = sync_point();
   }
   volume_->drain();  // loads that were under way
-  clean_bodies_.clear();
+  cache_->clear();
   file_mover_->clear();
   dirty_.clear();
   tree_->clear();
@@ -413,8 +420,7 @@ Status StoreImpl::close() {
 StoreImpl::~StoreImpl() {
   if (!threads_.empty()) stop_threads();
   volume_->drain();
-  arrived_.clear();  // before what they count in
-  held_loads_.reset();
+  if (read_ahead_) read_ahead_->give_up();
 }
 
 }  // namespace kvcachefs

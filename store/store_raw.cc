@@ -6,7 +6,6 @@
 
 #include "store/base/log.h"
 #include "store/store_impl.h"
-#include "store/store_load.h"
 
 namespace kvcachefs {
 

@@ -140,10 +140,13 @@ Status StoreImpl::replay(const std::vector<JournalFileInfo>& journals, ReplayFil
 // After an unclean stop of the host, a body that was not synced is read before it is trusted.
 Status StoreImpl::apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter) {
   judged_tail_ |= verify;
+  using Wholeness = BodyReader::Wholeness;
+  const BodyReader reader(*extents_, counters_);
   const auto not_whole = [&](const PutRecord& put) {
-    const Wholeness found = verify ? wholeness(put.object) : Wholeness::kWhole;
-    if (found == Wholeness::kUnknown) unverified_.insert(put.object.id);
-    if (found == Wholeness::kWhole) unverified_.erase(put.object.id);  // an earlier version of it
+    const auto memory = [this](uint64_t bytes) { return pool_->reserve_to_seal(bytes); };  // nothing else takes any yet
+    const Wholeness found = verify ? reader.wholeness(put.object, memory) : Wholeness::kWhole;
+    if (found == Wholeness::kUnknown) found_unverified_.insert(put.object.id);
+    if (found == Wholeness::kWhole) found_unverified_.erase(put.object.id);  // an earlier version of it
     if (found == Wholeness::kAbsent) counters_.dropped_bodies.fetch_add(1);
     return found == Wholeness::kAbsent;
   };
@@ -156,56 +159,6 @@ Status StoreImpl::apply_believed(const Batch& batch, JournalPosition after) {
   KVC_ASSIGN(auto freed, index_->apply(batch, after));
   dead_.found(freed);
   return {};
-}
-
-// Absent for sure: what is left out is given back soon, for good. A volume that does not answer says nothing of that: the body
-// stays then, is read with its checksums only, and is looked at again.
-StoreImpl::Wholeness StoreImpl::wholeness(const ObjectRecord& object) {
-  const Body& body = object.body;
-  if (body.place.kind == PlaceKind::kNone || body.place.kind == PlaceKind::kInline || body.quarantined) return Wholeness::kWhole;
-  const auto judge = [&](const Error& error) {
-    const bool absent = error.code == Code::kCorrupt || error.code == Code::kNotFound;
-    log::warn("object {} {}: {}", object.id.value,
-              absent ? "was not on the medium when the machine stopped" : "could not be verified, and is kept", error.message);
-    return absent ? Wholeness::kAbsent : Wholeness::kUnknown;
-  };
-  if (body.place.kind == PlaceKind::kRaw) {
-    auto info = extents_->info(body.place.extent, PlaceKind::kRaw);
-    return info ? Wholeness::kWhole : judge(info.error());
-  }
-  counters_.verified_bodies.fetch_add(1);
-  Snapshot stored;
-  stored.size_bytes = body.size_bytes;
-  stored.base = body;
-  stored.base_valid_bytes = body.size_bytes;
-  if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return Wholeness::kAbsent;
-  for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
-    if (auto block = fetch_unit(stored, index, nullptr); !block) return judge(block.error());
-  return Wholeness::kWhole;
-}
-
-// What a start could not verify, once more: the next start trusts what this one's checkpoint holds.
-void StoreImpl::verify_again() {
-  std::vector<ObjectId> ids;
-  {
-    std::lock_guard lock(unverified_mutex_);
-    ids.assign(unverified_.begin(), unverified_.end());
-  }
-  for (ObjectId id : ids) {
-    auto record = index_->find_object(id);
-    if (!record) continue;
-    const Wholeness found = *record ? wholeness(**record) : Wholeness::kWhole;
-    if (found == Wholeness::kUnknown) continue;
-    auto object = found == Wholeness::kAbsent ? tree_->get(id) : Result<ObjectPtr>(nullptr);
-    if (object && *object) quarantine(*object, (*record)->body.version, "it was not on the medium when the machine stopped");
-    std::lock_guard lock(unverified_mutex_);
-    unverified_.erase(id);
-  }
-}
-
-bool StoreImpl::is_unverified(ObjectId id) {
-  std::lock_guard lock(unverified_mutex_);
-  return unverified_.contains(id);
 }
 
 // --- what the journals do not tell ---

@@ -107,11 +107,12 @@ class StoreImpl::BodyWriter {
 };
 
 // Sealing gives memory back, and must not wait until others do. The caller has nothing else that was read back then.
-Reservation StoreImpl::memory_to_seal(uint64_t bytes, BodyWriter* writer) {
-  Reservation memory = reserve_memory(bytes, MemoryFor::kReader);
-  if (memory.bytes() > 0) return memory;
-  if (writer != nullptr) writer->wait_all();
-  return pool_->reserve_to_seal(bytes);
+BodyReader::Memory StoreImpl::memory_to_seal(BodyWriter* writer) {
+  return [this, writer](uint64_t bytes) {
+    return cache_->reserve_to_seal(bytes, [writer] {
+      if (writer != nullptr) writer->wait_all();
+    });
+  };
 }
 
 bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot) {
@@ -237,7 +238,7 @@ Status StoreImpl::write_body(SealPlan& plan, BodyWriter& writer) {
       continue;
     }
     if (!block && ((unit != nullptr && unit->spilled) || index * kUnitBytes < snapshot.base_valid_bytes)) {
-      KVC_ASSIGN(block, fetch_unit(snapshot, index, &writer));
+      KVC_ASSIGN(block, reader_->fetch(snapshot, index, memory_to_seal(&writer)));
     }
     if (!block) {
       body.checksums.push_back(checksum_of_zeros(length));
@@ -304,7 +305,7 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
     const Unit* unit = index < plan.snapshot.units.size() ? &plan.snapshot.units[index] : nullptr;
     if (unit == nullptr || !unit->block || unit->block->capacity_bytes() < length) return false;
     if (checksum(unit->block->bytes().first(length)) != old.checksums[index]) return false;
-    auto block = fetch_unit(stored, index, &writer);
+    auto block = reader_->fetch(stored, index, memory_to_seal(&writer));
     if (!block || std::memcmp((*block)->data(), unit->block->data(), length) != 0) return false;
     checksums.push_back(old.checksums[index]);
   }
@@ -386,7 +387,7 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
       if (++failed == 1 || plan.base_lost)
         log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
-      const bool gone = plan.base_lost && quarantine_moving(plan.snapshot.object, plan.status.error().message);
+      const bool gone = plan.base_lost && quarantine_->put_moving(plan.snapshot.object, plan.status.error().message);
       if (gone) {
         // Nobody wrote to it.
       } else if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on

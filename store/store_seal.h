@@ -6,7 +6,6 @@
 namespace kvcachefs {
 
 inline constexpr uint64_t kWriteBytes = 4 * kMiB;          // one request to the volume
-inline constexpr uint64_t kSealingBytes = 3 * kUnitBytes;  // kept for memory_to_seal(): a unit for each lane and the keeper
 inline constexpr uint64_t kMaxSpillBytes = 64 * kMiB;      // given back in one go under memory pressure
 
 // The pack extent a lane appends to. One writer: the lane.

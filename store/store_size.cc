@@ -8,7 +8,6 @@
 #include "store/object/data_and_holes.h"
 #include "store/store_impl.h"
 #include "store/store_io.h"
-#include "store/store_load.h"
 
 namespace kvcachefs {
 
@@ -58,20 +57,20 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, S
   auto retry = [this, object = std::move(object), size_bytes, how, done = std::move(done)](MemoryWaiters::Try& attempt) mutable {
     attempt.lacks_bytes = kUnitBytes;
     if (!attempt.may_take) return false;
-    Reservation memory = reserve_memory(kUnitBytes, MemoryFor::kWriter);
+    Reservation memory = cache_->reserve(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
     resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(done));
     return true;
   };
-  MemoryWaiters::Try now{.may_take = may_take_memory(MemoryFor::kWriter)};
-  if (!retry(now)) wait_for_memory(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
+  MemoryWaiters::Try now{.may_take = cache_->may_take(MemoryFor::kWriter)};
+  if (!retry(now)) cache_->wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
 }
 
 void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
   const uint64_t memory_bytes = memory.bytes();
   space_waiters_.with_room(
       [this, object, size_bytes, how, memory_bytes, memory = std::move(memory)]() mutable {
-        if (memory.bytes() < memory_bytes) memory = reserve_memory(memory_bytes, MemoryFor::kWriter);  // once more
+        if (memory.bytes() < memory_bytes) memory = cache_->reserve(memory_bytes, MemoryFor::kWriter);  // once more
         Status resized = resize_now(object, size_bytes, how, memory);
         memory = Reservation();  // what waits for room holds no memory that others may need to make some
         return resized;
@@ -188,12 +187,12 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
   pending->object = std::move(object);
   pending->source = {offset, {}, 0};
   pending->zeros_left = length;
-  if (!pending->next_piece(piece_bytes())) return done({});
+  if (!pending->next_piece(cache_->piece_bytes())) return done({});
   pending->done = [done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
     done({});
   };
-  proceed(pending, push_write(*pending, may_take_memory(MemoryFor::kWriter)));
+  proceed(pending, push_write(*pending, cache_->may_take(MemoryFor::kWriter)));
 }
 
 // --- where data and holes lie ---
@@ -231,7 +230,7 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
   }
   if (FilePtr raw = object->raw) {
     lock.unlock();
-    return may_block_elsewhere([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
+    return opener_.run([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
       done(seek_raw(*raw, what, offset, size_bytes));
     });
   }
@@ -248,8 +247,8 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
   const size_t last = std::min<size_t>(*search.unread() + kUnitsAhead, div_ceil(size_bytes, kUnitBytes));
   const int attempts_there = next == offset ? attempts + 1 : 0;
   auto pin = std::make_shared<WantedUnits>();  // until it was looked at
-  load_units(object, *search.unread(), *search.unread() + 1, last, MemoryFor::kReader, pin,
-             [this, object, what, next, attempts_there, pin, done = std::move(done)](Status status) mutable {
+  load(object, {*search.unread(), *search.unread() + 1, last}, pin,
+       [this, object, what, next, attempts_there, pin, done = std::move(done)](Status status) mutable {
                if (!status) return done(std::unexpected(std::move(status).error()));
                seek_in(std::move(object), what, next, attempts_there, std::move(done));
              });

@@ -172,64 +172,8 @@ Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   KVC_TRY(options_.set(name, value, option_defaults(backing)));
   space_.set_backing(backing);  // what is free depends on keep_free
   if (options_.flush_interval_ms() < interval_ms) dirty_.wake(true);  // it may have begun to wait for as long as it was
-  kick_prefetch();  // there may be room for more
+  read_ahead_->kick();  // there may be room for more
   return {};
-}
-
-// Null: this body cannot be passed through as it is now.
-FilePtr StoreImpl::passable_file(ObjectId id) {
-  if (!passes_extents_) return {};
-  auto object = tree_->get(id);
-  if (!object || is_unverified(id)) return {};
-  ExtentId extent;
-  {
-    const auto lock = (*object)->lock();
-    Object& each = **object;
-    if (each.in_place || each.content_dirty() || each.sealing || each.base.place.kind != PlaceKind::kSolo || each.base.quarantined ||
-        each.base_valid_bytes != each.size_bytes || verify_ == Verify::kAlways || lies_in_lost(each))
-      return {};
-    if (each.in_ram()) return {};  // the volume would be read for what is here: it was written a moment ago
-    extent = each.base.place.extent;
-  }
-  auto file = extents_->open_buffered(extent, PlaceKind::kSolo);
-  if (!file || (*file)->descriptor() < 0) return {};
-  return *file;
-}
-
-BackingFile StoreImpl::backing_file(ObjectId id) {
-  if (MemoryFilePtr in_memory = passable_memory_file(id)) {
-    const int descriptor = in_memory->descriptor();
-    return {descriptor, std::move(in_memory), true};
-  }
-  FilePtr file = passable_file(id);
-  if (!file) return {};
-  const int descriptor = file->descriptor();
-  return {descriptor, std::move(file), false};
-}
-
-void StoreImpl::count_passthrough_open(ObjectId id, bool direct, bool in_memory) {
-  if (in_memory) counters_.memory_file_opens.fetch_add(1, std::memory_order_relaxed);
-  if (direct && !in_memory) passed_direct_ns_.store(clock_.monotonic_ns(), std::memory_order_relaxed);
-  counters_.passthrough_opens.fetch_add(1, std::memory_order_relaxed);
-  uint64_t size_bytes = 0;
-  {
-    const Tree::Read tree = tree_->read();
-    ObjectPtr object = tree.live(id);
-    if (!object) return;
-    const auto object_lock = object->lock();
-    size_bytes = object->size_bytes;
-  }
-  // Its reads are not seen: taken as read now. With no lock held: a plan keeps the tracker's for as long as it looks rows up.
-  accesses_->read(nullptr, id, 0, size_bytes, clock_.monotonic_ns());
-  if (!in_memory) kernel_reads(size_bytes);
-}
-
-// About as long as it takes beside writes, and until the client is back with the next.
-void StoreImpl::kernel_reads(uint64_t bytes) {
-  constexpr uint64_t kBytesPerSecond = 256 * kMiB;
-  constexpr std::chrono::milliseconds kBetween{20}, kMost{1000};
-  const std::chrono::nanoseconds reading(static_cast<int64_t>(std::min(bytes, kBytesPerSecond) * 1'000'000'000 / kBytesPerSecond));
-  volume_->expect_reads_for(std::min<std::chrono::nanoseconds>(reading + kBetween, kMost));
 }
 
 }  // namespace kvcachefs

@@ -5,13 +5,8 @@
 
 #include "store/base/thread.h"
 #include "store/store_impl.h"
-#include "store/store_load.h"
 
 namespace kvcachefs {
-
-namespace {
-constexpr int kKernelThreads = 4;  // that read files into the page cache: mostly they wait for the volume
-}  // namespace
 
 void StoreImpl::start_threads() {
   committer_runs_ = true;
@@ -24,15 +19,10 @@ void StoreImpl::start_threads() {
   });
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
-  opener_runs_ = true;
-  threads_.push_back(start_thread("kvc-opener", [this] {
-    while (opener_work_.wait())
-      for (auto& work : opener_work_.take()) work();
-  }));
-  threads_.push_back(start_thread("kvc-prefetcher", [this] { prefetch_loop(); }));
+  opener_.start();
+  read_ahead_->start();
   page_warmer_->start();
   file_mover_->start();
-  for (int i = 0; i < kKernelThreads; ++i) threads_.push_back(start_thread("kvc-kernel", [this] { kernel_ahead_loop(); }));
 }
 
 void StoreImpl::bulk_loop() {
@@ -50,30 +40,20 @@ void StoreImpl::keeper_loop() {
     keeper_wakeup_.wait_for(std::chrono::seconds(1));  // a call that asks during the step below gets another step
     if (stopping_) return;
     keeper_step(false);
-    trim_clean_objects();
+    cache_->trim();
     if (page_warmer_->is_due()) page_warmer_->kick();
   }
 }
 
-void StoreImpl::may_block_elsewhere(std::move_only_function<void()> work) {
-  if (MustNotBlock::here() && opener_runs_) return opener_work_.add(std::move(work));
-  work();
-}
-
 void StoreImpl::stop_threads() {
   stopping_ = true;
+  cache_->stop();
   space_waiters_.stop();
-  const auto wake = [](auto& mutex, ConditionVariable& ready) {
-    std::lock_guard lock(mutex);
-    ready.notify_all();
-  };
   dirty_.stop();
   urgent_.stop();
   keeper_wakeup_.wake();
-  wake(prefetch_mutex_, prefetch_ready_);
-  opener_runs_ = false;  // from now on such work is done where it comes up
-  opener_work_.stop();
-  kernel_ahead_.stop();
+  opener_.stop();  // from now on such work is done where it comes up
+  read_ahead_->stop();
   file_mover_->stop();
   page_warmer_->stop();
   resumer_.stop();
@@ -83,16 +63,10 @@ void StoreImpl::stop_threads() {
   commits_.stop();
   if (committer_.joinable()) committer_.join();
   committer_runs_ = false;
-  {
-    std::lock_guard lock(prefetch_mutex_);
-    helped_ = false;
-  }
-  helper_there_ = false;
   volume_->drain();
-  while (take_in_arrived() == AheadPiece::kDone) {
-  }
+  read_ahead_->finish();
   finish_handed_on_work();
-  kernel_ahead_.give_up();
+  read_ahead_->kernel().give_up();
   resume_records();
   resumer_.give_answers();
   answer_waiting();
@@ -104,9 +78,8 @@ void StoreImpl::stop_threads() {
 // again before their readers are answered.
 void StoreImpl::finish_handed_on_work() {
   while (true) {
-    auto to_open = opener_work_.take();
-    for (auto& work : to_open) work();
-    if (!keeper_work_.run() && to_open.empty()) return;
+    const bool opened = opener_.finish(), worked = keeper_work_.run();
+    if (!opened && !worked) return;
     volume_->drain();
   }
 }
@@ -149,7 +122,7 @@ bool StoreImpl::pump() {
   any |= commit_step();
   any |= keeper_step(false);
   if (!stopping_) {
-    any |= prefetch_step();
+    any |= read_ahead_->step();
     any |= file_mover_->step();
   }
   return any;

@@ -80,6 +80,10 @@ class Extents {
   // Packs and solo extents of which a sync failed, until they are removed: what was written to them since they were synced last
   // may never come to the medium, though they read well, and though the next sync would succeed.
   bool is_lost(ExtentId id);
+  // The body in this place lies in one of them.
+  bool is_lost(const Place& place) {
+    return (place.kind == PlaceKind::kPacked || place.kind == PlaceKind::kSolo) && is_lost(place.extent);
+  }
   std::vector<std::pair<ExtentId, Error>> lost();
   // The error of a raw file among them of which a sync ever failed: told for good, until the file is removed. Its bytes went
   // through the page cache; the kernel tells the error once, forgets the pages, and the next sync would succeed.

@@ -3,10 +3,11 @@
 // of their work. So while somebody helps they sleep, and the pieces are done between two requests.
 //
 // 64 KiB chunks, cold, one reader, two processors: every 33rd chunk and the next three took 150 to 350 us instead of 30.
+#include <mutex>
 #include <utility>
 
-#include "store/store_impl.h"
-#include "store/store_load.h"
+#include "store/readahead/arrivals.h"
+#include "store/readahead/read_ahead.h"
 
 namespace kvcachefs {
 
@@ -14,64 +15,71 @@ namespace {
 constexpr size_t kMostArrived = 4;  // reads of up to 1 MiB: beyond, the helper does not keep up
 }  // namespace
 
-bool StoreImpl::help() {
+bool ReadAhead::help() {
   if (!helper_there_.load(std::memory_order_relaxed)) {
-    std::lock_guard lock(prefetch_mutex_);
+    std::lock_guard lock(mutex_);
     if (stopping_) return false;
     helped_ = true;
     helper_there_ = true;
     helper_due_ = true;
   }
-  const bool deadline = clock_.monotonic_ns() >= helper_deadline_ns_.load(std::memory_order_relaxed);
+  const bool deadline = parts_.clock.monotonic_ns() >= helper_deadline_ns_.load(std::memory_order_relaxed);
   if (!deadline && !helper_due_.load(std::memory_order_relaxed)) return false;
   helper_due_ = false;  // before the look at what there is
-  std::unique_lock turn(prefetch_turn_, std::try_to_lock);
+  std::unique_lock turn(turn_, std::try_to_lock);
   if (!turn) return helper_due_ = true, false;  // the prefetcher is at it
-  const bool any = take_in_arrived() == AheadPiece::kDone || help_prefetcher(deadline);
+  const bool any = take_in_arrived() == Piece::kDone || help_on(deadline);
   turn.unlock();
   if (!any) return false;
   helper_due_ = true;
-  if (!helper_there_) wake_prefetcher();  // another thread left off meanwhile, for all
+  if (!helper_there_) wake();  // another thread left off meanwhile, for all
   return true;
 }
 
-// prefetch_turn_ held.
-bool StoreImpl::help_prefetcher(bool deadline) {
+// turn_ held.
+bool ReadAhead::help_on(bool deadline) {
   bool kicked = false;
   {
-    std::lock_guard lock(prefetch_mutex_);
+    std::lock_guard lock(mutex_);
     if (thread_works_ || for_thread_) return false;  // it tells when it is done
-    kicked = prefetch_kicked_;
+    kicked = kicked_;
   }
   if (kicked || deadline) start_round();
   if (!kicked && !deadline && !helper_goes_on_) return false;
-  helper_goes_on_ = prefetch_piece(By::kHelper) == AheadPiece::kDone;
-  helper_deadline_ns_ = helper_goes_on_ ? INT64_MAX : accesses_->deadline().value_or(INT64_MAX);
+  helper_goes_on_ = piece(By::kHelper) == Piece::kDone;
+  helper_deadline_ns_ = helper_goes_on_ ? INT64_MAX : parts_.accesses.deadline().value_or(INT64_MAX);
   return helper_goes_on_;
 }
 
-void StoreImpl::leave_off() {
+void ReadAhead::leave_off() {
   if (!helper_there_.load(std::memory_order_relaxed)) return;
   bool left = false;
   {
-    std::unique_lock turn(prefetch_turn_, std::try_to_lock);  // not had: who has it goes on, or wakes the prefetcher
-    std::lock_guard lock(prefetch_mutex_);
-    if (turn && std::exchange(helper_goes_on_, false)) prefetch_kicked_ = true;
-    if (helper_deadline_ns_.exchange(INT64_MAX) != INT64_MAX) prefetch_kicked_ = true;  // it has one to wait for
+    std::unique_lock turn(turn_, std::try_to_lock);  // not had: the thread that has it goes on, or wakes the prefetcher
+    std::lock_guard lock(mutex_);
+    if (turn && std::exchange(helper_goes_on_, false)) kicked_ = true;
+    if (helper_deadline_ns_.exchange(INT64_MAX) != INT64_MAX) kicked_ = true;  // it has one to wait for
     helped_ = false;
     helper_there_ = false;
-    left = prefetch_kicked_ || !arrived_.empty();
+    left = kicked_ || !arrived_.empty();
   }
-  if (left) prefetch_ready_.notify_one();
+  if (left) ready_.notify_one();
 }
 
-// On a thread of the volume. False: it is to be taken in now.
-bool StoreImpl::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
+// On a thread of the volume.
+void ReadAhead::arrived(std::unique_ptr<ArrivedRead> read) {
+  if (leave_to_helper(read)) return;
+  Arrivals together(parts_.accesses, read->arrived_ns);  // of all these bodies
+  while (!read->all_taken_in()) parts_.loader.take_in_next(*read);
+}
+
+// False: it is to be taken in now.
+bool ReadAhead::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
   if (!helper_there_.load(std::memory_order_relaxed) || !read->result || read->jobs.front()->urgent) return false;
   for (const auto& job : read->jobs)
     if (job->padded_bytes() > kHelpedBytes) return false;
   {
-    std::lock_guard lock(prefetch_mutex_);
+    std::lock_guard lock(mutex_);
     if (!helped_ || arrived_.size() >= kMostArrived) return false;
     arrived_.push_back(std::move(read));
   }
@@ -79,23 +87,23 @@ bool StoreImpl::leave_to_helper(std::unique_ptr<ArrivedRead>& read) {
   return true;
 }
 
-// prefetch_turn_ held: the read that is first stays the first.
-StoreImpl::AheadPiece StoreImpl::take_in_arrived() {
+// turn_ held: the read that is first stays the first.
+ReadAhead::Piece ReadAhead::take_in_arrived() {
   std::unique_ptr<ArrivedRead> read;
   {
-    std::lock_guard lock(prefetch_mutex_);
-    if (arrived_.empty()) return AheadPiece::kNothing;
+    std::lock_guard lock(mutex_);
+    if (arrived_.empty()) return Piece::kNothing;
     read = std::move(arrived_.front());
     arrived_.pop_front();
   }
   {
-    Arrivals arrivals(*this, read->arrived_ns);
-    take_in_next(*read);
+    Arrivals together(parts_.accesses, read->arrived_ns);
+    parts_.loader.take_in_next(*read);
   }
-  if (read->next == read->jobs.size()) return AheadPiece::kDone;
-  std::lock_guard lock(prefetch_mutex_);
+  if (read->all_taken_in()) return Piece::kDone;
+  std::lock_guard lock(mutex_);
   arrived_.push_front(std::move(read));
-  return AheadPiece::kDone;
+  return Piece::kDone;
 }
 
 }  // namespace kvcachefs

@@ -1,0 +1,66 @@
+#include "store/commit/quarantine.h"
+
+#include <mutex>
+#include <utility>
+
+#include "store/base/log.h"
+
+namespace kvcachefs {
+
+namespace {
+
+// A seal that ends when the record is journaled. The object is locked.
+SealedBody quarantine_record(const ObjectPtr& object) {
+  object->sealing = true;
+  SealedBody record;
+  record.snapshot.object = object;
+  record.snapshot.size_bytes = object->size_bytes;
+  record.snapshot.content_version = object->content_version;
+  record.body = object->base;
+  return record;
+}
+
+}  // namespace
+
+void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again) {
+  SealedBody record;
+  {
+    Tree::Write tree = parts_.tree.write();
+    const auto lock = object->lock();
+    if (object->base.quarantined != again || object->base.version != base_version) return;
+    tree.mark_quarantined(object);
+    if (object->sealing || object->content_dirty()) return;  // a new body is on its way and replaces it
+    record = quarantine_record(object);
+  }
+  log::error("object {} is quarantined: {}. It reads as absent from now on; `kvcachefs fsck` tells more", object->id.value,
+             why);
+  CommitRequest request;
+  request.bodies.push_back(std::move(record));
+  parts_.commits.add(std::move(request));
+}
+
+bool Quarantine::is_beyond_help(const Object& object) const {
+  return object.lacks_a_write() && object.write_handles == 0 && !object.sealing && object.content_dirty() &&
+         (object.write_error->code == Code::kCorrupt || object.write_error->code == Code::kNotFound) &&
+         parts_.extents.is_lost(object.base.place);
+}
+
+bool Quarantine::put_moving(const ObjectPtr& object, const std::string& why) {
+  CommitRequest request;
+  {
+    Tree::Write tree = parts_.tree.write();
+    const auto lock = object->lock();
+    if (!object->is_moving() && !is_beyond_help(*object)) return false;
+    object->sealed_version = object->content_version;
+    for (Unit& unit : object->units) unit.set_dirty(false);
+    parts_.space.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
+    tree.mark_quarantined(object);
+    request.bodies.push_back(quarantine_record(object));
+  }
+  parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
+  log::error("object {} is quarantined: {}. Its extent could not be synced", object->id.value, why);
+  parts_.commits.add(std::move(request));
+  return true;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,85 @@
+// Volume to RAM, every byte verified before anybody sees it (invariant 2 of the store).
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "store/api/counters.h"
+#include "store/base/clock.h"
+#include "store/base/opener.h"
+#include "store/base/work_queue.h"
+#include "store/cache/body_cache.h"
+#include "store/cache/file_policy.h"
+#include "store/commit/quarantine.h"
+#include "store/extent/extents.h"
+#include "store/load/load_job.h"
+#include "store/object/object.h"
+#include "store/tree/tree.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Thread-safe; no lock of its own: takes those of bodies, one at a time. Calls are made with no lock held. They may block on an extent
+// being opened that is not in the cache, unless the thread must not block (MustNotBlock): then the opener opens it.
+class Loader {
+ public:
+  struct Parts {
+    Volume& volume;
+    Extents& extents;
+    Tree& tree;
+    BodyCache& cache;
+    const MemoryFilePolicy& files;
+    Quarantine& quarantine;
+    Opener& opener;
+    WorkQueue& later;  // for what blocks: a second look at bytes that do not match
+    Counters& counters;
+    const Clock& clock;
+  };
+  explicit Loader(Parts parts) : parts_(parts) {}
+  // Told of every read from now on; set once, before the first.
+  void set_arrivals(ArrivalSink& sink) { arrivals_ = &sink; }
+
+  // Reads the missing units of the range, on demand; `done` runs when those that are wanted are there, or one failed. From when they
+  // have their memory the wanted ones are held by `pin`, and not given up before it is let go of. Where there is no memory the request
+  // waits for it in turn.
+  void load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
+  // The same for a caller that waits by itself. False: there is no memory for the wanted units now, or this try may not take any;
+  // nothing is held then. `waiter` is told of each read that the wanted units wait for.
+  bool start(const ObjectPtr& object, LoadRange range, MemoryFor who, const std::shared_ptr<LoadWaiter>& waiter, WantedUnits* pin,
+             MemoryWaiters::Try& attempt);
+
+  // For callers that collect reads of several bodies. Adds those that the missing units of the range take; `waiter` also counts wanted
+  // ones that are on their way already. False: `memory` does not suffice, and says what is lacking; nothing is done. Once get_memory()
+  // has found it, plan() is to be called again.
+  bool plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, const std::shared_ptr<LoadWaiter>& waiter, bool urgent,
+            LoadJobs& jobs);
+  bool get_memory(LoadMemory& memory);
+  // Jobs that lie next to each other in one file become one read: small bodies of one prefix lie so.
+  void submit(LoadJobs jobs);
+  // The next body of a read that has ended: verified, put in its place, and those who wait for it are called.
+  void take_in_next(ArrivedRead& read);
+
+  // Memory that reads of the volume are under way for.
+  uint64_t loading_bytes() const { return loading_bytes_.load(std::memory_order_relaxed); }
+
+ private:
+  using Waiting = std::vector<std::move_only_function<void(Status)>>;
+  void open_files(LoadJobs& jobs, LoadJobs& to_open);
+  void read_inline(LoadJobPtr job);
+  void finish(LoadJobPtr job, Result<size_t> result);
+  void second_look(const LoadJobPtr& job);
+  Result<size_t> read_again(LoadJob& job, FilePtr& file);
+  void note_failed(const LoadJob& job, const Status& status);
+  void settle(const LoadJobPtr& job, bool goes, Waiting waiting, const Status& status);
+  static Waiting take_waiting(const LoadJob& job);
+
+  const Parts parts_;
+  ArrivalSink* arrivals_ = nullptr;
+  std::atomic<uint64_t> loading_bytes_{0};
+};
+
+}  // namespace kvcachefs
