@@ -11,7 +11,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "store/api/counters.h"
@@ -51,6 +50,7 @@
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
 #include "store/readahead/read_ahead.h"
+#include "store/recovery/recovery.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
@@ -72,8 +72,6 @@
 #include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
-
-class ReplayFilter;
 
 class StoreImpl final : public Store {
  public:
@@ -458,28 +456,10 @@ class StoreImpl final : public Store {
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_open.cc) ---
-  Status settle_identity();
-  Result<std::unique_ptr<VolumeLock>> lock_first_mount();
-  Status check_may_be_volume();
-  Status take_node();
-  Status open_volume_file();
-  Status choose_node();
   Status fill_in_options();
-  Status start_epoch();
-  Status make_root();
-  void remove_unjournaled();
-
-  // --- recovery (store_recover.cc) ---
-  Status open_index();
-  bool index_fits(const std::vector<JournalFileInfo>& journals, const std::optional<CheckpointInfo>& checkpoint) const;
-  Status load_checkpoint(const CheckpointInfo& checkpoint, ReplayFilter& filter);
-  Status replay(const std::vector<JournalFileInfo>& journals, ReplayFilter& filter);
-  Status apply_replayed(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
-  Status apply_believed(const Batch& batch, JournalPosition after);
-  Status drop_nameless();
-  Status drop_nameless(std::span<const ObjectId> nameless);
+  void take_over(Recovered& found);
   void forget_reclaimed();
-  void find_quarantined();
+  void remove_unjournaled();
 
   // --- threads (store_threads.cc) ---
   void start_threads();
@@ -497,7 +477,6 @@ class StoreImpl final : public Store {
   RequestClock clock_;
   HybridClock stamps_;
   FileIdentity identity_;
-  uint32_t previous_epoch_ = 0;
   std::unique_ptr<VolumeLock> lock_;
   std::unique_ptr<Index> index_;
   std::unique_ptr<Extents> extents_;
@@ -599,7 +578,6 @@ class StoreImpl final : public Store {
   bool judged_tail_ = false;
   std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
   int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
-  std::unordered_set<ObjectId> found_unverified_;  // kept by replay though the volume did not give their bytes; then unverified_'s
   int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_};     // what earlier lives left
   bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead

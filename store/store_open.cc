@@ -1,6 +1,5 @@
-// Start and end: the volume's header, the node and its lock, a new epoch, the order in which everything else begins
-// (store_recover.cc, store_threads.cc), and what is left to do when all of it ends.
-#include <sys/random.h>
+// Start and end: the lock of the node, what recovery/ finds, the other rooms built from it, the order in which threads begin
+// (store_threads.cc), and what is left to do when all of it ends.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,28 +13,19 @@
 #include "store/base/cgroup.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
-#include "store/journal/volume_file.h"
+#include "store/recovery/first_records.h"
+#include "store/recovery/node_start.h"
+#include "store/recovery/recovery.h"
 #include "store/store_impl.h"
 #include "store/store_seal.h"
-#include "store/store_start.h"
 
 namespace kvcachefs {
 
 namespace {
 
-constexpr const char* kFirstMountLock = ".kvcachefs-first-mount";
-constexpr uint64_t kJournalFileBytes = 64 * kMiB;
+constexpr size_t kMaxOpenExtents = 512;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
-
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  std::string clean;
-  for (const char* c = name; *c != 0; ++c)
-    clean += std::isalnum(static_cast<unsigned char>(*c)) || *c == '-' || *c == '_' || *c == '.' ? *c : '-';
-  return clean.empty() || clean[0] == '.' ? "localhost" : clean;
-}
 
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
@@ -48,13 +38,6 @@ uint64_t machine_memory_bytes() {
 }
 
 }  // namespace
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
     : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
@@ -89,7 +72,8 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
-  KVC_TRY(settle_identity());
+  NodeStart node(volume_, stamps_);
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_));
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -125,13 +109,15 @@ Status StoreImpl::start(std::string_view holder) {
   });
   extent_bytes_ = options.extent_bytes;
 
-  KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity_.node));
-  previous_epoch_ = epochs.empty() ? 0 : epochs.back();
-  identity_.epoch = previous_epoch_;
-  KVC_TRY(open_index());
+  KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
+  KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_}));
+  take_over(found);
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!judged_tail_);
-  KVC_TRY(start_epoch());
+  KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_,
+                                                      [this](const auto& attempt) { return with_reserve(attempt); }));
+  identity_.epoch = epoch.number;
+  journal_ = std::move(epoch.journal);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
   discards_.emplace(Discards::Parts{space_, keeper_work_, *extents_});
@@ -164,7 +150,7 @@ Status StoreImpl::start(std::string_view holder) {
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   reader_.emplace(*extents_, counters_);
-  unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found_unverified_));
+  unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
   loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
   backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
                                        verify_ == Verify::kAlways});
@@ -173,10 +159,11 @@ Status StoreImpl::start(std::string_view holder) {
   accesses_->set_kick([this] { read_ahead_->kick(); });
   bulk_target_ = std::make_unique<PackTarget>();
   urgent_target_ = std::make_unique<PackTarget>();
-  KVC_TRY(make_root());
-  KVC_TRY(drop_nameless());
+  FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return append_to_journal(batch); }});
+  KVC_TRY(first.make_root());
+  if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();
-  find_quarantined();
+  find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
   refresh_space();
   if (!volume_->features().network) refill_reserve();  // there it may be megabytes to write: the keeper's
@@ -189,92 +176,22 @@ Status StoreImpl::start(std::string_view holder) {
   return {};
 }
 
-// --- volume and node ---
-
-// Whose first mounts come at once make one volume between them, with one node: the others find it made.
-Result<std::unique_ptr<VolumeLock>> StoreImpl::lock_first_mount() {
-  constexpr int kMostTries = 1000;
-  for (int i = 0;; ++i) {
-    auto lock = volume_->lock(kFirstMountLock);
-    if (lock || lock.error().code != Code::kBusy || i == kMostTries) return lock;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
+void StoreImpl::take_over(Recovered& found) {
+  index_ = std::move(found.index);
+  index_rebuilt_ = found.index_rebuilt;
+  unclean_start_ = found.unclean;
+  judged_tail_ = found.judged_tail;
+  records_lost_ = pack_sweep_over_ = found.records_lost;
+  checkpoint_bytes_ = found.checkpoint_bytes;
+  older_journals_bytes_ = found.older_journals_bytes;
+  journal_files_ = found.journal_files;
 }
 
-Status StoreImpl::settle_identity() {
-  std::unique_ptr<VolumeLock> first;
-  if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
-    KVC_TRY(check_may_be_volume());
-    KVC_ASSIGN(first, lock_first_mount());
-  }
-  Status settled = take_node();
-  // Not needed any more: whoever waits for it finds a volume with a node.
-  if (first)
-    if (Status status = volume_->remove_file(kFirstMountLock); !status && status.error().code != Code::kNotFound)
-      log::warn("{}", status.error().message);
-  return settled;
-}
-
-Status StoreImpl::take_node() {
-  KVC_TRY(open_volume_file());
-  KVC_TRY(choose_node());
-  KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
-  if (read_only_) return {};
-  KVC_TRY(volume_->sync_directory(""));  // also when they were there: a first start may have been cut short before this
-  return volume_->sync_directory("nodes");
-}
-
-// Nothing is left in a directory that is another's.
-Status StoreImpl::check_may_be_volume() {
-  KVC_ASSIGN(auto entries, volume_->list(""));
-  const auto is_header = [](const DirectoryEntry& entry) { return entry.name == kVolumeFileName; };
-  if (std::any_of(entries.begin(), entries.end(), is_header)) return {};
-  for (const DirectoryEntry& entry : entries)
-    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
-        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
-      return fail(Code::kExists,
-                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
-                              volume_->root(), entry.name));
-  return {};
-}
-
-Status StoreImpl::open_volume_file() {
-  auto content = read_file(*volume_, kVolumeFileName, kVolumeFileBytes);
-  if (content) {
-    auto header = decode_volume_file(*content);
-    if (!header) return std::unexpected(std::move(header).error().at("volume " + volume_->root()));
-    identity_.volume_uuid = header->uuid;
-    return {};
-  }
-  if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
-  KVC_TRY(check_may_be_volume());  // nodes without a header: what it was is lost
-  VolumeHeader header;
-  if (getrandom(header.uuid.data(), header.uuid.size(), 0) != static_cast<ssize_t>(header.uuid.size()))
-    return fail(Code::kIo, "no random bytes for the id of a new volume");
-  header.created_stamp = stamps_.next();
-  KVC_TRY(write_file_atomically(*volume_, kVolumeFileName, encode_volume_file(header)));
-  identity_.volume_uuid = header.uuid;
-  log::info("initialised a new volume in {}", volume_->root());
-  return {};
-}
-
-Status StoreImpl::choose_node() {
-  const std::string node = options_.current().node;
-  identity_.node = node.empty() ? host_name() : node;
-  auto nodes = volume_->list("nodes");
-  if (!nodes) {
-    if (nodes.error().code == Code::kNotFound) return {};
-    return std::unexpected(std::move(nodes).error());
-  }
-  std::string others;
-  for (const DirectoryEntry& entry : *nodes) {
-    if (entry.name == identity_.node) return {};
-    others += (others.empty() ? "" : ", ") + entry.name;
-  }
-  if (others.empty()) return {};
-  return fail(Code::kPermission,
-              fmt::format("volume {} belongs to node {}, this is node '{}': mount with -o node={} to take it over",
-                          volume_->root(), others, identity_.node, others.substr(0, others.find(','))));
+// What is dead by the journals and was not reclaimed since comes back at once.
+void StoreImpl::forget_reclaimed() {
+  reclaim_wanted_ = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
+                                           [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
+  if (reclaim_wanted_) keeper_wakeup_.wake();
 }
 
 Status StoreImpl::fill_in_options() {
@@ -296,42 +213,6 @@ OptionDefaults StoreImpl::option_defaults(const SpaceInfo& backing) const {
   return {.backing_bytes = backing.total_bytes,
           .memory_bytes = std::min(machine_memory_bytes(), cgroup_memory_limit().bytes),
           .network_volume = volume_->features().network};
-}
-
-// --- a new epoch ---
-
-Status StoreImpl::start_epoch() {
-  for (uint32_t epoch = previous_epoch_ + 1; epoch <= kMaxEpoch; ++epoch) {
-    if (index_->highest_number(epoch) > 0 || index_->highest_extent(epoch) > 0) continue;  // ids are never given out twice
-    Status made = with_reserve([&] { return volume_->make_directory(epoch_directory(identity_.node, epoch)); });
-    if (!made && made.error().code == Code::kExists) continue;
-    KVC_TRY(std::move(made));
-    identity_.epoch = epoch;
-    KVC_TRY(volume_->sync_directory("nodes/" + identity_.node));
-    KVC_ASSIGN(journal_, with_reserve([this] { return JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes); }));
-    return {};
-  }
-  return fail(Code::kTooBig, fmt::format("node {} of volume {} has used all {} epochs: copy its content to a new volume",
-                                         identity_.node, volume_->root(), kMaxEpoch));
-}
-
-Status StoreImpl::make_root() {
-  KVC_ASSIGN(auto there, index_->find_object(kRootId));
-  if (there) return {};
-  PutRecord root;
-  root.object.id = kRootId;
-  Attributes& attributes = root.object.attributes;
-  attributes.mode = S_IFDIR | 0755;
-  attributes.uid = getuid();
-  attributes.gid = getgid();
-  attributes.btime_ns = clock_.realtime_ns();
-  attributes.atime_ns = attributes.mtime_ns = attributes.ctime_ns = attributes.btime_ns;
-  Batch batch;
-  batch.stamp = stamps_.next();
-  batch.records.emplace_back(std::move(root));
-  KVC_ASSIGN(JournalPosition after, append_to_journal(batch));
-  KVC_ASSIGN(auto freed, index_->apply(batch, after));
-  return {};
 }
 
 // --- end ---

@@ -51,7 +51,7 @@ TEST_F(LoaderTest, NeighboursOfAPackComeWithOneRead) {
   Answer answer;
   waiter->done = into(answer);
   for (ObjectId id : put_bodies(PlaceKind::kPacked, {5000, 70'000, 4096})) bodies.push_back(object(id));
-  for (size_t each : {2, 0, 1}) {  // as different readers asked for them
+  for (const size_t each : {size_t{2}, size_t{0}, size_t{1}}) {  // as different readers asked for them
     LoadMemory memory;
     while (!loader.plan(bodies[each], all_of(bodies[each]), memory, waiter, false, jobs)) ASSERT_TRUE(loader.get_memory(memory));
   }

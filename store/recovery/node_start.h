@@ -1,0 +1,51 @@
+// The first steps of a start: which volume this is, which node of it, and a new epoch. And the id of this boot of the machine.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "store/base/clock.h"
+#include "store/base/result.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Identifies one start of this machine's kernel: bodies written since survive a crash of the daemon without a sync.
+std::string boot_id();
+
+// By the thread that starts the store; no lock. Blocks on the volume.
+class NodeStart {
+ public:
+  // Runs a try, and gives up room that is kept for it as long as it fails for want of it.
+  using WithRoom = std::function<Status(const std::function<Status()>& attempt)>;
+  struct Epoch {
+    uint32_t number = 0;
+    std::unique_ptr<JournalWriter> journal;
+  };
+
+  NodeStart(std::shared_ptr<Volume> volume, HybridClock& stamps) : volume_(std::move(volume)), stamps_(stamps) {}
+
+  // The id of the volume, which is made in an empty directory, and the node's name; no epoch yet. `node`: as the option says, empty for
+  // the machine's name. Where another node has the volume, or the directory holds something else, an error that says what to do.
+  Result<FileIdentity> settle(const std::string& node, bool read_only);
+  // The largest epoch of the node that was begun; 0: none.
+  Result<uint32_t> last_epoch(const FileIdentity& identity) const;
+  // The next one, with its journal. Older ones are only read from now on.
+  Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, const WithRoom& with_room);
+
+ private:
+  Result<std::unique_ptr<VolumeLock>> lock_first_mount();
+  Status check_may_be_volume();
+  Result<FileIdentity> take_node(const std::string& node, bool read_only);
+  Status open_volume_file(FileIdentity& identity);
+  Status check_is_only_node(const FileIdentity& identity);
+
+  const std::shared_ptr<Volume> volume_;
+  HybridClock& stamps_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,221 @@
+#include "store/recovery/recovery.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "store/base/log.h"
+#include "store/base/units.h"
+#include "store/extent/extents.h"
+#include "store/index/replay_filter.h"
+#include "store/load/body_reader.h"
+#include "store/recovery/node_start.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr size_t kMostOpenExtents = 512;
+
+class Recovery {
+ public:
+  explicit Recovery(const RecoveryParts& parts)
+      : parts_(parts), volume_(*parts.volume), extents_(parts.volume, parts.identity, kMostOpenExtents), reader_(extents_, parts.counters) {}
+  Status open_index();
+  Recovered take() { return std::move(found_); }
+
+ private:
+  using Journals = std::vector<JournalFileInfo>;
+  using Wholeness = BodyReader::Wholeness;
+
+  Status open_fresh();
+  bool index_fits() const;
+  Status fill();
+  Status load_checkpoint(ReplayFilter& filter);
+  Status replay(ReplayFilter& filter);
+  Status apply(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter);
+  Status apply_believed(const Batch& batch, JournalPosition after);
+  bool is_absent(const ObjectRecord& object);
+
+  const RecoveryParts& parts_;
+  Volume& volume_;
+  Extents extents_;  // for reading only
+  const BodyReader reader_;
+  Recovered found_;
+  Index::Found opened_{};
+  Journals journals_;
+  std::optional<CheckpointInfo> checkpoint_;
+};
+
+// --- the index ---
+
+// In place of the one there, if there is one.
+Status Recovery::open_fresh() {
+  found_.index.reset();
+  KVC_TRY(remove_index(parts_.index_directory));
+  std::string why;
+  KVC_ASSIGN(found_.index, Index::open(parts_.index_directory, {parts_.identity.volume_uuid, parts_.identity.node}, &opened_, &why));
+  return {};
+}
+
+Status Recovery::open_index() {
+  // Opened by path, as the administrator's own. Where it is part of the volume it is as little trusted as that.
+  if (parts_.index_directory.starts_with(volume_.root() + "/nodes/"))
+    KVC_TRY(check_plain(volume_, parts_.index_directory.substr(volume_.root().size() + 1)));
+  std::error_code ignored;
+  std::filesystem::create_directories(parts_.index_directory, ignored);
+  std::string why;
+  KVC_ASSIGN(found_.index, Index::open(parts_.index_directory, {parts_.identity.volume_uuid, parts_.identity.node}, &opened_, &why));
+  if (!why.empty()) log::warn("index {}: {}", parts_.index_directory, why);
+  // The journals alone do not tell: what was begun after their last record left none.
+  found_.unclean = opened_ == Index::Found::kOpened && !found_.index->was_closed_cleanly();
+
+  KVC_ASSIGN(journals_, list_journals(volume_, parts_.identity));
+  std::vector<std::string> problems;
+  KVC_ASSIGN(checkpoint_, find_checkpoint(volume_, parts_.identity, problems));
+  for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  found_.records_lost = !problems.empty();
+  if (checkpoint_) {
+    auto file = volume_.info(checkpoint_path(parts_.identity.node, checkpoint_->epoch, checkpoint_->seq));
+    found_.checkpoint_bytes = file ? file->size_bytes : checkpoint_->records * 64;
+  }
+  for (const JournalFileInfo& file : journals_) found_.older_journals_bytes += file.size_bytes;
+  found_.journal_files = journals_.size() + 1;
+
+  if (opened_ == Index::Found::kOpened && !index_fits()) {
+    log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", parts_.index_directory);
+    KVC_TRY(open_fresh());
+  }
+  parts_.orphans.take_leftovers(*found_.index);
+  Status filled = fill();
+  if (filled || opened_ != Index::Found::kOpened || !found_.index->damaged()) return filled;
+  log::warn("{}: rebuilding the index", filled.error().message);  // rows that the open did not look at
+  KVC_TRY(open_fresh());
+  parts_.dead.clear();
+  parts_.orphans.take_leftovers(*found_.index);
+  return fill();
+}
+
+// Do the journals go on where the index ends?
+bool Recovery::index_fits() const {
+  const JournalPosition at = found_.index->position();
+  if (checkpoint_ && at < checkpoint_->header.covers) return false;  // the journals in between may be gone
+  if (checkpoint_ && at == checkpoint_->header.covers) return true;
+  for (const JournalFileInfo& file : journals_)
+    if (file.epoch == at.epoch && file.seq == at.seq) return file.size_bytes >= at.offset;
+  return at == JournalPosition{} && !checkpoint_;
+}
+
+Status Recovery::fill() {
+  const bool anything = !journals_.empty() || checkpoint_;
+  ReplayFilter filter(*found_.index, opened_ == Index::Found::kFresh, [](ReplayFilter::Told what, const std::string& line) {
+    if (what == ReplayFilter::Told::kLeftOut) log::error("journal: {}", line);
+    else log::warn("journal: {}; put right", line);
+  });
+  if (opened_ == Index::Found::kFresh && anything) {
+    found_.index_rebuilt = true;
+    log::info("rebuilding the index from {} journal files{}", journals_.size(), checkpoint_ ? " and a checkpoint" : "");
+    if (checkpoint_) KVC_TRY(load_checkpoint(filter));
+  }
+  KVC_TRY(replay(filter));
+  parts_.counters.records_left_out = filter.left_out();
+  return {};
+}
+
+Status Recovery::load_checkpoint(ReplayFilter& filter) {
+  Index& index = *found_.index;
+  KVC_TRY(index.begin_load());
+  std::vector<std::string> problems;
+  KVC_TRY(read_checkpoint(volume_, parts_.identity, *checkpoint_, [&](Record&& record) {
+    return filter.believes(record, checkpoint_->header.covers.epoch) ? index.load(std::move(record)) : Status();
+  }, problems));
+  for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
+  found_.records_lost |= !problems.empty();
+  const Stamp stamp = ReplayFilter::believed(checkpoint_->header.stamp);
+  parts_.stamps.observe(stamp);
+  return index.finish_load(checkpoint_->header.covers, stamp);
+}
+
+// --- replay ---
+
+Status Recovery::replay(ReplayFilter& filter) {
+  // Epochs of another boot of this machine: what they did not sync may be lost or torn.
+  std::unordered_set<uint32_t> other_boot;
+  for (const JournalFileInfo& file : journals_)
+    if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
+  bool unsynced_seen = false;
+  auto result = replay_journals(volume_, parts_.identity, found_.index->position(),
+                                [&](const Batch& batch, JournalPosition after, bool synced) {
+                                  unsynced_seen |= !synced;
+                                  return apply(batch, after, !synced && other_boot.contains(after.epoch), filter);
+                                });
+  if (!result) return std::unexpected(std::move(result).error());
+  KVC_TRY(filter.finish([&](const Batch& batch, JournalPosition after) { return apply_believed(batch, after); }));
+  found_.unclean |= unsynced_seen || result->torn_tails > 0;
+  found_.judged_tail |= found_.unclean;  // also what was trusted unread: after a reboot it would be judged anew
+  parts_.counters.replayed_batches = result->batches;
+  if (found_.unclean || found_.index_rebuilt) parts_.orphans.doubt_packs();
+  found_.records_lost |= result->damaged_files > 0 || filter.left_out() > 0;
+  // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
+  // nor a client that asks for a sync, nor the reclaim of what it replaced, looks at the files of an earlier epoch again.
+  if (found_.unclean || found_.index_rebuilt) KVC_TRY(volume_.sync_everything());
+  for (const std::string& problem : result->problems) log::warn("journal: {}", problem);
+  if (result->batches == 0) return {};
+  log::info("replayed {} batches, {} records, {} of journal{}", result->batches, result->records,
+            format_size(result->bytes), !other_boot.empty() && unsynced_seen ? " after an unclean stop of the host" : "");
+  parts_.orphans.note_leftovers(*found_.index, {});
+  Status committed = found_.index->commit();
+  if (!committed && committed.error().code != Code::kNoSpace) return committed;
+  if (!committed) log::warn("{}; it is written when there is room, from the journals", committed.error().message);
+  return {};
+}
+
+// After an unclean stop of the host, a body that was not synced is read before it is trusted.
+Status Recovery::apply(const Batch& batch, JournalPosition after, bool verify, ReplayFilter& filter) {
+  found_.judged_tail |= verify;
+  return filter.apply(batch, after,
+                      [&](const PutRecord& put) {
+                        if (verify) return is_absent(put.object);
+                        found_.unverified.erase(put.object.id);  // an earlier version of it
+                        return false;
+                      },
+                      [&](const Batch& trusted, JournalPosition behind) { return apply_believed(trusted, behind); });
+}
+
+// A body that the volume does not give just now is kept, read with its checksums only, and looked at again.
+bool Recovery::is_absent(const ObjectRecord& object) {
+  const Wholeness wholeness = reader_.wholeness(object, [this](uint64_t bytes) { return parts_.pool.reserve_to_seal(bytes); });
+  if (wholeness == Wholeness::kUnknown) found_.unverified.insert(object.id);
+  if (wholeness == Wholeness::kWhole) found_.unverified.erase(object.id);
+  if (wholeness == Wholeness::kAbsent) parts_.counters.dropped_bodies.fetch_add(1);
+  return wholeness == Wholeness::kAbsent;
+}
+
+Status Recovery::apply_believed(const Batch& batch, JournalPosition after) {
+  parts_.stamps.observe(batch.stamp);
+  KVC_ASSIGN(auto freed, found_.index->apply(batch, after));
+  parts_.dead.found(freed);
+  return {};
+}
+
+}  // namespace
+
+Result<Recovered> recover(const RecoveryParts& parts) {
+  Recovery recovery(parts);
+  KVC_TRY(recovery.open_index());
+  return recovery.take();
+}
+
+void find_quarantined(const Index& index, Tree& tree) {
+  if (index.totals().quarantined == 0) return;
+  Tree::Write names = tree.write();
+  Status status = index.scan_objects([&](ObjectRecord&& row) {
+    if (row.body.quarantined) names.found_quarantined(row.id);
+    return true;
+  });
+  if (!status) log::error("index: {}", status.error().message);
+}
+
+}  // namespace kvcachefs

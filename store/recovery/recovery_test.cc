@@ -1,0 +1,232 @@
+// What a start finds: journals on a volume in memory, an index in a directory of its own, and no store.
+#include "store/recovery/recovery.h"
+
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <functional>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/base/checksum.h"
+#include "store/base/units.h"
+#include "store/extent/extents.h"
+#include "store/recovery/first_records.h"
+#include "store/recovery/node_start.h"
+#include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBodyBytes = 5000;
+
+class RecoveryTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    NodeStart node(volume, stamps);
+    auto settled = node.settle("test", false);
+    ASSERT_TRUE(settled) << settled.error().message;
+    identity = *settled;
+  }
+  // --- a life of the node: what it journals
+  void begin_life(const std::string& boot = boot_id()) {
+    ++identity.epoch;
+    number = 0;
+    ASSERT_TRUE(volume->make_directory(epoch_directory(identity.node, identity.epoch)));
+    auto made = JournalWriter::create(volume, identity, boot, 64 * kMiB);
+    ASSERT_TRUE(made) << made.error().message;
+    journal = std::move(*made);
+    extents.emplace(volume, identity, 8);
+    extents->start_at(1);
+  }
+  JournalPosition append(std::vector<Record> records) {
+    auto after = journal->append(Batch{stamps.next(), std::move(records)});
+    EXPECT_TRUE(after) << after.error().message;
+    return *after;
+  }
+  void mark_synced() {
+    append({SyncedRecord{}});
+    ASSERT_TRUE(journal->sync());
+  }
+  static ObjectRecord object(ObjectId id, uint32_t mode) {
+    ObjectRecord made;
+    made.id = id;
+    made.attributes.mode = mode;
+    return made;
+  }
+  void make_root() { append({PutRecord{object(kRootId, S_IFDIR | 0755)}}); }
+  ObjectId next_id() { return ObjectId::make(0, identity.epoch, ++number); }
+  // A body with an extent of its own, journaled with its name.
+  ObjectRecord put_body(const std::string& name, std::optional<ObjectId> id = std::nullopt) {
+    ObjectRecord row = object(id.value_or(next_id()), S_IFREG | 0644);
+    auto made = extents->make(PlaceKind::kSolo);
+    EXPECT_TRUE(made) << made.error().message;
+    const std::vector<std::byte> bytes(kBodyBytes, std::byte{static_cast<unsigned char>(row.id.value)});
+    const std::span<const std::byte> piece(bytes);
+    EXPECT_TRUE(made->file->write({&piece, 1}, 0));
+    row.body = {.size_bytes = kBodyBytes, .version = 1, .place = {PlaceKind::kSolo, made->id, 0, kBodyBytes}, .checksums = {checksum(bytes)}, .inline_bytes = {}};
+    append({PutRecord{row}, NameRecord{kRootId, name, row.id}});
+    return row;
+  }
+  std::string path_of(const ObjectRecord& row) { return extents->path(row.body.place.extent, PlaceKind::kSolo); }
+
+  // --- the next start
+  Recovered start() {
+    journal.reset();
+    dead.clear();
+    auto recovered = recover({volume, identity, directory.path() + "/index", stamps, pool, counters, dead, orphans});
+    EXPECT_TRUE(recovered) << recovered.error().message;
+    return recovered ? std::move(*recovered) : Recovered{};
+  }
+  static bool has_name(const Index& index, const std::string& name) {
+    auto entry = index.find_name(kRootId, name);
+    return entry && entry->has_value();
+  }
+
+  std::function<Fault(const VolumeCall&)> on_read;
+  std::shared_ptr<SimVolume> sim = make_sim_volume({.direct_io = false});
+  std::shared_ptr<Volume> volume = make_fault_volume(sim, [this](const VolumeCall& call) {
+    return call.kind == VolumeCall::Kind::kRead && on_read ? on_read(call) : Fault{};
+  });
+  test::TestDirectory directory;
+  ManualClock clock{1'700'000'000'000'000'000};
+  HybridClock stamps{clock};
+  FileIdentity identity;
+  std::unique_ptr<JournalWriter> journal;
+  std::optional<Extents> extents;
+  uint64_t number = 0;
+  Space space;
+  DeadSpace dead{space};
+  OrphanNotes orphans{dead};
+  MemoryPool pool{8 * kMiB, 3 * kUnitBytes};
+  Counters counters;
+};
+
+TEST_F(RecoveryTest, AnEmptyVolumeHasAnEmptyIndex) {
+  const Recovered recovered = start();
+  ASSERT_NE(recovered.index, nullptr);
+  EXPECT_FALSE(recovered.index_rebuilt);
+  EXPECT_FALSE(recovered.unclean);
+  EXPECT_EQ(recovered.journal_files, 1u);
+}
+
+TEST_F(RecoveryTest, TheJournalsAreReplayedIntoANewIndex) {
+  begin_life();
+  make_root();
+  const ObjectRecord body = put_body("a");
+  mark_synced();
+  const Recovered recovered = start();
+  EXPECT_TRUE(recovered.index_rebuilt);
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_EQ(recovered.index->totals().solo_bodies, 1u);
+  EXPECT_EQ(recovered.journal_files, 2u);
+  EXPECT_GT(recovered.older_journals_bytes, 0u);
+  EXPECT_EQ(counters.verified_bodies, 0u) << "it was synced";
+}
+
+TEST_F(RecoveryTest, AnIndexThatWasClosedIsTakenAsItIsAndOneThatWasNotTellsOfAnUncleanEnd) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  {
+    const Recovered first = start();
+    ASSERT_TRUE(first.index->close_clean());
+  }
+  {
+    const Recovered second = start();
+    EXPECT_FALSE(second.index_rebuilt);
+    EXPECT_FALSE(second.unclean);
+    EXPECT_EQ(counters.replayed_batches, 0u);
+    EXPECT_TRUE(has_name(*second.index, "a"));
+  }
+  const Recovered third = start();
+  EXPECT_FALSE(third.index_rebuilt);
+  EXPECT_TRUE(third.unclean) << "the second did not close it";
+  EXPECT_TRUE(third.judged_tail);
+}
+
+TEST_F(RecoveryTest, AnIndexThatTheJournalsDoNotReachIsBuiltAnew) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  ASSERT_TRUE(start().index->close_clean());
+  for (const std::string& path : sim->all_files())
+    if (path.find("/journal/") != std::string::npos) static_cast<void>(sim->remove_file(path));
+  begin_life();
+  make_root();
+  put_body("b");
+  mark_synced();
+  const Recovered recovered = start();
+  EXPECT_TRUE(recovered.index_rebuilt);
+  EXPECT_FALSE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+}
+
+TEST_F(RecoveryTest, PlacesThatTheJournalGaveUpAreDead) {
+  begin_life();
+  make_root();
+  const ObjectRecord body = put_body("a");
+  append({UnnameRecord{kRootId, "a", body.id}});
+  mark_synced();
+  const Recovered recovered = start();
+  EXPECT_FALSE(has_name(*recovered.index, "a"));
+  const std::vector<FreedPlace> places = dead.take();
+  ASSERT_EQ(places.size(), 1u);
+  EXPECT_EQ(places[0].place.extent, body.body.place.extent);
+}
+
+TEST_F(RecoveryTest, AfterAnotherBootOnlyWholeBodiesAreBelieved) {
+  begin_life("another boot of the machine");
+  make_root();
+  const ObjectRecord synced = put_body("synced");
+  mark_synced();
+  const ObjectRecord whole = put_body("whole"), torn = put_body("torn"), silent = put_body("silent");
+  ASSERT_TRUE(sim->corrupt(path_of(torn), 17, std::byte{1}));
+  ASSERT_TRUE(sim->corrupt(path_of(synced), 17, std::byte{1}));
+  on_read = [path = path_of(silent)](const VolumeCall& call) { return Fault{.sys_errno = call.path == path ? EIO : 0}; };
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "synced")) << "before the mark: not looked at";
+  EXPECT_TRUE(has_name(*recovered.index, "whole"));
+  EXPECT_FALSE(has_name(*recovered.index, "torn"));
+  EXPECT_TRUE(has_name(*recovered.index, "silent")) << "a volume that does not answer says nothing";
+  EXPECT_EQ(recovered.unverified, std::unordered_set<ObjectId>{silent.id});
+  EXPECT_EQ(counters.verified_bodies, 3u);
+  EXPECT_EQ(counters.dropped_bodies, 1u);
+  EXPECT_TRUE(recovered.unclean);
+  EXPECT_TRUE(recovered.judged_tail);
+}
+
+TEST_F(RecoveryTest, WithinTheSameBootThePageCacheIsTrusted) {
+  begin_life();
+  make_root();
+  put_body("a");
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(recovered.unclean);
+  EXPECT_EQ(counters.verified_bodies, 0u);
+}
+
+TEST_F(RecoveryTest, TheRootIsMadeOnceAndObjectsWithoutANameAreDropped) {
+  begin_life();
+  append({PutRecord{object(next_id(), S_IFREG | 0644)}});
+  Recovered recovered = start();
+  begin_life();
+  FirstRecords first({*recovered.index, dead, clock, stamps, counters, [this](const Batch& batch) { return journal->append(batch); }});
+  ASSERT_TRUE(first.make_root());
+  const JournalPosition after = journal->position();
+  ASSERT_TRUE(first.make_root());
+  EXPECT_EQ(journal->position(), after);
+  ASSERT_TRUE(first.drop_nameless());
+  EXPECT_EQ(counters.swept_files, 1u);
+  EXPECT_EQ(recovered.index->totals().objects, 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs
