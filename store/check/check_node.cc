@@ -104,6 +104,8 @@ class NodeCheck {
 
   Status check_index() {
     KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
+    // As a mount does: the journals alone do not tell, for what was begun after their last record left none.
+    recovered_.unclean |= !existing.closed_cleanly;
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;

@@ -208,6 +208,25 @@ TEST_F(Check, ExtentsThatNothingNamesAreRemoved) {
   store_.mount();
 }
 
+// The daemon died after its last record was synced, with a file begun since: the index alone tells, and the next mount removes it.
+TEST_F(Check, AnExtentThatADeadDaemonHadBegunIsNoDamage) {
+  store_.unmount();
+  ASSERT_TRUE(fs::remove(index() / "clean"));  // as it is while a daemon has the index open
+  const fs::path orphan = files(".solo").front().parent_path() / "4000.solo";
+  std::ofstream(orphan) << "begun";
+  for (bool repair : {false, true}) {
+    const CheckReport found = check(repair);
+    EXPECT_TRUE(found.findings.empty()) << found.findings.front().text;
+    EXPECT_EQ(found.orphan_extents, 1u);
+    ASSERT_EQ(found.notes.size(), 1u);
+    EXPECT_NE(found.notes.front().find("4000.solo"), std::string::npos) << found.notes.front();
+    EXPECT_TRUE(fs::exists(orphan)) << "the next mount judges first what counts";
+  }
+  store_.mount();
+  store_.settle();
+  EXPECT_FALSE(fs::exists(orphan));
+}
+
 // As a daemon leaves it that dies between giving a range up and punching it: here the bytes are put back by hand.
 TEST_F(Check, DeadRangesOfAPackAreToldAndGivenBack) {
   const auto pack = files(".pack").front();

@@ -196,7 +196,9 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   KVC_ASSIGN(copy.index, Index::open(directory, identity_of(node), &found, &existing.wrong));
   const std::string of_the_copy = fmt::format("index {}: ", directory);
   if (existing.wrong.starts_with(of_the_copy)) existing.wrong.erase(0, of_the_copy.size());
-  if (!existing.wrong.empty() || found == Index::Found::kFresh) return existing;
+  if (!existing.wrong.empty()) return existing;
+  existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
+  if (found == Index::Found::kFresh) return existing;
   if (!fits(*copy.index, history)) {
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
     return existing;
