@@ -404,6 +404,9 @@ class StoreImpl final : public Store {
 
   // --- what earlier lives left (store_sweep.cc) ---
   bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
+  uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
+  void count_orphans();
+  std::unique_ptr<PackSweep> make_pack_sweep();
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool sweep_packs();
 
@@ -579,10 +582,12 @@ class StoreImpl final : public Store {
   std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
   int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
   int64_t verified_again_ns_ = 0;  // the keeper's
-  OrphanNotes orphans_{dead_};     // what earlier lives left
+  OrphanNotes orphans_{dead_, space_};  // what earlier lives left
+  bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
   bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead
   bool pack_sweep_over_ = false;   // this life does not look for dead ranges of packs any more
   std::unique_ptr<PackSweep> pack_sweep_;
+  std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
   std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
   std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point

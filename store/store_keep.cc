@@ -232,9 +232,10 @@ Status StoreImpl::index_point(const Reclaimer::Amount& amount) {
     return status;
   }
   counters_.index_commits.fetch_add(1, std::memory_order_relaxed);
-  const bool judged = std::exchange(judged_tail_, false);
+  judged_tail_ = false;
   index_rebuild_->allow(true);
-  if (orphans_.take_extents_due() || judged) sweep_extents(dead, judged);
+  const bool list = std::exchange(epochs_due_, false);
+  if (orphans_.take_extents_due() || list) sweep_extents(dead, list);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead), amount);
   measure_overhead();
@@ -326,7 +327,7 @@ bool StoreImpl::make_room() {
   if (!round) return false;
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return counters_.reclaimed_bytes + counters_.removed_extents; };
-  const uint64_t before = given_back();
+  const uint64_t before = given_back(), orphaned = space_.orphaned_bytes();
   const int64_t begun_ns = clock_.monotonic_ns();
   const bool evicted = evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
@@ -334,12 +335,14 @@ bool StoreImpl::make_room() {
   Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
   if (evicted) amount.enough_bytes = bytes_to_punch(room_wanted(round->pressure));
   note_upkeep(index_point(amount), clock_.monotonic_ns());
-  const bool goes_on = reclaim_cut_short_ && given_back() != before;
+  const bool sweeps = sweep_packs();
+  const bool goes_on = sweeps || (reclaim_cut_short_ && given_back() != before);
   const bool journals_went = !goes_on && checkpoint_for_room();
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   if (evicted) note_eviction_round(begun_ns);
-  space_waiters_.end_round(*round, given_back() != before || journals_went, goes_on);
+  const bool swept = space_.orphaned_bytes() < orphaned;
+  space_waiters_.end_round(*round, given_back() != before || journals_went || swept, goes_on);
   return true;
 }
 

@@ -163,6 +163,7 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();
+  if (!read_only_) count_orphans();
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
   refresh_space();

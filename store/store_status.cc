@@ -95,7 +95,7 @@ StoreStatus StoreImpl::status() {
   status.limit_bytes = space_.limit_bytes();
   status.physical_bytes = space_.physical_bytes();
   status.live_bytes = space_.live_bytes();
-  status.reclaimable_bytes = space_.dead_bytes();
+  status.reclaimable_bytes = space_.dead_bytes() + space_.orphaned_bytes();
   status.staged_bytes = space_.reserved_bytes();
   status.reserve_bytes = reserve_->held_bytes();
   const IndexTotals totals = index_->totals();

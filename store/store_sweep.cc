@@ -64,6 +64,35 @@ bool StoreImpl::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless)
   return all;
 }
 
+uint64_t StoreImpl::allocated_bytes(ExtentId extent, PlaceKind kind) const {
+  auto info = extents_->info(extent, kind);
+  return info ? info->allocated_bytes : 0;
+}
+
+// At a start: what an earlier life left counts from now on until it is swept. One stat for each pack, and for each extent that no
+// record names; the epochs that are to be swept are listed.
+void StoreImpl::count_orphans() {
+  const bool packs = orphans_.packs_unswept() && volume_->features().punch_hole;  // else DeadSpace knows them
+  epochs_due_ = unclean_start_ || judged_tail_ || index_rebuilt_;
+  if (!packs && !epochs_due_ && !orphans_.extents_due()) return;
+  uint64_t extent_bytes = 0, pack_bytes = 0;
+  std::unordered_map<ExtentId, PlaceKind> nameless;
+  const bool all = epochs_due_ && list_nameless(nameless);
+  for (const auto& [extent, kind] : nameless) extent_bytes += allocated_bytes(extent, kind);
+  for (const Leftovers::Extent& extent : orphans_.extents()) extent_bytes += nameless.contains(extent.id) ? 0 : allocated_bytes(extent.id, extent.kind);
+  if (all) nameless_at_start_ = std::move(nameless);
+  if (packs) {
+    pack_sweep_ = make_pack_sweep();
+    Status measured;
+    while (measured && !pack_sweep_->measured())
+      if (auto step = pack_sweep_->step(); !step) measured = std::unexpected(std::move(step).error());
+    if (!measured) log::warn("dead ranges that a crash left: {}", measured.error().message);
+    pack_bytes = pack_sweep_->surplus_bytes();
+    if (pack_sweep_over_) pack_sweep_.reset();
+  }
+  orphans_.measured(extent_bytes, pack_bytes);
+}
+
 // Removes extents of earlier epochs which no record names: written, but never journaled, or given up and not removed any more.
 // `list`: of all epochs that were not looked through before; a start that ended before it came here leaves those of the epoch
 // before it. Else of what the index remembers. `dead` is what this index point gives back.
@@ -71,7 +100,10 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
   if (list && records_lost_)
     log::warn("extents that no record names are kept, for records are lost: kvcachefs fsck tells of them, when not mounted");
-  const bool all = list && !records_lost_ && list_nameless(nameless);
+  bool all = list && !records_lost_;
+  if (all && nameless_at_start_) nameless = std::move(*nameless_at_start_);
+  else if (all) all = list_nameless(nameless);
+  nameless_at_start_.reset();
   for (const Leftovers::Extent& extent : orphans_.extents())
     if (auto usage = index_->find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
   if (!nameless.empty()) {
@@ -82,33 +114,40 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     dead_.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
   std::vector<Leftovers::Extent> left;  // what could not be removed is remembered by name
+  uint64_t left_bytes = list && records_lost_ ? UINT64_MAX : 0;
   for (const auto& [extent, kind] : nameless) {
     const Status status = extents_->remove(extent, kind);
     if (status) counters_.swept_files.fetch_add(1);
-    if (!status && status.error().code != Code::kNotFound) left.push_back({extent, kind});
     kill_point("crashed-extent-removed");
+    if (status || status.error().code == Code::kNotFound) continue;
+    left.push_back({extent, kind});
+    left_bytes += allocated_bytes(extent, kind);
   }
   // The next commit of the index comes after a sync of the directories.
-  orphans_.extents_swept(std::move(left), all ? std::optional(identity_.epoch - 1) : std::nullopt);
+  orphans_.extents_swept(std::move(left), all ? std::optional(identity_.epoch - 1) : std::nullopt, left_bytes);
 }
 
 // --- ranges ---
+
+std::unique_ptr<PackSweep> StoreImpl::make_pack_sweep() {
+  constexpr unsigned kThreads = 7;
+  return std::make_unique<PackSweep>(*extents_, *index_, [this](const auto& take) {
+    dead_.for_each([&](const FreedPlace& freed) {
+      take(freed.place.extent, {freed.place.offset, freed.place.offset + align_up(freed.place.length, kBlockBytes)});
+    });
+  }, background_ && volume_->features().network ? kThreads : 0);
+}
 
 // A part of the work after each step of the keeper, so that it is never away for long. True while there is more.
 bool StoreImpl::sweep_packs() {
   if (!orphans_.packs_unswept() || pack_sweep_over_ || judged_tail_ || orphans_.extents_due()) return false;
   if (!volume_->features().punch_hole) return false;
-  if (!pack_sweep_) {
-    pack_sweep_ = std::make_unique<PackSweep>(*extents_, *index_, [this](const auto& take) {
-      dead_.for_each([&](const FreedPlace& freed) {
-        take(freed.place.extent, {freed.place.offset, freed.place.offset + align_up(freed.place.length, kBlockBytes)});
-      });
-    });
-  }
+  if (!pack_sweep_) pack_sweep_ = make_pack_sweep();
   constexpr int64_t kMostNsAtOnce = 50'000'000;
   const int64_t started_ns = clock_.monotonic_ns();
   auto more = pack_sweep_->step();
   while (more && *more && clock_.monotonic_ns() - started_ns < kMostNsAtOnce) more = pack_sweep_->step();
+  orphans_.packs_left(pack_sweep_->surplus_bytes());
   if (more && *more) return true;
   pack_sweep_over_ = true;
   if (more) orphans_.packs_swept();

@@ -102,7 +102,7 @@ class RecoveryTest : public ::testing::Test {
   uint64_t number = 0;
   Space space;
   DeadSpace dead{space};
-  OrphanNotes orphans{dead};
+  OrphanNotes orphans{dead, space};
   MemoryPool pool{8 * kMiB, 3 * kUnitBytes};
   Counters counters;
 };

@@ -42,15 +42,35 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
   index.set_leftovers(std::move(left));
 }
 
-void OrphanNotes::extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch) {
+void OrphanNotes::extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch, uint64_t left_bytes) {
   extents_ = std::move(left);
   if (swept_epoch) swept_epoch_ = *swept_epoch;
   changed_ = true;
+  extent_bytes_ = std::min(extent_bytes_, left_bytes);
+  tell_space();
 }
 
 void OrphanNotes::packs_swept() {
   packs_unswept_ = false;
   changed_ = true;
+  packs_left(0);
+}
+
+void OrphanNotes::measured(uint64_t extent_bytes, uint64_t pack_bytes) {
+  extent_bytes_ = extent_bytes;
+  pack_bytes_ = pack_bytes;
+  known_bytes_ = dead_.bytes();
+  tell_space();
+}
+
+void OrphanNotes::packs_left(uint64_t pack_bytes) {
+  pack_bytes_ = pack_bytes;
+  tell_space();
+}
+
+void OrphanNotes::tell_space() {
+  const uint64_t bytes = extent_bytes_ + pack_bytes_;
+  space_.set_orphaned(bytes - std::min(bytes, known_bytes_));
 }
 
 }  // namespace kvcachefs

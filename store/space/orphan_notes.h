@@ -15,9 +15,11 @@
 namespace kvcachefs {
 
 // Used by a start, then by the thread that commits the index alone: no lock.
+//
+// Invariant: what was measured of it counts in Space until it is swept, or what is accepted meanwhile would pass the capacity.
 class OrphanNotes {
  public:
-  explicit OrphanNotes(const DeadSpace& dead) : dead_(dead) {}
+  OrphanNotes(const DeadSpace& dead, Space& space) : dead_(dead), space_(space) {}
 
   // At a start, from the index as it was opened. One that remembers nothing leaves what was taken from another before.
   void take_leftovers(const Index& index);
@@ -36,15 +38,26 @@ class OrphanNotes {
   // extents() is from the life before and was not looked at yet.
   bool extents_due() const { return extents_due_; }
   bool take_extents_due() { return std::exchange(extents_due_, false); }
-  // All of extents() was removed but for `left`; all epochs up to `swept_epoch`, where it is told, were listed.
-  void extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch);
+  // All of extents() was removed but for `left`; all epochs up to `swept_epoch`, where it is told, were listed. `left_bytes`: what is
+  // still there of what was measured().
+  void extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch, uint64_t left_bytes);
 
   // Packs may hold blocks that no record names.
   bool packs_unswept() const { return packs_unswept_; }
   void packs_swept();
 
+  // What the extents that are to be removed take, and the ranges that are to be punched: measured at a start, before anything is
+  // accepted, and told again as it falls. What DeadSpace knows already at the first of these is not counted twice.
+  void measured(uint64_t extent_bytes, uint64_t pack_bytes);
+  void packs_left(uint64_t pack_bytes);
+
  private:
+  void tell_space();
+
   const DeadSpace& dead_;
+  Space& space_;
+  uint64_t extent_bytes_ = 0, pack_bytes_ = 0;  // with what DeadSpace knew of them, too
+  uint64_t known_bytes_ = 0;                    // that part
   uint32_t swept_epoch_ = 0;
   std::vector<Leftovers::Extent> extents_;
   bool extents_due_ = false;

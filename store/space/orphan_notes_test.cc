@@ -33,7 +33,7 @@ class OrphanNotesTest : public ::testing::Test {
   Space space_;
   DeadSpace dead_{space_};
   FakeIndex index_;
-  OrphanNotes notes_{dead_};
+  OrphanNotes notes_{dead_, space_};
 };
 
 TEST_F(OrphanNotesTest, AnIndexThatRemembersNothingLeavesAllEpochsToBeListed) {
@@ -75,6 +75,21 @@ TEST_F(OrphanNotesTest, APackWithBodiesGoesWithItsLastOne) {
   EXPECT_EQ(told(taken), (Leftovers{kSweptEpoch, true, {}})) << "but for its dead range";
 }
 
+TEST_F(OrphanNotesTest, WhatWasMeasuredCountsUntilItIsSweptAndWhatIsKnownToBeDeadOnce) {
+  dead_.add({}, freed(kOldSolo, PlaceKind::kSolo).place);  // 1 MiB
+  notes_.measured(3 * kMiB, 2 * kMiB);
+  EXPECT_EQ(space_.orphaned_bytes(), 4 * kMiB);
+  EXPECT_EQ(space_.physical_bytes(), 5 * kMiB);
+  notes_.packs_left(kMiB);
+  EXPECT_EQ(space_.orphaned_bytes(), 3 * kMiB);
+  notes_.extents_swept({{kOldSolo, PlaceKind::kSolo}}, std::nullopt, kMiB);  // one could not be removed
+  EXPECT_EQ(space_.orphaned_bytes(), kMiB);
+  notes_.packs_swept();
+  notes_.extents_swept({}, std::nullopt, 0);
+  EXPECT_EQ(space_.orphaned_bytes(), 0u);
+  EXPECT_EQ(space_.physical_bytes(), kMiB);
+}
+
 TEST_F(OrphanNotesTest, DeadRangesOfPacksAreLookedForAsLongAsThereAreAny) {
   start();
   EXPECT_FALSE(told().in_packs);
@@ -95,10 +110,10 @@ TEST_F(OrphanNotesTest, DeadRangesOfPacksAreLookedForAsLongAsThereAreAny) {
 
 TEST_F(OrphanNotesTest, ASweepLeavesWhatCouldNotBeRemoved) {
   start({{kOldPack, PlaceKind::kPacked}, {kOldSolo, PlaceKind::kSolo}});
-  notes_.extents_swept({{kOldSolo, PlaceKind::kSolo}}, std::nullopt);
+  notes_.extents_swept({{kOldSolo, PlaceKind::kSolo}}, std::nullopt, 0);
   EXPECT_TRUE(notes_.changed());
   EXPECT_EQ(told(), (Leftovers{kSweptEpoch, false, {{kOldSolo, PlaceKind::kSolo}}}));
-  notes_.extents_swept({}, kSweptEpoch + 2);
+  notes_.extents_swept({}, kSweptEpoch + 2, 0);
   EXPECT_EQ(told(), (Leftovers{kSweptEpoch + 2, false, {}}));
 }
 

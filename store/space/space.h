@@ -81,6 +81,13 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
+  // What earlier lives left and no record names, as far as it was measured and until it is swept: it is on the volume, and comes
+  // back by itself.
+  void set_orphaned(uint64_t bytes) {
+    std::lock_guard lock(mutex_);
+    if (bytes < orphaned_bytes_) backing_free_bytes_ = sum(backing_free_bytes_, orphaned_bytes_ - bytes);
+    orphaned_bytes_ = bytes;
+  }
   // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
   void set_overhead(uint64_t bytes, uint64_t ahead_bytes) {
     std::lock_guard lock(mutex_);
@@ -142,7 +149,8 @@ class Space {
   uint64_t reserved_bytes() const { return get(reserved_bytes_); }
   uint64_t live_bytes() const { return get(live_bytes_); }
   uint64_t dead_bytes() const { return get(dead_bytes_); }
-  // Everything on the volume: live places, raw files, places not given back yet, journals, checkpoints, index.
+  uint64_t orphaned_bytes() const { return get(orphaned_bytes_); }
+  // Everything on the volume: live places, raw files, places not given back yet, orphans, journals, checkpoints, index.
   uint64_t physical_bytes() const {
     std::lock_guard lock(mutex_);
     return physical();
@@ -156,7 +164,7 @@ class Space {
  private:
   uint64_t free() const {
     if (refused_) return 0;
-    const uint64_t coming = dead_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
+    const uint64_t coming = dead_bytes_ + orphaned_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
     const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
     return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
   }
@@ -166,7 +174,7 @@ class Space {
   }
   // backing_free_bytes_ is "no limit" until it was measured.
   static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-  uint64_t physical() const { return live_bytes_ + dead_bytes_ + raw_bytes_ + overhead_bytes_; }
+  uint64_t physical() const { return live_bytes_ + dead_bytes_ + orphaned_bytes_ + raw_bytes_ + overhead_bytes_; }
   uint64_t room() const {
     if (refused_) return 0;
     const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_;
@@ -181,7 +189,7 @@ class Space {
 
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;

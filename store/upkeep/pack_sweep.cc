@@ -16,8 +16,8 @@ constexpr size_t kPunchesAtOnce = 512;
 constexpr uint64_t kRangesAtOnce = 512 * 1024;  // 8 MiB of RAM; more packs take another scan
 }  // namespace
 
-PackSweep::PackSweep(Extents& extents, const Index& index, InHand in_hand)
-    : extents_(extents), index_(index), in_hand_(std::move(in_hand)) {}
+PackSweep::PackSweep(Extents& extents, const Index& index, InHand in_hand, unsigned threads)
+    : extents_(extents), index_(index), in_hand_(std::move(in_hand)), runner_("kvc-sweep", threads) {}
 
 std::string PackSweep::path_of(ExtentId id) const {
   return extents_.path(id, PlaceKind::kPacked);
@@ -51,16 +51,22 @@ Status PackSweep::list_packs() {
 }
 
 Status PackSweep::measure_some() {
-  for (size_t i = 0; i < kStatsAtOnce && !unmeasured_.empty(); ++i) {
-    Pack pack = unmeasured_.back();
-    unmeasured_.pop_back();
-    auto info = extents_.volume().info(path_of(pack.id));
+  const size_t count = std::min(kStatsAtOnce, unmeasured_.size()), from = unmeasured_.size() - count;
+  std::vector<Result<FileInfo>> infos(count, FileInfo{});
+  runner_.run(count, [&](size_t at) { infos[at] = extents_.volume().info(path_of(unmeasured_[from + at].id)); });
+  for (size_t at = 0; at < count; ++at) {
+    const auto& info = infos[at];
     if (!info && info.error().code == Code::kNotFound) continue;
-    if (!info) return std::unexpected(std::move(info).error());
+    if (!info) return std::unexpected(info.error());
+    Pack pack = unmeasured_[from + at];
     pack.file_bytes = info->size_bytes;
     pack.allocated_bytes = info->allocated_bytes;
-    if (pack_surplus_bytes(pack.allocated_bytes, pack.live_bytes, pack.bodies) > 0) surplus_.push_back(pack);
+    const uint64_t surplus = pack_surplus_bytes(pack.allocated_bytes, pack.live_bytes, pack.bodies);
+    if (surplus == 0) continue;
+    surplus_.push_back(pack);
+    surplus_bytes_ += surplus;
   }
+  unmeasured_.resize(from);
   return {};
 }
 

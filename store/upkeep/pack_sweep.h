@@ -5,11 +5,13 @@
 // One stat for each pack; the objects are scanned only if one has more blocks than its bodies need.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "store/base/parallel_runner.h"
 #include "store/base/result.h"
 #include "store/extent/extents.h"
 #include "store/extent/pack_gaps.h"
@@ -24,11 +26,16 @@ class PackSweep {
   // Ranges of these packs that are dead, but perhaps in use, and will be given back by somebody else.
   using InHand = std::function<void(const std::function<void(ExtentId, ByteRange)>&)>;
 
-  PackSweep(Extents& extents, const Index& index, InHand in_hand);
+  // `threads` that stat packs beside the caller's: on a network volume each is a round trip.
+  PackSweep(Extents& extents, const Index& index, InHand in_hand, unsigned threads);
 
   // A piece of the work, some tens of milliseconds (a scan of all objects takes longer). False: done. No lock of the store may
   // be held. May be taken up again after an error, but need not.
   Result<bool> step();
+  // Every pack was looked at: surplus_bytes() is known.
+  bool measured() const { return listed_ && unmeasured_.empty(); }
+  // Of blocks that no record names, with what is in somebody's hand; as far as they were not given back yet.
+  uint64_t surplus_bytes() const { return surplus_bytes_ - std::min(surplus_bytes_, bytes_); }
 
   uint64_t packs() const { return packs_swept_; }
   uint64_t ranges() const { return ranges_; }
@@ -54,9 +61,11 @@ class PackSweep {
   Extents& extents_;
   const Index& index_;
   const InHand in_hand_;
+  ParallelRunner runner_;
   bool listed_ = false;
   std::vector<Pack> unmeasured_, surplus_;
   std::vector<Gaps> gaps_;
+  uint64_t surplus_bytes_ = 0;
   uint64_t packs_swept_ = 0, ranges_ = 0, bytes_ = 0;
 };
 

@@ -134,6 +134,69 @@ TEST_F(Leftovers, DeadRangesThatWereNotPunchedBeforeACrashComeBack) {
   expect_every_but(3);
 }
 
+// Else as much again would be accepted until it is swept, and the volume would hold more than its capacity.
+TEST_F(Leftovers, WhatACrashLeftCountsFromTheStartOnUntilItIsSwept) {
+  put_packed();
+  unlink_every(3);
+  die_before_the_reclaim();
+  ASSERT_TRUE(rig_->mount());
+  const uint64_t left = allocated_bytes() - needed_bytes(3);
+  ASSERT_GT(left, 300'000u);
+  const StoreStatus started = rig_->store().status();
+  EXPECT_GE(started.physical_bytes, allocated_bytes());
+  EXPECT_GE(started.reclaimable_bytes, left);
+  EXPECT_LE(started.reclaimable_bytes, left + kToleranceBytes);
+  rig_->settle();
+  rig_->pass_time(kUpkeepNs);
+  EXPECT_LE(allocated_bytes(), needed_bytes(3) + kToleranceBytes);
+  EXPECT_EQ(rig_->store().status().reclaimable_bytes, 0u);
+}
+
+TEST_F(Leftovers, AnExtentThatACrashLeftCountsUntilItIsRemoved) {
+  put("solo", content(0, kSoloBytes));
+  ASSERT_TRUE(rig_->drain());
+  const auto solos = files(".solo");
+  ASSERT_EQ(solos.size(), 1u);
+  rig_->die();
+  const std::string orphan = solos.front().substr(0, solos.front().rfind('/')) + "/4000.solo";
+  {
+    auto file = rig_->disk().open(orphan, {.create_exclusive = true});
+    ASSERT_TRUE(file) << file.error().message;
+    const std::string bytes(kSoloBytes, 'x');
+    const auto piece = std::as_bytes(std::span(bytes));
+    ASSERT_TRUE((*file)->write({&piece, 1}, 0));
+  }
+  ASSERT_TRUE(rig_->mount());
+  EXPECT_GE(rig_->store().status().reclaimable_bytes, kSoloBytes);
+  rig_->settle();
+  rig_->pass_time(kUpkeepNs);
+  EXPECT_EQ(files(".solo").size(), 1u);
+  EXPECT_EQ(rig_->store().status().reclaimable_bytes, 0u);
+  expect("solo", content(0, kSoloBytes));
+}
+
+// A call that finds no room for it waits until it is swept.
+TEST_F(Leftovers, AWriteWaitsForWhatACrashLeft) {
+  put_packed();
+  unlink_every(1);
+  die_before_the_reclaim();
+  constexpr uint64_t kRoomBytes = 2 * kMiB;
+  ASSERT_TRUE(rig_->mount());
+  StoreOptions options = small_options(Durability::kNone);
+  options.capacity_bytes = rig_->store().status().physical_bytes + kRoomBytes;
+  rig_->die();
+  rig_->set_options(options);
+  ASSERT_TRUE(rig_->mount());
+  const uint64_t physical = rig_->store().status().physical_bytes;
+  ASSERT_GT(options.capacity_bytes, physical);
+  const uint64_t more = options.capacity_bytes - physical + 100'000;
+  put("more", content(1, more));
+  ASSERT_TRUE(rig_->drain());
+  rig_->pass_time(kUpkeepNs);
+  expect("more", content(1, more));
+  EXPECT_LE(rig_->store().status().physical_bytes, options.capacity_bytes);
+}
+
 TEST_F(Leftovers, ACrashInTheMiddleOfGivingThemBackDoesNoHarm) {
   put_packed();
   unlink_every(3);
@@ -354,9 +417,8 @@ TEST_F(Leftovers, OnlyEpochsThatWereNotLookedThroughAreListed) {
   // Without the index nobody remembers.
   rig_->die();
   rig_->set_index_from("/nowhere");
-  mount();
   const uint64_t before_anew = calls_.extent_lists;
-  die_and_mount();
+  mount();
   EXPECT_GE(calls_.extent_lists - before_anew, 12u);
   for (int life = 0; life < 6; ++life) expect(fmt::format("solo{}", life), content(life, kSoloBytes));
 }

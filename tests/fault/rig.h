@@ -45,6 +45,11 @@ class Rig {
   Store& store() { return *store_; }
   ManualClock& clock() { return clock_; }
   const StoreOptions& options() const { return options_; }
+  void set_options(const StoreOptions& options) {  // of the next mount
+    const std::string index = options_.index_directory;
+    options_ = options;
+    options_.index_directory = index;
+  }
   const std::string& index_directory() const { return index_directory_; }
   void set_index_from(const std::string& directory);  // a copy of it; none there: the index is deleted
   std::string copy_index() const;                     // to a directory that lives as long as this
