@@ -197,7 +197,10 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   drain_and_wait();  // what was just written may go as well
   evictor_->forgive();
   evicted += evict(lacks(), Evictor::Leases::kOfReads, true);
-  if (evicted < lacking / 2) evicted += evict(lacks(), Evictor::Leases::kBreak, true);
+  if (evicted < lacking / 2) {
+    evictor_->forgive();  // units of which something was open
+    evicted += evict(lacks(), Evictor::Leases::kBreak, true);
+  }
   if (evicted == 0 && evictor_->filling() == 0) evictor_->note_hopeless();  // else the policy was changed meanwhile
   return evicted > 0;
 }
@@ -274,8 +277,13 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
       continue;
     }
     going.push_back({member, std::move(*name), *object});
-    if (const auto kept = keeps_from_going(tree, *object, member.directory, going.back().name, leases)) return let_be(kept->how);
     breathe();
+    const auto kept = keeps_from_going(tree, *object, member.directory, going.back().name, leases);
+    if (!kept) continue;
+    if (leases != Evictor::Leases::kBreak) return let_be(kept->how);
+    // Nothing else is left to go: the others of the unit, which are of no use without this, go all the same.
+    tree.forget_if_idle(*object);
+    going.pop_back();
   }
   if (evictor_->wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
   // A client that finds the sidecar takes the body for there.
@@ -328,7 +336,7 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const 
   using enum Evictor::Refused;
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
-  if (object->in_place) return Kept{kForLong, "changed in place"};
+  if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
   if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};

@@ -121,6 +121,74 @@ TEST_F(StoreEvict, WhatIsOpenPinnedOrInPlaceStays) {
   EXPECT_EQ(store_->status().pinned_bytes, 2 * kChunk);
 }
 
+// Engines that do not remember what they stored write a chunk again under its name, some over the old bytes.
+TEST_F(StoreEvict, AChunkThatIsStoredAgainGoesAsOthersDo) {
+  constexpr int kAgain = 20;
+  for (int i = 0; i < kAgain; ++i) ASSERT_TRUE(put(i));
+  store_.settle();
+  for (int times = 0; times < 3; ++times) {
+    for (int i = 0; i < kAgain; ++i) {
+      const bool over = i % 2 == 0;
+      Handle* handle = over ? store_.open(name_of(i), {.write = true}) : store_.open_for_rewrite(name_of(i), 1);
+      ASSERT_NE(handle, nullptr);
+      const std::string bytes = store_.payload(i, kChunk);
+      for (const size_t at : {kChunk / 2, size_t{0}}) store_.pwrite(handle, at, bytes.substr(at, kChunk / 2));
+      ASSERT_TRUE(store_.close(handle));
+    }
+    store_.settle();
+    if (times == 1) store_.remount();
+  }
+  for (int i : {0, 1}) expect_whole(i);
+  write_much(100, kTenTimes / 2);
+  for (int i = 0; i < kAgain; ++i) EXPECT_FALSE(there(i)) << i;
+}
+
+TEST_F(StoreEvict, WhatIsChangedInPartStays) {
+  for (int i = 0; i < 4; ++i) ASSERT_TRUE(put(i));
+  store_.settle();
+  const auto change = [&](int number, uint64_t offset, size_t bytes, bool append = false) {
+    Handle* handle = store_.open(name_of(number), {.write = true, .append = append});
+    ASSERT_NE(handle, nullptr);
+    store_.pwrite(handle, offset, store_.payload(number, bytes));
+    ASSERT_TRUE(store_.close(handle));
+  };
+  change(0, 8192, 100);
+  change(1, 0, kChunk - 1);
+  change(2, kChunk, 100, true);
+  change(3, 0, kChunk);  // all of it, and then a part
+  change(3, 4096, 1);
+  store_.settle();
+  write_much(100, kTenTimes / 2);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(there(i)) << i;
+  store_.remount();
+  write_much(2000, kTenTimes / 2);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(there(i)) << i;
+}
+
+// One rank's file of each unit is open, and they fill the volume: the other ranks' files go before a write is refused.
+TEST_F(StoreEvict, WhatIsOpenKeepsTheRestOfItsUnitOnlyAsLongAsThereIsElse) {
+  static constexpr int kRanks = 8, kUnits = 10;
+  const auto name = [](int unit, int rank) { return fmt::format("model@{}@{}@{:016x}.pt", kRanks, rank, 0x9E3779B97F4A7C15 * static_cast<uint64_t>(unit + 1)); };
+  std::vector<Handle*> open;
+  for (int unit = 0; unit < kUnits; ++unit) {
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(store_.write_file(name(unit, rank), store_.payload(unit, kChunk)));
+    open.push_back(store_.open(name(unit, 0), {}));
+  }
+  store_.settle();
+  std::vector<Handle*> written;  // and not closed: nothing of it may go
+  for (int i = 0; i < 60; ++i) {
+    written.push_back(store_.create(fmt::format("other{}", i)));
+    ASSERT_EQ(store_.try_pwrite(written.back(), 0, store_.payload(i, kChunk)), Code::kNoData) << i;
+    within_capacity();
+  }
+  for (int unit = 0; unit < kUnits; ++unit) {
+    EXPECT_TRUE(store_.exists(name(unit, 0))) << unit;
+    store_->release(open[static_cast<size_t>(unit)]);
+    EXPECT_TRUE(store_.read_file(name(unit, 0)) == store_.payload(unit, kChunk)) << unit;
+  }
+  for (Handle* handle : written) ASSERT_TRUE(store_.close(handle));
+}
+
 // A file that is sized first is known not to fit: the cache does not go for it.
 TEST_F(StoreEvict, NothingGoesForWhatCannotFit) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(put(i));

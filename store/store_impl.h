@@ -46,6 +46,7 @@
 #include "store/memory/pool.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
+#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
@@ -213,7 +214,9 @@ class StoreImpl final : public Store {
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
 
   // --- files that are no chunks (store_in_place.cc) ---
-  void set_in_place(const ObjectPtr& object);
+  void set_in_place(const ObjectPtr& object, InPlace how);
+  void note_written(Handle* handle, uint64_t offset, uint64_t length);
+  void judge_changes(const Handle& handle);
   static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
   void note_change(const ObjectPtr& object, Handle* handle);
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);

@@ -1,6 +1,7 @@
-// Which files are no chunks: what is locked, appended to, or changed in place again and again. The kernel may not read such a
-// file past the daemon, for its readers would not see what changes; and a lock file has no versions. What was found is kept with
-// the attributes of the object, so that it holds after a remount.
+// Which files change where they are: what is locked, appended to, changed in part, or rewritten again and again. The kernel may not
+// read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
+// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was found is
+// kept with the attributes of the object, so that it holds after a remount.
 #include <algorithm>
 
 #include "store/object/in_place_mark.h"
@@ -19,12 +20,14 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 }  // namespace
 
 // The object is locked.
-void StoreImpl::set_in_place(const ObjectPtr& object) {
-  if (object->in_place.exchange(true) || read_only_ || space_.free_bytes() == 0) return;
+void StoreImpl::set_in_place(const ObjectPtr& object, InPlace how) {
+  object->in_place = true;
+  const InPlace told = in_place_mark_of(object->attributes);
+  if (told == how || read_only_ || (told == InPlace::kNo && space_.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
-  const auto where = mark_in(xattrs);
-  if (where != xattrs.end() && where->name == kInPlaceMark) return;
-  xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
+  auto where = mark_in(xattrs);
+  if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
+  where->value = how == InPlace::kWhole ? kWholeValue : std::string_view();
   mark_attributes_dirty(object);
   dirty_.wake();
 }
@@ -38,23 +41,46 @@ uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, co
 
 // The object is locked. Bytes or size are about to change.
 void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
-  object->changes_in_place += std::exchange(handle->weight_of_changes, 0);
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
+  object->changes_in_place += weight;
+  if (weight > 0 && !handle->request.truncate && !object->changed_in_part) {
+    handle->rewrites = std::make_unique<WrittenRanges>();
+    ++object->rewriters;
+  }
+  if (object->changes_in_place < kFewChanges) return;
+  // As changed in part until it is judged: the daemon could die before that.
+  set_in_place(object, object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole);
+}
+
+// The object is locked.
+void StoreImpl::note_written(Handle* handle, uint64_t offset, uint64_t length) {
+  if (handle->rewrites) handle->rewrites->add(offset, offset + length);
+}
+
+// The object is locked, and the handle is about to be closed. A file that is open is not evicted, so that it is early enough here.
+void StoreImpl::judge_changes(const Handle& handle) {
+  const ObjectPtr& object = handle.object;
+  if (!handle.rewrites) return;
+  --object->rewriters;
+  if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
+  if (object->in_place && !object->changed_in_part && object->rewriters == 0) set_in_place(object, InPlace::kWhole);
 }
 
 void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
   const auto lock = object->lock();
   if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
   object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  if (size_bytes > 0) object->changed_in_part = true;
+  if (object->changes_in_place < kFewChanges) return;
+  set_in_place(object, object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole);
 }
 
 void StoreImpl::note_locked(Handle* handle) {
   const ObjectPtr& object = handle->object;
   if (object->locked.load(std::memory_order_relaxed)) return;
   const auto lock = object->lock();
-  object->locked = true;
-  set_in_place(object);
+  object->locked = object->changed_in_part = true;
+  set_in_place(object, InPlace::kPartly);
 }
 
 bool StoreImpl::closes_quietly(Handle* handle) {

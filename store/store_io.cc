@@ -131,6 +131,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
+    judge_changes(*handle);
     if (handle->request.write && --object->write_handles == 0) {
       undo_what_did_not_fit(object, /*last_writer=*/true);
       give_room_up(*object);
@@ -439,6 +440,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   {
     const auto lock = object->lock();
     note_change(object, handle);
+    note_written(handle, offset, bytes.size());
     raw = object->raw;
   }
   if (raw)

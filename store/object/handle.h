@@ -2,9 +2,11 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 
 #include "store/api/request_types.h"
 #include "store/object/object.h"
+#include "store/object/written_ranges.h"
 
 namespace kvcachefs {
 
@@ -16,6 +18,7 @@ class Handle {
   // Guarded by object->lock():
   bool unflushed = false;
   uint8_t weight_of_changes = 0;  // of what it has not changed yet, see store_in_place.cc
+  std::unique_ptr<WrittenRanges> rewrites;  // it is one of object->rewriters: what it wrote
   bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own
 
   void note_failed_write() {  // the lock of the object is not held

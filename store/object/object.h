@@ -94,6 +94,7 @@ class Object {
   uint32_t kept_for_repeat = 0;   // a call that was told kStale found it, and opens it next
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
   uint32_t changes_in_place = 0;  // since it is whole, see store_in_place.cc
+  uint32_t rewriters = 0;         // open handles that changed it without O_TRUNC: whether as a whole shows when they close it
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
@@ -114,7 +115,9 @@ class Object {
   bool contended = false;     // another version of its name was made beside it
   bool temporary = false;     // its name is one that clients rename: several writers get a version each
   std::atomic<bool> locked{false};    // (atomic) somebody took a lock of it
-  std::atomic<bool> in_place{false};  // (atomic) it changes where it is, so it is no chunk (store_in_place.cc); set with the lock held
+  // (atomic; set with the lock held) It changes where it is, so the kernel may not read it past the daemon; and what then was changed in
+  // part as well is no chunk (store_in_place.cc).
+  std::atomic<bool> in_place{false}, changed_in_part{false};
 
   bool is_regular() const { return type_bits == 0100000; }
   bool is_directory() const { return type_bits == 0040000; }

@@ -88,7 +88,9 @@ Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   object->base = std::move(record->body);
   object->nlink = record->nlink;
   object->durable = object->published = true;
-  object->in_place = has_in_place_mark(object->attributes);
+  const InPlace in_place = in_place_mark_of(object->attributes);
+  object->in_place = in_place != InPlace::kNo;
+  object->changed_in_part = in_place == InPlace::kPartly;
   tree().table_.emplace(id, object);
   return object;
 }

@@ -22,6 +22,7 @@ constexpr int64_t kRelookupNs = 1'000'000'000;
 // chunks.
 void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
   object->changes_in_place = 0;
+  if (!object->locked) object->changed_in_part = false;
   if (object->locked || !object->in_place.exchange(false)) return;
   std::erase_if(object->attributes.xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
   mark_attributes_dirty(object, records, dirty);
