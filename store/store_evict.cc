@@ -17,6 +17,7 @@ namespace {
 constexpr std::string_view kPinMark = "kvcachefs.pin";  // not in a namespace of xattrs that clients can name
 constexpr size_t kUnderLock = 16;        // objects removed at a time while clients wait for the names
 constexpr size_t kUnitsAtOnce = 64;      // chosen at a time
+constexpr size_t kLeasedAtOnce = 8;      // the same of what a client may be about to open: it could be probed meanwhile
 constexpr size_t kMostRefused = 4096;    // in one step
 constexpr int64_t kFillNs = 20'000'000;  // at a time, beside what else the keeper does
 constexpr int64_t kLeftBehindNs = 600'000'000'000;  // a temporary name that nobody renamed goes as what else is old,
@@ -220,7 +221,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
   uint64_t freed = 0;
   size_t refused = 0;
   while (freed < bytes && refused < kMostRefused && !stopping_) {
-    auto victims = evictor_->choose(bytes - freed, kUnitsAtOnce, leases);
+    auto victims = evictor_->choose(bytes - freed, leases == Evictor::Leases::kBreak ? kLeasedAtOnce : kUnitsAtOnce, leases);
     if (victims.empty()) break;
     for (Evictor::Victim& victim : victims) {
       if (freed >= bytes) {  // some were larger than was known

@@ -34,16 +34,29 @@ struct StoreImpl::SealPlan {
   bool base_lost = false;  // what it was made of cannot be read, and never will be
 };
 
+// How large a pack becomes. Where holes cannot be punched it comes back as a whole, after all in it died: a small part of the
+// capacity has to do, or all of the volume could be dead ranges of a pack that is being written.
+static uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, uint64_t limit_bytes) {
+  constexpr uint64_t kPart = 16, kLeastBytes = 4 * kMiB;
+  if (volume.features().punch_hole) return extent_bytes;
+  return std::min(extent_bytes, std::max(limit_bytes / kPart, kLeastBytes));
+}
+
+// btrfs keeps all blocks of one write until the last of them is dead: there each body is written by itself, so that punching it gives
+// its room back.
+static bool keeps_whole_writes(const Volume& volume) { return volume.features().filesystem == "btrfs"; }
+
 // Collects pieces that lie next to each other in a file into large requests, several in flight. Used by one thread;
 // completions come on the volume's.
 class StoreImpl::BodyWriter {
  public:
-  explicit BodyWriter(StoreImpl& store) : store_(store) {}
+  explicit BodyWriter(StoreImpl& store) : store_(store), one_body_a_write_(keeps_whole_writes(*store.volume_)) {}
   ~BodyWriter() { wait_all(); }
 
   // `keep` holds the memory of the piece. Blocks while too much is in flight.
   void add(SealPlan* plan, const FilePtr& file, uint64_t offset, std::span<std::byte> piece, BlockPtr keep) {
-    if (!(file == file_ && offset == offset_ + bytes_ && bytes_ + piece.size() <= kWriteBytes && pieces_.size() < kMaxPieces))
+    const bool other_body = one_body_a_write_ && !plans_.empty() && plans_.back() != plan;
+    if (other_body || !(file == file_ && offset == offset_ + bytes_ && bytes_ + piece.size() <= kWriteBytes && pieces_.size() < kMaxPieces))
       send();
     if (pieces_.empty()) {
       file_ = file;
@@ -96,6 +109,7 @@ class StoreImpl::BodyWriter {
 
  private:
   StoreImpl& store_;
+  const bool one_body_a_write_;
   FilePtr file_;
   uint64_t offset_ = 0, bytes_ = 0;
   std::vector<std::span<std::byte>> pieces_;
@@ -153,7 +167,8 @@ void StoreImpl::cut_closed(PackTarget& target) {
 // A pack with room for so many bytes. The old one goes on past its size where no other can be made: what was accepted needs a place.
 Status StoreImpl::open_target(PackTarget& target, uint64_t room) {
   if (target.file && extents_->is_lost(target.extent)) close_target(target);
-  const bool full = target.file && target.next_offset + room > extent_bytes_;
+  const uint64_t most = pack_bytes(*volume_, extent_bytes_, space_.limit_bytes());
+  const bool full = target.file && target.next_offset + room > most;
   if (target.file && (!full || target.no_pack)) return {};
   if (target.no_pack) return std::unexpected(*target.no_pack);
   auto made = extents_->make(PlaceKind::kPacked);
@@ -167,7 +182,7 @@ Status StoreImpl::open_target(PackTarget& target, uint64_t room) {
   target.extent = made->id;
   target.file = std::move(made->file);
   target.next_offset = kBlockBytes;
-  size_ahead(*target.file, extent_bytes_);
+  size_ahead(*target.file, most);
   dead_.pack_opened(target.extent);
   return {};
 }
@@ -194,7 +209,7 @@ Status StoreImpl::place_body(SealPlan& plan, PackTarget& target) {
     body.place = {PlaceKind::kInline, {}, 0, snapshot.size_bytes};
     return {};
   }
-  if (snapshot.size_bytes >= options_.pack_below_bytes() || room > extent_bytes_ - kBlockBytes) {
+  if (snapshot.size_bytes >= options_.pack_below_bytes() || room > pack_bytes(*volume_, extent_bytes_, space_.limit_bytes()) - kBlockBytes) {
     auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : extents_->make(PlaceKind::kSolo);
     if (made) {
       plan.has_its_size = size_ahead(*made->file, room) && room == snapshot.size_bytes;

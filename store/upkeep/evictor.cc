@@ -370,11 +370,13 @@ void Evictor::refused(const Victim& victim, Refused how) {
 }
 
 bool Evictor::wanted_again(const Victim& victim, Leases leases) const {
-  if (victim.lease_broken || leases == Leases::kBreak) return false;
+  const bool breaks = victim.lease_broken || leases == Leases::kBreak;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
-  for (uint32_t slot = table_.first_of(victim.unit); slot != kNoSlot; slot = table_.at(slot).next)
-    if (is_leased(table_.at(slot), now, leases)) return true;
+  for (uint32_t slot = table_.first_of(victim.unit); slot != kNoSlot; slot = table_.at(slot).next) {
+    const Entry& entry = table_.at(slot);
+    if (breaks ? ms_since(entry.used, now) < victim.unused_ms : is_leased(entry, now, leases)) return true;
+  }
   return false;
 }
 

@@ -70,7 +70,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
   void refused(const Victim& victim, Refused how);
   void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
-  // It was probed or opened since it was chosen, and nobody wants leases to be broken for it.
+  // It was probed or opened since it was chosen; or its lease is not one that may be broken.
   bool wanted_again(const Victim& victim, Leases leases) const;
   void forgive();             // what was refused for now may be chosen again
   void nameless(ObjectId id);  // it has not the name that was known of it

@@ -298,6 +298,34 @@ TEST_F(Leftovers, AVolumeThatCannotPunchIsLeftAlone) {
   expect_every_but(3);
 }
 
+// With packs that are larger than the capacity by default: what is dead in the one that is being written would never come back.
+TEST_F(Leftovers, AVolumeThatCannotPunchGoesOnTakingChunks) {
+  constexpr int kChunks = 400;  // 3 x the capacity
+  constexpr size_t kChunkBytes = 500'000;
+  StoreOptions options = small_options(Durability::kNone);
+  options.capacity_bytes = 64 * kMiB;
+  options.keep_free_bytes = 1;
+  options.extent_bytes = 256 * kMiB;
+  options.pack_below_bytes = kMiB;
+  options.evict = true;
+  options.lease_ms = 0;
+  start(make_sim_volume({.punch_hole = false}), options);
+  const auto chunk = [](int i) { return fmt::format("{:016x}{:016x}.bin", static_cast<uint64_t>(i) * 0x9E3779B97F4A7C15, i); };
+  int refused = 0;
+  for (int i = 0; i < kChunks; ++i) {
+    auto handle = rig_->create(chunk(i));
+    ASSERT_TRUE(handle) << i;
+    refused += rig_->write(*handle, 0, std::string(kChunkBytes, static_cast<char>(i))) ? 0 : 1;
+    static_cast<void>(rig_->flush(*handle));
+    handle->reset();
+    rig_->pass_time(50'000'000);
+    ASSERT_LE(allocated_bytes(), options.capacity_bytes) << i;
+  }
+  EXPECT_EQ(refused, 0);
+  EXPECT_GE(rig_->store().status().live_bytes, options.capacity_bytes / 4);
+  expect(chunk(kChunks - 1), std::string(kChunkBytes, static_cast<char>(kChunks - 1)));
+}
+
 // Dead bytes that cannot be given back count against the capacity, also in the next life.
 TEST_F(Leftovers, AVolumeThatCannotPunchKnowsItsDeadBytesAfterAMount) {
   constexpr int kChunks = 150;
