@@ -553,9 +553,7 @@ class StoreImpl final : public Store {
   // --- start and end (store_open.cc) ---
   Status settle_identity();
   Result<std::unique_ptr<VolumeLock>> lock_first_mount();
-  Status check_may_be_volume();
   Status take_node();
-  Status open_volume_file();
   Status choose_node();
   Status fill_in_options();
   Status start_epoch();

@@ -1,6 +1,5 @@
 // Start and end: the volume's header, the node and its lock, a new epoch, the order in which everything else begins
 // (store_recover.cc, store_threads.cc), and what is left to do when all of it ends.
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -14,7 +13,8 @@
 #include "store/base/cgroup.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
-#include "store/journal/volume_file.h"
+#include "store/base/node_name.h"
+#include "store/journal/make_volume.h"
 #include "store/store_impl.h"
 #include "store/store_load.h"
 #include "store/store_seal.h"
@@ -29,19 +29,19 @@ constexpr uint64_t kJournalFileBytes = 64 * kMiB;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
 
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  std::string clean;
-  for (const char* c = name; *c != 0; ++c)
-    clean += std::isalnum(static_cast<unsigned char>(*c)) || *c == '-' || *c == '_' || *c == '.' ? *c : '-';
-  return clean.empty() || clean[0] == '.' ? "localhost" : clean;
-}
-
 std::string hex(std::span<const std::byte> bytes) {
   std::string text;
   for (std::byte byte : bytes) text += fmt::format("{:02x}", static_cast<unsigned>(byte));
   return text;
+}
+
+JournalForm form_of_journal(const StoreOptions& options, const VolumeFeatures& features) {
+  switch (options.journal) {
+    case JournalOption::kPacked: return JournalForm::kPacked;
+    case JournalOption::kBlocks: return JournalForm::kBlocks;
+    case JournalOption::kAuto: break;
+  }
+  return journal_form(features);
 }
 
 uint64_t machine_memory_bytes() {
@@ -197,19 +197,15 @@ Result<std::unique_ptr<VolumeLock>> StoreImpl::lock_first_mount() {
 Status StoreImpl::settle_identity() {
   std::unique_ptr<VolumeLock> first;
   if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
-    KVC_TRY(check_may_be_volume());
-    KVC_ASSIGN(first, lock_first_mount());
+    KVC_TRY(check_may_be_volume(*volume_));
+    KVC_ASSIGN(first, lock_first_mount());  // its file stays: who waits for it has opened this one, not another of that name
   }
-  Status settled = take_node();
-  // Not needed any more: whoever waits for it finds a volume with a node.
-  if (first)
-    if (Status status = volume_->remove_file(kFirstMountLock); !status && status.error().code != Code::kNotFound)
-      log::warn("{}", status.error().message);
-  return settled;
+  return take_node();
 }
 
 Status StoreImpl::take_node() {
-  KVC_TRY(open_volume_file());
+  KVC_ASSIGN(const VolumeHeader header, open_or_make_volume(*volume_, stamps_.next()));
+  identity_.volume_uuid = header.uuid;
   KVC_TRY(choose_node());
   KVC_TRY(volume_->make_directories("nodes/" + identity_.node));
   if (read_only_) return {};
@@ -217,43 +213,9 @@ Status StoreImpl::take_node() {
   return volume_->sync_directory("nodes");
 }
 
-// Nothing is left in a directory that is another's.
-Status StoreImpl::check_may_be_volume() {
-  KVC_ASSIGN(auto entries, volume_->list(""));
-  const auto is_header = [](const DirectoryEntry& entry) { return entry.name == kVolumeFileName; };
-  if (std::any_of(entries.begin(), entries.end(), is_header)) return {};
-  for (const DirectoryEntry& entry : entries)
-    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
-        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
-      return fail(Code::kExists,
-                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
-                              volume_->root(), entry.name));
-  return {};
-}
-
-Status StoreImpl::open_volume_file() {
-  auto content = read_file(*volume_, kVolumeFileName, kVolumeFileBytes);
-  if (content) {
-    auto header = decode_volume_file(*content);
-    if (!header) return std::unexpected(std::move(header).error().at("volume " + volume_->root()));
-    identity_.volume_uuid = header->uuid;
-    return {};
-  }
-  if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
-  KVC_TRY(check_may_be_volume());  // nodes without a header: what it was is lost
-  VolumeHeader header;
-  if (getrandom(header.uuid.data(), header.uuid.size(), 0) != static_cast<ssize_t>(header.uuid.size()))
-    return fail(Code::kIo, "no random bytes for the id of a new volume");
-  header.created_stamp = stamps_.next();
-  KVC_TRY(write_file_atomically(*volume_, kVolumeFileName, encode_volume_file(header)));
-  identity_.volume_uuid = header.uuid;
-  log::info("initialised a new volume in {}", volume_->root());
-  return {};
-}
-
 Status StoreImpl::choose_node() {
   const std::string node = options_.current().node;
-  identity_.node = node.empty() ? host_name() : node;
+  identity_.node = node.empty() ? node_name_of_host() : node;
   auto nodes = volume_->list("nodes");
   if (!nodes) {
     if (nodes.error().code == Code::kNotFound) return {};
@@ -301,7 +263,7 @@ Status StoreImpl::start_epoch() {
     KVC_TRY(std::move(made));
     identity_.epoch = epoch;
     KVC_TRY(volume_->sync_directory("nodes/" + identity_.node));
-    KVC_ASSIGN(journal_, with_reserve([this] { return JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes); }));
+    KVC_ASSIGN(journal_, with_reserve([this] { return JournalWriter::create(volume_, identity_, boot_id(), kJournalFileBytes, form_of_journal(options_.current(), volume_->features())); }));
     return {};
   }
   return fail(Code::kTooBig, fmt::format("node {} of volume {} has used all {} epochs: copy its content to a new volume",

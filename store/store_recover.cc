@@ -82,7 +82,7 @@ bool StoreImpl::index_fits(const std::vector<JournalFileInfo>& journals,
   if (checkpoint && at < checkpoint->header.covers) return false;  // the journals in between may be gone
   if (checkpoint && at == checkpoint->header.covers) return true;
   for (const JournalFileInfo& file : journals)
-    if (file.epoch == at.epoch && file.seq == at.seq) return file.size_bytes >= at.offset;
+    if (file.epoch == at.epoch && file.seq == at.seq) return file.counting_bytes >= at.offset;
   return at == JournalPosition{} && !checkpoint;
 }
 
