@@ -28,6 +28,7 @@
 #include "kvcachefs_version.h"
 #include "store/base/clock.h"
 #include "store/base/log.h"
+#include "store/base/node_name.h"
 
 namespace kvcachefs {
 
@@ -43,9 +44,7 @@ void raise_read_ahead(Driver& driver) {
 }
 
 std::string holder_text(const std::string& mountpoint, const char* state) {
-  char host[256] = "?";
-  gethostname(host, sizeof host - 1);
-  return fmt::format("pid={} host={} mountpoint={} since={} state={}", getpid(), host, mountpoint,
+  return fmt::format("pid={} host={} mountpoint={} since={} state={}", getpid(), node_name_of_host(), mountpoint,
                      system_clock().realtime_ns() / 1'000'000'000, state);
 }
 

@@ -457,7 +457,7 @@ void StoreImpl::add_names(Tree::Write& tree, Commit& commit) {
         break;
       case NameChange::kTaken:
         commit.removes = true;
-        commit.add(UnnameRecord{name.parent, name.key.name, state->durable}, bytes_of(name));
+        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && !state->child.valid()}, bytes_of(name));
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet

@@ -376,7 +376,7 @@ uint64_t StoreImpl::remove_evicted(Tree::Write& tree, const ObjectPtr& object, O
     bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
   }
   (*state)->child = {};
-  (*state)->erase_durable = true;
+  (*state)->erase_durable = (*state)->evicted = true;
   record_space_->accept(kNameRecordBytes + name.size());
   tree.touch_directory(parent);
   tree.change_links(object, -1);

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/journal/journal.h"
+#include "store/journal/volume_file.h"
 #include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 
@@ -82,6 +84,33 @@ TEST_F(StoreEvict, AFullVolumeGoesOnTakingChunks) {
     }
   EXPECT_GT(there_now, 40);
   for (int i = kTenTimes - 20; i < kTenTimes; ++i) EXPECT_TRUE(there(i)) << "written last: " << i;
+}
+
+// Who follows the journals may keep what was evicted in sight for a while; not so what a client removed.
+TEST_F(StoreEvict, TheJournalTellsEvictionFromRemoval) {
+  write_much(0, 200);
+  ASSERT_TRUE(there(199));
+  ASSERT_TRUE(store_.unlink(name_of(199)));
+  store_.die();  // with its journals as they are
+  size_t evicted = 0, removed = 0;
+  auto volume = open_posix_volume(store_.root(), {});
+  ASSERT_TRUE(volume);
+  FileIdentity identity;
+  const auto content = read_file(**volume, kVolumeFileName, kVolumeFileBytes);
+  ASSERT_TRUE(content);
+  identity.volume_uuid = decode_volume_file(*content)->uuid;
+  identity.node = (*volume)->list("nodes")->front().name;
+  ASSERT_TRUE(replay_journals(**volume, identity, {}, [&](const Batch& batch, JournalPosition, bool) -> Status {
+    for (const Record& record : batch.records)
+      if (const auto* gone = std::get_if<UnnameRecord>(&record); gone != nullptr && !gone->name.ends_with(".tmp")) {
+        (gone->evicted ? evicted : removed) += 1;
+        EXPECT_EQ(gone->evicted, gone->name != name_of(199)) << gone->name;
+      }
+    return {};
+  }));
+  EXPECT_GT(evicted, 50u);
+  EXPECT_LE(removed, 1u);  // it may not be journaled yet
+  store_.mount();
 }
 
 TEST_F(StoreEvict, WithoutItIsFull) {

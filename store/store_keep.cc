@@ -274,6 +274,8 @@ Status StoreImpl::write_checkpoint() {
   KVC_TRY(status);
   KVC_TRY(index_->scan_successors([&](SuccessorsRecord&& row) { return add(std::move(row)); }));
   KVC_TRY(status);
+  KVC_TRY(index_->scan_peer_records(add));
+  KVC_TRY(status);
   if (index_->damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");  // it may lack rows
   KVC_TRY(writer->finish());
   CheckpointInfo info;

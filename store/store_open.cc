@@ -33,6 +33,15 @@ std::string hex(std::span<const std::byte> bytes) {
   return text;
 }
 
+JournalForm form_of_journal(const StoreOptions& options, const VolumeFeatures& features) {
+  switch (options.journal) {
+    case JournalOption::kPacked: return JournalForm::kPacked;
+    case JournalOption::kBlocks: return JournalForm::kBlocks;
+    case JournalOption::kAuto: break;
+  }
+  return journal_form(features);
+}
+
 uint64_t machine_memory_bytes() {
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
@@ -114,7 +123,7 @@ Status StoreImpl::start(std::string_view holder) {
   take_over(found);
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!judged_tail_);
-  KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_,
+  KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_, form_of_journal(options_.current(), volume_->features()),
                                                       [this](const auto& attempt) { return with_reserve(attempt); }));
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);

@@ -6,6 +6,8 @@
 
 #include <fmt/format.h>
 
+#include "store/base/node_name.h"
+
 namespace kvcachefs {
 
 Result<uint64_t> parse_option_number(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
@@ -107,6 +109,17 @@ Status set_statfs(StoreOptions& options, std::string_view name, std::string_view
   return {};
 }
 
+Status set_journal(StoreOptions& options, std::string_view name, std::string_view value) {
+  if (value == "auto") options.journal = JournalOption::kAuto;
+  else if (value == "packed") options.journal = JournalOption::kPacked;
+  else if (value == "blocks") options.journal = JournalOption::kBlocks;
+  else return fail(Code::kInvalid, fmt::format("option {}={}: expected auto, packed or blocks", name, value));
+  return {};
+}
+std::string get_journal(const StoreOptions& options) {
+  return options.journal == JournalOption::kAuto ? "auto" : options.journal == JournalOption::kPacked ? "packed" : "blocks";
+}
+
 Status set_policy(StoreOptions& options, std::string_view name, std::string_view value) {
   constexpr std::string_view kPolicies[] = {"prefix", "lru", "fifo-reinsert", "s3fifo"};  // those of store/evict
   if (std::find(std::begin(kPolicies), std::end(kPolicies), value) == std::end(kPolicies))
@@ -123,9 +136,7 @@ Status set_index(StoreOptions& options, std::string_view name, std::string_view 
 }
 
 Status set_node(StoreOptions& options, std::string_view name, std::string_view value) {
-  bool good = !value.empty() && value.size() <= 63 && value[0] != '.';
-  for (char c : value) good &= (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' || c == '.';
-  if (!good) return fail(Code::kInvalid, fmt::format("option {}={}: expected 1 to 63 letters, digits, '-', '_', '.'", name, value));
+  if (!is_node_name(value)) return fail(Code::kInvalid, fmt::format("option {}={}: expected 1 to {} letters, digits, '-', '_', '.'", name, value, kMaxNodeNameBytes));
   options.node = value;
   return {};
 }
@@ -165,6 +176,8 @@ constexpr OptionEntry kOptions[] = {
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },
      "what df shows: exact (default), or headroom: what eviction can give back above 70% of the capacity as available"},
+    {"journal", false, set_journal, get_journal,
+     "auto (default): on a network volume blocks, else packed; blocks: each batch by one direct write, padded to 4K"},
     {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },
      "directory of the index, on a local file system; default in the volume, or /var/lib/kvcachefs/... for a network volume"},
     {"node", false, set_node, [](const StoreOptions& o) { return o.node; }, "name of this node's part of the volume; default the host name"},

@@ -24,6 +24,13 @@ enum class ReadTimes : uint8_t {
   kAlways,    // strictatime
 };
 
+// How batches of the journal are written.
+enum class JournalOption : uint8_t {
+  kAuto,    // in blocks on a network volume
+  kPacked,  // one behind the other, through the page cache
+  kBlocks,  // each in blocks of its own, by direct I/O
+};
+
 struct StoreOptions {
   uint64_t capacity_bytes = 0;           // 0: 90 % of the backing file system
   uint64_t keep_free_bytes = 0;          // 0: 5 % of the backing file system
@@ -44,6 +51,7 @@ struct StoreOptions {
   uint64_t lease_ms = 5'000;             // what was probed or opened within it is not evicted; 0: no leases
   std::string policy = "prefix";         // of eviction, see store/evict
   bool statfs_headroom = false;          // df shows as free what eviction can give back, but for 70 % of the capacity
+  JournalOption journal = JournalOption::kAuto;
   bool read_only = false;
   ReadTimes read_times = ReadTimes::kRelative;
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume

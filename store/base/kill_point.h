@@ -46,6 +46,7 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "checkpoint-named",       // under its name, the directory is not synced
     "journal-made",           // a new journal file is there and is empty
     "journal-header",         // ... has its header, and nothing was appended
+    "journal-next",           // ... and the one before it does not say so: only in journals in blocks
     "journals-half-removed",  // one file that the checkpoint covers is gone, others may not be
     "journals-removed",       // all of them are
     // giving space back
@@ -55,6 +56,7 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "crashed-extent-removed",  // at a start: one extent is gone that no record names, others may not be
     "leftover-punched",        // after a start: one dead range of a pack of an earlier life is given back
     // a start
+    "volume-linked",           // the first one: a new volume has its header, which has its temporary name as well
     "checkpoint-half-loaded",  // the index is rebuilt and has read a part of the checkpoint
     "batch-replayed",          // one batch of the journals is applied
     "epoch-made",              // the directories of a new epoch are there, without a journal

@@ -13,6 +13,14 @@
 
 namespace kvcachefs {
 
+// A point in a node's journals: everything before it, in epoch order, then file order.
+struct JournalPosition {
+  uint32_t epoch = 0;
+  uint64_t seq = 0;     // journal file
+  uint64_t offset = 0;  // in that file
+  auto operator<=>(const JournalPosition&) const = default;
+};
+
 struct Xattr {
   std::string name;  // with its namespace: "user.x"
   std::string value;
@@ -68,6 +76,7 @@ struct UnnameRecord {  // parent/name is gone, if it still names `child`
   ObjectId parent;
   std::string name;
   ObjectId child;
+  bool evicted = false;  // to make room, not because a client removed or replaced it
 };
 struct MoveRecord {  // the body of this version lies elsewhere now (compaction)
   ObjectId id;
@@ -85,21 +94,36 @@ struct SuccessorsRecord {  // replaces the row of `id`
 // Everything before this record in this epoch's journal, and the bodies it names, was synced to the medium.
 struct SyncedRecord {};
 
+// What this node says of an object that another node of the volume owns; ids are that node's. In the index and in checkpoints
+// until that node has answered it.
+struct StatementRecord {
+  std::string node;      // that other node; never empty
+  JournalPosition said;  // behind the batch that said it, in this node's journals; {0, 0, 0} in that batch itself
+  std::variant<UnnameRecord, AttributesRecord, TouchRecord> what;
+};
+// This node has answered all that `node` said of its objects before `position` of that node's journals.
+struct SeenRecord {
+  std::string node;
+  JournalPosition position;
+};
+// The first record of an epoch: how far the journals of the epochs before it count. What lies behind that was appended by a
+// daemon that had lost this node to another one.
+struct EndsRecord {
+  JournalPosition end;
+  bool left_out = false;  // something before `end` was not believed: who follows the journals takes the next checkpoint
+};
+// The last record of a journal file: the epoch goes on in this one.
+struct NextRecord {
+  uint64_t seq = 0;
+};
+
 using Record = std::variant<PutRecord, AttributesRecord, NameRecord, UnnameRecord, MoveRecord, TouchRecord,
-                            SuccessorsRecord, SyncedRecord>;
+                            SuccessorsRecord, SyncedRecord, StatementRecord, SeenRecord, EndsRecord, NextRecord>;
 
 // Applied as a whole or not at all.
 struct Batch {
   Stamp stamp;
   std::vector<Record> records;
-};
-
-// A point in a node's journals: everything before it, in epoch order, then file order.
-struct JournalPosition {
-  uint32_t epoch = 0;
-  uint64_t seq = 0;     // journal file
-  uint64_t offset = 0;  // in that file
-  auto operator<=>(const JournalPosition&) const = default;
 };
 
 // A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6).

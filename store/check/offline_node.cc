@@ -7,17 +7,12 @@
 
 #include <fmt/format.h>
 
+#include "store/base/node_name.h"
 #include "store/index/index.h"
 
 namespace kvcachefs {
 
 namespace {
-
-std::string host_name() {
-  char name[256] = {};
-  gethostname(name, sizeof name - 1);
-  return name;
-}
 
 Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
   std::vector<std::string> nodes;
@@ -31,7 +26,7 @@ Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
                 fmt::format("volume {} holds no node: nothing was ever mounted from it", volume.root()));
   std::string names;
   for (const std::string& node : nodes) {
-    if (node == (wanted.empty() ? host_name() : wanted)) return node;
+    if (node == (wanted.empty() ? node_name_of_host() : wanted)) return node;
     names += (names.empty() ? "" : ", ") + node;
   }
   if (!wanted.empty())
@@ -78,7 +73,7 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
     return std::unexpected(std::move(why).at(fmt::format("volume {} is in use, unmount it first", root)));
   }
   node.lock = std::move(*lock);
-  KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), host_name(), request.purpose)));
+  KVC_TRY(node.lock->describe(fmt::format("pid={} host={} command={}", getpid(), node_name_of_host(), request.purpose)));
   KVC_ASSIGN(auto epochs, list_epochs(*node.volume, node.identity.node));
   if (!epochs.empty()) node.identity.epoch = epochs.back();
   node.index_directory = request.index_directory.empty() ? default_index_directory(node)

@@ -62,7 +62,7 @@ bool fits(const Index& index, const NodeHistory& history) {
   if (history.checkpoint && at < history.checkpoint->header.covers) return false;
   if (history.checkpoint && at == history.checkpoint->header.covers) return true;
   return std::ranges::any_of(history.journals, [&](const JournalFileInfo& file) {
-    return file.epoch == at.epoch && file.seq == at.seq && file.size_bytes >= at.offset;
+    return file.epoch == at.epoch && file.seq == at.seq && file.counting_bytes >= at.offset;
   });
 }
 

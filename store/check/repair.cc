@@ -31,7 +31,7 @@ Status take_new_epoch(OfflineNode& node) {
 Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
                          const std::string& boot_id) {
   KVC_TRY(take_new_epoch(node));
-  KVC_ASSIGN(auto journal, JournalWriter::create(node.volume, node.identity, boot_id, kJournalFileBytes));
+  KVC_ASSIGN(auto journal, JournalWriter::create(node.volume, node.identity, boot_id, kJournalFileBytes, journal_form(node.volume->features())));
   HybridClock stamps(system_clock());
   stamps.observe(index.stamp());
   for (size_t start = 0; start < objects.size(); start += kObjectsPerBatch) {

@@ -47,7 +47,9 @@ void count(const ObjectRecord& object, uint64_t sign, IndexTotals& totals) {
 
 class BatchApplier {
  public:
-  BatchApplier(const RowSource& before, const IndexTotals& totals) : before_(before) { effect_.totals = totals; }
+  BatchApplier(JournalPosition after, const RowSource& before, const IndexTotals& totals) : after_(after), before_(before) {
+    effect_.totals = totals;
+  }
 
   Status apply(const Record& record) {
     return std::visit([this](const auto& typed) { return on(typed); }, record);
@@ -70,6 +72,10 @@ class BatchApplier {
   Status on(const TouchRecord& record);
   Status on(const SuccessorsRecord& record);
   Status on(const SyncedRecord&) { return {}; }
+  Status on(const StatementRecord& record);
+  Status on(const SeenRecord& record);
+  Status on(const EndsRecord&) { return {}; }  // of those who read journals
+  Status on(const NextRecord&) { return {}; }
 
   Result<ObjectEntry*> object(ObjectId id);
   Result<Entry<NameRow>*> names(NameKey key);
@@ -85,8 +91,10 @@ class BatchApplier {
   void note_extent(const Place& place);
   EpochHighs& highs(uint32_t epoch);
 
+  const JournalPosition after_;
   const RowSource& before_;
   BatchEffect effect_;
+  uint32_t statements_ = 0;  // of the batch so far
   std::unordered_map<ObjectId, ObjectEntry> objects_;
   std::map<NameKey, Entry<NameRow>> names_;
   std::map<ExtentId, Entry<ExtentUsage>> extents_;
@@ -213,6 +221,18 @@ Status BatchApplier::on(const SuccessorsRecord& record) {
   return {};
 }
 
+Status BatchApplier::on(const StatementRecord& record) {
+  auto statement = std::make_shared<StatementRecord>(record);
+  statement->said = after_;
+  effect_.rows.statements[{after_, statements_++}] = std::move(statement);
+  return {};
+}
+
+Status BatchApplier::on(const SeenRecord& record) {
+  effect_.rows.seen[record.node] = record.position;
+  return {};
+}
+
 Status BatchApplier::count_subdirectory(ObjectId parent, bool added) {
   KVC_ASSIGN(auto* const entry, object(parent));
   if (entry->row == nullptr) return {};
@@ -328,8 +348,8 @@ Result<BatchEffect> BatchApplier::finish() {
 void add_to_totals(const ObjectRecord& object, IndexTotals& totals) { count(object, 1, totals); }
 void subtract_from_totals(const ObjectRecord& object, IndexTotals& totals) { count(object, ~uint64_t{0}, totals); }
 
-Result<BatchEffect> apply_batch(const Batch& batch, const RowSource& before, const IndexTotals& totals) {
-  BatchApplier applier(before, totals);
+Result<BatchEffect> apply_batch(const Batch& batch, JournalPosition after, const RowSource& before, const IndexTotals& totals) {
+  BatchApplier applier(after, before, totals);
   for (const Record& record : batch.records) KVC_TRY(applier.apply(record));
   return applier.finish();
 }

@@ -33,8 +33,9 @@ struct BatchEffect {
   std::vector<FreedPlace> freed;
 };
 
-// Applies one batch; on an error (of reading rows) nothing has happened. Deterministic: replay gives the same rows.
-Result<BatchEffect> apply_batch(const Batch& batch, const RowSource& before, const IndexTotals& totals);
+// Applies one batch, which ends at `after` in the journals; on an error (of reading rows) nothing has happened. Deterministic:
+// replay gives the same rows.
+Result<BatchEffect> apply_batch(const Batch& batch, JournalPosition after, const RowSource& before, const IndexTotals& totals);
 
 // What one object adds to the totals; used by the bulk load too.
 void add_to_totals(const ObjectRecord& object, IndexTotals& totals);

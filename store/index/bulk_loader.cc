@@ -31,11 +31,23 @@ Result<std::unique_ptr<BulkLoader>> BulkLoader::begin(LmdbEnv& env) {
   return loader;
 }
 
+template <class Row>
+Status BulkLoader::put(Table table, const KeyBytes& key, const Row& row) {
+  value_.clear();
+  encode_row(row, value_);
+  KVC_TRY(writer_->put(table, key, value_));
+  bytes_in_transaction_ += key.size() + value_.size();
+  if (++rows_in_transaction_ < kMaxRows && bytes_in_transaction_ < kMaxBytes) return {};
+  return commit(true);
+}
+
 Status BulkLoader::load(Record&& record) {
   if (const auto* put = std::get_if<PutRecord>(&record)) return load_object(put->object);
   if (auto* name = std::get_if<NameRecord>(&record)) return load_name(std::move(*name));
   if (const auto* successors = std::get_if<SuccessorsRecord>(&record)) return load_successors(*successors);
-  return fail(Code::kCorrupt, "index: a checkpoint holds objects, names and successors only");
+  if (const auto* seen = std::get_if<SeenRecord>(&record)) return put(Table::kMeta, seen_key(seen->node), seen->position);
+  if (const auto* statement = std::get_if<StatementRecord>(&record)) return load_statement(*statement);
+  return fail(Code::kCorrupt, "index: a checkpoint holds objects, names, successors and what concerns other nodes only");
 }
 
 size_t BulkLoader::find(ObjectId id) const {
@@ -136,6 +148,14 @@ Status BulkLoader::load_successors(const SuccessorsRecord& record) {
   return append(Table::kSuccessors, object_key(record.id));
 }
 
+// One batch may say several.
+Status BulkLoader::load_statement(const StatementRecord& record) {
+  if (record.said != next_statement_.said) next_statement_ = {record.said, 0};
+  const StatementKey key = next_statement_;
+  ++next_statement_.number;
+  return put(Table::kMeta, statement_key(key), record);
+}
+
 Status BulkLoader::correct(size_t object, uint32_t names) {
   const ObjectId id{loaded_.ids[object]};
   const KeyBytes key = object_key(id);
@@ -145,12 +165,7 @@ Status BulkLoader::correct(size_t object, uint32_t names) {
   row.names = names;
   const auto below = subdirectories_.find(id);
   row.subdirectories = below == subdirectories_.end() ? 0 : below->second;
-  value_.clear();
-  encode_row(row, value_);
-  KVC_TRY(writer_->put(Table::kObjects, key, value_));
-  bytes_in_transaction_ += key.size() + value_.size();
-  if (++rows_in_transaction_ < kMaxRows && bytes_in_transaction_ < kMaxBytes) return {};
-  return commit(true);
+  return put(Table::kObjects, key, row);
 }
 
 Status BulkLoader::correct_counts() {

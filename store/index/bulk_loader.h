@@ -18,7 +18,7 @@ class BulkLoader {
  public:
   static Result<std::unique_ptr<BulkLoader>> begin(LmdbEnv& env);
 
-  // Objects by id, then names by (parent, cookie, name), then successors by id; kCorrupt otherwise. After an error the
+  // Objects by id, then names by (parent, cookie, name), then successors by id, then what concerns other nodes; kCorrupt otherwise. After an error the
   // load cannot go on.
   Status load(Record&& record);
   // Durable when it returns.
@@ -42,8 +42,11 @@ class BulkLoader {
   Status load_object(const ObjectRecord& object);
   Status load_name(NameRecord&& name);
   Status load_successors(const SuccessorsRecord& record);
+  Status load_statement(const StatementRecord& record);
   Status flush_names();
   Status append(Table table, ByteSpan key);  // the row in value_
+  template <class Row>
+  Status put(Table table, const KeyBytes& key, const Row& row);
   Status next_transaction();
   Status correct_counts();
   Status correct(size_t object, uint32_t names);
@@ -64,6 +67,7 @@ class BulkLoader {
   NameKey row_key_;  // of the row being gathered
   NameRow row_;
   ObjectId known_parent_;
+  StatementKey next_statement_;
 };
 
 }  // namespace kvcachefs

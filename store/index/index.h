@@ -135,7 +135,7 @@ class Index {
   virtual void set_leftovers(Leftovers leftovers) = 0;
 
   // Bulk load of a checkpoint into a fresh index: records arrive in checkpoint order (objects by id, names by (parent,
-  // cookie, name), successors by id); much faster than apply(). finish_load commits everything with the position.
+  // cookie, name), successors by id, then what scan_peer_records() gives); much faster than apply(). finish_load commits everything with the position.
   virtual Status begin_load() = 0;
   virtual Status load(Record&& record) = 0;
   virtual Status finish_load(JournalPosition position, Stamp stamp) = 0;
@@ -146,6 +146,9 @@ class Index {
   virtual Status scan_names(const std::function<bool(NameRecord&&)>& row) const = 0;
   virtual Status scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const = 0;
   virtual Status scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const = 0;
+  // What was exchanged with other nodes: how far each one's statements are answered (SeenRecord, by node), then this node's own
+  // that are not known to be answered (StatementRecord, in the order in which they were said).
+  virtual Status scan_peer_records(const std::function<bool(Record&&)>& row) const = 0;
   // Objects without a name (nlink 0), left by a crash between put and name.
   virtual Result<std::vector<ObjectId>> scan_nameless() const = 0;
 

@@ -499,6 +499,8 @@ Status copy_by_load(const Index& from, Index& into, JournalPosition position) {
   KVC_TRY(status);
   KVC_TRY(from.scan_successors([&](SuccessorsRecord&& record) { return pass(std::move(record)); }));
   KVC_TRY(status);
+  KVC_TRY(from.scan_peer_records(pass));
+  KVC_TRY(status);
   return into.finish_load(position, from.stamp());
 }
 

@@ -276,7 +276,7 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   // Only apply() changes the active layer, so what is read here stays true until it is changed below; a commit in
   // between moves rows, it does not change them.
   if (loading_) return fail(Code::kInvalid, "index: a batch came before the load of a checkpoint was finished");
-  KVC_ASSIGN(BatchEffect effect, apply_batch(batch, *this, totals()));
+  KVC_ASSIGN(BatchEffect effect, apply_batch(batch, after, *this, totals()));
   std::unique_lock lock(overlay_mutex_);
   for (const auto& [epoch, highs] : effect.rows.epochs) epochs_[epoch] = highs;
   active_.absorb(std::move(effect.rows));
@@ -379,6 +379,8 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
   std::ranges::sort(ids);
   for (const ObjectId id : ids) KVC_TRY(write(Table::kSuccessors, object_key(id), rows.successors.at(id).get()));
   for (const auto& [epoch, highs] : rows.epochs) KVC_TRY(write(Table::kMeta, epoch_key(epoch), &highs));
+  for (const auto& [node, position] : rows.seen) KVC_TRY(write(Table::kMeta, seen_key(node), &position));
+  for (const auto& [key, statement] : rows.statements) KVC_TRY(write(Table::kMeta, statement_key(key), statement.get()));
   if (leftovers_) {
     const CommittedLeftovers leftovers{state.position, *leftovers_};
     KVC_TRY(write(Table::kMeta, kLeftoversKey, &leftovers));
@@ -465,6 +467,27 @@ Status LmdbIndex::scan_extents(const std::function<bool(ExtentId, const ExtentUs
     if (decoded) return row(*id, *decoded);
     status = std::unexpected(decoded.error());
     return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_peer_records(const std::function<bool(Record&&)>& row) const {
+  Status status;
+  bool more = true;
+  const auto scan = [&](ByteSpan prefix, const auto& decode) {
+    return env_->scan(Table::kMeta, prefix, [&](ByteSpan key, ByteSpan value) {
+      if (!as_text(key).starts_with(as_text(prefix))) return false;
+      Result<Record> record = checked(decode(key, value));
+      if (record) return more = row(std::move(*record));
+      status = std::unexpected(std::move(record).error());
+      return more = false;
+    });
+  };
+  KVC_TRY(scan(kSeenKeyPrefix, [](ByteSpan key, ByteSpan value) -> Result<Record> { return decode_seen_row(key, value); }));
+  if (!more) return status;
+  KVC_TRY(scan(kStatementKeyPrefix, [](ByteSpan key_bytes, ByteSpan value) -> Result<Record> {
+    KVC_ASSIGN(const StatementKey key, parse_statement_key(key_bytes));
+    return decode_statement_row(key, value);
   }));
   return status;
 }

@@ -63,6 +63,7 @@ class LmdbIndex final : public Index, private RowSource {
   Status scan_names(const std::function<bool(NameRecord&&)>& row) const override;
   Status scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const override;
   Status scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const override;
+  Status scan_peer_records(const std::function<bool(Record&&)>& row) const override;
   Result<std::vector<ObjectId>> scan_nameless() const override;
 
   Status close_clean() override;

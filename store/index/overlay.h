@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <unordered_map>
 
 #include "store/base/records.h"
@@ -20,9 +21,11 @@ struct Layer {
   std::map<ExtentId, ExtentUsage> extents;                                           // removed: no bodies
   std::unordered_map<ObjectId, std::shared_ptr<const SuccessorsRecord>> successors;  // removed: null
   std::map<uint32_t, EpochHighs> epochs;
+  std::map<StatementKey, std::shared_ptr<const StatementRecord>> statements;
+  std::map<std::string, JournalPosition> seen;
 
-  uint64_t rows() const { return objects.size() + names.size() + extents.size() + successors.size(); }
-  bool empty() const { return rows() == 0 && epochs.empty(); }
+  uint64_t rows() const { return objects.size() + names.size() + extents.size() + successors.size() + statements.size(); }
+  bool empty() const { return rows() == 0 && epochs.empty() && seen.empty(); }
 
   // `newer` wins.
   void absorb(Layer&& newer) {
@@ -31,6 +34,8 @@ struct Layer {
     absorb_rows(extents, newer.extents);
     absorb_rows(successors, newer.successors);
     absorb_rows(epochs, newer.epochs);
+    absorb_rows(statements, newer.statements);
+    absorb_rows(seen, newer.seen);
   }
 
  private:

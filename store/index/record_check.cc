@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
+#include "store/base/node_name.h"
 #include "store/base/units.h"
 
 namespace kvcachefs {
@@ -75,6 +76,19 @@ class Check {
     return {};
   }
   std::string operator()(const SyncedRecord&) const { return {}; }
+  std::string operator()(const StatementRecord& record) const {
+    if (!is_node_name(record.node)) return "no node is called so";
+    // Of the epochs of the other node nothing is known here.
+    return std::visit(Check(kMaxEpoch), record.what);
+  }
+  std::string operator()(const SeenRecord& record) const {
+    if (!is_node_name(record.node)) return "no node is called so";
+    return record.position.epoch == 0 || record.position.epoch > kMaxEpoch ? "it is of no epoch" : "";
+  }
+  std::string operator()(const EndsRecord& record) const {
+    return record.end.epoch < epoch_ ? "" : fmt::format("it ends epoch {} in epoch {}", record.end.epoch, epoch_);
+  }
+  std::string operator()(const NextRecord&) const { return {}; }
 
  private:
   std::string of_id(ObjectId id) const {
@@ -181,6 +195,11 @@ std::string subject_of(const Record& record) {
   if (const auto* unnamed = std::get_if<UnnameRecord>(&record)) return "the removal of " + name(*unnamed);
   if (const auto* move = std::get_if<MoveRecord>(&record)) return fmt::format("the new place of object {}", move->id.value);
   if (const auto* row = std::get_if<SuccessorsRecord>(&record)) return fmt::format("the successors of object {}", row->id.value);
+  if (const auto* statement = std::get_if<StatementRecord>(&record)) {
+    const std::string of = std::visit([](const auto& what) { return subject_of(Record(what)); }, statement->what);
+    return fmt::format("what is said of node '{}', {}", printable(statement->node), of);
+  }
+  if (const auto* seen = std::get_if<SeenRecord>(&record)) return fmt::format("the answer to node '{}'", printable(seen->node));
   return "a record";
 }
 

@@ -35,7 +35,7 @@ void ReplayFilter::tell(const Record& record, const std::string& why) {
   tell_(Told::kLeftOut, fmt::format("{}: {}; left out", subject_of(record), why));
 }
 
-// --- of a checkpoint: objects by id, names by directory and cookie, successors by id ---
+// --- of a checkpoint: objects by id, names by directory and cookie, successors by id, answers by node, statements as they were said ---
 
 bool ReplayFilter::believes(Record& record, uint32_t epoch) {
   std::string why = why_impossible(record, epoch);
@@ -48,6 +48,12 @@ bool ReplayFilter::believes(Record& record, uint32_t epoch) {
       why = why_not(*name);
     } else if (const auto* row = std::get_if<SuccessorsRecord>(&record)) {
       why = why_not(*row);
+    } else if (const auto* seen = std::get_if<SeenRecord>(&record)) {
+      why = why_not(*seen);
+    } else if (auto* statement = std::get_if<StatementRecord>(&record)) {
+      if (auto* changed = std::get_if<AttributesRecord>(&statement->what); changed != nullptr && trim_attributes(changed->attributes) > 0)
+        tell(record, "some of its attributes cannot be");
+      why = why_not(*statement, epoch);
     } else {
       why = "it is not in its place in a checkpoint";
     }
@@ -58,7 +64,7 @@ bool ReplayFilter::believes(Record& record, uint32_t epoch) {
 
 std::string ReplayFilter::why_not(const PutRecord& put) {
   const ObjectId id = put.object.id;
-  if (id <= last_put_ || last_name_ || last_row_.valid()) return "it is out of order";
+  if (id <= last_put_ || last_name_ || last_row_.valid() || peers_begun()) return "it is out of order";
   if (is_on_volume(put.object.body.place) && !taken_.take(put.object.body.place)) return "its bytes are those of another object";
   last_put_ = id;
   if (S_ISDIR(put.object.attributes.mode)) directories_.push_back(id);
@@ -67,7 +73,7 @@ std::string ReplayFilter::why_not(const PutRecord& put) {
 
 std::string ReplayFilter::why_not(const NameRecord& name) {
   const uint64_t cookie = name_cookie(name.name);
-  if (last_row_.valid()) return "it is out of order";
+  if (last_row_.valid() || peers_begun()) return "it is out of order";
   if (last_name_ && std::tie(name.parent, cookie, name.name) <= std::tie(last_name_->parent, last_cookie_, last_name_->name))
     return "it is out of order";
   if (name.parent != kRootId && !std::ranges::binary_search(directories_, name.parent)) return "it is in what is no directory";
@@ -82,8 +88,21 @@ std::string ReplayFilter::why_not(const NameRecord& name) {
 }
 
 std::string ReplayFilter::why_not(const SuccessorsRecord& row) {
-  if (row.id <= last_row_) return "it is out of order";
+  if (row.id <= last_row_ || peers_begun()) return "it is out of order";
   last_row_ = row.id;
+  return {};
+}
+
+std::string ReplayFilter::why_not(const SeenRecord& seen) {
+  if (seen.node <= last_seen_ || last_said_ != JournalPosition{}) return "it is out of order";
+  last_seen_ = seen.node;
+  return {};
+}
+
+std::string ReplayFilter::why_not(const StatementRecord& statement, uint32_t epoch) {
+  if (statement.said.epoch == 0 || statement.said.epoch > epoch) return fmt::format("it was said in epoch {}", statement.said.epoch);
+  if (statement.said < last_said_) return "it is out of order";
+  last_said_ = statement.said;
   return {};
 }
 
@@ -153,6 +172,8 @@ Result<Batch> ReplayFilter::believed(const Batch& batch, uint32_t epoch, const N
     Attributes* attributes = nullptr;
     if (auto* put = std::get_if<PutRecord>(&result.records.back())) attributes = &put->object.attributes;
     if (auto* changed = std::get_if<AttributesRecord>(&result.records.back())) attributes = &changed->attributes;
+    if (auto* statement = std::get_if<StatementRecord>(&result.records.back()))
+      if (auto* changed = std::get_if<AttributesRecord>(&statement->what)) attributes = &changed->attributes;
     if (const size_t odd = attributes != nullptr ? trim_attributes(*attributes) : 0; odd > 0)
       tell(record, fmt::format("{} of its attributes cannot be", odd));
     const auto* body = std::get_if<PutRecord>(&record);

@@ -59,6 +59,9 @@ class ReplayFilter {
   std::string why_not(const PutRecord& put);   // of a checkpoint
   std::string why_not(const NameRecord& name);
   std::string why_not(const SuccessorsRecord& row);
+  std::string why_not(const SeenRecord& seen);
+  std::string why_not(const StatementRecord& statement, uint32_t epoch);
+  bool peers_begun() const { return !last_seen_.empty() || last_said_ != JournalPosition{}; }
   ObjectId top_of(ObjectId directory);
 
   Result<Batch> believed(const Batch& batch, uint32_t epoch, const NotWhole& not_whole);
@@ -89,6 +92,8 @@ class ReplayFilter {
   std::vector<ObjectId> directories_;                     // ascending
   std::unordered_map<ObjectId, ObjectId> above_;          // of a directory with a name, one that it lies below
   ObjectId last_put_, last_row_;
+  std::string last_seen_;      // a node
+  JournalPosition last_said_;  // of a statement
   std::optional<NameRecord> last_name_;
   uint64_t last_cookie_ = 0;
 

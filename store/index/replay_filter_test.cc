@@ -280,6 +280,89 @@ TEST_F(Filter, ACheckpointIsATreeInOrder) {
   EXPECT_EQ(filter_->left_out(), 9u);
 }
 
+// --- what concerns other nodes ---
+
+std::vector<Record> peer_records(const Index& index) {
+  std::vector<Record> all;
+  EXPECT_TRUE(index.scan_peer_records([&](Record&& record) {
+    all.push_back(std::move(record));
+    return true;
+  }));
+  return all;
+}
+
+TEST_F(Filter, StatementsAboutOthersTouchNothingHereAndAreKept) {
+  const UnnameRecord unname{kRootId, "f", id(2)};  // as if it were this node's
+  replay({PutRecord{directory(1)}, NameRecord{kRootId, "d", id(1)}, PutRecord{file(2)}, NameRecord{kRootId, "f", id(2)}});
+  replay({StatementRecord{"node-b", {}, unname}, StatementRecord{"node-b", {}, AttributesRecord{id(2), directory(1).attributes}},
+          StatementRecord{"node-b", {}, TouchRecord{{{id(2), 7}}}}, SeenRecord{"node-b", {9, 9, 9}}});
+  replay({SeenRecord{"node-b", {9, 9, 10}}, SeenRecord{"node-a", {1, 1, 1}}});
+  replay({StatementRecord{"node-c", {}, unname}, EndsRecord{{kEpoch - 1, 0, 0}, false}, NextRecord{7}});
+  finish();
+  EXPECT_EQ(at(kRootId, "f"), id(2));
+  EXPECT_EQ(index_->find_object(id(2)).value()->attributes.atime_ns, 0);
+  EXPECT_TRUE(told_.empty()) << told_.front();
+
+  ASSERT_TRUE(index_->commit());
+  const auto kept = peer_records(*index_);
+  ASSERT_EQ(kept.size(), 6u);
+  EXPECT_EQ(std::get<SeenRecord>(kept[0]).node, "node-a");
+  EXPECT_EQ(std::get<SeenRecord>(kept[1]).position, (JournalPosition{9, 9, 10}));
+  for (const size_t i : {2u, 3u, 4u, 5u}) {
+    const auto& statement = std::get<StatementRecord>(kept[i]);
+    EXPECT_EQ(statement.node, i < 5 ? "node-b" : "node-c");
+    EXPECT_EQ(statement.said, (JournalPosition{kEpoch, 0, i < 5 ? 2u : 4u}));
+  }
+  EXPECT_EQ(std::get<UnnameRecord>(std::get<StatementRecord>(kept[2]).what).name, "f");
+  EXPECT_EQ(std::get<TouchRecord>(std::get<StatementRecord>(kept[4]).what).atimes_ns.size(), 1u);
+
+  // By way of a checkpoint into another index, and from there the same once more.
+  const auto copy = open_index(scratch_.path("copy"), Index::Found::kFresh);
+  ReplayFilter filter(*copy, true, [](ReplayFilter::Told, const std::string& line) { ADD_FAILURE() << line; });
+  ASSERT_TRUE(copy->begin_load());
+  for (Record record : kept) {
+    ASSERT_TRUE(filter.believes(record, kEpoch));
+    ASSERT_TRUE(copy->load(std::move(record)));
+  }
+  ASSERT_TRUE(copy->finish_load({kEpoch, 0, 4}, Stamp{1}));
+  const auto again = peer_records(*copy);
+  ASSERT_EQ(again.size(), kept.size());
+  for (size_t i = 2; i < kept.size(); ++i)
+    EXPECT_EQ(std::get<StatementRecord>(again[i]).said, std::get<StatementRecord>(kept[i]).said);
+  EXPECT_EQ(std::get<SeenRecord>(again[1]).position, (JournalPosition{9, 9, 10}));
+}
+
+TEST_F(Filter, WhatNoNodeSaysOfAnotherIsLeftOut) {
+  const UnnameRecord fine{kRootId, "f", id(2)};
+  replay({StatementRecord{"../b", {}, fine}, StatementRecord{"node-b", {}, UnnameRecord{kRootId, "a/b", id(2)}},
+          StatementRecord{"node-b", {}, UnnameRecord{ObjectId::make(3, 1, 2), "a", id(2)}}, SeenRecord{"", {1, 1, 1}},
+          SeenRecord{"node-b", {0, 1, 1}}, EndsRecord{{kEpoch, 1, 1}, false},
+          StatementRecord{"node-b", {}, UnnameRecord{kRootId, "f", ObjectId::make(0, kEpoch + 100, 2)}}});
+  EXPECT_EQ(filter_->left_out(), 6u);  // but for the last: of the epochs of others nothing is known
+  EXPECT_TRUE(says("what is said of node 'node-b', the removal of the name 'a/b'"));
+  ASSERT_TRUE(index_->commit());
+  EXPECT_EQ(peer_records(*index_).size(), 1u);
+}
+
+TEST_F(Filter, ACheckpointHasWhatConcernsOthersLastAndInOrder) {
+  const UnnameRecord unname{kRootId, "f", id(2)};
+  std::vector<Record> records = {PutRecord{directory(1)},
+                                 SeenRecord{"node-b", {1, 1, 1}},
+                                 SeenRecord{"node-a", {1, 1, 1}},                    // out of order
+                                 PutRecord{directory(2)},                            // as well
+                                 StatementRecord{"node-b", {1, 0, 7}, unname},
+                                 StatementRecord{"node-b", {1, 0, 7}, unname},
+                                 StatementRecord{"node-b", {1, 0, 6}, unname},       // said before the one before it
+                                 StatementRecord{"node-b", {kEpoch + 1, 0, 1}, unname},
+                                 StatementRecord{"node-b", {}, unname},              // nobody knows when
+                                 SeenRecord{"node-c", {1, 1, 1}},
+                                 SuccessorsRecord{id(1), {}, {}}};
+  size_t believed = 0;
+  for (Record& record : records) believed += filter_->believes(record, kEpoch);
+  EXPECT_EQ(believed, 4u);
+  EXPECT_EQ(filter_->left_out(), records.size() - 4);
+}
+
 // With 200,000 chunks that a power loss took: steps in proportion to the names, whatever their number.
 TEST_F(Filter, WhatWasLostCostsTheSamePerName) {
   constexpr uint64_t kNames = 200'000, kPerBatch = 1000;

@@ -104,6 +104,8 @@ const ByteSpan kIdentityKey = as_bytes("identity");
 const ByteSpan kStateKey = as_bytes("state");
 const ByteSpan kEpochKeyPrefix = as_bytes("epoch");
 const ByteSpan kLeftoversKey = as_bytes("leftovers");
+const ByteSpan kSeenKeyPrefix = as_bytes("seen");
+const ByteSpan kStatementKeyPrefix = as_bytes("statement");
 
 uint64_t name_cookie(std::string_view name) {
   // 63 bits, because off_t is signed; 0 to 2 belong to the readers of directories, the last ones to "no more".
@@ -149,6 +151,21 @@ KeyBytes epoch_key(uint32_t epoch) {
   return out;
 }
 
+KeyBytes seen_key(std::string_view node) {
+  KeyBytes out(kSeenKeyPrefix.begin(), kSeenKeyPrefix.end());
+  out.insert(out.end(), as_bytes(node).begin(), as_bytes(node).end());
+  return out;
+}
+
+KeyBytes statement_key(const StatementKey& key) {
+  KeyBytes out(kStatementKeyPrefix.begin(), kStatementKeyPrefix.end());
+  big_endian(out, key.said.epoch);
+  big_endian(out, key.said.seq);
+  big_endian(out, key.said.offset);
+  big_endian(out, key.number);
+  return out;
+}
+
 Result<NameKey> parse_name_key(ByteSpan key) {
   NameKey parsed;
   ByteSpan rest = key;
@@ -172,6 +189,15 @@ Result<ExtentId> parse_extent_key(ByteSpan key) {
 Result<uint32_t> parse_epoch_key(ByteSpan key) {
   if (key.size() != kEpochKeyPrefix.size() + 4) return bad_key("meta", key);
   return from_big_endian<uint32_t>(key.subspan(kEpochKeyPrefix.size()));
+}
+
+Result<StatementKey> parse_statement_key(ByteSpan key) {
+  constexpr size_t kBytes = 4 + 8 + 8 + 4;
+  const size_t prefix = kStatementKeyPrefix.size();
+  if (key.size() != prefix + kBytes) return bad_key("meta", key);
+  const ByteSpan rest = key.subspan(prefix);
+  return StatementKey{{from_big_endian<uint32_t>(rest), from_big_endian<uint64_t>(rest.subspan(4)), from_big_endian<uint64_t>(rest.subspan(12))},
+                      from_big_endian<uint32_t>(rest.subspan(20))};
 }
 
 void encode_row(ObjectId parent, const NameRow& row, Bytes& out) {
@@ -239,6 +265,19 @@ void encode_row(const CommittedLeftovers& row, Bytes& out) {
     writer.varint(extent.id.seq);
     writer.u8(static_cast<uint8_t>(extent.kind));
   }
+}
+
+void encode_row(const JournalPosition& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u32(row.epoch);
+  writer.u64(row.seq);
+  writer.u64(row.offset);
+}
+
+void encode_row(const StatementRecord& row, Bytes& out) {
+  ByteWriter writer(out);
+  RecordContext context;
+  encode_record(row, context, writer);
 }
 
 Result<NameRow> decode_name_row(NameKey key, ByteSpan value) {
@@ -333,6 +372,27 @@ Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value) {
   }
   if (!in.ok() || !in.at_end()) return bad_row("the row of leftovers");
   return row;
+}
+
+Result<SeenRecord> decode_seen_row(ByteSpan key, ByteSpan value) {
+  ByteReader in(value);
+  SeenRecord record;
+  record.node = as_text(key.subspan(kSeenKeyPrefix.size()));
+  record.position.epoch = in.u32();
+  record.position.seq = in.u64();
+  record.position.offset = in.u64();
+  if (!in.ok() || !in.at_end()) return bad_row("the row of a node");
+  return record;
+}
+
+Result<StatementRecord> decode_statement_row(const StatementKey& key, ByteSpan value) {
+  ByteReader in(value);
+  RecordContext context;
+  KVC_ASSIGN(const auto about, decode_record(in, context));
+  KVC_ASSIGN(auto record, decode_record(in, context));
+  auto* statement = record ? std::get_if<StatementRecord>(&*record) : nullptr;
+  if (about || statement == nullptr || !in.at_end() || statement->said != key.said) return bad_row("a statement");
+  return std::move(*statement);
 }
 
 }  // namespace kvcachefs

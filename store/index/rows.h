@@ -8,12 +8,14 @@
 //   objects     id                     -> names and subdirectories that count into nlink, object as in the journal
 //   extents     epoch (4) seq (8)      -> usage
 //   successors  id                     -> record as in the journal
-//   meta        "identity", "state", "epoch" epoch (4), "leftovers" (void unless its position is that of "state")
+//   meta        "identity", "state", "epoch" epoch (4), "leftovers" (void unless its position is that of "state"),
+//               "seen" node -> position, "statement" position (4, 8, 8) number in its batch (4) -> record as in the journal
 // The environment adds a checksum to every value (lmdb_env.h).
 #pragma once
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/base/bytes.h"
@@ -52,6 +54,13 @@ struct EpochHighs {
   bool operator==(const EpochHighs&) const = default;
 };
 
+// Where a statement about another node's object was said, and the how manyth of its batch it is.
+struct StatementKey {
+  JournalPosition said;
+  uint32_t number = 0;
+  auto operator<=>(const StatementKey&) const = default;
+};
+
 struct IndexState {
   JournalPosition position;
   Stamp stamp;
@@ -75,16 +84,21 @@ KeyBytes name_key(NameKey key);
 KeyBytes object_key(ObjectId id);  // also of successors
 KeyBytes extent_key(ExtentId id);
 KeyBytes epoch_key(uint32_t epoch);
+KeyBytes seen_key(std::string_view node);
+KeyBytes statement_key(const StatementKey& key);
 extern const ByteSpan kIdentityKey;
 extern const ByteSpan kStateKey;
 extern const ByteSpan kEpochKeyPrefix;
 extern const ByteSpan kLeftoversKey;
+extern const ByteSpan kSeenKeyPrefix;
+extern const ByteSpan kStatementKeyPrefix;
 
 // From keys that a scan met; kCorrupt if they are not of that form.
 Result<NameKey> parse_name_key(ByteSpan key);
 Result<ObjectId> parse_object_key(ByteSpan key);
 Result<ExtentId> parse_extent_key(ByteSpan key);
 Result<uint32_t> parse_epoch_key(ByteSpan key);
+Result<StatementKey> parse_statement_key(ByteSpan key);
 
 void encode_row(ObjectId parent, const NameRow& row, Bytes& out);
 void encode_row(const ObjectRow& row, Bytes& out);
@@ -94,6 +108,8 @@ void encode_row(const EpochHighs& row, Bytes& out);
 void encode_row(const CommittedState& row, Bytes& out);
 void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
 void encode_row(const CommittedLeftovers& row, Bytes& out);
+void encode_row(const JournalPosition& row, Bytes& out);
+void encode_row(const StatementRecord& row, Bytes& out);
 
 // kCorrupt if the bytes are not what encode_row() makes or contradict the key.
 Result<NameRow> decode_name_row(NameKey key, ByteSpan value);
@@ -104,5 +120,7 @@ Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value);
 Result<EpochHighs> decode_epoch_row(ByteSpan value);
 Result<CommittedState> decode_state_row(ByteSpan value);
 Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value);
+Result<SeenRecord> decode_seen_row(ByteSpan key, ByteSpan value);
+Result<StatementRecord> decode_statement_row(const StatementKey& key, ByteSpan value);
 
 }  // namespace kvcachefs

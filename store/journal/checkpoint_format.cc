@@ -1,5 +1,7 @@
 #include "store/journal/checkpoint_format.h"
 
+#include <fmt/format.h>
+
 #include "store/journal/file_header.h"
 
 namespace kvcachefs {
@@ -14,6 +16,7 @@ Bytes encode_checkpoint_header(const CheckpointFileHeader& header) {
   out.u64(header.header.covers.offset);
   out.u64(header.header.stamp.value);
   out.u64(header.header.next_number);
+  out.u8(0);  // flags
   return encode_header(FileKind::kCheckpoint, body);
 }
 
@@ -29,6 +32,8 @@ Result<DecodedCheckpointHeader> decode_checkpoint_header(ByteSpan start) {
   file.header.covers.offset = in.u64();
   file.header.stamp.value = in.u64();
   file.header.next_number = in.u64();
+  const uint8_t flags = view.version >= kVersionOfFlags ? in.u8() : uint8_t{0};
+  if (flags != 0) return fail(Code::kVersion, fmt::format("header of the checkpoint has flags {:#x} not known to this program", flags));
   if (!in.ok() || !in.at_end()) return fail(Code::kCorrupt, "header of the checkpoint breaks its grammar");
   return decoded;
 }

@@ -9,6 +9,7 @@
 #include "store/base/checksum.h"
 #include "store/base/kill_point.h"
 #include "store/journal/checkpoint_format.h"
+#include "store/journal/epoch_ends.h"
 #include "store/journal/file_header.h"
 #include "store/journal/frame_reader.h"
 #include "store/journal/journal_file.h"
@@ -93,7 +94,11 @@ Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const File
     KVC_ASSIGN(const auto seqs, list_seqs(volume, checkpoint_directory(identity.node, epoch), ""));
     for (const uint64_t seq : seqs | std::views::reverse) {
       auto found = verify(volume, of_epoch(identity, epoch), seq);
-      if (found) return *found;
+      if (found) {
+        KVC_ASSIGN(const EpochEnds ends, EpochEnds::read(volume, identity, epochs, found->header.covers.epoch));
+        if (!ends.counts(found->header.covers)) continue;
+        return *found;
+      }
       Error error = std::move(found).error().at(checkpoint_path(identity.node, epoch, seq));
       // Falling back to an older one is right for damage only: another version or a failing disk is for people.
       if (error.code != Code::kCorrupt) return std::unexpected(std::move(error));
@@ -120,7 +125,8 @@ Status read_checkpoint(Volume& volume, const FileIdentity& identity, const Check
         return {};
       }
       ++records;
-      KVC_TRY(apply(std::move(*record)));
+      if (!*record) continue;
+      KVC_TRY(apply(std::move(**record)));
       kill_point("checkpoint-half-loaded");
     }
     return {};

@@ -100,8 +100,7 @@ Status CheckpointWriter::add(Record record) {
   if (state.failed) return fail(Code::kInvalid, state.temp_path + ": an earlier write of this checkpoint failed");
   if (state.payload.empty()) state.payload.push_back(static_cast<std::byte>(CheckpointFrame::kRecords));
   ByteWriter out(state.payload);
-  encode_record(record, state.context, out);
-  ++state.footer.records;
+  state.footer.records += encode_record(record, state.context, out);
   if (state.payload.size() < kFrameBytes) return {};
   Status status = state.end_frame();
   state.failed = !status;

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "store/base/units.h"
 #include "store/journal/journal.h"
 #include "store/journal/test_records.h"
 #include "store/volume/fault_volume.h"
@@ -39,10 +40,11 @@ std::shared_ptr<SimVolume> fresh_volume() {
 
 class Scenario {
  public:
-  explicit Scenario(std::shared_ptr<Volume> volume) : volume_(std::move(volume)) {}
+  Scenario(std::shared_ptr<Volume> volume, JournalForm form) : volume_(std::move(volume)), form_(form) {}
 
   Told run() {
-    auto journal = JournalWriter::create(volume_, test_identity(), "boot", 600);
+    const uint64_t most = form_ == JournalForm::kBlocks ? 4 * kBlockBytes : 600;  // a few batches a file
+    auto journal = JournalWriter::create(volume_, test_identity(), "boot", most, form_);
     if (!journal) return told_;
     journal_ = std::move(*journal);
     for (uint64_t i = 1; i <= kBatches; ++i) {
@@ -83,6 +85,7 @@ class Scenario {
   }
 
   std::shared_ptr<Volume> volume_;
+  JournalForm form_;
   std::unique_ptr<JournalWriter> journal_;
   Told told_;
 };
@@ -125,25 +128,29 @@ void expect_prefix(const Found& found, const Told& told, size_t at_least) {
   ASSERT_TRUE(found.checkpoint || !told.checkpointed);
 }
 
-uint64_t calls_of_a_clean_run() {
+uint64_t calls_of_a_clean_run(JournalForm form) {
   auto volume = fresh_volume();
   const uint64_t before = volume->mutating_calls();
-  const Told told = Scenario(volume).run();
+  const Told told = Scenario(volume, form).run();
   EXPECT_EQ(told.appended.size(), told.attempted.size());
   EXPECT_TRUE(told.checkpointed);
   EXPECT_GT(volume->mutating_calls() - before, 50u);
   return volume->mutating_calls();
 }
 
-TEST(JournalCrash, PowerCutAtEveryCall) {
-  const uint64_t calls = calls_of_a_clean_run();
+class JournalCrash : public ::testing::TestWithParam<JournalForm> {};
+INSTANTIATE_TEST_SUITE_P(Forms, JournalCrash, ::testing::Values(JournalForm::kPacked, JournalForm::kBlocks),
+                         [](const auto& form) { return form.param == JournalForm::kBlocks ? "Blocks" : "Packed"; });
+
+TEST_P(JournalCrash, PowerCutAtEveryCall) {
+  const uint64_t calls = calls_of_a_clean_run(GetParam());
   uint64_t torn_tails = 0;
   for (uint64_t stop = fresh_volume()->mutating_calls() + 1; stop <= calls; ++stop) {
     for (const int64_t torn_bytes : {int64_t{-1}, int64_t{7}, int64_t{512}}) {
       for (uint64_t seed = 1; seed <= 4; ++seed) {
         auto volume = fresh_volume();
         volume->stop_at(stop, torn_bytes);
-        const Told told = Scenario(volume).run();
+        const Told told = Scenario(volume, GetParam()).run();
         const auto after = volume->cut_power({stop * 16 + seed, seed % 2 ? 0.5 : 0.9, seed <= 2 ? 512u : 4096u});
         const Found found = look(*after);
         SCOPED_TRACE(testing::Message() << "stopped at call " << stop << ", torn " << torn_bytes << ", seed " << seed);
@@ -156,13 +163,13 @@ TEST(JournalCrash, PowerCutAtEveryCall) {
   EXPECT_GT(torn_tails, 50u) << "the power cuts tore too little to prove anything";
 }
 
-TEST(JournalCrash, KilledAtEveryCall) {
-  const uint64_t calls = calls_of_a_clean_run();
+TEST_P(JournalCrash, KilledAtEveryCall) {
+  const uint64_t calls = calls_of_a_clean_run(GetParam());
   for (uint64_t stop = fresh_volume()->mutating_calls() + 1; stop <= calls; ++stop) {
     for (const int64_t torn_bytes : {int64_t{-1}, int64_t{7}, int64_t{4096}}) {
       auto volume = fresh_volume();
       volume->stop_at(stop, torn_bytes);
-      const Told told = Scenario(volume).run();
+      const Told told = Scenario(volume, GetParam()).run();
       SCOPED_TRACE(testing::Message() << "stopped at call " << stop << ", torn " << torn_bytes);
       expect_prefix(look(*volume->crash_process()), told, told.appended.size());
       if (HasFatalFailure()) return;
@@ -171,8 +178,8 @@ TEST(JournalCrash, KilledAtEveryCall) {
 }
 
 // The call fails, the program goes on: exactly the batches whose append succeeded are there.
-TEST(JournalCrash, EveryCallFailingOnce) {
-  const uint64_t calls = calls_of_a_clean_run();
+TEST_P(JournalCrash, EveryCallFailingOnce) {
+  const uint64_t calls = calls_of_a_clean_run(GetParam());
   for (uint64_t fails = 1; fails <= calls; ++fails) {
     for (const int sys_errno : {EIO, ENOSPC}) {
       for (const int64_t written_bytes : {int64_t{-1}, int64_t{20}, int64_t{100000}}) {
@@ -182,7 +189,7 @@ TEST(JournalCrash, EveryCallFailingOnce) {
           if (!call.mutates() || ++count != fails) return {};
           return {sys_errno, call.kind == VolumeCall::Kind::kWrite ? written_bytes : -1, 0};
         });
-        const Told told = Scenario(volume).run();
+        const Told told = Scenario(volume, GetParam()).run();
         const Found found = look(*disk);
         SCOPED_TRACE(testing::Message() << "call " << fails << " errno " << sys_errno << " after " << written_bytes);
         ASSERT_EQ(found.damaged, 0u) << found.problems;

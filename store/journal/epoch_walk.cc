@@ -6,10 +6,14 @@
 #include <span>
 #include <utility>
 
+#include "store/base/units.h"
 #include "store/journal/file_header.h"
+#include "store/journal/record_codec.h"
 
 namespace kvcachefs {
 namespace {
+
+constexpr uint64_t kNoLimit = ~uint64_t{0};
 
 FrameReader make_reader(FilePtr file, uint64_t size_bytes, const FileIdentity& identity, uint64_t seq) {
   return FrameReader(
@@ -87,26 +91,28 @@ void EpochWalk::link() {
   }
 }
 
-Status EpochWalk::walk(JournalLink from, const WalkVisitor& visitor) const {
+Status EpochWalk::walk(JournalLink from, std::optional<JournalLink> until, const WalkVisitor& visitor) const {
   const WalkedFile* before = nullptr;
   for (const WalkedFile& file : files_) {
     if (file.outside_chain || file.seq < from.seq) continue;
+    if (until && (file.seq > until->seq || (file.seq == until->seq && until->end == 0))) return {};
     if (!leads_to(file, before, from)) {
       const Gap gap{file.seq, 0, fmt::format("{}: journal files before it are missing", file.path), before == nullptr};
       KVC_ASSIGN(const bool go_on, visitor.gap(gap));
       if (!go_on) return {};
     }
-    KVC_ASSIGN(const bool go_on, walk_file(file, file.seq == from.seq ? from.end : 0, visitor));
+    const uint64_t end = until && file.seq == until->seq ? until->end : kNoLimit;
+    KVC_ASSIGN(const bool go_on, walk_file(file, file.seq == from.seq ? from.end : 0, end, visitor));
     if (!go_on) return {};
     before = &file;
   }
   return {};
 }
 
-Result<bool> EpochWalk::walk_file(const WalkedFile& file, uint64_t from_offset, const WalkVisitor& visitor) const {
+Result<bool> EpochWalk::walk_file(const WalkedFile& file, uint64_t from_offset, uint64_t until, const WalkVisitor& visitor) const {
   const uint64_t header_bytes = file.header ? file.header->size_bytes : 0;
   const uint64_t start = std::max(from_offset, header_bytes);
-  const uint64_t limit = std::min(file.size_bytes, file.good_end.value_or(file.size_bytes));
+  const uint64_t limit = std::min({file.size_bytes, file.good_end.value_or(file.size_bytes), until});
   if (!file.header && from_offset == 0) {
     KVC_ASSIGN(const bool go_on, visitor.gap({file.seq, 0, fmt::format("{}: {}", file.path, file.why), false}));
     if (!go_on) return false;
@@ -116,20 +122,48 @@ Result<bool> EpochWalk::walk_file(const WalkedFile& file, uint64_t from_offset, 
                         fmt::format("{}: ends at {}, but was read up to {} before", file.path, limit, from_offset),
                         true});
   }
-  KVC_ASSIGN(const bool go_on, walk_frames(file, start, limit, visitor));
-  if (go_on && file.good_end && file.size_bytes > *file.good_end) visitor.given_up_tail(file);
+  KVC_ASSIGN(const bool go_on, walk_frames(file, start, limit, std::min(file.good_end.value_or(limit), until), visitor));
+  if (!go_on || !file.good_end || file.size_bytes <= *file.good_end || until <= *file.good_end) return go_on;
+  KVC_ASSIGN(const bool whole, says_where_it_goes_on(file));
+  if (!whole) visitor.given_up_tail(file);
   return go_on;
 }
 
-Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit,
-                                    const WalkVisitor& visitor) const {
+Result<FrameReader> EpochWalk::read(const WalkedFile& file, uint64_t limit) const {
   KVC_ASSIGN(FilePtr opened, volume_->open(file.path, {}));
-  FrameReader reader = make_reader(std::move(opened), limit, identity_, file.seq);
+  return make_reader(std::move(opened), limit, identity_, file.seq);
+}
+
+// All files of an epoch are written in one way. Where no header is left to say which: only one in blocks has its first frame there.
+Result<bool> EpochWalk::is_in_blocks(const WalkedFile& file, FrameReader& reader) const {
+  if (file.header) return file.header->header.blocks;
+  for (const WalkedFile& other : files_)
+    if (other.header) return other.header->header.blocks;
+  KVC_ASSIGN(const auto first, reader.at(kBlockBytes));
+  return first.has_value();
+}
+
+// Whether the file ends as its writer meant it to.
+Result<bool> EpochWalk::says_where_it_goes_on(const WalkedFile& file) const {
+  KVC_ASSIGN(FrameReader reader, read(file, file.size_bytes));
+  KVC_ASSIGN(const bool blocks, is_in_blocks(file, reader));
+  KVC_ASSIGN(const auto last, reader.at(*file.good_end));
+  if (!last || behind_frame(last->end(), blocks) != file.size_bytes) return false;
+  const auto batch = decode_batch(last->payload);
+  return batch && says_only_next(*batch);
+}
+
+Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit, uint64_t expected,
+                                    const WalkVisitor& visitor) const {
+  KVC_ASSIGN(FrameReader reader, read(file, limit));
+  KVC_ASSIGN(const bool blocks, is_in_blocks(file, reader));
   while (offset < limit) {
-    KVC_ASSIGN(const auto frame, reader.at(offset));
+    KVC_ASSIGN(auto frame, reader.at(offset));
+    // Its zeros are a part of it: without them it was not written to its end.
+    if (frame && behind_frame(frame->end(), blocks) > limit) frame.reset();
     if (frame) {
-      offset = frame->end();
-      KVC_ASSIGN(const bool go_on, visitor.frame(file, *frame));
+      offset = behind_frame(frame->end(), blocks);
+      KVC_ASSIGN(const bool go_on, visitor.frame(file, *frame, offset));
       if (!go_on) return false;
       continue;
     }
@@ -144,9 +178,8 @@ Result<bool> EpochWalk::walk_frames(const WalkedFile& file, uint64_t offset, uin
     }
     offset = next->offset;
   }
-  if (file.good_end && offset < *file.good_end) {
-    return visitor.gap(
-        {file.seq, offset, fmt::format("{}: frames from {} to {} are lost", file.path, offset, *file.good_end), false});
+  if (file.good_end && offset < expected) {
+    return visitor.gap({file.seq, offset, fmt::format("{}: frames from {} to {} are lost", file.path, offset, expected), false});
   }
   if (offset < limit && (offset != 0 || file.header)) {
     return visitor.gap({file.seq, offset,

@@ -35,7 +35,7 @@ struct Gap {
 
 // `true` goes on, `false` ends the walk.
 struct WalkVisitor {
-  std::function<Result<bool>(const WalkedFile&, const Frame&)> frame;
+  std::function<Result<bool>(const WalkedFile&, const Frame&, uint64_t behind)> frame;  // where the next one begins
   std::function<Result<bool>(const Gap&)> gap;
   std::function<void(const WalkedFile&)> given_up_tail;  // bytes from good_end on, which never counted
 };
@@ -47,16 +47,21 @@ class EpochWalk {
   static Result<EpochWalk> open(Volume& volume, const FileIdentity& identity);
 
   const std::vector<WalkedFile>& files() const { return files_; }
-  // Everything from `from` on; what lies before it is taken as known. {0, 0} is the start of the epoch. Can be called
-  // again.
-  Status walk(JournalLink from, const WalkVisitor& visitor) const;
+  // Everything from `from` on; what lies before it is taken as known. {0, 0} is the start of the epoch. What lies behind `until`
+  // does not count, and nothing is said of it. Can be called again.
+  Status walk(JournalLink from, std::optional<JournalLink> until, const WalkVisitor& visitor) const;
 
  private:
   EpochWalk(Volume& volume, FileIdentity identity) : volume_(&volume), identity_(std::move(identity)) {}
   Status read_header(uint64_t seq);
   void link();
-  Result<bool> walk_file(const WalkedFile& file, uint64_t from_offset, const WalkVisitor& visitor) const;
-  Result<bool> walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit, const WalkVisitor& visitor) const;
+  Result<bool> walk_file(const WalkedFile& file, uint64_t from_offset, uint64_t until, const WalkVisitor& visitor) const;
+  // Frames lie below `limit`; where the file after it tells, they lead up to `expected`.
+  Result<bool> walk_frames(const WalkedFile& file, uint64_t offset, uint64_t limit, uint64_t expected,
+                           const WalkVisitor& visitor) const;
+  Result<FrameReader> read(const WalkedFile& file, uint64_t limit) const;
+  Result<bool> is_in_blocks(const WalkedFile& file, FrameReader& reader) const;
+  Result<bool> says_where_it_goes_on(const WalkedFile& file) const;
 
   Volume* volume_;
   FileIdentity identity_;

@@ -11,6 +11,7 @@ Bytes encode_pack_header(const PackHeader& header) {
   ByteWriter out(body);
   encode_identity(header.identity, out);
   out.u64(header.seq);
+  out.u8(0);  // flags
   return encode_header(FileKind::kPackExtent, body, kPackHeaderBytes);
 }
 
@@ -20,6 +21,8 @@ Result<PackHeader> decode_pack_header(ByteSpan block) {
   PackHeader header;
   header.identity = decode_identity(in);
   header.seq = in.u64();
+  const uint8_t flags = view.version >= kVersionOfFlags ? in.u8() : uint8_t{0};
+  if (flags != 0) return fail(Code::kVersion, fmt::format("header of the pack extent has flags {:#x} not known to this program", flags));
   if (!in.ok() || view.size_bytes != kPackHeaderBytes) {
     return fail(Code::kCorrupt,
                 fmt::format("header of the pack extent has {} bytes and a bad identity or size", view.size_bytes));

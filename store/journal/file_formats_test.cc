@@ -48,15 +48,16 @@ Status status_of(const Result<T>& result) {
   return {};
 }
 
-// As a program of the next version would write it: the frozen first 24 bytes are good.
-Bytes of_next_version(Bytes bytes) {
-  bytes[8] = static_cast<std::byte>(kFormatVersion + 1);
+// As a program of another version would write it: the frozen first 24 bytes are good.
+Bytes of_version(Bytes bytes, uint32_t version) {
+  bytes[8] = static_cast<std::byte>(version);
   const uint64_t sum = checksum(ByteSpan(bytes).first(16));
   Bytes encoded;
   ByteWriter(encoded).u64(sum);
   std::copy(encoded.begin(), encoded.end(), bytes.begin() + 16);
   return bytes;
 }
+Bytes of_next_version(Bytes bytes) { return of_version(std::move(bytes), kFormatVersion + 1); }
 
 TEST(VolumeFile, RoundTripsAndRefusesDamage) {
   const Bytes bytes = encode_volume_file(volume_header());
@@ -71,9 +72,15 @@ TEST(VolumeFile, AnotherVersionOrParameterIsRefusedAsSuch) {
   const auto newer = decode_volume_file(of_next_version(encode_volume_file(volume_header())));
   ASSERT_FALSE(newer);
   EXPECT_EQ(newer.error().code, Code::kVersion);
-  const std::string expected =
-      fmt::format("format version {}, this program knows version {}", kFormatVersion + 1, kFormatVersion);
-  EXPECT_NE(newer.error().message.find(expected), std::string::npos) << newer.error().message;
+  EXPECT_EQ(newer.error().message, fmt::format("VOLUME file has format version {}, this program reads versions 2 to {}: use the kvcachefs "
+                                               "that wrote it, or a newer one", kFormatVersion + 1, kFormatVersion));
+  const auto older = decode_volume_file(of_version(encode_volume_file(volume_header()), 1));
+  ASSERT_FALSE(older);
+  EXPECT_EQ(older.error().code, Code::kVersion);
+  EXPECT_TRUE(older.error().message.ends_with("mount it with the kvcachefs that wrote it and copy its files to a new volume"));
+  VolumeHeader features = volume_header();
+  features.features = uint64_t{1} << 40;
+  EXPECT_EQ(decode_volume_file(encode_volume_file(features)).error().code, Code::kVersion);
   VolumeHeader odd = volume_header();
   odd.unit_bytes *= 2;
   EXPECT_EQ(decode_volume_file(encode_volume_file(odd)).error().code, Code::kVersion);

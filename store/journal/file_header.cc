@@ -20,8 +20,17 @@ std::string_view magic_of(FileKind kind) {
     case FileKind::kJournal: return {"\xabKVCjrn\n", kMagicBytes};
     case FileKind::kCheckpoint: return {"\xabKVCchk\n", kMagicBytes};
     case FileKind::kPackExtent: return {"\xabKVCpak\n", kMagicBytes};
+    case FileKind::kHead: return {"\xabKVChed\n", kMagicBytes};
+    case FileKind::kAcks: return {"\xabKVCack\n", kMagicBytes};
   }
   std::unreachable();
+}
+
+// What to do about it, too.
+std::string other_version(const char* what, uint32_t version) {
+  const auto found = fmt::format("{} has format version {}, this program reads versions {} to {}: ", what, version, kOldestVersion, kFormatVersion);
+  if (version > kFormatVersion) return found + "use the kvcachefs that wrote it, or a newer one";
+  return found + "mount it with the kvcachefs that wrote it and copy its files to a new volume";
 }
 
 }  // namespace
@@ -32,6 +41,8 @@ const char* file_kind_name(FileKind kind) {
     case FileKind::kJournal: return "journal file";
     case FileKind::kCheckpoint: return "checkpoint";
     case FileKind::kPackExtent: return "pack extent";
+    case FileKind::kHead: return "HEAD file";
+    case FileKind::kAcks: return "ACKS file";
   }
   std::unreachable();
 }
@@ -65,11 +76,7 @@ Result<HeaderView> decode_header(FileKind kind, ByteSpan start) {
   if (in.u64() != checksum(start.first(kSummedPreludeBytes))) {
     return fail(Code::kCorrupt, fmt::format("header of the {} is damaged (first checksum)", what));
   }
-  if (version != kFormatVersion) {
-    return fail(Code::kVersion, fmt::format("{} has format version {}, this program knows version {}: use the program "
-                                            "that wrote it, or a newer one",
-                                            what, version, kFormatVersion));
-  }
+  if (version < kOldestVersion || version > kFormatVersion) return fail(Code::kVersion, other_version(what, version));
   if (total < kHeaderPreludeBytes + sizeof(uint64_t) || total > std::min(start.size(), kMaxHeaderBytes)) {
     return fail(Code::kCorrupt, fmt::format("header of the {} claims {} bytes of {}", what, total, start.size()));
   }
@@ -78,7 +85,7 @@ Result<HeaderView> decode_header(FileKind kind, ByteSpan start) {
   if (tail.u64() != checksum(start.first(summed))) {
     return fail(Code::kCorrupt, fmt::format("header of the {} is damaged (second checksum)", what));
   }
-  return HeaderView{start.subspan(kHeaderPreludeBytes, summed - kHeaderPreludeBytes), total};
+  return HeaderView{version, start.subspan(kHeaderPreludeBytes, summed - kHeaderPreludeBytes), total};
 }
 
 void encode_identity(const FileIdentity& identity, ByteWriter& out) {

@@ -12,22 +12,30 @@
 
 namespace kvcachefs {
 
-// Written to VOLUME and every other file; this program reads and writes only this one.
-inline constexpr uint32_t kFormatVersion = 2;
+// Written to every file; the oldest that is read.
+inline constexpr uint32_t kFormatVersion = 3;
+inline constexpr uint32_t kOldestVersion = 2;
+// From this one on VOLUME has features, checkpoints and pack extents have flags.
+inline constexpr uint32_t kVersionOfFlags = 3;
 inline constexpr size_t kHeaderPreludeBytes = 24;
 inline constexpr size_t kMaxHeaderBytes = 4096;
 
-enum class FileKind : uint8_t { kVolume = 1, kJournal = 2, kCheckpoint = 3, kPackExtent = 4 };
+enum class FileKind : uint8_t { kVolume = 1, kJournal = 2, kCheckpoint = 3, kPackExtent = 4, kHead = 5, kAcks = 6 };
 const char* file_kind_name(FileKind kind);
+// In the directory of an epoch: what its daemon tells other nodes (store/peers/head_file.h).
+inline constexpr const char* kHeadFileName = "HEAD";
+inline constexpr const char* kAcksFileName = "ACKS";
 
 // The whole header around `body`, zero-padded to `padded_bytes` if that is not 0. `body` must fit kMaxHeaderBytes.
 Bytes encode_header(FileKind kind, ByteSpan body, size_t padded_bytes = 0);
 
 struct HeaderView {
+  uint32_t version = kFormatVersion;
   ByteSpan body;          // into the bytes given, padding included
   size_t size_bytes = 0;  // of the whole header: the content begins here
 };
-// `start` is the beginning of a file, kMaxHeaderBytes or what there is. kVersion: intact, but of another version.
+// `start` is the beginning of a file, kMaxHeaderBytes or what there is. kVersion: intact, but of a version that
+// is not read.
 Result<HeaderView> decode_header(FileKind kind, ByteSpan start);
 
 void encode_identity(const FileIdentity& identity, ByteWriter& out);

@@ -29,14 +29,23 @@ std::string epoch_directory(std::string_view node, uint32_t epoch);  // "nodes/<
 std::string journal_path(std::string_view node, uint32_t epoch, uint64_t seq);
 std::string checkpoint_path(std::string_view node, uint32_t epoch, uint64_t seq);
 
+// How a journal's files are written. Both are read alike.
+enum class JournalForm : uint8_t {
+  kPacked,  // frames one behind the other, through the page cache
+  kBlocks,  // each batch in blocks of its own, one direct write: on a network volume it is on the server then, where others see it,
+            // or an error; before the writer goes on to another file the last frame says so
+};
+inline JournalForm journal_form(const VolumeFeatures& features) { return features.network ? JournalForm::kBlocks : JournalForm::kPacked; }
+
 // Appends batches to this epoch's journal. append() calls are serialised by the caller's commit order: it is called
 // from one thread at a time (the writer's own mutex guards only the file switch against sync()).
 class JournalWriter {
  public:
   // The epoch directory exists. Makes journal/ and the first file (seq 0) with its header, synced, names synced.
   static Result<std::unique_ptr<JournalWriter>> create(std::shared_ptr<Volume> volume, FileIdentity identity,
-                                                       std::string boot_id, uint64_t max_file_bytes);
-  // Writes one batch (pwrite at the end, page cache; no sync). On failure nothing of the batch counts: the file is
+                                                       std::string boot_id, uint64_t max_file_bytes,
+                                                       JournalForm form = JournalForm::kPacked);
+  // Writes one batch at the end (no sync). On failure nothing of the batch counts: the file is
   // abandoned at its last good end, and the next append starts a new file. Returns the position after the batch.
   Result<JournalPosition> append(const Batch& batch);
   // Everything appended before this call is on the medium when it returns. May run beside append().
@@ -67,6 +76,7 @@ struct ReplayStatistics {
 // A broken frame before the last SyncedRecord of its epoch is damage: reported and skipped. One behind it is what a power
 // cut leaves (pages are written back in any order) and ends that epoch there, counted in torn_tails: later batches may
 // build on the lost one.
+// Nothing is read of what a later epoch says came after the end (EndsRecord).
 // A file of another version, volume or node is an error. Positions before the first existing file are fine only if
 // nothing is missing in between; a gap (missing seq) is reported as damage.
 Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& identity, JournalPosition from,
@@ -77,6 +87,7 @@ struct JournalFileInfo {
   uint64_t seq = 0;
   std::string boot_id;  // of the machine when the file was started; empty if the header is unreadable
   uint64_t size_bytes = 0;
+  uint64_t counting_bytes = 0;  // less where a later epoch says that this one ended before that
 };
 // Every journal file of the node, in order.
 Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIdentity& identity);
@@ -112,7 +123,7 @@ class CheckpointWriter {
 };
 
 // Newest complete and valid checkpoint of the node over all its epochs; nullopt if there is none. A damaged one is
-// reported in `problems` and the one before it is used.
+// reported in `problems` and the one before it is used. One that covers what does not count is passed over.
 Result<std::optional<CheckpointInfo>> find_checkpoint(Volume& volume, const FileIdentity& identity,
                                                       std::vector<std::string>& problems);
 // Streams it, verified frame by frame. An error means it must not be trusted. Frames that hold no records, behind their good

@@ -6,12 +6,13 @@
 #include <charconv>
 #include <utility>
 
+#include "store/base/units.h"
 #include "store/journal/file_header.h"
 
 namespace kvcachefs {
 namespace {
 
-constexpr uint8_t kHasPrevious = 1;
+constexpr uint8_t kHasPrevious = 1, kBlocks = 2;
 
 }  // namespace
 
@@ -71,18 +72,24 @@ Result<std::vector<uint32_t>> list_epochs(Volume& volume, std::string_view node)
   return epochs;
 }
 
+uint64_t behind_frame(uint64_t end, bool blocks) { return blocks ? align_up(end, kBlockBytes) : end; }
+
+bool says_only_next(const Batch& batch) {
+  return batch.records.size() == 1 && std::holds_alternative<NextRecord>(batch.records[0]);
+}
+
 Bytes encode_journal_header(const JournalFileHeader& header) {
   Bytes body;
   ByteWriter out(body);
   encode_identity(header.identity, out);
   out.u64(header.seq);
   out.text(header.boot_id);
-  out.u8(header.previous ? kHasPrevious : 0);
+  out.u8(static_cast<uint8_t>((header.previous ? kHasPrevious : 0) | (header.blocks ? kBlocks : 0)));
   if (header.previous) {
     out.u64(header.previous->seq);
     out.u64(header.previous->end);
   }
-  return encode_header(FileKind::kJournal, body);
+  return encode_header(FileKind::kJournal, body, header.blocks ? kBlockBytes : 0);
 }
 
 Result<DecodedJournalHeader> decode_journal_header(ByteSpan start) {
@@ -93,7 +100,8 @@ Result<DecodedJournalHeader> decode_journal_header(ByteSpan start) {
   decoded.header.seq = in.u64();
   decoded.header.boot_id = in.text();
   const uint8_t flags = in.u8();
-  if (flags & static_cast<uint8_t>(~kHasPrevious)) {
+  const uint8_t known = view.version >= kVersionOfFlags ? kHasPrevious | kBlocks : kHasPrevious;
+  if (flags & static_cast<uint8_t>(~known)) {
     return fail(Code::kVersion,
                 fmt::format("header of the journal file has flags {:#x} not known to this program", flags));
   }
@@ -102,7 +110,9 @@ Result<DecodedJournalHeader> decode_journal_header(ByteSpan start) {
     previous.seq = in.u64();
     previous.end = in.u64();
   }
-  if (!in.ok() || !in.at_end()) return fail(Code::kCorrupt, "header of the journal file breaks its grammar");
+  decoded.header.blocks = flags & kBlocks;
+  const bool whole = decoded.header.blocks ? view.size_bytes == kBlockBytes : in.at_end();
+  if (!in.ok() || !whole) return fail(Code::kCorrupt, "header of the journal file breaks its grammar");
   return decoded;
 }
 

@@ -36,7 +36,13 @@ struct JournalFileHeader {
   uint64_t seq = 0;
   std::string boot_id;
   std::optional<JournalLink> previous;  // none in the first file of an epoch
+  bool blocks = false;                  // the header and each frame begin at multiples of a block, zeros between
 };
+
+// Where the next frame begins behind one that ends at `end`.
+uint64_t behind_frame(uint64_t end, bool blocks);
+// Whether all that a batch says is that the epoch goes on in another file: it counts for nothing, whether it was written or not.
+bool says_only_next(const Batch& batch);
 
 Bytes encode_journal_header(const JournalFileHeader& header);
 struct DecodedJournalHeader {

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "store/base/kill_point.h"
+#include "store/base/units.h"
+#include "store/journal/block_buffer.h"
 #include "store/journal/frame.h"
 #include "store/journal/frame_reader.h"
 #include "store/journal/journal.h"
@@ -46,14 +48,18 @@ struct JournalWriter::State {
   FileIdentity identity;
   std::string boot_id;
   uint64_t max_file_bytes = 0;
+  JournalForm form = JournalForm::kPacked;
 
   std::mutex commit_mutex;
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
   uint64_t next_try_at = 0;  // length of the current file at which another is tried to be made
   uint64_t next_seq = 0;   // of the next file; rises with every attempt to make one
   Bytes payload, frame;    // scratch of append()
+  BlockBuffer blocks;      // as well
+  Stamp stamp;             // of the last batch
 
   std::mutex sync_mutex;
+  BlockBuffer rewritten;  // scratch of sync()
 
   mutable std::mutex mutex;
   std::shared_ptr<OpenJournal> current;                // its numbers change under `mutex` only
@@ -61,23 +67,34 @@ struct JournalWriter::State {
   uint64_t names_made = 0, names_synced = 0;
   uint64_t bytes_since_rotate = 0;
 
+  bool in_blocks() const { return form == JournalForm::kBlocks; }
+  Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
   Status open_next();
+  Status go_on_in_next();
+  void encode_frame(const Batch& batch, const OpenJournal& journal);
   Status write_frame();
   Status sync_file(OpenJournal& journal);
   Status rewrite(const OpenJournal& journal, uint64_t from, uint64_t to);
   JournalPosition position_locked() const { return {identity.epoch, current->seq, current->end}; }
 };
 
+Status JournalWriter::State::write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const {
+  return in_blocks() ? buffer.write(file, bytes, offset) : write_one(file, bytes, offset);
+}
+
 // Makes the file after `current` (or the first) and switches to it. On failure `current` stays.
 Status JournalWriter::State::open_next() {
   const uint64_t seq = next_seq++;
   const std::string path = journal_path(identity.node, identity.epoch, seq);
-  JournalFileHeader header{identity, seq, boot_id, std::nullopt};
+  JournalFileHeader header{identity, seq, boot_id, std::nullopt, in_blocks()};
   if (current) header.previous = JournalLink{current->seq, current->end};
   const Bytes bytes = encode_journal_header(header);
-  KVC_ASSIGN(FilePtr file, volume->open(path, {.writable = true, .create_exclusive = true}));
+  KVC_ASSIGN(FilePtr file, volume->open(path, {.writable = true, .create_exclusive = true, .direct = in_blocks()}));
   kill_point("journal-made");
-  if (auto written = write_one(*file, bytes, 0); !written) {
+  auto written = write_at(blocks, *file, bytes, 0);
+  // In a block of its own it may be lost where a frame behind it is not; that one may say that everything before it is there.
+  if (written && in_blocks()) written = file->sync_data();
+  if (!written) {
     // A rest that cannot be removed does no harm: no later header links to it.
     (void)volume->remove_file(path);
     return written;
@@ -93,13 +110,34 @@ Status JournalWriter::State::open_next() {
   return {};
 }
 
+// The same from a file that is whole, which then says so. Without that, for want of room perhaps, it takes longer to see for those
+// who follow the journal, no more: where the file ends is in the header of the next.
+Status JournalWriter::State::go_on_in_next() {
+  const std::shared_ptr<OpenJournal> before = current;
+  KVC_TRY(open_next());
+  if (!in_blocks()) return {};
+  kill_point("journal-next");
+  encode_frame({stamp, {NextRecord{current->seq}}}, *before);
+  (void)write_at(blocks, *before->file, frame, before->end);
+  return {};
+}
+
+// Into `payload` and `frame`, to lie at the end of that file.
+void JournalWriter::State::encode_frame(const Batch& batch, const OpenJournal& journal) {
+  payload.clear();
+  encode_batch(batch, payload);
+  frame.clear();
+  FrameKey(FileKind::kJournal, identity, journal.seq).append(payload, journal.end, frame);
+}
+
 // Writes `frame` at the end of the current file.
 Status JournalWriter::State::write_frame() {
   if (kill_point_due("batch-torn")) {
-    (void)write_one(*current->file, ByteSpan(frame).first(frame.size() / 2), current->end);
+    const size_t half = in_blocks() ? frame.size() / 2 / kBlockBytes * kBlockBytes : frame.size() / 2;
+    if (half > 0) (void)write_at(blocks, *current->file, ByteSpan(frame).first(half), current->end);
     die_at_kill_point();
   }
-  if (auto written = write_one(*current->file, frame, current->end); !written) {
+  if (auto written = write_at(blocks, *current->file, frame, current->end); !written) {
     // Whatever reached the file must not count. The next file's header says where this one ends; until there is one,
     // cutting the file is the only way, and it may fail as well: then a reader may still see the batch.
     abandoned = true;
@@ -107,13 +145,15 @@ Status JournalWriter::State::write_frame() {
     return written;
   }
   const std::lock_guard lock(mutex);
-  current->end += frame.size();
-  bytes_since_rotate += frame.size();
+  const uint64_t end = behind_frame(current->end + frame.size(), in_blocks());
+  bytes_since_rotate += end - current->end;
+  current->end = end;
   return {};
 }
 
 Result<std::unique_ptr<JournalWriter>> JournalWriter::create(std::shared_ptr<Volume> volume, FileIdentity identity,
-                                                             std::string boot_id, uint64_t max_file_bytes) {
+                                                             std::string boot_id, uint64_t max_file_bytes,
+                                                             JournalForm form) {
   if (identity.node.empty() || identity.node.size() > kMaxHeaderTextBytes || boot_id.size() > kMaxHeaderTextBytes) {
     return fail(Code::kInvalid,
                 fmt::format("journal of node '{}': node must have 1 to {} bytes and boot id '{}' at most "
@@ -129,6 +169,7 @@ Result<std::unique_ptr<JournalWriter>> JournalWriter::create(std::shared_ptr<Vol
   state->identity = std::move(identity);
   state->boot_id = std::move(boot_id);
   state->max_file_bytes = max_file_bytes;
+  state->form = form;
   const std::string directory = journal_directory(state->identity.node, state->identity.epoch);
   KVC_TRY(state->volume->make_directories(directory));
   KVC_TRY(state->volume->sync_directory(epoch_directory(state->identity.node, state->identity.epoch)));
@@ -153,14 +194,16 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   const bool full = end > state.current->start && end + kFrameHeaderBytes + state.payload.size() > state.max_file_bytes;
   if (state.abandoned) KVC_TRY(state.open_next());
   // Where no file can be made, for want of inodes perhaps, this one goes on.
-  if (full && end >= state.next_try_at) state.next_try_at = state.open_next() ? 0 : end + state.max_file_bytes / kTriesPerFile;
-  const FrameKey key(FileKind::kJournal, state.identity, state.current->seq);
-  state.frame.clear();
-  key.append(state.payload, state.current->end, state.frame);
+  if (full && end >= state.next_try_at) {
+    state.next_try_at = state.go_on_in_next() ? 0 : end + state.max_file_bytes / kTriesPerFile;
+  }
+  state.encode_frame(batch, *state.current);
   KVC_TRY(state.write_frame());
+  state.stamp = batch.stamp;
   if (state.frame.capacity() > kScratchBytes) {
     state.payload = Bytes();
     state.frame = Bytes();
+    state.blocks.shrink(kScratchBytes);
   }
   return position();
 }
@@ -215,12 +258,12 @@ Status JournalWriter::State::sync_file(OpenJournal& journal) {
 // having written them. They are read back, must be the frames that were appended, and are written once more.
 Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, uint64_t to) {
   if (from < journal.start) {
-    KVC_TRY(write_one(*journal.file, journal.header, 0));
+    KVC_TRY(write_at(rewritten, *journal.file, journal.header, 0));
     from = journal.start;
   }
   const FrameKey key(FileKind::kJournal, identity, journal.seq);
-  FrameReader reader([&](std::span<std::byte> into, uint64_t offset) { return journal.file->read(into, offset); }, to,
-                     key);
+  FrameReader reader([&](std::span<std::byte> into, uint64_t offset) { return rewritten.read(*journal.file, into, offset); },
+                     to, key);
   while (from < to) {
     KVC_ASSIGN(const auto found, reader.at(from));
     if (!found) {
@@ -230,8 +273,8 @@ Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, 
     }
     Bytes bytes;
     key.append(found->payload, from, bytes);
-    KVC_TRY(write_one(*journal.file, bytes, from));
-    from = found->end();
+    KVC_TRY(write_at(rewritten, *journal.file, bytes, from));
+    from = behind_frame(found->end(), in_blocks());
   }
   return {};
 }
@@ -239,7 +282,8 @@ Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, 
 Result<JournalPosition> JournalWriter::rotate() {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
-  if (state.abandoned || state.current->end > state.current->start) KVC_TRY(state.open_next());
+  if (state.abandoned) KVC_TRY(state.open_next());
+  if (state.current->end > state.current->start) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
   state.bytes_since_rotate = 0;
   return state.position_locked();

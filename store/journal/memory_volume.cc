@@ -108,6 +108,11 @@ Status MemoryVolume::rename(const std::string& from, const std::string& to) {
   return {};
 }
 
+Status MemoryVolume::publish(const std::string& from, const std::string& to) {
+  if (files_.contains(to)) return fail_errno(EEXIST, to);
+  return rename(from, to);
+}
+
 Result<std::vector<DirectoryEntry>> MemoryVolume::list(const std::string& path) {
   if (!directories_.contains(path)) return fail_errno(ENOENT, path);
   std::vector<DirectoryEntry> entries;

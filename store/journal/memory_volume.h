@@ -34,6 +34,7 @@ class MemoryVolume final : public Volume {
   Status remove_file(const std::string& path) override;
   Status remove_directory(const std::string& path) override;
   Status rename(const std::string& from, const std::string& to) override;
+  Status publish(const std::string& from, const std::string& to) override;
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;

@@ -7,6 +7,7 @@
 #include <limits>
 #include <optional>
 #include <type_traits>
+#include <utility>
 
 #include "store/base/units.h"
 
@@ -22,7 +23,13 @@ enum class RecordType : uint8_t {
   kTouch = 6,
   kSuccessors = 7,
   kSynced = 8,
+  kAbout = 9,
+  kSeen = 10,
+  kEnds = 11,
+  kNext = 12,
 };
+// Of these a reader may do without: one that it does not know is passed over. They leave the context alone.
+constexpr uint8_t kFirstHint = 64, kLastHint = 127;
 
 // Flag bytes. A bit that is not listed is refused: it may change the meaning of what follows.
 constexpr uint8_t kAttributesHaveRdev = 1, kAttributesHaveXattrs = 2;
@@ -33,12 +40,14 @@ constexpr uint8_t kBodyNone = 8;  // alone: no bytes, version 0
 constexpr uint8_t kBodySameSize = 16, kBodyFirstVersion = 32, kBodyChecksumCount = 64, kBodyKnown = 127;
 // The high nibble of a name's byte belongs to what holds the name.
 constexpr uint8_t kNamePacked = 1, kNamePackedAtStart = 2, kNameKnown = 3;
-constexpr uint8_t kNameSameParent = 1;  // in the nibble, in a record
+constexpr uint8_t kNameSameParent = 1, kNameEvicted = 2;  // in the nibble, in a record; the second of an unname
 constexpr int kNibbleShift = 4;
 // Place byte: kind in the low three bits, then these.
 constexpr uint8_t kPlaceKindMask = 7, kPlaceHasExtent = 8, kPlaceHasEpoch = 16, kPlaceHasLength = 32;
 constexpr uint8_t kOffsetZero = 0, kOffsetBlocks = 1, kOffsetBytes = 2, kOffsetFollows = 3;  // in the top two bits
 constexpr int kOffsetShift = 6;
+constexpr uint8_t kAboutHasPosition = 1;
+constexpr uint8_t kEndsLeftOut = 1;
 
 // Shorter runs gain nothing after the bytes that describe them.
 constexpr size_t kMinHexRun = 8;
@@ -387,6 +396,19 @@ SuccessorsRecord get_successors(Cursor& in, RecordContext& context) {
   return record;
 }
 
+void put_position(JournalPosition position, ByteWriter& out) {
+  out.varint(position.epoch);
+  out.varint(position.seq);
+  out.varint(position.offset);
+}
+JournalPosition get_position(Cursor& in) {
+  JournalPosition position;
+  position.epoch = in.varint32("epoch");
+  position.seq = in.varint();
+  position.offset = in.varint();
+  return position;
+}
+
 struct RecordEncoder {
   RecordContext& context;
   ByteWriter& out;
@@ -401,8 +423,10 @@ struct RecordEncoder {
     put_id(record.id, context, out);
     put_attributes(record.attributes, context, out);
   }
-  void operator()(const NameRecord& record) { name(RecordType::kName, record.parent, record.child, record.name); }
-  void operator()(const UnnameRecord& record) { name(RecordType::kUnname, record.parent, record.child, record.name); }
+  void operator()(const NameRecord& record) { name(RecordType::kName, record.parent, record.child, record.name, 0); }
+  void operator()(const UnnameRecord& record) {
+    name(RecordType::kUnname, record.parent, record.child, record.name, record.evicted ? kNameEvicted : 0);
+  }
   void operator()(const MoveRecord& record) {
     type(RecordType::kMove);
     put_id(record.id, context, out);
@@ -426,13 +450,30 @@ struct RecordEncoder {
     put_successors(record, context, out);
   }
   void operator()(const SyncedRecord&) { type(RecordType::kSynced); }
+  void operator()(const StatementRecord& record) {
+    std::visit([this](const auto& what) { (*this)(what); }, record.what);
+  }
+  void operator()(const SeenRecord& record) {
+    type(RecordType::kSeen);
+    out.text(record.node);
+    put_position(record.position, out);
+  }
+  void operator()(const EndsRecord& record) {
+    type(RecordType::kEnds);
+    put_position(record.end, out);
+    out.u8(record.left_out ? kEndsLeftOut : 0);
+  }
+  void operator()(const NextRecord& record) {
+    type(RecordType::kNext);
+    out.varint(record.seq);
+  }
 
-  void name(RecordType which, ObjectId parent, ObjectId child, std::string_view text) {
+  void name(RecordType which, ObjectId parent, ObjectId child, std::string_view text, uint8_t nibble) {
     type(which);
     const ObjectId before = context.id;  // often the directory just made
     put_id(child, context, out);
     const bool same = parent == context.parent;
-    encode_name(text, out, same ? kNameSameParent : 0);
+    encode_name(text, out, static_cast<uint8_t>(nibble | (same ? kNameSameParent : 0)));
     if (!same) put_id_delta(parent, before, out);
     context.parent = parent;
   }
@@ -446,9 +487,11 @@ T get_naming(Cursor& in, RecordContext& context) {
   if (!in.ok()) return record;
   uint8_t nibble = 0;
   record.name = get_name(in, &nibble);
-  if (nibble & static_cast<uint8_t>(~kNameSameParent)) {
+  constexpr uint8_t kKnown = std::is_same_v<T, UnnameRecord> ? kNameSameParent | kNameEvicted : kNameSameParent;
+  if (nibble & static_cast<uint8_t>(~kKnown)) {
     in.refuse_version(fmt::format("name flags {:#x}", nibble << kNibbleShift));
   }
+  if constexpr (std::is_same_v<T, UnnameRecord>) record.evicted = nibble & kNameEvicted;
   if (!(nibble & kNameSameParent)) context.parent = get_id_delta(in, before);
   record.parent = context.parent;
   return record;
@@ -482,12 +525,58 @@ AttributesRecord get_attributes_record(Cursor& in, RecordContext& context) {
   return record;
 }
 
+SeenRecord get_seen(Cursor& in) {
+  SeenRecord record;
+  record.node = in.in().text();
+  record.position = get_position(in);
+  return record;
+}
+
+EndsRecord get_ends(Cursor& in) {
+  EndsRecord record;
+  record.end = get_position(in);
+  record.left_out = in.flags(kEndsLeftOut, "ends") & kEndsLeftOut;
+  return record;
+}
+
+// Ids of one node are not told from those of another.
+void speak_of(std::string_view node, JournalPosition said, RecordContext& context) {
+  context.about = node;
+  context.said = said;
+  context.id = context.parent = {};
+}
+
+void get_about(Cursor& in, RecordContext& context) {
+  const std::string_view node = in.in().text();
+  const uint8_t flags = in.flags(kAboutHasPosition, "about");
+  speak_of(node, flags & kAboutHasPosition ? get_position(in) : JournalPosition{}, context);
+}
+
 struct NamedRecord {
-  Record record;
+  std::optional<Record> record;
   const char* what;
 };
 
+// While the records speak of another node's objects.
+NamedRecord get_statement(RecordType type, Cursor& in, RecordContext& context) {
+  const auto statement = [&](auto&& what) { return StatementRecord{context.about, context.said, std::move(what)}; };
+  switch (type) {
+    case RecordType::kAttributes: return {statement(get_attributes_record(in, context)), "statement of attributes"};
+    case RecordType::kUnname: return {statement(get_naming<UnnameRecord>(in, context)), "statement of an unname"};
+    case RecordType::kTouch: return {statement(get_touch(in)), "statement of a touch"};
+    default: break;
+  }
+  in.refuse(fmt::format("a record of type {} speaks of another node's objects", static_cast<unsigned>(type)));
+  return {std::nullopt, "statement"};
+}
+
 NamedRecord get_typed(RecordType type, Cursor& in, RecordContext& context) {
+  const auto number = static_cast<uint8_t>(type);
+  if (number > static_cast<uint8_t>(RecordType::kNext) || number == 0) {
+    in.refuse_version(fmt::format("record type {}", number));
+    return {std::nullopt, "record"};
+  }
+  if (!context.about.empty() && type != RecordType::kAbout) return get_statement(type, in, context);
   switch (type) {
     case RecordType::kPut: return {PutRecord{get_object(in, ObjectParts::kAll, context)}, "put record"};
     case RecordType::kAttributes: return {get_attributes_record(in, context), "attributes record"};
@@ -497,9 +586,21 @@ NamedRecord get_typed(RecordType type, Cursor& in, RecordContext& context) {
     case RecordType::kTouch: return {get_touch(in), "touch record"};
     case RecordType::kSuccessors: return {get_successors(in, context), "successors record"};
     case RecordType::kSynced: return {SyncedRecord{}, "synced record"};
+    case RecordType::kAbout: break;
+    case RecordType::kSeen: return {get_seen(in), "seen record"};
+    case RecordType::kEnds: return {get_ends(in), "ends record"};
+    case RecordType::kNext: return {NextRecord{in.varint()}, "next record"};
   }
-  in.refuse_version(fmt::format("record type {}", static_cast<unsigned>(type)));
-  return {SyncedRecord{}, "record"};
+  get_about(in, context);
+  return {std::nullopt, "about record"};
+}
+
+bool is_hint(uint8_t type) { return type >= kFirstHint && type <= kLastHint; }
+
+// The node that the record speaks of and where it was said; nothing for its own.
+std::pair<std::string_view, JournalPosition> subject_of(const Record& record) {
+  if (const auto* statement = std::get_if<StatementRecord>(&record)) return {statement->node, statement->said};
+  return {};
 }
 
 // The bytes of the next record, type byte first; never empty.
@@ -561,21 +662,35 @@ Result<SuccessorsRecord> decode_successors(ByteReader& in, RecordContext context
   return record;
 }
 
-void encode_record(const Record& record, RecordContext& context, ByteWriter& out) {
+size_t encode_record(const Record& record, RecordContext& context, ByteWriter& out) {
   Bytes bytes;
   bytes.reserve(kUsualRecordBytes);
   ByteWriter body(bytes);
+  size_t records = 1;
+  if (const auto [node, said] = subject_of(record); node != context.about || said != context.said) {
+    body.u8(static_cast<uint8_t>(RecordType::kAbout));
+    body.text(node);
+    body.u8(said == JournalPosition{} ? 0 : kAboutHasPosition);
+    if (said != JournalPosition{}) put_position(said, body);
+    speak_of(node, said, context);
+    out.varint(bytes.size());
+    out.raw(bytes);
+    bytes.clear();
+    ++records;
+  }
   std::visit(RecordEncoder{context, body}, record);
   out.varint(bytes.size());
   out.raw(bytes);
+  return records;
 }
 
-Result<Record> decode_record(ByteReader& in, RecordContext& context) {
+Result<std::optional<Record>> decode_record(ByteReader& in, RecordContext& context) {
   KVC_ASSIGN(const ByteSpan bytes, next_record(in));
   ByteReader reader(bytes);
   Cursor cursor(reader);
-  const auto type = static_cast<RecordType>(cursor.u8());
-  NamedRecord named = get_typed(type, cursor, context);
+  const uint8_t type = cursor.u8();
+  if (is_hint(type)) return std::nullopt;
+  NamedRecord named = get_typed(static_cast<RecordType>(type), cursor, context);
   KVC_TRY(cursor.end(named.what));
   if (!reader.at_end()) {
     return fail(Code::kCorrupt, fmt::format("{}: {} bytes follow its end", named.what, reader.left()));
@@ -595,7 +710,14 @@ RecordContext context_of(Stamp stamp) {
 void encode_batch(const Batch& batch, Bytes& out) {
   ByteWriter writer(out);
   writer.u64(batch.stamp.value);
-  writer.varint(batch.records.size());
+  size_t count = batch.records.size();
+  std::pair<std::string_view, JournalPosition> last;
+  for (const Record& record : batch.records) {
+    const auto subject = subject_of(record);
+    if (subject != last) ++count;
+    last = subject;
+  }
+  writer.varint(count);
   RecordContext context = context_of(batch.stamp);
   for (const Record& record : batch.records) encode_record(record, context, writer);
 }
@@ -612,7 +734,7 @@ Result<Batch> decode_batch(ByteSpan payload) {
   for (uint64_t i = 0; i < count; ++i) {
     auto record = decode_record(in, context);
     if (!record) return std::unexpected(std::move(record).error().at(fmt::format("batch record {}", i)));
-    batch.records.push_back(std::move(*record));
+    if (*record) batch.records.push_back(std::move(**record));
   }
   if (!in.at_end()) return fail(Code::kCorrupt, fmt::format("batch: {} bytes follow its end", in.left()));
   return batch;
@@ -629,6 +751,16 @@ Result<bool> batch_has_synced(ByteSpan payload) {
   }
   if (!in.ok()) return fail(Code::kCorrupt, "batch: ends too early");
   return synced;
+}
+
+Result<std::optional<EndsRecord>> batch_ends(ByteSpan payload) {
+  ByteReader in(payload);
+  const uint64_t stamp = in.u64(), count = in.varint();
+  if (count == 0) return std::nullopt;
+  RecordContext context = context_of(Stamp{stamp});
+  KVC_ASSIGN(const auto first, decode_record(in, context));
+  const auto* ends = first ? std::get_if<EndsRecord>(&*first) : nullptr;
+  return ends != nullptr ? std::optional(*ends) : std::nullopt;
 }
 
 }  // namespace kvcachefs

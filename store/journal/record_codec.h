@@ -1,11 +1,12 @@
 // Bytes of records, batches and objects: pure functions, no I/O. The grammar is store/FORMAT.md.
 //
-// Encoding is total: every value of the shapes in store/base/records.h can be written. Decoding is for hostile bytes:
+// Encoding is total: every value of the shapes in store/base/records.h can be written (a statement names a node). Decoding is for hostile bytes:
 // it ends in a value or in a clean error (kCorrupt: the bytes break the grammar; kVersion: a record type, place kind or
 // flag that this program does not know), never looks past the input and allocates in proportion to it. Decoding what
 // was encoded gives the same value (nlink apart, which is derived and not encoded).
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -30,6 +31,8 @@ struct RecordContext {
   uint64_t size_bytes = 0;
   ExtentId extent;  // of the last place in one, with the next block behind it
   uint64_t next_offset = 0;
+  std::string about;     // the node whose objects the records speak of; empty: this one's
+  JournalPosition said;  // with it, in a checkpoint
 };
 
 // An object (without nlink) as it stands in a PUT record and in an index row. Self-delimiting. An index row is told
@@ -51,14 +54,18 @@ Result<std::string> decode_name(ByteReader& in, uint8_t* nibble = nullptr);
 void encode_successors(const SuccessorsRecord& record, ByteWriter& out, RecordContext context = {});
 Result<SuccessorsRecord> decode_successors(ByteReader& in, RecordContext context = {});
 
-// One record with its length in front.
-void encode_record(const Record& record, RecordContext& context, ByteWriter& out);
-Result<Record> decode_record(ByteReader& in, RecordContext& context);
+// One record with its length in front; before it, where it speaks of another node's objects than the last one, the record that
+// says so. How many that were.
+size_t encode_record(const Record& record, RecordContext& context, ByteWriter& out);
+// nullopt: one that says nothing by itself (whose objects the next ones speak of), or a hint that this program does not know.
+Result<std::optional<Record>> decode_record(ByteReader& in, RecordContext& context);
 
 // The payload of a journal frame.
 void encode_batch(const Batch& batch, Bytes& out);
 Result<Batch> decode_batch(ByteSpan payload);
 // Whether a SyncedRecord is among the records of an encoded batch: walks lengths and types only.
 Result<bool> batch_has_synced(ByteSpan payload);
+// The EndsRecord that an encoded batch begins with, if it does.
+Result<std::optional<EndsRecord>> batch_ends(ByteSpan payload);
 
 }  // namespace kvcachefs

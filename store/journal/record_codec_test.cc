@@ -158,7 +158,7 @@ TEST(RecordCodec, HostileNameLengthsAreRefusedWithoutAllocating) {
 }
 
 TEST(RecordCodec, UnknownTypesAndFlagsAreOfAnotherVersion) {
-  for (const unsigned type : {0u, 9u, 255u}) {
+  for (const unsigned type : {0u, 13u, 63u, 128u, 255u}) {
     const Bytes bytes = {std::byte{2}, static_cast<std::byte>(type), std::byte{0}};
     ByteReader in(bytes);
     RecordContext context;
@@ -183,6 +183,88 @@ TEST(RecordCodec, UnknownTypesAndFlagsAreOfAnotherVersion) {
   name[3] |= std::byte{0x20};
   ByteReader named(name);
   EXPECT_EQ(decode_record(named, context).error().code, Code::kVersion);
+}
+
+TEST(RecordCodec, HintsThatAreNotKnownArePassedOver) {
+  for (const unsigned type : {64u, 100u, 127u}) {
+    Batch batch{{7}, {PutRecord{chunk_object(7)}, chunk_name(7)}};
+    Bytes plain;
+    encode_batch(batch, plain);
+    // The same with a hint between the two: the second is still told from the first.
+    RecordContext context;
+    context.btime_ns = 7;
+    Bytes bytes;
+    ByteWriter out(bytes);
+    out.u64(7);
+    out.varint(3);
+    encode_record(batch.records[0], context, out);
+    for (const unsigned byte : {3u, type, 255u, 1u}) out.u8(static_cast<uint8_t>(byte));
+    encode_record(batch.records[1], context, out);
+    ASSERT_EQ(bytes.size(), plain.size() + 4);
+    const auto decoded = decode_batch(bytes);
+    ASSERT_TRUE(decoded) << decoded.error().message;
+    EXPECT_TRUE(same_batch(*decoded, batch));
+    EXPECT_FALSE(batch_has_synced(bytes).value());
+  }
+}
+
+TEST(RecordCodec, StatementsSayOnceOfWhomTheySpeak) {
+  const UnnameRecord unname{kRootId, "gone", ObjectId::make(0, 3, 7)};
+  const auto bytes_of = [](std::vector<Record> records) {
+    Bytes bytes;
+    encode_batch({{1}, std::move(records)}, bytes);
+    return bytes.size();
+  };
+  const size_t one = bytes_of({StatementRecord{"node-b", {}, unname}});
+  EXPECT_LT(bytes_of({StatementRecord{"node-b", {}, unname}, StatementRecord{"node-b", {}, unname}}), one + 12);
+  // What follows of this node's own is its own again, and told from nothing that was the other's.
+  const Batch mixed{{1}, {StatementRecord{"node-b", {}, unname}, NameRecord{kRootId, "kept", ObjectId::make(0, 3, 7)},
+                          StatementRecord{"node-c", {2, 3, 4}, AttributesRecord{ObjectId::make(0, 1, 2), chunk_object(1).attributes}},
+                          StatementRecord{"node-c", {2, 3, 5}, TouchRecord{{{ObjectId::make(0, 1, 2), 5}}}}, SyncedRecord{}}};
+  Bytes bytes;
+  encode_batch(mixed, bytes);
+  const auto decoded = decode_batch(bytes);
+  ASSERT_TRUE(decoded) << decoded.error().message;
+  EXPECT_TRUE(same_batch(*decoded, mixed));
+  EXPECT_TRUE(batch_has_synced(bytes).value());
+}
+
+TEST(RecordCodec, OfAnothersObjectsOnlyStatementsAreMade) {
+  for (const Record& record : std::vector<Record>{PutRecord{chunk_object(1)}, chunk_name(1), SyncedRecord{}, NextRecord{1},
+                                                  SuccessorsRecord{ObjectId::make(0, 3, 1), {}, {}}}) {
+    Bytes bytes;
+    ByteWriter out(bytes);
+    RecordContext context;
+    encode_record(StatementRecord{"node-b", {}, TouchRecord{}}, context, out);
+    context.about.clear();
+    encode_record(record, context, out);
+    ByteReader in(bytes);
+    RecordContext reading;
+    EXPECT_FALSE(decode_record(in, reading).value());  // says of whom
+    EXPECT_TRUE(decode_record(in, reading).value());
+    EXPECT_EQ(decode_record(in, reading).error().code, Code::kCorrupt);
+  }
+}
+
+TEST(RecordCodec, AnEvictionIsToldFromARemoval) {
+  for (const bool evicted : {false, true}) {
+    Bytes bytes;
+    encode_batch({{1}, {UnnameRecord{kRootId, "x", ObjectId::make(0, 3, 7), evicted}}}, bytes);
+    EXPECT_EQ(std::get<UnnameRecord>(decode_batch(bytes)->records[0]).evicted, evicted);
+  }
+}
+
+TEST(RecordCodec, TheEndOfEarlierEpochsIsFoundInFrontOnly) {
+  const EndsRecord ends{{4, 5, 6}, true};
+  Bytes first, second, none;
+  encode_batch({{1}, {ends, SyncedRecord{}}}, first);
+  encode_batch({{1}, {SyncedRecord{}, ends}}, second);
+  encode_batch({{1}, {}}, none);
+  EXPECT_EQ(batch_ends(first).value()->end, ends.end);
+  EXPECT_TRUE(batch_ends(first).value()->left_out);
+  EXPECT_FALSE(batch_ends(second).value());
+  EXPECT_FALSE(batch_ends(none).value());
+  EXPECT_FALSE(batch_ends(ByteSpan(first).first(4)).value_or(std::nullopt));
 }
 
 TEST(RecordCodec, SummaryLeavesChecksumsAndInlineBytesOut) {
@@ -231,7 +313,7 @@ TEST(RecordCodec, RandomBytesNeverCrash) {
     out.u64(1);
     out.varint(1 + random.below(3));
     for (uint64_t i = random.below(60); i > 0; --i) {
-      out.u8(static_cast<uint8_t>(random.one_in(2) ? random.below(9) : random.next()));
+      out.u8(static_cast<uint8_t>(random.one_in(2) ? random.below(13) : random.next()));
     }
     const auto decoded = decode_batch(bytes);
     if (!decoded) continue;

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "store/base/kill_point.h"
+#include "store/journal/file_header.h"
 #include "store/journal/journal.h"
 #include "store/journal/journal_file.h"
 
@@ -14,6 +15,14 @@ Status remove_unless_gone(Volume& volume, const std::string& path) {
   auto removed = volume.remove_file(path);
   if (!removed && removed.error().code != Code::kNotFound) return removed;
   return {};
+}
+
+Result<Bytes> read_start(Volume& volume, const std::string& path) {
+  KVC_ASSIGN(const FilePtr file, volume.open(path, {}));
+  Bytes start(kMaxHeaderBytes);
+  KVC_ASSIGN(const size_t got, file->read(start, 0));
+  start.resize(got);
+  return start;
 }
 
 // Removes the files "<seq><suffix>" with seq below `end` and syncs the directory if there were any.
@@ -29,13 +38,17 @@ Status remove_below(Volume& volume, const std::string& directory, std::string_vi
   return any ? volume.sync_directory(directory) : Status{};
 }
 
-// Seq of the first file of that epoch that is still needed: the one of the position, unless it ends there and there is a
-// later one, which links to just that end.
+// Seq of the first file of that epoch that is still needed: the one of the position, unless the file after it says that this one
+// ends there.
 Result<uint64_t> first_needed(Volume& volume, const FileIdentity& identity, JournalPosition covered) {
   KVC_ASSIGN(const auto seqs, list_seqs(volume, journal_directory(identity.node, covered.epoch), ".log"));
-  if (seqs.empty() || seqs.back() <= covered.seq) return covered.seq;
-  const auto file = volume.info(journal_path(identity.node, covered.epoch, covered.seq));
-  return covered.seq + (file && file->size_bytes == covered.offset ? 1 : 0);
+  for (const uint64_t seq : seqs) {  // one that was never finished says so of no file
+    if (seq <= covered.seq) continue;
+    const auto start = read_start(volume, journal_path(identity.node, covered.epoch, seq));
+    const auto header = start ? decode_journal_header(*start) : std::unexpected(start.error());
+    if (header && header->header.previous == JournalLink{covered.seq, covered.offset}) return covered.seq + 1;
+  }
+  return covered.seq;
 }
 
 // Of an epoch that is over: nothing will be put there any more.
@@ -49,12 +62,14 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
 }
 
 // Of an epoch that is over and left nothing: else a start, and each checkpoint, would look through one more with every mount
-// there ever was. Nothing is listed for it: one that holds extents beyond the first directory of them stays.
+// there ever was. Nothing is listed for it: one that holds extents beyond the first directory of them stays. What its daemon
+// told others of itself is nothing any more.
 Status remove_empty_epoch(Volume& volume, const std::string& directory) {
   std::string changed;
-  for (const char* below : {"/extents/0", "/extents", ""}) {
+  const std::string head = std::string("/") + kHeadFileName, acks = std::string("/") + kAcksFileName;
+  for (const std::string& below : {std::string("/extents/0"), std::string("/extents"), head, acks, std::string()}) {
     const std::string path = directory + below;
-    const Status removed = volume.remove_directory(path);
+    const Status removed = below == head || below == acks ? volume.remove_file(path) : volume.remove_directory(path);
     if (removed)
       changed = path.substr(0, path.rfind('/'));
     else if (removed.error().code != Code::kNotFound)

@@ -3,11 +3,15 @@
 // batch may build on every one before it. A hole before that record is damage: it is reported and passed over.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
+#include <ranges>
 #include <set>
 #include <utility>
+#include <vector>
 
 #include "store/base/kill_point.h"
+#include "store/journal/epoch_ends.h"
 #include "store/journal/epoch_walk.h"
 #include "store/journal/file_header.h"
 #include "store/journal/journal.h"
@@ -29,12 +33,13 @@ class EpochReplay {
   EpochReplay(const EpochWalk& walk, uint32_t epoch, ReplayStatistics& statistics, const Apply& apply)
       : walk_(walk), epoch_(epoch), statistics_(statistics), apply_(apply) {}
 
-  Status run(JournalLink from) {
-    KVC_TRY(walk_.walk(from, {.frame = [this](const WalkedFile& file, const Frame& frame) { return look(file, frame); },
+  Status run(JournalLink from, std::optional<JournalLink> until) {
+    KVC_TRY(walk_.walk(from, until,
+                       {.frame = [this](const WalkedFile& file, const Frame& frame, uint64_t behind) { return look(file, frame, behind); },
                               .gap = [](const Gap&) { return true; },
                               .given_up_tail = [](const WalkedFile&) {}}));
-    return walk_.walk(from,
-                      {.frame = [this](const WalkedFile& file, const Frame& frame) { return replay(file, frame); },
+    return walk_.walk(from, until,
+                      {.frame = [this](const WalkedFile& file, const Frame& frame, uint64_t behind) { return replay(file, frame, behind); },
                        .gap = [this](const Gap& gap) { return judge(gap); },
                        .given_up_tail =
                            [this](const WalkedFile& file) {
@@ -45,16 +50,16 @@ class EpochReplay {
   }
 
  private:
-  Result<bool> look(const WalkedFile& file, const Frame& frame) {
-    reach_.last_valid = {epoch_, file.seq, frame.end()};
+  Result<bool> look(const WalkedFile& file, const Frame& frame, uint64_t behind) {
+    reach_.last_valid = {epoch_, file.seq, behind};
     const auto synced = batch_has_synced(frame.payload);  // one that cannot be read is reported when it is applied
     if (synced && *synced) reach_.synced = reach_.last_valid;
     return true;
   }
 
-  Result<bool> replay(const WalkedFile& file, const Frame& frame) {
+  Result<bool> replay(const WalkedFile& file, const Frame& frame, uint64_t behind) {
     if (files_seen_.insert(file.seq).second) ++statistics_.files;
-    const JournalPosition after{epoch_, file.seq, frame.end()};
+    const JournalPosition after{epoch_, file.seq, behind};
     auto batch = decode_batch(frame.payload);
     if (!batch) {
       std::string where = fmt::format("{}: frame at {}", file.path, frame.offset);
@@ -62,6 +67,7 @@ class EpochReplay {
       damaged(file.seq, fmt::format("{}: {}", where, batch.error().message));
       return true;
     }
+    if (says_only_next(*batch)) return true;
     ++statistics_.batches;
     statistics_.records += batch->records.size();
     statistics_.bytes += kFrameHeaderBytes + frame.payload.size();
@@ -101,13 +107,14 @@ Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& ide
                                          const Apply& apply) {
   ReplayStatistics statistics;
   KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
+  KVC_ASSIGN(const EpochEnds ends, EpochEnds::read(volume, identity, epochs, from.epoch));
   for (const uint32_t epoch : epochs) {
     if (epoch < from.epoch) continue;
     FileIdentity its = identity;
     its.epoch = epoch;
     KVC_ASSIGN(const EpochWalk walk, EpochWalk::open(volume, its));
     EpochReplay replay(walk, epoch, statistics, apply);
-    KVC_TRY(replay.run(epoch == from.epoch ? JournalLink{from.seq, from.offset} : JournalLink{}));
+    KVC_TRY(replay.run(epoch == from.epoch ? JournalLink{from.seq, from.offset} : JournalLink{}, ends.limit(epoch)));
   }
   return statistics;
 }
@@ -115,12 +122,20 @@ Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& ide
 Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIdentity& identity) {
   std::vector<JournalFileInfo> infos;
   KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
+  std::vector<std::pair<uint32_t, EpochWalk>> walks;
   for (const uint32_t epoch : epochs) {
     FileIdentity its = identity;
     its.epoch = epoch;
-    KVC_ASSIGN(const EpochWalk walk, EpochWalk::open(volume, its));
+    KVC_ASSIGN(EpochWalk walk, EpochWalk::open(volume, its));
+    walks.emplace_back(epoch, std::move(walk));
+  }
+  EpochEnds ends;
+  for (const auto& [epoch, walk] : walks | std::views::reverse) KVC_TRY(ends.look_at(epoch, walk));
+  for (const auto& [epoch, walk] : walks) {
+    const auto end = ends.limit(epoch);
     for (const WalkedFile& file : walk.files()) {
-      infos.push_back({epoch, file.seq, file.header ? file.header->header.boot_id : std::string(), file.size_bytes});
+      const uint64_t counts = !end || file.seq < end->seq ? file.size_bytes : file.seq == end->seq ? std::min(end->end, file.size_bytes) : 0;
+      infos.push_back({epoch, file.seq, file.header ? file.header->header.boot_id : std::string(), file.size_bytes, counts});
     }
   }
   return infos;

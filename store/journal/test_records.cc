@@ -69,6 +69,22 @@ T random_naming(TestRandom& random) {
   return record;
 }
 
+UnnameRecord random_unname(TestRandom& random) {
+  auto record = random_naming<UnnameRecord>(random);
+  record.evicted = random.one_in(3);
+  return record;
+}
+
+TouchRecord random_touch(TestRandom& random) {
+  TouchRecord touch;
+  for (uint64_t i = random.below(6); i > 0; --i) touch.atimes_ns.emplace_back(random_id(random), static_cast<int64_t>(random.next()));
+  return touch;
+}
+
+JournalPosition random_position(TestRandom& random) {
+  return {static_cast<uint32_t>(1 + random.below(1000)), random.any(), random.any()};
+}
+
 }  // namespace
 
 std::string random_name(TestRandom& random) {
@@ -114,22 +130,16 @@ ObjectRecord random_object(TestRandom& random) {
 }
 
 Record random_record(TestRandom& random) {
-  switch (random.below(8)) {
+  switch (random.below(12)) {
     case 0: return PutRecord{random_object(random)};
     case 1: return AttributesRecord{random_id(random), random_attributes(random)};
     case 2: return random_naming<NameRecord>(random);
-    case 3: return random_naming<UnnameRecord>(random);
+    case 3: return random_unname(random);
     case 4: {
       const ObjectId id = random_id(random);
       return MoveRecord{id, static_cast<uint32_t>(random.any()), random_place(random, id.epoch(), random.any())};
     }
-    case 5: {
-      TouchRecord touch;
-      for (uint64_t i = random.below(6); i > 0; --i) {
-        touch.atimes_ns.emplace_back(random_id(random), static_cast<int64_t>(random.next()));
-      }
-      return touch;
-    }
+    case 5: return random_touch(random);
     case 6: {
       SuccessorsRecord record{random_id(random), random_id(random), {}};
       for (uint64_t i = random.below(6); i > 0; --i) {
@@ -137,6 +147,16 @@ Record random_record(TestRandom& random) {
       }
       return record;
     }
+    case 7: {
+      StatementRecord statement{random.one_in(2) ? "node-b" : "node-c", {}, random_touch(random)};
+      if (random.one_in(2)) statement.said = random_position(random);
+      if (random.one_in(2)) statement.what = random_unname(random);
+      if (random.one_in(3)) statement.what = AttributesRecord{random_id(random), random_attributes(random)};
+      return statement;
+    }
+    case 8: return SeenRecord{random_name(random), random_position(random)};
+    case 9: return EndsRecord{random_position(random), random.one_in(2)};
+    case 10: return NextRecord{random.any()};
     default: return SyncedRecord{};
   }
 }
@@ -179,7 +199,7 @@ bool operator==(const NameRecord& a, const NameRecord& b) {
   return a.parent == b.parent && a.name == b.name && a.child == b.child;
 }
 bool operator==(const UnnameRecord& a, const UnnameRecord& b) {
-  return a.parent == b.parent && a.name == b.name && a.child == b.child;
+  return a.parent == b.parent && a.name == b.name && a.child == b.child && a.evicted == b.evicted;
 }
 bool operator==(const MoveRecord& a, const MoveRecord& b) {
   return a.id == b.id && a.version == b.version && a.place == b.place;
@@ -189,6 +209,12 @@ bool operator==(const SuccessorsRecord& a, const SuccessorsRecord& b) {
   return a.id == b.id && a.predecessor == b.predecessor && a.successors == b.successors;
 }
 bool operator==(const SyncedRecord&, const SyncedRecord&) { return true; }
+bool operator==(const StatementRecord& a, const StatementRecord& b) {
+  return a.node == b.node && a.said == b.said && a.what == b.what;
+}
+bool operator==(const SeenRecord& a, const SeenRecord& b) { return a.node == b.node && a.position == b.position; }
+bool operator==(const EndsRecord& a, const EndsRecord& b) { return a.end == b.end && a.left_out == b.left_out; }
+bool operator==(const NextRecord& a, const NextRecord& b) { return a.seq == b.seq; }
 
 bool same_batch(const Batch& a, const Batch& b) { return a.stamp == b.stamp && a.records == b.records; }
 

@@ -49,6 +49,10 @@ bool operator==(const MoveRecord& a, const MoveRecord& b);
 bool operator==(const TouchRecord& a, const TouchRecord& b);
 bool operator==(const SuccessorsRecord& a, const SuccessorsRecord& b);
 bool operator==(const SyncedRecord& a, const SyncedRecord& b);
+bool operator==(const StatementRecord& a, const StatementRecord& b);
+bool operator==(const SeenRecord& a, const SeenRecord& b);
+bool operator==(const EndsRecord& a, const EndsRecord& b);
+bool operator==(const NextRecord& a, const NextRecord& b);
 bool same_batch(const Batch& a, const Batch& b);
 
 }  // namespace kvcachefs

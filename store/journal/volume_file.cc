@@ -15,6 +15,7 @@ Bytes encode_volume_file(const VolumeHeader& header) {
   out.u64(header.created_stamp.value);
   out.u32(header.pack_alignment_bytes);
   out.u32(header.unit_bytes);
+  out.u64(header.features);
   return encode_header(FileKind::kVolume, body, kVolumeFileBytes);
 }
 
@@ -28,7 +29,7 @@ Result<VolumeHeader> decode_volume_file(ByteSpan content) {
   VolumeHeader header;
   const ByteSpan uuid = in.raw(header.uuid.size());
   std::copy(uuid.begin(), uuid.end(), header.uuid.begin());
-  header.format_version = kFormatVersion;
+  header.format_version = view.version;
   header.created_stamp.value = in.u64();
   header.pack_alignment_bytes = in.u32();
   header.unit_bytes = in.u32();
@@ -37,6 +38,12 @@ Result<VolumeHeader> decode_volume_file(ByteSpan content) {
                 fmt::format("VOLUME file asks for a pack alignment of {} and checksum units of {} bytes; "
                             "this program knows {} and {}",
                             header.pack_alignment_bytes, header.unit_bytes, kBlockBytes, kUnitBytes));
+  }
+  if (view.version >= kVersionOfFlags) header.features = in.u64();
+  if (header.features != 0) {
+    return fail(Code::kVersion, fmt::format("VOLUME file asks for features {:#x} that this program does not know: use the "
+                                            "kvcachefs that made the volume, or a newer one",
+                                            header.features));
   }
   return header;
 }

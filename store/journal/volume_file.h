@@ -22,11 +22,13 @@ struct VolumeHeader {
   // Parameters that the layout depends on. Fixed, recorded so that a change is noticed.
   uint32_t pack_alignment_bytes = static_cast<uint32_t>(kBlockBytes);
   uint32_t unit_bytes = static_cast<uint32_t>(kUnitBytes);
+  // What all who use the volume must know of; none yet. Fixed when the volume is made, as all of this: clients cache the file.
+  uint64_t features = 0;
   bool operator==(const VolumeHeader&) const = default;
 };
 
 Bytes encode_volume_file(const VolumeHeader& header);
-// The content of the file, whole. kVersion: another format version or parameters this program does not know.
+// The content of the file, whole. kVersion: a format version, parameters or features that this program does not know.
 Result<VolumeHeader> decode_volume_file(ByteSpan content);
 
 }  // namespace kvcachefs

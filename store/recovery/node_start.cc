@@ -1,10 +1,6 @@
 #include "store/recovery/node_start.h"
 
-#include <sys/random.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cctype>
 #include <chrono>
 #include <fstream>
 #include <thread>
@@ -12,9 +8,9 @@
 
 #include <fmt/format.h>
 
-#include "store/base/log.h"
+#include "store/base/node_name.h"
 #include "store/base/units.h"
-#include "store/journal/volume_file.h"
+#include "store/journal/make_volume.h"
 
 namespace kvcachefs {
 
@@ -22,15 +18,6 @@ namespace {
 
 constexpr const char* kFirstMountLock = ".kvcachefs-first-mount";
 constexpr uint64_t kJournalFileBytes = 64 * kMiB;
-
-std::string host_name() {
-  char name[256] = "localhost";
-  gethostname(name, sizeof name - 1);
-  std::string clean;
-  for (const char* c = name; *c != 0; ++c)
-    clean += std::isalnum(static_cast<unsigned char>(*c)) || *c == '-' || *c == '_' || *c == '.' ? *c : '-';
-  return clean.empty() || clean[0] == '.' ? "localhost" : clean;
-}
 
 }  // namespace
 
@@ -56,61 +43,23 @@ Result<std::unique_ptr<VolumeLock>> NodeStart::lock_first_mount() {
 Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only) {
   std::unique_ptr<VolumeLock> first;
   if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
-    KVC_TRY(check_may_be_volume());
-    KVC_ASSIGN(first, lock_first_mount());
+    KVC_TRY(check_may_be_volume(*volume_));
+    KVC_ASSIGN(first, lock_first_mount());  // its file stays: a start that waits for it has opened this one, not another of that name
   }
-  auto settled = take_node(node, read_only);
-  // Not needed any more: whoever waits for it finds a volume with a node.
-  if (first)
-    if (Status status = volume_->remove_file(kFirstMountLock); !status && status.error().code != Code::kNotFound)
-      log::warn("{}", status.error().message);
-  return settled;
+  return take_node(node, read_only);
 }
 
 Result<FileIdentity> NodeStart::take_node(const std::string& node, bool read_only) {
   FileIdentity identity;
-  KVC_TRY(open_volume_file(identity));
-  identity.node = node.empty() ? host_name() : node;
+  KVC_ASSIGN(const VolumeHeader header, open_or_make_volume(*volume_, stamps_.next()));
+  identity.volume_uuid = header.uuid;
+  identity.node = node.empty() ? node_name_of_host() : node;
   KVC_TRY(check_is_only_node(identity));
   KVC_TRY(volume_->make_directories("nodes/" + identity.node));
   if (read_only) return identity;
   KVC_TRY(volume_->sync_directory(""));  // also when they were there: a first start may have been cut short before this
   KVC_TRY(volume_->sync_directory("nodes"));
   return identity;
-}
-
-// Nothing is left in a directory that is another's.
-Status NodeStart::check_may_be_volume() {
-  KVC_ASSIGN(auto entries, volume_->list(""));
-  const auto is_header = [](const DirectoryEntry& entry) { return entry.name == kVolumeFileName; };
-  if (std::any_of(entries.begin(), entries.end(), is_header)) return {};
-  for (const DirectoryEntry& entry : entries)
-    if (entry.name != "lost+found" && !entry.name.starts_with(".kvcachefs") &&
-        entry.name != std::string(kVolumeFileName) + ".tmp")  // a first start that was cut short
-      return fail(Code::kExists,
-                  fmt::format("{} is not a kvcachefs volume and not empty (it holds '{}'): give an empty or new directory",
-                              volume_->root(), entry.name));
-  return {};
-}
-
-Status NodeStart::open_volume_file(FileIdentity& identity) {
-  auto content = read_file(*volume_, kVolumeFileName, kVolumeFileBytes);
-  if (content) {
-    auto header = decode_volume_file(*content);
-    if (!header) return std::unexpected(std::move(header).error().at("volume " + volume_->root()));
-    identity.volume_uuid = header->uuid;
-    return {};
-  }
-  if (content.error().code != Code::kNotFound) return std::unexpected(std::move(content).error());
-  KVC_TRY(check_may_be_volume());  // nodes without a header: what it was is lost
-  VolumeHeader header;
-  if (getrandom(header.uuid.data(), header.uuid.size(), 0) != static_cast<ssize_t>(header.uuid.size()))
-    return fail(Code::kIo, "no random bytes for the id of a new volume");
-  header.created_stamp = stamps_.next();
-  KVC_TRY(write_file_atomically(*volume_, kVolumeFileName, encode_volume_file(header)));
-  identity.volume_uuid = header.uuid;
-  log::info("initialised a new volume in {}", volume_->root());
-  return {};
 }
 
 Status NodeStart::check_is_only_node(const FileIdentity& identity) {
@@ -137,7 +86,8 @@ Result<uint32_t> NodeStart::last_epoch(const FileIdentity& identity) const {
   return epochs.empty() ? 0 : epochs.back();
 }
 
-Result<NodeStart::Epoch> NodeStart::begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, const WithRoom& with_room) {
+Result<NodeStart::Epoch> NodeStart::begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,
+                                                const WithRoom& with_room) {
   for (uint32_t epoch = last_epoch + 1; epoch <= kMaxEpoch; ++epoch) {
     if (index.highest_number(epoch) > 0 || index.highest_extent(epoch) > 0) continue;  // ids are never given out twice
     Status made = with_room([&] { return volume_->make_directory(epoch_directory(identity.node, epoch)); });
@@ -147,7 +97,7 @@ Result<NodeStart::Epoch> NodeStart::begin_epoch(FileIdentity identity, uint32_t 
     KVC_TRY(volume_->sync_directory("nodes/" + identity.node));
     Epoch begun{epoch, nullptr};
     KVC_TRY(with_room([&]() -> Status {
-      KVC_ASSIGN(begun.journal, JournalWriter::create(volume_, identity, boot_id(), kJournalFileBytes));
+      KVC_ASSIGN(begun.journal, JournalWriter::create(volume_, identity, boot_id(), kJournalFileBytes, form));
       return {};
     }));
     return begun;

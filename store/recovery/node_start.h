@@ -35,13 +35,12 @@ class NodeStart {
   // The largest epoch of the node that was begun; 0: none.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;
   // The next one, with its journal. Older ones are only read from now on.
-  Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, const WithRoom& with_room);
+  Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,
+                            const WithRoom& with_room);
 
  private:
   Result<std::unique_ptr<VolumeLock>> lock_first_mount();
-  Status check_may_be_volume();
   Result<FileIdentity> take_node(const std::string& node, bool read_only);
-  Status open_volume_file(FileIdentity& identity);
   Status check_is_only_node(const FileIdentity& identity);
 
   const std::shared_ptr<Volume> volume_;

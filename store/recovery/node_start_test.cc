@@ -27,7 +27,7 @@ class NodeStartTest : public ::testing::Test {
   }
   Result<NodeStart::Epoch> begin(const FileIdentity& identity) {
     KVC_ASSIGN(const uint32_t last, node.last_epoch(identity));
-    return node.begin_epoch(identity, last, index, [this](const auto& attempt) {
+    return node.begin_epoch(identity, last, index, JournalForm::kPacked, [this](const auto& attempt) {
       Status status = attempt();
       for (; !status && status.error().code == Code::kNoSpace && reserves > 0; status = attempt()) --reserves;
       return status;
@@ -51,7 +51,6 @@ TEST_F(NodeStartTest, AnEmptyDirectoryBecomesAVolumeAndStaysTheSame) {
   EXPECT_EQ(first.node, "one");
   EXPECT_NE(first.volume_uuid, FileIdentity{}.volume_uuid);
   EXPECT_EQ(first.volume_uuid, second.volume_uuid);
-  for (const std::string& path : sim->all_files()) EXPECT_EQ(path.find("first-mount"), std::string::npos) << path;
 }
 
 TEST_F(NodeStartTest, WithoutTheOptionTheNodeHasTheNameOfTheMachine) { EXPECT_FALSE(settled("").node.empty()); }
@@ -95,7 +94,7 @@ TEST_F(NodeStartTest, AnEpochThatTheIndexKnowsIsNotGivenOutAgain) {
     uint64_t highest_extent(uint32_t epoch) const override { return epoch <= 4 ? 7 : 0; }
   } knows;
   const FileIdentity identity = settled();
-  auto epoch = node.begin_epoch(identity, 0, knows, [](const auto& attempt) { return attempt(); });
+  auto epoch = node.begin_epoch(identity, 0, knows, JournalForm::kPacked, [](const auto& attempt) { return attempt(); });
   ASSERT_TRUE(epoch) << epoch.error().message;
   EXPECT_EQ(epoch->number, 5u);
 }

@@ -104,7 +104,7 @@ bool Recovery::index_fits() const {
   if (checkpoint_ && at < checkpoint_->header.covers) return false;  // the journals in between may be gone
   if (checkpoint_ && at == checkpoint_->header.covers) return true;
   for (const JournalFileInfo& file : journals_)
-    if (file.epoch == at.epoch && file.seq == at.seq) return file.size_bytes >= at.offset;
+    if (file.epoch == at.epoch && file.seq == at.seq) return file.counting_bytes >= at.offset;
   return at == JournalPosition{} && !checkpoint_;
 }
 

@@ -45,6 +45,7 @@ Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) 
     found = directory.emplace(key, std::move(fresh)).first;
   }
   NameState& state = found->second;
+  state.evicted = false;
   list_pending(state, {parent, std::move(key)});
   return Edit(this, &state);
 }

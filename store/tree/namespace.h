@@ -26,6 +26,7 @@ struct NameState {
   ObjectId durable;            // what the journal says; invalid = nothing
   bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
                                // come back, even while `child` is not sealed yet
+  bool evicted = false;  // taken away to make room; void with the next edit()
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled

@@ -1,6 +1,6 @@
 // Wraps a volume and asks a hook before each call. The hook sees paths as the store gave them.
 //  - A torn write to a file open for direct I/O is rounded down to a block: a device tears no finer there.
-//  - make_directories is one call; a rename carries the path it is from; VolumeLock::describe, info, space and the
+//  - make_directories is one call; a rename carries the path it is from, and publish is one; VolumeLock::describe, info, space and the
 //    SEEK calls pass unasked.
 //  - An injected failure of a submitted request ends on the engine's thread, as a real one does: the wrapped volume
 //    gets an empty request in its place.
@@ -164,6 +164,10 @@ class FaultVolume final : public Volume {
   Status rename(const std::string& from, const std::string& to) override {
     KVC_TRY(source_->pass(Kind::kRename, from));
     return inner_->rename(from, to);
+  }
+  Status publish(const std::string& from, const std::string& to) override {
+    KVC_TRY(source_->pass(Kind::kRename, from));
+    return inner_->publish(from, to);
   }
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override {
     KVC_TRY(source_->pass(Kind::kList, path));

@@ -1,6 +1,8 @@
 #include "store/volume/posix_probe.h"
 
+#include <dirent.h>
 #include <fcntl.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -16,8 +18,11 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "store/base/log.h"
 #include "store/base/mountinfo.h"
+#include "store/base/node_name.h"
 #include "store/base/unique_fd.h"
 #include "store/base/units.h"
 
@@ -83,17 +88,31 @@ std::string filesystem_type(int fd) {
   return type_from_statfs(fd);
 }
 
+constexpr std::string_view kProbePrefix = ".kvcachefs-probe-";
+
+// Others probe the same directory, in containers with the same process ids and on other hosts.
+std::string probe_name() {
+  uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != static_cast<ssize_t>(sizeof number)) number = static_cast<uint64_t>(::getpid());
+  return fmt::format("{}{}-{:016x}", kProbePrefix, node_name_of_host(), number);
+}
+
 UniqueFd create_probe(int root_fd, const std::string& name) {
-  const auto create = [&] {
-    return UniqueFd(retry_interrupted(
-        [&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
-  };
-  UniqueFd fd = create();
-  if (!fd.valid() && errno == EEXIST) {  // left by a crashed process that had this process id
-    ::unlinkat(root_fd, name.c_str(), 0);
-    fd = create();
+  return UniqueFd(retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600); }));
+}
+
+// Probes of processes that died: an hour older than this one, by the clock of the file system that keeps both.
+void remove_old_probes(int root_fd, int probe_fd) {
+  constexpr time_t kOldSeconds = 3600;
+  struct stat mine {};
+  if (::fstat(probe_fd, &mine) != 0) return;
+  const std::unique_ptr<DIR, int (*)(DIR*)> root(::fdopendir(::openat(root_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)), ::closedir);
+  while (const dirent* entry = root ? ::readdir(root.get()) : nullptr) {
+    struct stat other {};
+    if (!std::string_view(entry->d_name).starts_with(kProbePrefix)) continue;
+    if (::fstatat(root_fd, entry->d_name, &other, AT_SYMLINK_NOFOLLOW) != 0 || !S_ISREG(other.st_mode)) continue;
+    if (other.st_mtim.tv_sec < mine.st_mtim.tv_sec - kOldSeconds) ::unlinkat(root_fd, entry->d_name, 0);
   }
-  return fd;
 }
 
 enum class Written : uint8_t { kYes, kNo, kNoRoom };
@@ -163,7 +182,7 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
   features.filesystem = filesystem_type(root_fd);
   features.network = is_network_filesystem(features.filesystem);
   features.blocks_lag = !tells_blocks_at_once(features.filesystem);
-  const std::string name = ".kvcachefs-probe-" + std::to_string(::getpid());
+  const std::string name = probe_name();
   UniqueFd probe = create_probe(root_fd, name);
   if (!probe.valid()) {
     log::debug("volume {}: no probe file ({}); direct I/O is assumed, hole punching is not", root,
@@ -171,6 +190,7 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
     features.direct_io = true;
     return features;
   }
+  remove_old_probes(root_fd, probe.get());
   features.punch_hole = probe_punch(probe.get());
   features.direct_io = probe_direct(root_fd, probe.get(), name);
   probe.reset();  // before the unlink: NFS renames open files instead of removing them

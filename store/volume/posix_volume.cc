@@ -12,6 +12,7 @@
 #include <ctime>
 #include <utility>
 
+#include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/base/unique_fd.h"
 #include "store/base/units.h"
@@ -54,6 +55,7 @@ class PosixVolume final : public Volume {
     return unlink_at(path, AT_REMOVEDIR, "remove directory");
   }
   Status rename(const std::string& from, const std::string& to) override;
+  Status publish(const std::string& from, const std::string& to) override;
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
@@ -131,6 +133,37 @@ Status PosixVolume::rename(const std::string& from, const std::string& to) {
       }) != 0)
     return fail_errno(errno == EEXIST ? ENOTEMPTY : errno, place(from) + ": rename to " + place(to));
   return {};
+}
+
+// By link(), which is atomic also on a server. Where there are no links, by a rename that replaces nothing.
+Status PosixVolume::publish(const std::string& from, const std::string& to) {
+  KVC_TRY(check_path(from));
+  KVC_TRY(check_path(to));
+  KVC_ASSIGN(const PosixTree::Entry source, tree_.entry(from));
+  KVC_ASSIGN(const PosixTree::Entry target, tree_.entry(to));
+  const char* const from_name = source.name.c_str();
+  const char* const to_name = target.name.c_str();
+  int error = retry_interrupted([&] { return ::linkat(source.directory_fd, from_name, target.directory_fd, to_name, 0); }) == 0 ? 0 : errno;
+  if (error == EEXIST) {
+    // A server that was restarted meanwhile may have answered the second asking for what the first one did.
+    struct stat mine {}, there {};
+    const bool same = ::fstatat(source.directory_fd, from_name, &mine, AT_SYMLINK_NOFOLLOW) == 0 &&
+                      ::fstatat(target.directory_fd, to_name, &there, AT_SYMLINK_NOFOLLOW) == 0 && mine.st_dev == there.st_dev &&
+                      mine.st_ino == there.st_ino;
+    if (same) error = 0;
+  }
+  if (error == 0) {
+    kill_point("volume-linked");
+    auto removed = unlink_at(from, 0, "remove");
+    return !removed && removed.error().code != Code::kNotFound ? removed : Status{};
+  }
+  if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK) {
+    constexpr unsigned kNoReplace = 1;  // RENAME_NOREPLACE
+    const long renamed = ::syscall(SYS_renameat2, source.directory_fd, from_name, target.directory_fd, to_name, kNoReplace);
+    if (renamed == 0) return {};
+    error = errno;
+  }
+  return fail_errno(error, place(from) + ": publish as " + place(to));
 }
 
 Result<bool> PosixVolume::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {

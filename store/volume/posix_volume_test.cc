@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <chrono>
 #include <cstring>
+#include <filesystem>
 #include <numeric>
 #include <thread>
 
@@ -26,6 +27,7 @@ namespace {
 
 using test::AlignedBuffer;
 using test::TestDirectory;
+using test::write_file_atomically;
 
 class PosixVolumeTest : public ::testing::Test {
  protected:
@@ -391,6 +393,53 @@ TEST_F(PosixVolumeTest, SmallFileHelpers) {
   EXPECT_EQ(read_file(*volume_, "d/f", ~uint64_t{0})->size(), 10u);
   ASSERT_TRUE(write_file_atomically(*volume_, "empty", {}));
   EXPECT_TRUE(read_file(*volume_, "empty", 0)->empty());
+}
+
+TEST_F(PosixVolumeTest, OfSeveralThatPublishOneSucceeds) {
+  constexpr int kAtOnce = 8, kRounds = 50;
+  for (int round = 0; round < kRounds; ++round) {
+    const std::string path = "made" + std::to_string(round);
+    std::vector<Status> published(kAtOnce);
+    {
+      std::vector<std::jthread> threads;
+      for (int i = 0; i < kAtOnce; ++i)
+        threads.emplace_back([&, i] {
+          published[static_cast<size_t>(i)] = publish_file(*volume_, path + "." + std::to_string(i), path, as_bytes(std::to_string(i)));
+        });
+    }
+    int winner = -1;
+    for (int i = 0; i < kAtOnce; ++i) {
+      const Status& status = published[static_cast<size_t>(i)];
+      if (!status) {
+        EXPECT_EQ(status.error().code, Code::kExists) << status.error().message;
+        continue;
+      }
+      EXPECT_EQ(winner, -1);
+      winner = i;
+    }
+    EXPECT_EQ(as_text(read_file(*volume_, path, 10).value()), std::to_string(winner));
+  }
+  EXPECT_EQ(volume_->list("")->size(), static_cast<size_t>(kRounds)) << "drafts are left";
+}
+
+TEST_F(PosixVolumeTest, APublishThatWasAnsweredOnceMoreSucceeded) {
+  create("draft");
+  std::filesystem::create_hard_link(directory_.path() + "/draft", directory_.path() + "/made");  // as by the first asking, of which the answer was lost
+  EXPECT_TRUE(volume_->publish("draft", "made"));
+  EXPECT_EQ(volume_->list("")->size(), 1u);
+  EXPECT_EQ(volume_->publish("gone", "other").error().code, Code::kNotFound);
+}
+
+TEST_F(PosixVolumeTest, ProbesOfTheDeadGoThoseOfTheLivingStay) {
+  create(".kvcachefs-probe-a-old");
+  create(".kvcachefs-probe-b-new");
+  using std::filesystem::file_time_type;
+  std::filesystem::last_write_time(directory_.path() + "/.kvcachefs-probe-a-old", file_time_type::clock::now() - std::chrono::hours(2));
+  const auto again = open_posix_volume(directory_.path(), {});
+  ASSERT_TRUE(again);
+  const auto entries = (*again)->list("");
+  ASSERT_EQ(entries->size(), 1u);
+  EXPECT_EQ(entries->front().name, ".kvcachefs-probe-b-new");
 }
 
 TEST_F(PosixVolumeTest, SpaceIsPlausible) {

@@ -57,6 +57,7 @@ class SimVolumeImpl final : public SimVolume {
   Status remove_file(const std::string& path) override { return remove(path, false); }
   Status remove_directory(const std::string& path) override { return remove(path, true); }
   Status rename(const std::string& from, const std::string& to) override;
+  Status publish(const std::string& from, const std::string& to) override;
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override;
   Result<FileInfo> info(const std::string& path) override;
   Status sync_directory(const std::string& path) override;
@@ -147,6 +148,17 @@ Status SimVolumeImpl::rename(const std::string& from, const std::string& to) {
   const std::lock_guard lock(core_->mutex);
   const std::string place = place_of(from) + ": rename to " + place_of(to);
   if (!core_->may_mutate()) return fail_errno(EIO, place);
+  if (const auto renamed = core_->state.rename(from, to); !renamed) return fail_errno(renamed.error(), place);
+  return {};
+}
+
+Status SimVolumeImpl::publish(const std::string& from, const std::string& to) {
+  KVC_TRY(check_path(from));
+  KVC_TRY(check_path(to));
+  const std::lock_guard lock(core_->mutex);
+  const std::string place = place_of(from) + ": publish as " + place_of(to);
+  if (!core_->may_mutate()) return fail_errno(EIO, place);
+  if (core_->state.find(to)) return fail_errno(EEXIST, place);
   if (const auto renamed = core_->state.rename(from, to); !renamed) return fail_errno(renamed.error(), place);
   return {};
 }

@@ -16,6 +16,7 @@ namespace kvcachefs {
 namespace {
 
 using test::AlignedBuffer;
+using test::write_file_atomically;
 
 FilePtr create(Volume& volume, const std::string& path, bool direct = false) {
   auto file = volume.open(path, {.create_exclusive = true, .direct = direct});

@@ -7,7 +7,9 @@
 #include <span>
 #include <string>
 
+#include "store/base/result.h"
 #include "store/base/units.h"
+#include "store/volume/volume.h"
 
 namespace kvcachefs::test {
 
@@ -50,5 +52,24 @@ class AlignedBuffer {
   size_t size_;
   std::unique_ptr<std::byte, Free> data_;
 };
+
+// temp + write + sync + rename + directory sync: the file has the old or the new content after any crash.
+inline Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content) {
+  const std::string temporary = path + ".tmp";
+  (void)volume.remove_file(temporary);  // left by a crash
+  const auto write = [&]() -> Status {
+    KVC_ASSIGN(const FilePtr file, volume.open(temporary, {.create_exclusive = true}));
+    const std::span<const std::byte> pieces[] = {content};
+    KVC_TRY(file->write(pieces, 0));
+    KVC_TRY(file->sync_data());
+    return volume.rename(temporary, path);
+  };
+  if (Status written = write(); !written) {
+    (void)volume.remove_file(temporary);
+    return written;
+  }
+  const size_t slash = path.rfind('/');
+  return volume.sync_directory(slash == std::string::npos ? std::string() : path.substr(0, slash));
+}
 
 }  // namespace kvcachefs::test

@@ -119,6 +119,9 @@ class Volume {
   virtual Status remove_file(const std::string& path) = 0;
   virtual Status remove_directory(const std::string& path) = 0;
   virtual Status rename(const std::string& from, const std::string& to) = 0;  // replaces
+  // As rename(), of a file, but kExists if `to` is there: of several that try at once, on any host, one succeeds. A crash may leave
+  // the file with both names.
+  virtual Status publish(const std::string& from, const std::string& to) = 0;
   virtual Result<std::vector<DirectoryEntry>> list(const std::string& path) = 0;  // without . and .., sorted by name
   virtual Result<FileInfo> info(const std::string& path) = 0;
   virtual Status sync_directory(const std::string& path) = 0;  // names made or removed in it survive power loss
@@ -146,8 +149,9 @@ Status run_all(Volume& volume, std::vector<IoRequest> requests);
 Result<std::vector<std::byte>> read_file(Volume& volume, const std::string& path, uint64_t max_bytes);
 // Whether a directory (if it is there) holds plain files and directories only, to whatever depth: for what others open by path.
 Status check_plain(Volume& volume, const std::string& directory);
-// temp + write + sync + rename + directory sync: the file has the old or the new content after any crash.
-Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content);
+// Makes a file that is whole when it has its name, and synced with it; kExists if there is one. `draft` is a name that nobody else
+// takes; kNotFound if somebody removed it meanwhile. A crash may leave it, also as a second name.
+Status publish_file(Volume& volume, const std::string& draft, const std::string& path, std::span<const std::byte> content);
 
 struct PosixVolumeOptions {
   bool io_uring = true;        // where the kernel allows it; else threads
@@ -155,7 +159,7 @@ struct PosixVolumeOptions {
   unsigned threads = 4;        // of the POSIX engine
   bool openat2 = true;         // where the kernel allows it; else directory by directory
 };
-// Opens an existing directory and probes its features (by a temporary file ".kvcachefs-probe-<pid>" if writable).
+// Opens an existing directory and probes its features (by a temporary file ".kvcachefs-probe-<host>-<random>" if writable).
 Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const PosixVolumeOptions& options);
 
 }  // namespace kvcachefs

@@ -25,6 +25,7 @@ namespace {
 
 using test::AlignedBuffer;
 using test::TestDirectory;
+using test::write_file_atomically;
 using Kind = IoRequest::Kind;
 
 struct EngineCase {

@@ -25,15 +25,10 @@ struct Batch {
 };
 
 Status write_and_sync(Volume& volume, const std::string& path, std::span<const std::byte> content) {
-  auto file = volume.open(path, {.create_exclusive = true});
-  if (!file && file.error().code == Code::kExists) {  // left by a crash
-    KVC_TRY(volume.remove_file(path));
-    file = volume.open(path, {.create_exclusive = true});
-  }
-  if (!file) return std::unexpected(std::move(file).error());
+  KVC_ASSIGN(const FilePtr file, volume.open(path, {.create_exclusive = true}));
   const std::span<const std::byte> pieces[] = {content};
-  KVC_TRY((*file)->write(pieces, 0));
-  return (*file)->sync_data();
+  KVC_TRY(file->write(pieces, 0));
+  return file->sync_data();
 }
 
 }  // namespace
@@ -101,14 +96,12 @@ Status check_plain(Volume& volume, const std::string& directory) {
   return {};
 }
 
-Status write_file_atomically(Volume& volume, const std::string& path, std::span<const std::byte> content) {
-  const std::string temporary = path + ".tmp";
-  auto written = write_and_sync(volume, temporary, content);
-  if (written) written = volume.rename(temporary, path);
-  if (!written) {
-    // The old content stands; the leftover would be replaced by the next attempt anyway.
-    (void)volume.remove_file(temporary);
-    return written;
+Status publish_file(Volume& volume, const std::string& draft, const std::string& path, std::span<const std::byte> content) {
+  auto published = write_and_sync(volume, draft, content);
+  if (published) published = volume.publish(draft, path);
+  if (!published) {
+    (void)volume.remove_file(draft);
+    return published;
   }
   return volume.sync_directory(std::string(parent_path(path)));
 }

@@ -191,7 +191,7 @@ TEST(VolumeModel, SyncedStaysThroughAnyPowerLoss) {
       const std::string name = std::to_string(random() % 6);
       const std::string text(random() % 9000, static_cast<char>('a' + random() % 26));
       if (random() % 3 == 0) {
-        ASSERT_TRUE(write_file_atomically(*volume, "d/safe/" + name, as_bytes(text)));
+        ASSERT_TRUE(test::write_file_atomically(*volume, "d/safe/" + name, as_bytes(text)));
         safe[name] = text;
       } else if (random() % 3 == 0) {
         (void)volume->rename("d/wild/" + name, "d/wild/" + std::to_string(random() % 6));

@@ -47,6 +47,8 @@ PASSINGS = {
 REBUILDS = {"checkpoint-half-loaded"}  # passed when the index is gone
 BEFORE_WRITERS = {"leftover-punched"}  # in the background of a start; writers may replace all that it would look at
 AT_UNMOUNT = {"drained", "index-closed", "index-marked"}
+FIRST_MOUNT = {"volume-linked"}  # passed once in the life of a volume
+IN_BLOCKS = {"journal-next"}  # of journals in blocks, which a volume on a network has
 
 
 def kill_points():
@@ -56,7 +58,7 @@ def kill_points():
 
 
 def cases():
-    return [(point, passing) for point in kill_points() for passing in (["drawn"] if point in DRAWN else PASSINGS.get(point, [1]))]
+    return [(point, passing) for point in kill_points() if point not in FIRST_MOUNT for passing in (["drawn"] if point in DRAWN else PASSINGS.get(point, [1]))]
 
 
 def died(mount):
@@ -174,7 +176,8 @@ def test_killed_at(crashed, new_mount, monkeypatch, point, passing, durability):
     volume, records, found = crashed(durability)
     if passing == "drawn":
         passing = random.Random(f"{kvc_env.seed()}/{point}/{durability}").randint(1, 12)
-    mount = new_mount({**OPTIONS, "durability": durability}, start=False)
+    blocks = {"journal": "blocks"} if point in IN_BLOCKS else {}
+    mount = new_mount({**OPTIONS, **blocks, "durability": durability}, start=False)
     directory = os.path.join(mount.base, "manifest")
     shutil.copytree(records, directory)
     subprocess.run(["cp", "-a", "--sparse=always", volume, mount.volume], check=True)
@@ -211,6 +214,33 @@ def test_killed_at(crashed, new_mount, monkeypatch, point, passing, durability):
     assert fsck.returncode == 0, f"fsck: exit code {fsck.returncode}: {fsck.stdout}{fsck.stderr}"
 
 
+@pytest.mark.parametrize("point", ["batch-torn", "batch-appended", "journal-header", "mark-appended", "journals-half-removed", "drained"])
+def test_killed_with_a_journal_in_blocks(crashed, new_mount, monkeypatch, point):
+    """The steps around the journal once more, with each batch in blocks of its own, on a volume whose journals were not."""
+    monkeypatch.setitem(OPTIONS, "journal", "blocks")
+    test_killed_at(crashed, new_mount, monkeypatch, point, "drawn" if point in DRAWN else 1, "close")
+
+
+@pytest.mark.parametrize("point", sorted(FIRST_MOUNT))
+def test_a_first_mount_that_is_killed_is_finished_by_the_next(new_mount, monkeypatch, point):
+    mount = new_mount(start=False)
+    monkeypatch.setenv("KVCACHEFS_KILL_POINT", point)
+    assert die_in_start(mount)
+    monkeypatch.delenv("KVCACHEFS_KILL_POINT")
+    assert sorted(os.listdir(mount.volume))[0] == ".kvcachefs-first-mount"
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(b"chunk")
+    mount.stop()
+    assert sorted(os.listdir(mount.volume)) == [".kvcachefs-first-mount", "VOLUME", "nodes"]
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert file.read() == b"chunk"
+    mount.stop()
+    fsck = run_command("fsck", mount.volume)
+    assert fsck.returncode == 0, f"fsck: exit code {fsck.returncode}: {fsck.stdout}{fsck.stderr}"
+
+
 @pytest.mark.parametrize("text", ["no-such-point", "batch-made:0", "batch-made:", "batch-made:1x"])
 def test_what_cannot_be_armed_is_refused(new_mount, monkeypatch, text):
     monkeypatch.setenv("KVCACHEFS_KILL_POINT", text)
@@ -226,4 +256,4 @@ def test_what_cannot_be_armed_is_refused(new_mount, monkeypatch, text):
 def test_lists_agree():
     """A name misspelt in this file would draw no passing, or rebuild nothing."""
     assert len(kill_points()) == len(set(kill_points())) > 30
-    assert DRAWN | set(PASSINGS) | REBUILDS | BEFORE_WRITERS | AT_UNMOUNT <= set(kill_points())
+    assert DRAWN | set(PASSINGS) | REBUILDS | BEFORE_WRITERS | AT_UNMOUNT | FIRST_MOUNT | IN_BLOCKS <= set(kill_points())

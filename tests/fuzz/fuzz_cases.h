@@ -15,6 +15,9 @@ void fuzz_checkpoint(ByteSpan input);  // the same for a checkpoint
 // First byte even: the rest is the file (block). Odd: the rest is put into a header with valid checksums.
 void fuzz_volume_file(ByteSpan input);
 void fuzz_extent_header(ByteSpan input);
+// First byte: 0 and 1 a HEAD, 2 and 3 an ACKS file; even: the rest is the file. Odd: the rest is what a slot says, which is given a
+// valid header and checksums.
+void fuzz_head_file(ByteSpan input);
 // First byte even: the rest is what a policy of eviction kept over a restart. Odd: the rest is its tables, which are given a
 // valid header and checksum.
 void fuzz_evict_tables(ByteSpan input);
@@ -27,6 +30,7 @@ inline constexpr FuzzCase kFuzzCases[] = {
     {"record_codec", fuzz_record_codec},   {"journal", fuzz_journal},
     {"checkpoint", fuzz_checkpoint},       {"volume_file", fuzz_volume_file},
     {"extent_header", fuzz_extent_header}, {"evict_tables", fuzz_evict_tables},
+    {"head_file", fuzz_head_file},
 };
 
 }  // namespace kvcachefs

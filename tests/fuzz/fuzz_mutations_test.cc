@@ -19,6 +19,7 @@
 #include "store/journal/record_codec.h"
 #include "store/journal/test_records.h"
 #include "store/journal/volume_file.h"
+#include "store/peers/head_file.h"
 #include "tests/fuzz/fuzz_cases.h"
 
 namespace kvcachefs {
@@ -102,6 +103,26 @@ std::vector<Bytes> sample_tables() {
   return {Bytes{std::byte{0}} + saved, Bytes{std::byte{1}} + tables};
 }
 
+// What a slot says behind the identity, of each file; and a whole HEAD.
+std::vector<Bytes> sample_heads() {
+  Head head;
+  head.identity = test_identity();
+  head.counter = 7;
+  head.host = head.boot_id = "host";
+  head.checkpoint = HeadCheckpoint{3, 1};
+  head.address = "192.0.2.7:4711";
+  Acks acks;
+  acks.identity = test_identity();
+  acks.peers = {{"node-b", {2, 1, 8192}, {ObjectId::make(0, 1, 5), ObjectId::make(0, 2, 1)}}, {"node-c", {1, 0, 4096}, {}}};
+  const Bytes slot = *encode_head(head), acks_slot = *encode_acks(acks);
+  Bytes identity;
+  ByteWriter out(identity);
+  encode_identity(test_identity(), out);
+  const auto from = static_cast<ptrdiff_t>(kHeaderPreludeBytes + identity.size());
+  return {Bytes{std::byte{0}} + slot + slot, Bytes{std::byte{1}} + Bytes(slot.begin() + from, slot.begin() + from + 400),
+          Bytes{std::byte{3}} + Bytes(acks_slot.begin() + kBlockBytes, acks_slot.begin() + kBlockBytes + 30)};
+}
+
 std::vector<Bytes> samples_of(const std::string& name) {
   if (name == "evict_tables") return sample_tables();
   if (name == "record_codec") return sample_batches();
@@ -112,6 +133,7 @@ std::vector<Bytes> samples_of(const std::string& name) {
     header.uuid = test_identity().volume_uuid;
     return sample_headers(FileKind::kVolume, encode_volume_file(header));
   }
+  if (name == "head_file") return sample_heads();
   return sample_headers(FileKind::kPackExtent, encode_pack_header({test_identity(), 5}));
 }
 

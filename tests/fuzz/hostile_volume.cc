@@ -213,6 +213,19 @@ class HostileVolume {
     }
     return put;
   }
+  // What concerns other nodes: none of it may change what is here.
+  Record about_others(Choices& choices) {
+    static const std::vector<std::string> kNodes = {"test", "node-b", "../node", "", std::string(64, 'n')};
+    const std::string node = choices.of(kNodes);
+    const JournalPosition position{kEpoch + static_cast<uint32_t>(choices.below(3)) - 1, choices.below(4), choices.below(10'000)};
+    if (node.empty()) return NextRecord{choices.below(4)};
+    switch (choices.below(4)) {
+      case 0: return StatementRecord{node, {}, UnnameRecord{an_id(choices), a_name(choices), an_id(choices)}};
+      case 1: return StatementRecord{node, position, AttributesRecord{an_id(choices), attributes(choices)}};
+      case 2: return StatementRecord{node, {}, TouchRecord{{{an_id(choices), INT64_MAX}}}};
+      default: return SeenRecord{node, position};
+    }
+  }
   Record a_record(Choices& choices) {
     switch (choices.below(10)) {
       case 0:
@@ -226,6 +239,7 @@ class HostileVolume {
       case 8: return AttributesRecord{an_id(choices), attributes(choices)};
       default:
         if (choices.below(2) == 0) return TouchRecord{{{an_id(choices), INT64_MAX}}};
+        if (choices.below(2) == 0) return about_others(choices);
         return SuccessorsRecord{an_id(choices), an_id(choices), {{an_id(choices), 7}, {an_id(choices), 7}}};
     }
   }

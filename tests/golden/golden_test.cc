@@ -1,4 +1,4 @@
-// Pins format version 2: see README.md.
+// Pins the format, version 3, and that version 2 is still read: see README.md.
 #include <gtest/gtest.h>
 
 #include <cstdlib>
@@ -9,11 +9,15 @@
 #include <string>
 #include <vector>
 
+#include <fmt/format.h>
+
 #include "store/journal/extent_header.h"
 #include "store/journal/journal.h"
 #include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
+#include "store/base/units.h"
 #include "store/journal/volume_file.h"
+#include "store/peers/head_file.h"
 
 namespace kvcachefs {
 namespace {
@@ -76,8 +80,8 @@ ObjectRecord device() {
 
 std::string hex_name() { return "00112233445566778899aabbccddeeff0123456789abcdeffedcba9876543210.bin"; }
 
-// Every record type, every flag, every kind of name.
-std::vector<Batch> batches() {
+// Every record type, every flag, every kind of name: of version 2, and what came with version 3.
+std::vector<Batch> old_batches() {
   return {
       {{1763712345123456789}, {PutRecord{directory()}, NameRecord{kRootId, "a directory", kDirectory}}},
       {{1763712345123456790},
@@ -97,6 +101,24 @@ std::vector<Batch> batches() {
   };
 }
 
+std::vector<Batch> batches() {
+  std::vector<Batch> all = old_batches();
+  const UnnameRecord theirs{ObjectId::make(0, 1, 2), "a directory", ObjectId::make(0, 1, 9)};
+  all.push_back({{1763712345123456796}, {UnnameRecord{kRootId, "a directory", kDirectory, /*evicted=*/true}}});
+  all.push_back({{1763712345123456797},
+                 {StatementRecord{"node-b", {}, theirs}, StatementRecord{"node-b", {}, AttributesRecord{theirs.child, directory().attributes}},
+                  StatementRecord{"node-c", {}, TouchRecord{{{theirs.child, kBornNs}}}}, UnnameRecord{kDirectory, "a name", kSmall},
+                  SeenRecord{"node-b", {7, 1, 8192}}}});
+  return all;
+}
+
+// Of the epoch after it, in blocks: what it begins with, and where its first file goes on.
+std::vector<Batch> batches_in_blocks(JournalPosition end) {
+  return {{{1763712345123456800}, {EndsRecord{end, /*left_out=*/true}}},
+          {{1763712345123456801}, {PutRecord{packed_chunk()}, NameRecord{kRootId, "again", kChunk}}},
+          {{1763712345123456802}, {SyncedRecord{}}}};
+}
+
 VolumeHeader volume_header() {
   VolumeHeader header;
   header.uuid = test_identity().volume_uuid;
@@ -106,16 +128,54 @@ VolumeHeader volume_header() {
 
 CheckpointHeader checkpoint_header() { return {{3, 2, 120}, {1763712345123456795}, 303}; }
 
-std::vector<Record> checkpoint_records() {
+std::vector<Record> old_checkpoint_records() {
   return {PutRecord{moved_raw_file()}, PutRecord{directory()}, PutRecord{small_file()},
           NameRecord{kRootId, "a directory", kDirectory}, SuccessorsRecord{kChunk, kOld, {{kSmall, 3}}}};
 }
 
-// What the writer makes today: name in format2/ -> content.
+std::vector<Record> checkpoint_records() {
+  std::vector<Record> all = old_checkpoint_records();
+  const UnnameRecord theirs{ObjectId::make(0, 1, 2), "gone", ObjectId::make(0, 1, 9)};
+  all.emplace_back(SeenRecord{"node-b", {7, 1, 8192}});
+  all.emplace_back(SeenRecord{"node-c", {1, 0, 4096}});
+  all.emplace_back(StatementRecord{"node-b", {3, 1, 300}, theirs});
+  all.emplace_back(StatementRecord{"node-b", {3, 1, 300}, AttributesRecord{theirs.child, small_file().attributes}});
+  return all;
+}
+
+Head head() {
+  Head head;
+  head.identity = test_identity();
+  head.counter = 7;
+  for (size_t i = 0; i < head.instance.size(); ++i) head.instance[i] = static_cast<std::byte>(i);
+  head.host = "host-1";
+  head.boot_id = "5d3c1e8a-boot";
+  head.journal_end = {3, 2, 8192};
+  head.oldest_journal = {2, 5, 0};
+  head.checkpoint = HeadCheckpoint{3, 2};
+  head.physical_bytes = 1;
+  head.claim_bytes = 2;
+  head.wish_bytes = 3;
+  head.capacity_bytes = 4;
+  for (size_t i = 0; i < head.bytes_by_age.size(); ++i) head.bytes_by_age[i] = 100 + i;
+  head.address = "192.0.2.7:4711";
+  return head;
+}
+
+Acks acks() {
+  return {test_identity(), 8, {{"node-b", {7, 1, 8192}, {ObjectId::make(0, 1, 9), ObjectId::make(0, 2, 3)}}, {"node-c", {1, 0, 4096}, {}}}};
+}
+
+constexpr const char* kBoot = "5d3c1e8a-boot";
+
+// What the writer makes today: name in format3/ -> content.
 std::map<std::string, Bytes> written_today() {
   auto volume = std::make_shared<MemoryVolume>();
-  auto journal = JournalWriter::create(volume, test_identity(), "5d3c1e8a-boot", 600);
+  auto journal = JournalWriter::create(volume, test_identity(), kBoot, 600);
   for (const Batch& batch : batches()) EXPECT_TRUE((*journal)->append(batch));
+  auto blocks = JournalWriter::create(volume, test_identity(4), kBoot, 4 * kBlockBytes, JournalForm::kBlocks);
+  for (const Batch& batch : batches_in_blocks((*journal)->position())) EXPECT_TRUE((*blocks)->append(batch));
+  EXPECT_TRUE((*blocks)->rotate());
   auto checkpoint = CheckpointWriter::create(volume, test_identity(), 2, checkpoint_header());
   for (const Record& record : checkpoint_records()) EXPECT_TRUE((*checkpoint)->add(record));
   EXPECT_TRUE((*checkpoint)->finish());
@@ -124,16 +184,59 @@ std::map<std::string, Bytes> written_today() {
       {"0.pack-header", encode_pack_header({test_identity(), 0})},
       {"0.log", *volume->files().at(journal_path("node-a", 3, 0))},
       {"1.log", *volume->files().at(journal_path("node-a", 3, 1))},
+      {"0.blocks.log", *volume->files().at(journal_path("node-a", 4, 0))},
+      {"1.blocks.log", *volume->files().at(journal_path("node-a", 4, 1))},
       {"2.checkpoint", *volume->files().at(checkpoint_path("node-a", 3, 2))},
+      {"HEAD", *encode_head(head())},
+      {"ACKS", *encode_acks(acks())},
   };
 }
 
-std::filesystem::path golden_directory() { return KVCACHEFS_GOLDEN_DIR; }
+std::filesystem::path golden_directory(int version = 3) { return std::filesystem::path(KVCACHEFS_GOLDEN_DIR) / fmt::format("format{}", version); }
 
-Bytes golden(const std::string& name) {
-  std::ifstream in(golden_directory() / name, std::ios::binary);
-  EXPECT_TRUE(in) << golden_directory() / name;
+Bytes golden(const std::string& name, int version = 3) {
+  std::ifstream in(golden_directory(version) / name, std::ios::binary);
+  EXPECT_TRUE(in) << golden_directory(version) / name;
   return text(std::string(std::istreambuf_iterator<char>(in), {}));
+}
+
+struct Replayed {
+  std::vector<Batch> batches;
+  std::vector<bool> synced;
+};
+
+Replayed replay(Volume& volume) {
+  Replayed replayed;
+  const auto statistics = replay_journals(volume, test_identity(0), {}, [&](const Batch& batch, JournalPosition, bool is_synced) -> Status {
+    replayed.batches.push_back(batch);
+    replayed.synced.push_back(is_synced);
+    return {};
+  });
+  EXPECT_TRUE(statistics && statistics->problems.empty());
+  return replayed;
+}
+
+void expect_batches(const std::vector<Batch>& found, const std::vector<Batch>& expected) {
+  ASSERT_EQ(found.size(), expected.size());
+  for (size_t i = 0; i < found.size(); ++i) EXPECT_TRUE(same_batch(found[i], expected[i])) << "batch " << i;
+}
+
+void expect_checkpoint(ByteSpan content, const std::vector<Record>& expected) {
+  MemoryVolume volume;
+  volume.put(checkpoint_path("node-a", 3, 2), content);
+  std::vector<std::string> problems;
+  const auto found = find_checkpoint(volume, test_identity(0), problems);
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->header.covers, checkpoint_header().covers);
+  EXPECT_EQ((*found)->header.stamp, checkpoint_header().stamp);
+  EXPECT_EQ((*found)->header.next_number, checkpoint_header().next_number);
+  std::vector<Record> records;
+  ASSERT_TRUE(read_checkpoint(volume, test_identity(0), **found, [&](Record&& record) -> Status {
+    records.push_back(std::move(record));
+    return {};
+  }, problems));
+  EXPECT_TRUE(problems.empty());
+  EXPECT_EQ(records, expected);
 }
 
 TEST(Golden, TheWriterStillMakesThem) {
@@ -156,38 +259,29 @@ TEST(Golden, TheWriterStillMakesThem) {
 
 TEST(Golden, TheReaderGetsOutWhatWasPutIn) {
   auto volume = std::make_shared<MemoryVolume>();
-  volume->put(journal_path("node-a", 3, 0), golden("0.log"));
-  volume->put(journal_path("node-a", 3, 1), golden("1.log"));
-  volume->put(checkpoint_path("node-a", 3, 2), golden("2.checkpoint"));
+  for (const uint64_t seq : {0u, 1u}) volume->put(journal_path("node-a", 3, seq), golden(fmt::format("{}.log", seq)));
+  for (const uint64_t seq : {0u, 1u}) volume->put(journal_path("node-a", 4, seq), golden(fmt::format("{}.blocks.log", seq)));
+  std::vector<Batch> expected = batches();
+  const uint64_t end = volume->files().at(journal_path("node-a", 3, 1))->size();
+  for (Batch& batch : batches_in_blocks({3, 1, end})) expected.push_back(std::move(batch));
+  const Replayed replayed = replay(*volume);
+  expect_batches(replayed.batches, expected);
+  EXPECT_EQ(replayed.synced, (std::vector<bool>{true, true, true, false, false, false, false, false, false, true, true, true}));
+  EXPECT_EQ(list_journals(*volume, test_identity(0)).value().front().boot_id, kBoot);
+  expect_checkpoint(golden("2.checkpoint"), checkpoint_records());
+}
 
-  std::vector<Batch> seen;
-  std::vector<bool> synced;
-  const auto statistics = replay_journals(*volume, test_identity(0), {},
-                                          [&](const Batch& batch, JournalPosition, bool is_synced) -> Status {
-                                            seen.push_back(batch);
-                                            synced.push_back(is_synced);
-                                            return {};
-                                          });
-  ASSERT_TRUE(statistics) << statistics.error().message;
-  EXPECT_TRUE(statistics->problems.empty());
-  ASSERT_EQ(seen.size(), batches().size());
-  for (size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(same_batch(seen[i], batches()[i])) << "batch " << i;
-  EXPECT_EQ(synced, (std::vector<bool>{true, true, true, false, false, false, false}));
-  EXPECT_EQ(list_journals(*volume, test_identity(0)).value().front().boot_id, "5d3c1e8a-boot");
-
-  std::vector<std::string> problems;
-  const auto found = find_checkpoint(*volume, test_identity(0), problems);
-  ASSERT_TRUE(found && *found);
-  EXPECT_EQ((*found)->header.covers, checkpoint_header().covers);
-  EXPECT_EQ((*found)->header.stamp, checkpoint_header().stamp);
-  EXPECT_EQ((*found)->header.next_number, checkpoint_header().next_number);
-  std::vector<Record> records;
-  ASSERT_TRUE(read_checkpoint(*volume, test_identity(0), **found, [&](Record&& record) -> Status {
-    records.push_back(std::move(record));
-    return {};
-  }, problems));
-  EXPECT_TRUE(problems.empty());
-  EXPECT_EQ(records, checkpoint_records());
+TEST(Golden, VersionTwoIsRead) {
+  auto volume = std::make_shared<MemoryVolume>();
+  for (const uint64_t seq : {0u, 1u}) volume->put(journal_path("node-a", 3, seq), golden(fmt::format("{}.log", seq), 2));
+  const Replayed replayed = replay(*volume);
+  expect_batches(replayed.batches, old_batches());
+  EXPECT_EQ(replayed.synced, (std::vector<bool>{true, true, true, false, false, false, false}));
+  expect_checkpoint(golden("2.checkpoint", 2), old_checkpoint_records());
+  VolumeHeader expected = volume_header();
+  expected.format_version = 2;
+  EXPECT_EQ(decode_volume_file(golden("VOLUME", 2)).value(), expected);
+  EXPECT_TRUE(check_pack_header(golden("0.pack-header", 2), test_identity(), 0));
 }
 
 TEST(Golden, TheHeadersSayWhoseTheyAre) {
@@ -195,6 +289,12 @@ TEST(Golden, TheHeadersSayWhoseTheyAre) {
   ASSERT_TRUE(volume) << volume.error().message;
   EXPECT_EQ(*volume, volume_header());
   EXPECT_TRUE(check_pack_header(golden("0.pack-header"), test_identity(), 0));
+  Bytes file = golden("HEAD");
+  file.resize(2 * kHeadSlotBytes);
+  EXPECT_EQ(decode_head(test_identity(), file).value(), head());
+  file = golden("ACKS");
+  file.resize(2 * kAcksSlotBytes);
+  EXPECT_EQ(decode_acks(test_identity(), file).value(), acks());
 }
 
 }  // namespace

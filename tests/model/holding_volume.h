@@ -83,6 +83,7 @@ class HoldingVolume final : public Volume {
   Status remove_file(const std::string& path) override { return inner_->remove_file(path); }
   Status remove_directory(const std::string& path) override { return inner_->remove_directory(path); }
   Status rename(const std::string& from, const std::string& to) override { return inner_->rename(from, to); }
+  Status publish(const std::string& from, const std::string& to) override { return inner_->publish(from, to); }
   Result<std::vector<DirectoryEntry>> list(const std::string& path) override { return inner_->list(path); }
   Result<FileInfo> info(const std::string& path) override { return inner_->info(path); }
   Status sync_directory(const std::string& path) override { return inner_->sync_directory(path); }

@@ -45,6 +45,7 @@ BAD_OPTIONS = [
     ("threads", "100000", None),
     ("threads", "two", None),
     ("log_level", "loud", ["info", "debug", "warn"]),
+    ("journal", "never", ["auto", "packed", "blocks"]),
     ("node", "../escape", None),
     ("node", "", None),
 ]

@@ -1,0 +1,35 @@
+// Whole blocks to and from a file that may be open for direct I/O, which wants aligned memory, offsets and lengths.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <span>
+
+#include "store/base/bytes.h"
+#include "store/base/result.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Memory for that, kept from use to use. Not thread-safe.
+class BlockBuffer {
+ public:
+  // Writes `bytes` at `offset`, a multiple of a block, with zeros up to the next one: one call of the volume.
+  Status write(File& file, ByteSpan bytes, uint64_t offset);
+  // As File::read, whatever the offset and the length.
+  Result<size_t> read(File& file, std::span<std::byte> into, uint64_t offset);
+  // Gives back what is more than `bytes`.
+  void shrink(size_t bytes);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const { std::free(memory); }
+  };
+  Result<std::span<std::byte>> take(uint64_t bytes);
+  std::unique_ptr<std::byte, Free> memory_;
+  size_t size_bytes_ = 0;
+};
+
+}  // namespace kvcachefs
