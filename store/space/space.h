@@ -81,8 +81,7 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
-  // What earlier lives left and no record names, as far as it was measured and until it is swept: it is on the volume, and comes
-  // back by itself.
+  // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
   void set_orphaned(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     if (bytes < orphaned_bytes_) backing_free_bytes_ = sum(backing_free_bytes_, orphaned_bytes_ - bytes);
@@ -98,7 +97,7 @@ class Space {
     std::lock_guard lock(mutex_);
     backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);
   }
-  // An operation on a raw file ended, for which `reserved_bytes` were set aside: from here on the file counts `counted_bytes` more.
+  // An operation on a raw file ended, for which `reserved_bytes` were set aside: the file counts `counted_bytes` more.
   void raw_ended(uint64_t reserved_bytes, uint64_t counted_bytes) {
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= reserved_bytes;
@@ -122,7 +121,6 @@ class Space {
     std::lock_guard lock(mutex_);
     forget_leaving(object);
   }
-  // The same, with what was set aside for it.
   void release_leaving(ObjectId object, uint64_t reserved_bytes) {
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= reserved_bytes;
