@@ -10,6 +10,7 @@
 #include "store/base/units.h"
 #include "store/index/testing/fake_index.h"
 #include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
 
 namespace kvcachefs {
 namespace {
@@ -18,7 +19,7 @@ class NodeStartTest : public ::testing::Test {
  protected:
   void make_file(const std::string& path) {
     const std::byte content[] = {std::byte{1}};
-    ASSERT_TRUE(write_file_atomically(*sim, path, content));
+    ASSERT_TRUE(test::write_file_atomically(*sim, path, content));
   }
   FileIdentity settled(const std::string& name = "one") {
     auto identity = node.settle(name, false);
