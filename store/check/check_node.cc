@@ -104,8 +104,7 @@ class NodeCheck {
 
   Status check_index() {
     KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
-    // As a mount does: the journals alone do not tell, for what was begun after their last record left none.
-    recovered_.unclean |= !existing.closed_cleanly;
+    daemon_died_ = !existing.closed_cleanly;
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;
@@ -256,7 +255,8 @@ class NodeCheck {
     for (const OrphanExtent& orphan : orphans_) {
       const std::string text =
           fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
-      if (recovered_.unclean && !history_damaged_)
+      // The journals alone do not tell that a daemon died: a file that was begun after their last record left none.
+      if ((recovered_.unclean || (daemon_died_ && !removed)) && !history_damaged_)
         report_.notes.push_back(text + "; the next mount removes it");
       else
         found(history_damaged_ ? text + "; kept, because damaged journals may have named it" : text, removed);
@@ -321,6 +321,7 @@ class NodeCheck {
   std::vector<PackWithDeadRanges> dead_;
   bool history_damaged_ = false;
   bool index_wrong_ = false;
+  bool daemon_died_ = false;  // before it closed the index
 };
 
 }  // namespace

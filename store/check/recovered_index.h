@@ -41,7 +41,7 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
 struct ExistingIndex {
   std::unique_ptr<Index> index;
   std::string wrong;
-  bool closed_cleanly = true;  // false: the daemon that had it open died; it may have made files after its last record
+  bool closed_cleanly = true;  // false: the daemon that had it open died. It may have begun files after its last record
 };
 Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
                                               const std::string& directory, BodyChecker& bodies);
