@@ -46,7 +46,6 @@
 #include "store/memory/pool.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
-#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
@@ -214,7 +213,7 @@ class StoreImpl final : public Store {
   void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
 
   // --- files that are no chunks (store_in_place.cc) ---
-  void set_in_place(const ObjectPtr& object, InPlace how);
+  void set_in_place(const ObjectPtr& object);
   void note_written(Handle* handle, uint64_t offset, uint64_t length);
   void judge_changes(const Handle& handle);
   static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);

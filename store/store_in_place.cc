@@ -19,9 +19,10 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 
 }  // namespace
 
-// The object is locked.
-void StoreImpl::set_in_place(const ObjectPtr& object, InPlace how) {
+// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
+void StoreImpl::set_in_place(const ObjectPtr& object) {
   object->in_place = true;
+  const InPlace how = object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole;
   const InPlace told = in_place_mark_of(object->attributes);
   if (told == how || read_only_ || (told == InPlace::kNo && space_.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
@@ -42,14 +43,13 @@ uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, co
 // The object is locked. Bytes or size are about to change.
 void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
+  if (weight == 0) return;  // not its first change
   object->changes_in_place += weight;
-  if (weight > 0 && !handle->request.truncate && !object->changed_in_part) {
+  if (!handle->request.truncate && !object->changed_in_part) {
     handle->rewrites = std::make_unique<WrittenRanges>();
     ++object->rewriters;
   }
-  if (object->changes_in_place < kFewChanges) return;
-  // As changed in part until it is judged: the daemon could die before that.
-  set_in_place(object, object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole);
+  if (object->changes_in_place >= kFewChanges) set_in_place(object);
 }
 
 // The object is locked.
@@ -63,7 +63,7 @@ void StoreImpl::judge_changes(const Handle& handle) {
   if (!handle.rewrites) return;
   --object->rewriters;
   if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
-  if (object->in_place && !object->changed_in_part && object->rewriters == 0) set_in_place(object, InPlace::kWhole);
+  if (object->in_place) set_in_place(object);
 }
 
 void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
@@ -71,8 +71,7 @@ void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes
   if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
   object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
   if (size_bytes > 0) object->changed_in_part = true;
-  if (object->changes_in_place < kFewChanges) return;
-  set_in_place(object, object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole);
+  if (object->changes_in_place >= kFewChanges) set_in_place(object);
 }
 
 void StoreImpl::note_locked(Handle* handle) {
@@ -80,7 +79,7 @@ void StoreImpl::note_locked(Handle* handle) {
   if (object->locked.load(std::memory_order_relaxed)) return;
   const auto lock = object->lock();
   object->locked = object->changed_in_part = true;
-  set_in_place(object, InPlace::kPartly);
+  set_in_place(object);
 }
 
 bool StoreImpl::closes_quietly(Handle* handle) {

@@ -114,7 +114,7 @@ bool StoreImpl::keeper_step(bool force) {
   const bool made_room = make_room();
   const int64_t begun_ns = clock_.monotonic_ns();
   const bool evicted = evict_ahead();
-  bool due = force || evicted || judged_tail_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
+  bool due = force || evicted || judged_tail_ || epochs_due_ || orphans_.extents_due() || orphans_.changed() || reclaim_cut_short_;
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = dead_.any();  // also raw files, whose records tell no length
   const int64_t now = clock_.monotonic_ns();

@@ -42,15 +42,11 @@ static uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, uint64_t
   return std::min(extent_bytes, std::max(limit_bytes / kPart, kLeastBytes));
 }
 
-// btrfs keeps all blocks of one write until the last of them is dead: there each body is written by itself, so that punching it gives
-// its room back.
-static bool keeps_whole_writes(const Volume& volume) { return volume.features().filesystem == "btrfs"; }
-
 // Collects pieces that lie next to each other in a file into large requests, several in flight. Used by one thread;
 // completions come on the volume's.
 class StoreImpl::BodyWriter {
  public:
-  explicit BodyWriter(StoreImpl& store) : store_(store), one_body_a_write_(keeps_whole_writes(*store.volume_)) {}
+  explicit BodyWriter(StoreImpl& store) : store_(store), one_body_a_write_(store.volume_->features().whole_writes) {}
   ~BodyWriter() { wait_all(); }
 
   // `keep` holds the memory of the piece. Blocks while too much is in flight.
@@ -109,7 +105,7 @@ class StoreImpl::BodyWriter {
 
  private:
   StoreImpl& store_;
-  const bool one_body_a_write_;
+  const bool one_body_a_write_;  // so that punching a body gives its room back
   FilePtr file_;
   uint64_t offset_ = 0, bytes_ = 0;
   std::vector<std::span<std::byte>> pieces_;

@@ -114,7 +114,7 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     dead_.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
   std::vector<Leftovers::Extent> left;  // what could not be removed is remembered by name
-  uint64_t left_bytes = list && records_lost_ ? UINT64_MAX : 0;
+  uint64_t left_bytes = 0;
   for (const auto& [extent, kind] : nameless) {
     const Status status = extents_->remove(extent, kind);
     if (status) counters_.swept_files.fetch_add(1);
@@ -124,7 +124,8 @@ void StoreImpl::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     left_bytes += allocated_bytes(extent, kind);
   }
   // The next commit of the index comes after a sync of the directories.
-  orphans_.extents_swept(std::move(left), all ? std::optional(identity_.epoch - 1) : std::nullopt, left_bytes);
+  orphans_.extents_swept(std::move(left), all ? std::optional(identity_.epoch - 1) : std::nullopt,
+                         list && records_lost_ ? UINT64_MAX : left_bytes);
 }
 
 // --- ranges ---

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 
 #include <fmt/format.h>
 
+#include "store/base/boot_id.h"
 #include "store/base/checksum.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/record_codec.h"
@@ -15,13 +15,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kCommitRows = 50'000;  // bounds the memory of a long replay
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volume_uuid, node.identity.node}; }
 

@@ -32,8 +32,7 @@ Result<DecodedCheckpointHeader> decode_checkpoint_header(ByteSpan start) {
   file.header.covers.offset = in.u64();
   file.header.stamp.value = in.u64();
   file.header.next_number = in.u64();
-  const uint8_t flags = view.version >= kVersionOfFlags ? in.u8() : uint8_t{0};
-  if (flags != 0) return fail(Code::kVersion, fmt::format("header of the checkpoint has flags {:#x} not known to this program", flags));
+  if (view.version >= kVersionOfFlags) KVC_TRY(check_flags("header of the checkpoint", in.u8(), 0));
   if (!in.ok() || !in.at_end()) return fail(Code::kCorrupt, "header of the checkpoint breaks its grammar");
   return decoded;
 }

@@ -21,8 +21,7 @@ Result<PackHeader> decode_pack_header(ByteSpan block) {
   PackHeader header;
   header.identity = decode_identity(in);
   header.seq = in.u64();
-  const uint8_t flags = view.version >= kVersionOfFlags ? in.u8() : uint8_t{0};
-  if (flags != 0) return fail(Code::kVersion, fmt::format("header of the pack extent has flags {:#x} not known to this program", flags));
+  if (view.version >= kVersionOfFlags) KVC_TRY(check_flags("header of the pack extent", in.u8(), 0));
   if (!in.ok() || view.size_bytes != kPackHeaderBytes) {
     return fail(Code::kCorrupt,
                 fmt::format("header of the pack extent has {} bytes and a bad identity or size", view.size_bytes));

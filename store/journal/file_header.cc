@@ -88,6 +88,11 @@ Result<HeaderView> decode_header(FileKind kind, ByteSpan start) {
   return HeaderView{version, start.subspan(kHeaderPreludeBytes, summed - kHeaderPreludeBytes), total};
 }
 
+Status check_flags(std::string_view what, uint8_t flags, uint8_t known) {
+  if ((flags & static_cast<uint8_t>(~known)) == 0) return {};
+  return fail(Code::kVersion, fmt::format("{} has flags {:#x} not known to this program", what, flags));
+}
+
 void encode_identity(const FileIdentity& identity, ByteWriter& out) {
   out.raw(identity.volume_uuid);
   out.text(identity.node);

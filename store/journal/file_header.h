@@ -38,6 +38,9 @@ struct HeaderView {
 // is not read.
 Result<HeaderView> decode_header(FileKind kind, ByteSpan start);
 
+// kVersion where `flags` has bits beside `known`: a newer program wrote them. `what`: the header or file, in the error.
+Status check_flags(std::string_view what, uint8_t flags, uint8_t known);
+
 void encode_identity(const FileIdentity& identity, ByteWriter& out);
 // On bad bytes `in` is not ok() afterwards.
 FileIdentity decode_identity(ByteReader& in);

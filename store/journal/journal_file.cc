@@ -101,10 +101,7 @@ Result<DecodedJournalHeader> decode_journal_header(ByteSpan start) {
   decoded.header.boot_id = in.text();
   const uint8_t flags = in.u8();
   const uint8_t known = view.version >= kVersionOfFlags ? kHasPrevious | kBlocks : kHasPrevious;
-  if (flags & static_cast<uint8_t>(~known)) {
-    return fail(Code::kVersion,
-                fmt::format("header of the journal file has flags {:#x} not known to this program", flags));
-  }
+  KVC_TRY(check_flags("header of the journal file", flags, known));
   if (flags & kHasPrevious) {
     JournalLink& previous = decoded.header.previous.emplace();
     previous.seq = in.u64();

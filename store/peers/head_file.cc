@@ -33,11 +33,6 @@ Result<HeaderView> slot_header(FileKind kind, ByteSpan slot) {
   return view;
 }
 
-Status check_flags(const char* what, uint8_t flags, uint8_t known) {
-  if ((flags & static_cast<uint8_t>(~known)) == 0) return {};
-  return fail(Code::kVersion, fmt::format("{} has flags {:#x} not known to this program", what, flags));
-}
-
 Result<Head> decode_slot(ByteSpan slot) {
   KVC_ASSIGN(const HeaderView view, slot_header(FileKind::kHead, slot));
   ByteReader in(view.body);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <chrono>
-#include <fstream>
 #include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "store/base/boot_id.h"
 #include "store/base/node_name.h"
 #include "store/base/units.h"
 #include "store/journal/make_volume.h"
@@ -20,13 +20,6 @@ constexpr const char* kFirstMountLock = ".kvcachefs-first-mount";
 constexpr uint64_t kJournalFileBytes = 64 * kMiB;
 
 }  // namespace
-
-std::string boot_id() {
-  std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string line;
-  std::getline(file, line);
-  return line;
-}
 
 // --- volume and node ---
 

@@ -1,4 +1,4 @@
-// The first steps of a start: which volume this is, which node of it, and a new epoch. And the id of this boot of the machine.
+// The first steps of a start: which volume this is, which node of it, and a new epoch.
 #pragma once
 
 #include <cstdint>
@@ -13,9 +13,6 @@
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
-
-// Identifies one start of this machine's kernel: bodies written since survive a crash of the daemon without a sync.
-std::string boot_id();
 
 // By the thread that starts the store; no lock. Blocks on the volume.
 class NodeStart {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "store/base/boot_id.h"
 #include "store/base/units.h"
 #include "store/index/testing/fake_index.h"
 #include "store/volume/fault_volume.h"

@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/boot_id.h"
 #include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"

@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/base/boot_id.h"
 #include "store/base/checksum.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"

@@ -121,7 +121,7 @@ class Space {
     std::lock_guard lock(mutex_);
     forget_leaving(object);
   }
-  void release_leaving(ObjectId object, uint64_t reserved_bytes) {
+  void release_leaving(ObjectId object, uint64_t reserved_bytes) {  // the same, with what was set aside for it
     std::lock_guard lock(mutex_);
     reserved_bytes_ -= reserved_bytes;
     forget_leaving(object);

@@ -182,6 +182,7 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
   features.filesystem = filesystem_type(root_fd);
   features.network = is_network_filesystem(features.filesystem);
   features.blocks_lag = !tells_blocks_at_once(features.filesystem);
+  features.whole_writes = features.filesystem == "btrfs";
   const std::string name = probe_name();
   UniqueFd probe = create_probe(root_fd, name);
   if (!probe.valid()) {

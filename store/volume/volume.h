@@ -44,6 +44,7 @@ struct VolumeFeatures {
   bool direct_io = false;      // O_DIRECT opens succeed
   bool punch_hole = false;     // FALLOC_FL_PUNCH_HOLE gives space back
   bool io_uring = false;       // the engine that is in use; else POSIX calls on threads
+  bool whole_writes = false;   // the blocks of one write come back together, when all of it is dead (btrfs)
   bool blocks_lag = false;     // allocated_bytes of a file tells of what was written only after a sync
   bool network = false;        // NFS, SMB, Ceph, Lustre, FUSE...: a round trip per open, no LMDB here
   std::string filesystem;      // "ext4", "nfs4", ...

@@ -5,7 +5,6 @@ import errno
 import os
 import shutil
 import subprocess
-import threading
 import time
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
 from kvc_mount import wait_until
+from kvc_volume import Sampler
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -37,14 +37,13 @@ def disk(temp_dir, size, *mkfs):
         subprocess.run(["losetup", "-d", loop], check=False)
 
 
-class Watch:
+class Watch(Sampler):
     """The most that the volume and the daemon's memory came to."""
 
     def __init__(self, mount, volume):
+        super().__init__(0.1)
         self.mount, self.volume = mount, volume
         self.most_bytes = self.most_rss = 0
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._run)
 
     def used_bytes(self):
         used = subprocess.run(["du", "-sB1", self.volume], capture_output=True, text=True, check=False).stdout.split()
@@ -56,17 +55,8 @@ class Watch:
         with contextlib.suppress(OSError), open(f"/proc/{self.mount.pid}/status", encoding="ascii") as status:
             self.most_rss = max([self.most_rss] + [int(line.split()[1]) << 10 for line in status if line.startswith("VmRSS")])
 
-    def _run(self):
-        while not self._end.wait(0.1):
-            self.look()
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
     def __exit__(self, *unused):
-        self._end.set()
-        self._thread.join()
+        super().__exit__(*unused)
         self.look()
 
 
