@@ -159,13 +159,14 @@ std::optional<std::string> root_attribute(Driver& driver, std::string_view name)
 void set_root_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
-  const bool is_known = is_option || name == "flush" || name == "drop_caches";
+  const bool is_known = is_option || name == "flush" || name == "drop_caches" || name == "scrub";
   if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
   if (name == "flush") return driver.store->drain(true, replying(request));  // syncs the data of all users
   if (name == "drop_caches") {
     driver.store->drop_caches();
     return void(fuse_reply_err(request, 0));
   }
+  if (name == "scrub") return reply_status(request, driver.store->begin_scrub());
   if (!is_option) return void(fuse_reply_err(request, EOPNOTSUPP));
   name.remove_prefix(std::strlen("option."));
   Status status = name == "log_level" ? driver.set_option(name, value) : driver.store->set_option(name, value);

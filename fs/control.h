@@ -30,7 +30,7 @@ void add_control_operations(fuse_lowlevel_ops& operations);
 
 // user.kvcachefs.<name> of the root: option.NAME and `status`.
 std::optional<std::string> root_attribute(Driver& driver, std::string_view name);
-// flush (drains), drop_caches, option.NAME. Replies, perhaps later.
+// flush (drains), drop_caches, scrub, option.NAME. Replies, perhaps later.
 void set_root_attribute(const Request& request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

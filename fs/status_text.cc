@@ -107,6 +107,9 @@ std::string status_json(Driver& driver) {
                     {"known_units", s.eviction_known_units}, {"memory_bytes", s.eviction_memory_bytes}});
   json["leases"] = {{"objects", s.leased_objects}};
   json["pins"] = {{"objects", s.pinned_objects}, {"bytes", s.pinned_bytes}};
+  json["scrub"] = {{"running", s.scrub_running}, {"passes", s.scrub_passes}, {"bodies", s.scrub_bodies}, {"bytes", s.scrub_bytes},
+                   {"damaged", s.scrub_damaged}, {"unreadable", s.scrub_unreadable},
+                   {"last_pass_s", s.scrub_ended_ns == 0 ? Json() : Json(s.scrub_ended_ns / 1'000'000'000)}};
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
   json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},

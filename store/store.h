@@ -154,6 +154,8 @@ class Store {
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
   virtual void drain(bool sync, StatusCompletion done) = 0;
   virtual void drop_caches() = 0;  // clean bodies in RAM
+  // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
+  virtual Status begin_scrub() = 0;
   virtual StoreStatus status() = 0;
   virtual std::string chains_text() = 0;  // what reading ahead is at, for people (fs/STATUS.md)
   // Below a pinned file or directory nothing is evicted. kNoSpace: more than half of the capacity would be pinned.

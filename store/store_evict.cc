@@ -154,6 +154,7 @@ void StoreImpl::note_eviction_round(int64_t begun_ns) {
 // A step of the keeper, before anybody waits. True: what went is to be given back.
 bool StoreImpl::evict_ahead() {
   if (!evictor_->on() || refusals_.is_failing()) return false;
+  evict_stranded();
   const WaterMarks marks = water_marks();
   const uint64_t free = space_.free_bytes(), left = most_left_bytes(), least = marks.high + left;
   if (free >= least) {
@@ -196,6 +197,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kPaired, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait();  // what was just written may go as well
+  if (lacks() == 0) return true;
   evictor_->forgive();
   evicted += evict(lacks(), Evictor::Leases::kOfReads, true);
   if (evicted < lacking / 2) {
@@ -234,7 +236,18 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
       refused += went == 0 ? 1 : 0;
     }
   }
-  if (gone.empty()) return freed;
+  tell_gone(std::move(gone));
+  return freed;
+}
+
+void StoreImpl::evict_stranded() {
+  std::vector<GoneName> gone;
+  for (const Evictor::Victim& victim : evictor_->choose_stranded(kUnitsAtOnce)) evict_unit(victim, Evictor::Leases::kBreak, gone);
+  tell_gone(std::move(gone));
+}
+
+void StoreImpl::tell_gone(std::vector<GoneName> gone) {
+  if (gone.empty()) return;
   eviction_.last_ns = clock_.monotonic_ns();
   dirty_.wake();
   NamesGone told;
@@ -243,7 +256,6 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
     told = names_gone_;
   }
   if (told) told(std::move(gone));
-  return freed;
 }
 
 void StoreImpl::set_names_gone(NamesGone told) {

@@ -194,6 +194,30 @@ TEST_F(StoreEvict, WhatIsChangedInPartStays) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(there(i)) << i;
 }
 
+// One rank's file of each unit is open, and they fill the volume: the other ranks' files go before a write is refused.
+TEST_F(StoreEvict, WhatIsOpenKeepsTheRestOfItsUnitOnlyAsLongAsThereIsElse) {
+  static constexpr int kRanks = 8, kUnits = 10;
+  const auto name = [](int unit, int rank) { return fmt::format("model@{}@{}@{:016x}.pt", kRanks, rank, 0x9E3779B97F4A7C15 * static_cast<uint64_t>(unit + 1)); };
+  std::vector<Handle*> open;
+  for (int unit = 0; unit < kUnits; ++unit) {
+    for (int rank = 0; rank < kRanks; ++rank) ASSERT_TRUE(store_.write_file(name(unit, rank), store_.payload(unit, kChunk)));
+    open.push_back(store_.open(name(unit, 0), {}));
+  }
+  store_.settle();
+  std::vector<Handle*> written;  // and not closed: nothing of it may go
+  for (int i = 0; i < 60; ++i) {
+    written.push_back(store_.create(fmt::format("other{}", i)));
+    ASSERT_EQ(store_.try_pwrite(written.back(), 0, store_.payload(i, kChunk)), Code::kNoData) << i;
+    within_capacity();
+  }
+  for (int unit = 0; unit < kUnits; ++unit) {
+    EXPECT_TRUE(store_.exists(name(unit, 0))) << unit;
+    store_->release(open[static_cast<size_t>(unit)]);
+    EXPECT_TRUE(store_.read_file(name(unit, 0)) == store_.payload(unit, kChunk)) << unit;
+  }
+  for (Handle* handle : written) ASSERT_TRUE(store_.close(handle));
+}
+
 // A file that is sized first is known not to fit: the cache does not go for it.
 TEST_F(StoreEvict, NothingGoesForWhatCannotFit) {
   for (int i = 0; i < 20; ++i) ASSERT_TRUE(put(i));

@@ -67,6 +67,7 @@
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
 #include "store/upkeep/reclaimer.h"
+#include "store/upkeep/scrubber.h"
 #include "store/volume/volume.h"
 #include "store/writeback/urgent_queue.h"
 #include "store/writeback/volume_refusals.h"
@@ -139,6 +140,7 @@ class StoreImpl final : public Store {
   FileSystemSpace space() override;
   void drain(bool sync, StatusCompletion done) override;
   void drop_caches() override;
+  Status begin_scrub() override;
   StoreStatus status() override;
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
@@ -440,6 +442,8 @@ class StoreImpl final : public Store {
   bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
   void journal_names();
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
+  void evict_stranded();
+  void tell_gone(std::vector<GoneName> gone);
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
   std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
   struct Kept {
@@ -531,6 +535,7 @@ class StoreImpl final : public Store {
 
   std::optional<BodyReader> reader_;
   std::optional<UnverifiedBodies> unverified_;
+  std::optional<Scrubber> scrubber_;
   std::optional<Loader> loader_;
   std::optional<BackingFiles> backing_;
   std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_

@@ -260,6 +260,32 @@ TEST(StoreNames, WhatARepeatedLookupFoundCanBeOpened) {
   EXPECT_FALSE(store->open(found->id, {}, kSecond)) << "only then";
 }
 
+// A full volume is the normal state of a cache: the round that makes room for others takes nothing from a call under repetition.
+TEST(StoreNames, WhatARepeatedLookupFoundOutlivesARoundOfMakingRoom) {
+  StoreOptions options;
+  options.capacity_bytes = 24 * kMiB;
+  options.keep_free_bytes = 1;
+  options.evict = false;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("c", "first"));
+  const ObjectId gone = store->lookup(kRootId, "c", kFirst)->id;
+  ASSERT_TRUE(store.unlink("c"));
+  ASSERT_TRUE(store.write_file("c", "second", kSecond.thread_id));
+  const OpenRequest rewrite{.write = true, .truncate = true};
+  ASSERT_EQ(store->open(gone, rewrite, kFirst).error().code, Code::kStale);
+  const auto found = store->lookup(kRootId, "c", kFirst);
+  ASSERT_TRUE(found);
+  ASSERT_TRUE(store.unlink("c"));
+  Handle* big = store.create("big", kSecond.thread_id);
+  uint64_t offset = 0;
+  while (offset < 2 * options.capacity_bytes && store.try_pwrite(big, offset, store.payload(1, kMiB)) != Code::kNoSpace) offset += kMiB;
+  ASSERT_LT(offset, 2 * options.capacity_bytes) << "it is full";
+  auto opened = store->open(found->id, rewrite, kFirst);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_TRUE(store.close(*opened));
+  store->release(big);
+}
+
 TEST(StoreNames, WhoLooksNothingUpIsNotToldTwice) {
   TestStore store;
   ASSERT_TRUE(store.write_file("c", "body"));

@@ -160,6 +160,9 @@ Status StoreImpl::start(std::string_view holder) {
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   reader_.emplace(*extents_, counters_);
   unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
+  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, memory_to_seal(nullptr),
+                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; }});
+  options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
   backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
                                        verify_ == Verify::kAlways});
@@ -277,8 +280,8 @@ Status StoreImpl::close() {
   }
   extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
-  end_lingering(/*all=*/true);
   nobody_reads_ = true;
+  end_lingering(/*all=*/true);
   if (status) status = index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = index_point();

@@ -70,6 +70,18 @@ void StoreImpl::tell_evictions(StoreStatus& status) {
   status.pinned_bytes = evictions.pinned_bytes;
 }
 
+// Once all that was accepted so far is in the committed index, which is what a pass goes through.
+Status StoreImpl::begin_scrub() {
+  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only: what is found damaged could not be recorded");
+  drain(/*sync=*/false, [this](Status) {
+    keeper_work_.add([this] {
+      note_upkeep(index_point({}), clock_.monotonic_ns());
+      scrubber_->begin_now();
+    });
+  });
+  return {};
+}
+
 StoreStatus StoreImpl::status() {
   StoreStatus status;
   status.node = identity_.node;
@@ -98,6 +110,14 @@ StoreStatus StoreImpl::status() {
   status.reclaimable_bytes = space_.dead_bytes() + space_.orphaned_bytes();
   status.staged_bytes = space_.reserved_bytes();
   status.reserve_bytes = reserve_->held_bytes();
+  const Scrubber::Counts scrubbed = scrubber_->counts();
+  status.scrub_running = scrubbed.running;
+  status.scrub_ended_ns = scrubbed.last_ended_ns;
+  status.scrub_passes = scrubbed.passes;
+  status.scrub_bodies = scrubbed.bodies;
+  status.scrub_bytes = scrubbed.bytes;
+  status.scrub_damaged = scrubbed.damaged;
+  status.scrub_unreadable = scrubbed.unreadable;
   const IndexTotals totals = index_->totals();
   status.objects_total = totals.objects;
   status.directories = totals.directories;

@@ -23,6 +23,7 @@ void StoreImpl::start_threads() {
   read_ahead_->start();
   page_warmer_->start();
   file_mover_->start();
+  scrubber_->start();
 }
 
 void StoreImpl::bulk_loop() {
@@ -47,6 +48,7 @@ void StoreImpl::keeper_loop() {
 
 void StoreImpl::stop_threads() {
   stopping_ = true;
+  scrubber_->stop();
   cache_->stop();
   space_waiters_.stop();
   dirty_.stop();

@@ -11,7 +11,7 @@ Usage: tests/run.sh [OPTION...]
 
 Without options: the release build with every test; then, under AddressSanitizer with UndefinedBehaviorSanitizer, the unit
 and model tests and the clients' call sequences over a mount; under ThreadSanitizer, whatever runs several threads, also over
-a mount; and a short run of the fuzz targets. At most 40 minutes on 2 cores.
+a mount; and a short run of the fuzz targets. Within an hour on 2 cores.
   --quick          the release build only, with short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
@@ -112,8 +112,18 @@ unmount_all() {
 }
 
 running= # the process group of the stage at work
+ahead=   # that of what is built meanwhile
+stop_building_ahead() {
+  if [ -z "$ahead" ]; then return; fi
+  kill -TERM -- "-$ahead" 2>/dev/null || true
+  wait "$ahead" 2>/dev/null || true
+  while kill -0 -- "-$ahead" 2>/dev/null; do sleep 0.1; done # two builds of one directory do not go together
+  ahead=
+}
+
 clean_up() {
   trap '' INT TERM HUP
+  stop_building_ahead
   if [ -n "$running" ]; then
     kill -TERM -- "-$running" 2>/dev/null || true
     for _ in {1..50}; do # test runners unmount in order when they are told to stop
@@ -226,12 +236,47 @@ configure_and_build() {
 }
 export -f configure_and_build
 
-# build_preset PRESET [TARGET...]
+# Of a sanitizer build only what is run: instrumented code takes twice the time to compile.
+targets_of() {
+  case $mode-$1 in
+    *-fuzz) echo kvcachefs_fuzzers ;;
+    full-asan) echo kvcachefs kvcachefs_tests_unit kvcachefs_tests_model ;;
+    full-tsan) echo kvcachefs kvcachefs_tests_threads ;;
+    *) echo all ;;
+  esac
+}
+
+# build_preset PRESET: builds it, and lets those that come after it be built ahead while its tests run.
 build_preset() {
-  local preset=$1
-  shift
+  local preset=$1 status=0 targets
+  read -ra targets <<<"$(targets_of "$preset")"
   mkdir -p "$build"
-  stage "build-$preset" 1800 bash -c 'configure_and_build "$@"' _ "$repo" "$build/$preset" "$preset" "$jobs" "${@-all}"
+  stop_building_ahead
+  stage "build-$preset" 1800 bash -c 'configure_and_build "$@"' _ "$repo" "$build/$preset" "$preset" "$jobs" "${targets[@]}" || status=$?
+  build_ahead "$preset"
+  return "$status"
+}
+
+# Half of the time of the tests over a mount is waiting, in which this compiles what comes next, with what processor time is left.
+# It is none of the tests' processes: it has neither their mark nor their directory of temporary files.
+build_ahead() {
+  local preset found=no later=()
+  for preset in "${presets[@]}"; do
+    if [ "$found" = yes ]; then later+=("$preset:$(targets_of "$preset")"); fi
+    if [ "$preset" = "$1" ]; then found=yes; fi
+  done
+  if [ ${#later[@]} -eq 0 ]; then return; fi
+  mkdir -p "$root/ahead"
+  local idle=(nice -n 19)
+  if chrt --idle 0 true 2>/dev/null; then idle=(chrt --idle 0); fi
+  env -u KVCACHEFS_TEST_RUN TMPDIR="$root/ahead" setsid "${idle[@]}" bash -c '
+    echo 19 2>/dev/null >/proc/self/autogroup || true # else each session has an equal share
+    repo=$1 build=$2
+    for each in "${@:3}"; do
+      read -ra targets <<<"${each#*:}"
+      configure_and_build "$repo" "$build/${each%%:*}" "${each%%:*}" 1 "${targets[@]}" || break
+    done' _ "$repo" "$build" "${later[@]}" >"$root/ahead/log" 2>&1 &
+  ahead=$!
 }
 
 # run_ctest PRESET SECONDS CTEST_OPTION...
@@ -265,20 +310,12 @@ run_preset() {
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
   export KVCACHEFS_TIMEOUT_SCALE=1
   if [ "$preset" = fuzz ]; then
-    build_preset fuzz kvcachefs_fuzzers || return 0
+    build_preset fuzz || return 0
     sanitizer_environment
     run_ctest fuzz 900 -L '^fuzz$'
     return
   fi
-  # Of a sanitizer build only what is run: instrumented code takes twice the time to compile.
-  local targets=(all)
-  if [ "$mode" != long ]; then
-    case $preset in
-      asan) targets=(kvcachefs kvcachefs_tests_unit kvcachefs_tests_model) ;;
-      tsan) targets=(kvcachefs kvcachefs_tests_threads) ;;
-    esac
-  fi
-  build_preset "$preset" "${targets[@]}" || return 0
+  build_preset "$preset" || return 0
   case $preset in
     release | debug)
       if [ "$mode" = quick ]; then

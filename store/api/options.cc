@@ -176,6 +176,8 @@ constexpr OptionEntry kOptions[] = {
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },
      "what df shows: exact (default), or headroom: what eviction can give back above 70% of the capacity as available"},
+    {"scrub", true, set_size<&StoreOptions::scrub_bytes_per_s, 0, 64 * kGiB>, get_size<&StoreOptions::scrub_bytes_per_s>,
+     "bytes a second at which chunks are verified, once a week, while no client asks for anything; default 16M; 0: never"},
     {"journal", false, set_journal, get_journal,
      "auto (default): on a network volume blocks, else packed; blocks: each batch by one direct write, padded to 4K"},
     {"index", false, set_index, [](const StoreOptions& o) { return o.index_directory; },

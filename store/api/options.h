@@ -51,6 +51,7 @@ struct StoreOptions {
   uint64_t lease_ms = 5'000;             // what was probed or opened within it is not evicted; 0: no leases
   std::string policy = "prefix";         // of eviction, see store/evict
   bool statfs_headroom = false;          // df shows as free what eviction can give back, but for 70 % of the capacity
+  uint64_t scrub_bytes_per_s = 16 * kMiB;  // at most so much is verified while no client asks for anything; 0: nothing is
   JournalOption journal = JournalOption::kAuto;
   bool read_only = false;
   ReadTimes read_times = ReadTimes::kRelative;

@@ -48,6 +48,9 @@ struct StoreStatus {
   uint64_t room_waits = 0, room_wait_ms = 0, room_wait_longest_ms = 0;  // calls that waited for room on the volume
   uint64_t errors_checksum = 0, errors_volume_read = 0, errors_volume_write = 0, errors_journal = 0, errors_index = 0,
            errors_no_space = 0;
+  bool scrub_running = false;
+  int64_t scrub_ended_ns = 0;  // realtime, of the last whole pass; 0: none yet
+  uint64_t scrub_passes = 0, scrub_bodies = 0, scrub_bytes = 0, scrub_damaged = 0, scrub_unreadable = 0;
   uint64_t open_handles = 0;
   // Recovery at this mount.
   uint64_t replayed_batches = 0, dropped_bodies = 0, records_left_out = 0, verified_bodies = 0, swept_files = 0;

@@ -8,6 +8,7 @@
 #include "store/base/boot_id.h"
 #include "store/base/checksum.h"
 #include "store/index/replay_filter.h"
+#include "store/journal/goes_on.h"
 #include "store/journal/record_codec.h"
 
 namespace kvcachefs {
@@ -47,16 +48,6 @@ Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChec
   into.statistics = std::move(*statistics);
   into.unclean |= into.statistics.torn_tails > 0;
   return into.index->commit();
-}
-
-// Do the journals go on where the index ends? Else the next mount makes it anew.
-bool fits(const Index& index, const NodeHistory& history) {
-  const JournalPosition at = index.position();
-  if (history.checkpoint && at < history.checkpoint->header.covers) return false;
-  if (history.checkpoint && at == history.checkpoint->header.covers) return true;
-  return std::ranges::any_of(history.journals, [&](const JournalFileInfo& file) {
-    return file.epoch == at.epoch && file.seq == at.seq && file.counting_bytes >= at.offset;
-  });
 }
 
 // What identifies a row and what it says.
@@ -192,7 +183,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (!existing.wrong.empty()) return existing;
   existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
   if (found == Index::Found::kFresh) return existing;
-  if (!fits(*copy.index, history)) {
+  if (!journals_go_on_from(copy.index->position(), history.checkpoint, history.journals)) {
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
     return existing;
   }

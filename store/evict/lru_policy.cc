@@ -33,7 +33,9 @@ void LruPolicy::rebuild() {
 NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
   size_t left = 2 * heap_.size();  // each is corrected at most once
   choice.reason = left > kMostLooked ? Reason::kBusy : Reason::kNothing;
-  for (left = std::min(left, kMostLooked); left > 0 && !heap_.empty(); --left) {
+  NodeId found = kNoSlot;
+  held_.clear();
+  for (left = std::min(left, kMostLooked); left > 0 && !heap_.empty() && found == kNoSlot; --left) {
     const Entry top = heap_.front();
     std::ranges::pop_heap(heap_, kYounger);
     heap_.pop_back();
@@ -47,17 +49,18 @@ NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
       ++counted_.skipped_leased;
       push(top);
       choice.reason = Reason::kNothing;
-      return kNoSlot;
+      break;
     }
-    if (is_held(node, ask)) {  // looked at again when all that is older than now is gone
-      push({now_tick(), top.node});
+    if (is_held(node, ask)) {
+      held_.push_back(top.node);
       continue;
     }
     push(top);
     choice.reason = ask.break_leases ? Reason::kLeaseBroken : Reason::kRecency;
-    return top.node;
+    found = top.node;
   }
-  return kNoSlot;
+  for (const NodeId node : held_) push({now_tick() + 1, node});  // looked at again when all that is older is gone
+  return found;
 }
 
 PolicyCounts LruPolicy::counts() const {

@@ -21,6 +21,7 @@ class LruPolicy final : public TreePolicy {
   void push(Entry entry);
   void rebuild();
 
+  std::vector<NodeId> held_;  // (while picking)
   std::vector<Entry> heap_;  // at most twice as many entries as leaves: those of nodes that left stay until they come up
 };
 

@@ -86,6 +86,10 @@ class Policy {
 
   // Appends up to `max_units` units of one chain to `out`, in the order in which they are to go.
   virtual Choice choose(const Ask& ask, std::vector<UnitKey>& out) = 0;
+  // Where choose() found that all is held: cuts what is held from the units before it in its chain, which are then chosen, for to lose
+  // what is used by nobody now is better than to break a lease, though it strands what follows. True: some may be found now, or
+  // not all was looked at yet. Bounded work.
+  virtual bool part_chains(const Ask&) { return false; }
   // Is the unit worth at most `factor` times what was chosen of late, and nothing behind it in its chain? For callers that can
   // evict it now or must pay for keeping it, such as moving it out of a pack that is mostly dead.
   virtual bool worth_little(UnitKey, double /*factor*/, TimeMs /*now*/) const { return false; }

@@ -88,6 +88,27 @@ TEST_P(EachPolicy, NeverChoosesWhatIsHeld) {
   EXPECT_LE(test.policy->units(), 3 * pinned.size());
 }
 
+// All but one are held, and were looked at a moment ago, when that one was held as well.
+TEST_P(EachPolicy, FindsTheOneThatIsNotHeld) {
+  PolicyUnderTest test(GetParam());
+  constexpr uint64_t kUnits = 100;
+  for (uint64_t number = 0; number < kUnits; ++number) test.publish(number);
+  test.seconds += 10;
+  for (uint64_t free = 0; free < kUnits; ++free) {
+    bool all = true;
+    const HeldBy held = [&](UnitKey key) { return all || key != unit(free) ? Hold::kOther : Hold::kNone; };
+    Ask ask;
+    ask.now = test.now();
+    ask.held = &held;
+    std::vector<UnitKey> chosen;
+    EXPECT_EQ(test.choose(ask, chosen).reason, Reason::kNothing);
+    EXPECT_TRUE(chosen.empty());
+    all = false;
+    test.choose(ask, chosen);
+    EXPECT_EQ(chosen, std::vector<UnitKey>{unit(free)});
+  }
+}
+
 TEST_P(EachPolicy, NeverChoosesWhatIsLeasedUnlessAskedTo) {
   PolicyUnderTest test(GetParam());
   for (uint64_t line = 0; line < 200; ++line) {
@@ -165,11 +186,16 @@ TEST_P(EachPolicy, InvariantsHoldAfterEachRandomEvent) {
           ask.now = test.now();
           ask.max_units = 1 + random() % 8;
           ask.lease_ms = random() % 3 == 0 ? 500 : 0;
+          const uint64_t many = random() % 4;  // of four, so many are held
+          const HeldBy held = [&](UnitKey key) { return (key.value * 2654435761) % 4 < many ? Hold::kLeased : Hold::kNone; };
+          ask.held = &held;
+          if (random() % 4 == 0) test.policy->part_chains(ask);
           test.choose(ask, chosen);
           std::set<UnitKey> distinct(chosen.begin(), chosen.end());
           ASSERT_EQ(distinct.size(), chosen.size());
           for (const UnitKey key : chosen) {
             ASSERT_TRUE(test.policy->holds(key));
+            ASSERT_EQ(held(key), Hold::kNone);
             test.policy->evicted(key);
             there.erase(key.value - 1);
             ASSERT_EQ(test.policy->check(), "");
@@ -291,6 +317,37 @@ TEST_P(TreePolicies, ChoosesUnitsOfOneChainTailFirst) {
   chosen.clear();
   test.choose(ask, chosen);
   EXPECT_EQ(chosen, (std::vector<UnitKey>{unit(5)}));
+}
+
+// All ends are held: what is before them can go once they are cut off, whatever nodes it lies in; and nothing that is held.
+TEST_P(TreePolicies, PartsWhatIsHeldFromWhatIsBeforeIt) {
+  PolicyUnderTest test(GetParam());
+  test.request({1, 2, 3, 4, 5});
+  test.request({11, 12});
+  test.seconds += 100;
+  test.request({21, 22, 23});
+  test.request({21, 22, 33, 34});  // 21 and 22 are a trunk
+  test.seconds += 100;
+  const std::set<uint64_t> kept{4, 5, 11, 12, 23, 33, 34};
+  const HeldBy held = [&](UnitKey key) { return kept.contains(key.value - 1) ? Hold::kLeased : Hold::kNone; };
+  Ask ask;
+  ask.now = test.now();
+  ask.held = &held;
+  std::vector<uint64_t> gone;
+  for (int rounds = 0; rounds < 100; ++rounds) {
+    std::vector<UnitKey> chosen;
+    test.choose(ask, chosen);
+    for (const UnitKey key : chosen) {
+      test.policy->evicted(key);
+      gone.push_back(key.value - 1);
+    }
+    EXPECT_EQ(test.policy->check(), "");
+    if (chosen.empty() && !test.policy->part_chains(ask)) break;
+  }
+  EXPECT_EQ(std::set<uint64_t>(gone.begin(), gone.end()), (std::set<uint64_t>{1, 2, 3, 21, 22}));
+  EXPECT_FALSE(test.policy->part_chains(ask)) << "all that is left is held";
+  ask.held = nullptr;
+  EXPECT_EQ(test.evict_down_to(0).size(), kept.size());
 }
 
 TEST_P(TreePolicies, WhatFollowsARemovedUnitStaysAndComesBackBehindIt) {

@@ -9,6 +9,7 @@ constexpr int64_t kBurstMs = 1'000;    // a stream's next event that comes later
 constexpr int64_t kMixedMs = 60'000;
 constexpr size_t kCursors = 8;
 constexpr uint32_t kMostWritten = 256;
+constexpr uint32_t kMostGuessed = 4096;
 constexpr uint8_t kMostDoubts = 1;
 }  // namespace
 
@@ -63,14 +64,16 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
       }
       cursors.back() = {what.unit, now.value};
       link->doubts = 0;
+      from.guessed = 0;
       policy.link_checked(true);
       return link->follows;
     }
     if (!what.written && !what.begins) policy.link_checked(false);
   }
   from.written = what.written ? from.written + 1 : 0;
-  const bool endless = from.written >= kMostWritten;
-  if (endless) from.written = 0;
+  from.guessed = recent && !what.begins ? from.guessed + 1 : 0;
+  const bool endless = from.written >= kMostWritten || from.guessed >= kMostGuessed;
+  if (endless) from.written = from.guessed = 0;
   const bool guess = recent && !what.begins && !endless && now.value >= from.mixed_until_ms && cursors.back().last != what.unit;
   if (link == nullptr) {
     if (guess) {

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "store/evict/testing.h"
 
 namespace kvcachefs::evict {
@@ -57,6 +59,18 @@ TEST_F(PrefixLinksTest, MixedStreamsGuessNothing) {
   EXPECT_FALSE(see(77, 1).valid());
   see(78, 1);
   EXPECT_FALSE(policy->predecessor(unit(78)).valid());
+}
+
+// One thread, a request right after the other, each of names that were never seen: nothing tells where one ends.
+TEST_F(PrefixLinksTest, WhatWasNeverSeenIsNoEndlessChain) {
+  size_t longest = 0, length = 0;
+  for (uint64_t number = 0; number < 20'000; ++number) {
+    length = see(number, 1).valid() ? length + 1 : 0;
+    longest = std::max(longest, length);
+    seconds += 0.001;
+  }
+  EXPECT_GT(longest, 1000u);
+  EXPECT_LT(longest, 5000u);
 }
 
 TEST_F(PrefixLinksTest, TellsThePolicyOfWhatItFindsOut) {

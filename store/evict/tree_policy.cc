@@ -248,6 +248,28 @@ Choice TreePolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
   return choice;
 }
 
+bool TreePolicy::part_chains(const Ask& ask) {
+  constexpr size_t kMostSteps = 4096;
+  advance(ask.now);
+  const size_t leaves = forest_.leaves();
+  for (size_t steps = 0; parted_ < leaves && steps < kMostSteps; ++parted_) {
+    parted_at_ = parted_at_ + 1 < leaves ? parted_at_ + 1 : 0;
+    UnitSlot held = kNoSlot, unit = forest_.node(forest_.leaf(parted_at_)).tail;
+    while (unit != kNoSlot && ++steps < kMostSteps && (!forest_.present(unit) || hold_of(forest_.key(unit), ask) != Hold::kNone)) {
+      held = unit;
+      unit = forest_.prev(unit);
+    }
+    if (unit == kNoSlot || held == kNoSlot || steps >= kMostSteps) continue;
+    relink(forest_.key(held), {});
+    if (forest_.prev(held) == unit) continue;
+    parted_ = 0;
+    return true;
+  }
+  if (parted_ < leaves) return true;
+  parted_ = 0;
+  return false;
+}
+
 double TreePolicy::worth(const Node&, int64_t age_ms) const { return 1.0 / static_cast<double>(age_ms + kTickMs); }
 
 bool TreePolicy::worth_little(UnitKey unit, double factor, TimeMs now) const {

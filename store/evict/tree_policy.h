@@ -46,6 +46,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   void relink(UnitKey unit, UnitKey follows) override;
   void link_checked(bool) override {}
   Choice choose(const Ask& ask, std::vector<UnitKey>& out) override;
+  bool part_chains(const Ask& ask) override;
   bool worth_little(UnitKey unit, double factor, TimeMs now) const override;
   void evicted(UnitKey unit) override;
   PolicyCounts counts() const override;
@@ -93,6 +94,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   // The part up to `last` becomes a trunk, and the rest is as it was before this visit.
   void split(UnitSlot last);
 
+  size_t parted_at_ = 0, parted_ = 0;  // leaves looked at by part_chains(): the last, and how many since something was found
   double chosen_worth_ = 0;  // mean of what was chosen lately
   bool started_ = false;
   int64_t origin_ms_ = 0;

@@ -89,7 +89,16 @@ Status LmdbIndex::open_existing(const IndexIdentity& identity, uint64_t map_byte
   state_ = committed.state;
   committed_ = state_.position;
   KVC_TRY(read_epochs());
+  KVC_TRY(read_scrub_mark());
   return read_leftovers();
+}
+
+Status LmdbIndex::read_scrub_mark() {
+  Bytes value;
+  KVC_ASSIGN(const bool told, env_->get(Table::kMeta, kScrubKey, value));
+  if (!told) return {};
+  if (auto row = decode_scrub_row(value)) scrub_mark_ = scrub_found_ = *row;  // else a hint that is not understood
+  return {};
 }
 
 Status LmdbIndex::read_leftovers() {

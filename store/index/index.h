@@ -56,6 +56,14 @@ struct Leftovers {
   bool operator==(const Leftovers&) const = default;
 };
 
+// How far a pass over all bodies, which verifies them, has come. Kept with each commit, and lost with the index.
+struct ScrubMark {
+  ObjectId after;          // bodies up to it were verified in the pass under way
+  int64_t begun_ns = 0;    // realtime; 0: none is under way
+  int64_t ended_ns = 0;    // of the last whole pass; 0: there was none
+  bool operator==(const ScrubMark&) const = default;
+};
+
 struct IndexTotals {
   uint64_t objects = 0, directories = 0;
   uint64_t inline_bodies = 0, packed_bodies = 0, solo_bodies = 0, raw_bodies = 0, quarantined = 0;
@@ -133,6 +141,9 @@ class Index {
   // was told last, by the thread that commits.
   virtual std::optional<Leftovers> leftovers() const = 0;
   virtual void set_leftovers(Leftovers leftovers) = 0;
+  // Any thread; goes with the next commit that has rows to write, or with the close.
+  virtual ScrubMark scrub_mark() const = 0;
+  virtual void set_scrub_mark(const ScrubMark& mark) = 0;
 
   // Bulk load of a checkpoint into a fresh index: records arrive in checkpoint order (objects by id, names by (parent,
   // cookie, name), successors by id, then what scan_peer_records() gives); much faster than apply(). finish_load commits everything with the position.
@@ -149,6 +160,8 @@ class Index {
   // What was exchanged with other nodes: how far each one's statements are answered (SeenRecord, by node), then this node's own
   // that are not known to be answered (StatementRecord, in the order in which they were said).
   virtual Status scan_peer_records(const std::function<bool(Record&&)>& row) const = 0;
+  // Ids of committed objects behind `after`, ascending; beside commits. What was applied since is not there, or there still.
+  virtual Result<std::vector<ObjectId>> objects_after(ObjectId after, size_t limit) const = 0;
   // Objects without a name (nlink 0), left by a crash between put and name.
   virtual Result<std::vector<ObjectId>> scan_nameless() const = 0;
 

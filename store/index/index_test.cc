@@ -132,6 +132,41 @@ TEST_F(IndexTest, LeftoversOfAnotherPositionAreVoid) {
   EXPECT_FALSE(index_->leftovers());
 }
 
+TEST_F(IndexTest, TheMarkOfAPassIsKeptWithACommitAndOverACleanClose) {
+  EXPECT_EQ(index_->scrub_mark(), ScrubMark{});
+  const ScrubMark first{id(7), 1'000, 0}, second{id(8), 1'000, 5};
+  index_->set_scrub_mark(first);
+  apply({PutRecord{make_file(id(5), packed(1, 0))}});
+  ASSERT_TRUE(index_->commit());
+  index_->set_scrub_mark({id(99), 1'000, 0});
+  reopen();
+  EXPECT_EQ(index_->scrub_mark(), first);
+  index_->set_scrub_mark(second);
+  ASSERT_TRUE(index_->close_clean());
+  reopen();
+  EXPECT_TRUE(index_->was_closed_cleanly());
+  EXPECT_EQ(index_->scrub_mark(), second);
+}
+
+TEST_F(IndexTest, IdsAreGivenInPages) {
+  std::vector<ObjectId> made{kRootId};
+  for (uint32_t number = 5; number < 25; ++number) {
+    made.push_back(id(number));
+    apply({PutRecord{make_file(id(number), packed(number, 0))}});
+  }
+  EXPECT_LE(index_->objects_after({}, 100)->size(), 1u) << "nothing is committed but the root";
+  ASSERT_TRUE(index_->commit());
+  std::vector<ObjectId> found;
+  for (size_t before = 1; found.size() != before;) {
+    before = found.size();
+    const auto page = index_->objects_after(found.empty() ? ObjectId{} : found.back(), 7);
+    ASSERT_TRUE(page);
+    EXPECT_LE(page->size(), 7u);
+    found.insert(found.end(), page->begin(), page->end());
+  }
+  EXPECT_EQ(found, made);
+}
+
 // Of the mapping of a file, as the kernel counts it.
 uint64_t locked_bytes(const std::string& path) {
   std::ifstream maps("/proc/self/smaps");

@@ -9,6 +9,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/units.h"
 #include "store/index/page_check.h"
+#include "store/index/served_record.h"
 #include "store/journal/record_codec.h"
 
 namespace kvcachefs {
@@ -16,35 +17,6 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
-
-ObjectRecord as_record(const ObjectRow& row) {
-  ObjectRecord record = row.object;
-  record.nlink = row.nlink();
-  return record;
-}
-
-// Whether a reader of the body finds what it looks for in the record. A row behind good checksums, in a file that was closed
-// cleanly, may still be one that no daemon wrote.
-bool is_servable(const ObjectRecord& object) {
-  const Body& body = object.body;
-  constexpr uint64_t kMostBytes = uint64_t{1} << 62;
-  if (body.size_bytes > kMostBytes || body.place.offset > kMostBytes || body.place.length > kMostBytes) return false;
-  if (body.place.kind == PlaceKind::kInline) return body.inline_bytes.size() >= body.size_bytes;
-  const bool checked = body.place.kind == PlaceKind::kPacked || body.place.kind == PlaceKind::kSolo;
-  return !checked || body.quarantined || body.checksums.size() >= div_ceil(body.size_bytes, kUnitBytes);
-}
-
-ObjectRecord as_summary(const ObjectRow& row) {
-  ObjectRecord record;
-  record.id = row.object.id;
-  record.attributes = row.object.attributes;
-  record.body.size_bytes = row.object.body.size_bytes;
-  record.body.version = row.object.body.version;
-  record.body.place = row.object.body.place;
-  record.body.quarantined = row.object.body.quarantined;
-  record.nlink = row.nlink();
-  return record;
-}
 
 }  // namespace
 
@@ -64,12 +36,6 @@ const typename Map::mapped_type* LmdbIndex::in_overlay(Map Layer::* table, const
     return true;
   });
   return row;
-}
-
-template <class T>
-Result<T> LmdbIndex::checked(Result<T>&& decoded) const {
-  if (!decoded) return env_->damage(decoded.error().message);
-  return std::move(decoded);
 }
 
 JournalPosition LmdbIndex::position() const {
@@ -385,6 +351,8 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
     const CommittedLeftovers leftovers{state.position, *leftovers_};
     KVC_TRY(write(Table::kMeta, kLeftoversKey, &leftovers));
   }
+  const ScrubMark mark = scrub_mark();
+  KVC_TRY(write(Table::kMeta, kScrubKey, &mark));
   const CommittedState committed{state, false};
   return write(Table::kMeta, kStateKey, &committed);
 }
@@ -419,96 +387,6 @@ Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   return {};
 }
 
-Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) const {
-  Status status;
-  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
-    const auto id = checked(parse_object_key(key));
-    auto decoded = id ? checked(decode_object_row(*id, value)) : std::unexpected(id.error());
-    if (decoded && !is_servable(decoded->object)) decoded = env_->damage("a row of objects cannot be right");
-    if (decoded) return row(as_record(*decoded));
-    status = std::unexpected(std::move(decoded).error());
-    return false;
-  }));
-  return status;
-}
-
-Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const {
-  Status status;
-  KVC_TRY(env_->scan(Table::kNames, {}, [&](ByteSpan key_bytes, ByteSpan value) {
-    const auto key = checked(parse_name_key(key_bytes));
-    auto decoded = key ? checked(decode_name_row(*key, value)) : std::unexpected(key.error());
-    if (!decoded) {
-      status = std::unexpected(std::move(decoded).error());
-      return false;
-    }
-    return std::ranges::all_of(
-        *decoded, [&](NameEntry& entry) { return row(NameRecord{key->parent, std::move(entry.name), entry.child}); });
-  }));
-  return status;
-}
-
-Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const {
-  Status status;
-  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan key, ByteSpan value) {
-    const auto id = checked(parse_object_key(key));
-    auto decoded = id ? checked(decode_successors_row(*id, value)) : std::unexpected(id.error());
-    if (decoded) return row(std::move(*decoded));
-    status = std::unexpected(std::move(decoded).error());
-    return false;
-  }));
-  return status;
-}
-
-Status LmdbIndex::scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const {
-  Status status;
-  KVC_TRY(env_->scan(Table::kExtents, {}, [&](ByteSpan key, ByteSpan value) {
-    const auto id = checked(parse_extent_key(key));
-    const auto decoded = id ? checked(decode_extent_row(value)) : std::unexpected(id.error());
-    if (decoded) return row(*id, *decoded);
-    status = std::unexpected(decoded.error());
-    return false;
-  }));
-  return status;
-}
-
-Status LmdbIndex::scan_peer_records(const std::function<bool(Record&&)>& row) const {
-  Status status;
-  bool more = true;
-  const auto scan = [&](ByteSpan prefix, const auto& decode) {
-    return env_->scan(Table::kMeta, prefix, [&](ByteSpan key, ByteSpan value) {
-      if (!as_text(key).starts_with(as_text(prefix))) return false;
-      Result<Record> record = checked(decode(key, value));
-      if (record) return more = row(std::move(*record));
-      status = std::unexpected(std::move(record).error());
-      return more = false;
-    });
-  };
-  KVC_TRY(scan(kSeenKeyPrefix, [](ByteSpan key, ByteSpan value) -> Result<Record> { return decode_seen_row(key, value); }));
-  if (!more) return status;
-  KVC_TRY(scan(kStatementKeyPrefix, [](ByteSpan key_bytes, ByteSpan value) -> Result<Record> {
-    KVC_ASSIGN(const StatementKey key, parse_statement_key(key_bytes));
-    return decode_statement_row(key, value);
-  }));
-  return status;
-}
-
-Result<std::vector<ObjectId>> LmdbIndex::scan_nameless() const {
-  std::vector<ObjectId> nameless;
-  Status status;
-  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
-    const auto id = checked(parse_object_key(key));
-    const auto decoded = id ? checked(decode_object_row(*id, value, true)) : std::unexpected(id.error());
-    if (!decoded) {
-      status = std::unexpected(decoded.error());
-      return false;
-    }
-    if (decoded->nlink() == 0) nameless.push_back(*id);
-    return true;
-  }));
-  KVC_TRY(status);
-  return nameless;
-}
-
 Result<std::unique_ptr<Index>> LmdbIndex::begin_rebuild() {
   std::lock_guard committing(commit_mutex_);  // one that is under way moves position()
   if (lacks_batch_)
@@ -536,6 +414,7 @@ Status LmdbIndex::close_clean() {
   KVC_TRY(commit());
   KVC_TRY(commit());  // what was applied after the last freeze()
   std::lock_guard committing(commit_mutex_);
+  KVC_TRY(write_scrub_mark());
   // A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
   uint64_t unused_bytes = 0;
   if (!damaged() && directory_.data_bytes() <= kMaxChecksummedBytes) {

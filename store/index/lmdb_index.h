@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/index/batch_applier.h"
 #include "store/index/bulk_loader.h"
 #include "store/index/index.h"
@@ -54,6 +55,9 @@ class LmdbIndex final : public Index, private RowSource {
   uint64_t overlay_rows() const override;
   std::optional<Leftovers> leftovers() const override { return leftovers_; }
   void set_leftovers(Leftovers leftovers) override { leftovers_ = std::move(leftovers); }
+  ScrubMark scrub_mark() const override;
+  void set_scrub_mark(const ScrubMark& mark) override;
+  Result<std::vector<ObjectId>> objects_after(ObjectId after, size_t limit) const override;
 
   Status begin_load() override;
   Status load(Record&& record) override;
@@ -74,6 +78,8 @@ class LmdbIndex final : public Index, private RowSource {
   Status create(const IndexIdentity& identity, uint64_t map_bytes);
   Status read_epochs();
   Status read_leftovers();
+  Status read_scrub_mark();
+  Status write_scrub_mark();
 
   // RowSource: everything applied so far.
   Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;
@@ -119,6 +125,8 @@ class LmdbIndex final : public Index, private RowSource {
   IndexIdentity identity_;  // fixed by open()
   std::mutex commit_mutex_;
   std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
+  mutable LeafMutex scrub_mutex_;       // a leaf; guards these two
+  ScrubMark scrub_mark_, scrub_found_;  // the latter: as the open found it
   mutable std::shared_mutex overlay_mutex_;  // memory work only
   bool closed_cleanly_ = false;              // fixed by open()
   bool half_loaded_ = false;  // its load of a checkpoint was cut short
@@ -131,5 +139,11 @@ class LmdbIndex final : public Index, private RowSource {
   std::map<uint32_t, EpochHighs> epochs_;  // with everything applied
   JournalPosition committed_;
 };
+
+template <class T>
+Result<T> LmdbIndex::checked(Result<T>&& decoded) const {
+  if (!decoded) return env_->damage(decoded.error().message);
+  return std::move(decoded);
+}
 
 }  // namespace kvcachefs

@@ -104,6 +104,7 @@ const ByteSpan kIdentityKey = as_bytes("identity");
 const ByteSpan kStateKey = as_bytes("state");
 const ByteSpan kEpochKeyPrefix = as_bytes("epoch");
 const ByteSpan kLeftoversKey = as_bytes("leftovers");
+const ByteSpan kScrubKey = as_bytes("scrub");
 const ByteSpan kSeenKeyPrefix = as_bytes("seen");
 const ByteSpan kStatementKeyPrefix = as_bytes("statement");
 
@@ -267,6 +268,13 @@ void encode_row(const CommittedLeftovers& row, Bytes& out) {
   }
 }
 
+void encode_row(const ScrubMark& row, Bytes& out) {
+  ByteWriter writer(out);
+  writer.u64(row.after.value);
+  writer.u64(static_cast<uint64_t>(row.begun_ns));
+  writer.u64(static_cast<uint64_t>(row.ended_ns));
+}
+
 void encode_row(const JournalPosition& row, Bytes& out) {
   ByteWriter writer(out);
   writer.u32(row.epoch);
@@ -371,6 +379,16 @@ Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value) {
     row.leftovers.extents.push_back(extent);
   }
   if (!in.ok() || !in.at_end()) return bad_row("the row of leftovers");
+  return row;
+}
+
+Result<ScrubMark> decode_scrub_row(ByteSpan value) {
+  ByteReader in(value);
+  ScrubMark row;
+  row.after.value = in.u64();
+  row.begun_ns = static_cast<int64_t>(in.u64());
+  row.ended_ns = static_cast<int64_t>(in.u64());
+  if (!in.ok() || !in.at_end()) return bad_row("the row of the scrub");
   return row;
 }
 

@@ -8,7 +8,7 @@
 //   objects     id                     -> names and subdirectories that count into nlink, object as in the journal
 //   extents     epoch (4) seq (8)      -> usage
 //   successors  id                     -> record as in the journal
-//   meta        "identity", "state", "epoch" epoch (4), "leftovers" (void unless its position is that of "state"),
+//   meta        "identity", "state", "epoch" epoch (4), "leftovers" (void unless its position is that of "state"), "scrub",
 //               "seen" node -> position, "statement" position (4, 8, 8) number in its batch (4) -> record as in the journal
 // The environment adds a checksum to every value (lmdb_env.h).
 #pragma once
@@ -90,6 +90,7 @@ extern const ByteSpan kIdentityKey;
 extern const ByteSpan kStateKey;
 extern const ByteSpan kEpochKeyPrefix;
 extern const ByteSpan kLeftoversKey;
+extern const ByteSpan kScrubKey;
 extern const ByteSpan kSeenKeyPrefix;
 extern const ByteSpan kStatementKeyPrefix;
 
@@ -108,6 +109,7 @@ void encode_row(const EpochHighs& row, Bytes& out);
 void encode_row(const CommittedState& row, Bytes& out);
 void encode_row(const IndexIdentity& row, Bytes& out);  // with kIndexFormat
 void encode_row(const CommittedLeftovers& row, Bytes& out);
+void encode_row(const ScrubMark& row, Bytes& out);
 void encode_row(const JournalPosition& row, Bytes& out);
 void encode_row(const StatementRecord& row, Bytes& out);
 
@@ -120,6 +122,7 @@ Result<SuccessorsRecord> decode_successors_row(ObjectId id, ByteSpan value);
 Result<EpochHighs> decode_epoch_row(ByteSpan value);
 Result<CommittedState> decode_state_row(ByteSpan value);
 Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value);
+Result<ScrubMark> decode_scrub_row(ByteSpan value);
 Result<SeenRecord> decode_seen_row(ByteSpan key, ByteSpan value);
 Result<StatementRecord> decode_statement_row(const StatementKey& key, ByteSpan value);
 

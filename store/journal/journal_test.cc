@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "store/journal/goes_on.h"
 #include "store/journal/journal_file.h"
 #include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
@@ -399,6 +400,22 @@ TEST_F(JournalTest, BadIdentitiesAreRefused) {
   EXPECT_EQ(JournalWriter::create(volume_, nameless, "boot", kFileBytes).error().code, Code::kInvalid);
   EXPECT_EQ(JournalWriter::create(volume_, test_identity(), std::string(256, 'b'), kFileBytes).error().code,
             Code::kInvalid);
+}
+
+TEST(JournalsGoOn, WhereTheIndexEnds) {
+  const auto at = [](uint32_t epoch, uint64_t seq, uint64_t offset) { return JournalPosition{.epoch = epoch, .seq = seq, .offset = offset}; };
+  std::vector<JournalFileInfo> files(1);
+  files[0] = {.epoch = 2, .seq = 3, .boot_id = "", .size_bytes = 900, .counting_bytes = 800};
+  EXPECT_TRUE(journals_go_on_from(at(2, 3, 800), {}, files));
+  EXPECT_FALSE(journals_go_on_from(at(2, 3, 801), {}, files)) << "past what counts";
+  EXPECT_FALSE(journals_go_on_from(at(2, 2, 10), {}, files)) << "of a file that is gone";
+  EXPECT_TRUE(journals_go_on_from({}, {}, files)) << "nothing was seen, and nothing went";
+  CheckpointInfo checkpoint;
+  checkpoint.header.covers = at(2, 3, 400);
+  EXPECT_FALSE(journals_go_on_from({}, checkpoint, files));
+  EXPECT_FALSE(journals_go_on_from(at(2, 3, 399), checkpoint, files));
+  EXPECT_TRUE(journals_go_on_from(at(2, 3, 400), checkpoint, {})) << "the checkpoint is what there is";
+  EXPECT_TRUE(journals_go_on_from(at(2, 3, 500), checkpoint, files));
 }
 
 }  // namespace

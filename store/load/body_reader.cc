@@ -41,8 +41,8 @@ Status BodyReader::read(const Snapshot& snapshot, size_t index, uint64_t length,
   }
   if (!got) return std::unexpected(std::move(got).error());
   if (!is_right())
-    return fail(Code::kCorrupt, fmt::format("{}: unit {} of object {} does not match its checksum", file->path(), index,
-                                            snapshot.object ? snapshot.object->id.value : 0));
+    return fail(Code::kCorrupt, fmt::format("{}: the bytes at {} ({} of the body) do not match their checksum", file->path(),
+                                            place.offset + index * kUnitBytes, index * kUnitBytes));
   return {};
 }
 

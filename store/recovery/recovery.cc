@@ -11,6 +11,7 @@
 #include "store/base/units.h"
 #include "store/extent/extents.h"
 #include "store/index/replay_filter.h"
+#include "store/journal/goes_on.h"
 #include "store/load/body_reader.h"
 #include "store/recovery/node_start.h"
 
@@ -32,7 +33,6 @@ class Recovery {
   using Wholeness = BodyReader::Wholeness;
 
   Status open_fresh();
-  bool index_fits() const;
   Status fill();
   Status load_checkpoint(ReplayFilter& filter);
   Status replay(ReplayFilter& filter);
@@ -85,7 +85,7 @@ Status Recovery::open_index() {
   for (const JournalFileInfo& file : journals_) found_.older_journals_bytes += file.size_bytes;
   found_.journal_files = journals_.size() + 1;
 
-  if (opened_ == Index::Found::kOpened && !index_fits()) {
+  if (opened_ == Index::Found::kOpened && !journals_go_on_from(found_.index->position(), checkpoint_, journals_)) {
     log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", parts_.index_directory);
     KVC_TRY(open_fresh());
   }
@@ -97,16 +97,6 @@ Status Recovery::open_index() {
   parts_.dead.clear();
   parts_.orphans.take_leftovers(*found_.index);
   return fill();
-}
-
-// Do the journals go on where the index ends?
-bool Recovery::index_fits() const {
-  const JournalPosition at = found_.index->position();
-  if (checkpoint_ && at < checkpoint_->header.covers) return false;  // the journals in between may be gone
-  if (checkpoint_ && at == checkpoint_->header.covers) return true;
-  for (const JournalFileInfo& file : journals_)
-    if (file.epoch == at.epoch && file.seq == at.seq) return file.counting_bytes >= at.offset;
-  return at == JournalPosition{} && !checkpoint_;
 }
 
 Status Recovery::fill() {

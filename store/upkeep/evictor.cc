@@ -48,6 +48,7 @@ void Evictor::restart() {
   links_ = evict::PrefixLinks();
   young_.clear();
   aside_.clear();
+  stranded_.clear();
   usual_.clear();
   refused_.clear();
   going_.clear();
@@ -201,7 +202,26 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
     const UnitName of = table_.name_of(directory, name);
     follows = links_.see({of.unit, stream_of(thread_id, of), true, false}, {now}, *policy_);
   }
+  if (is_stranded(entry, name)) {
+    entry.set(kStranded, true);
+    stranded_.push_back({id, entry.cookie, name_cookie(body_of_sidecar(name))});
+  }
   publish(slot, follows, is_full(entry, name), now);
+}
+
+// Its body was there a moment ago, or that of another sidecar of the unit, and is not.
+bool Evictor::is_stranded(const Entry& entry, std::string_view name) const {
+  const std::string_view body = body_of_sidecar(name);
+  if (body.empty() || has_body(entry, name_cookie(body))) return false;
+  bool went = gone_.contains(entry.unit);
+  for (uint32_t slot = table_.first_of(entry.unit); slot != kNoSlot && !went; slot = table_.at(slot).next) went = table_.at(slot).is(kStranded);
+  return went;
+}
+
+bool Evictor::has_body(const Entry& sidecar, uint64_t body_cookie) const {
+  for (uint32_t slot = table_.first_of(sidecar.unit); slot != kNoSlot; slot = table_.at(slot).next)
+    if (table_.at(slot).cookie == body_cookie && table_.at(slot).directory == sidecar.directory) return true;
+  return false;
 }
 
 // The unit is there from now on, if it was not.
@@ -322,7 +342,8 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     const evict::Choice choice = policy_->choose(ask, chosen_);
     if (chosen_.empty()) {
       if (choice.reason == evict::Reason::kBusy && ++busy < kMostBusy) continue;
-      if (choice.reason != evict::Reason::kBusy && let_grow_up(true, now)) continue;
+      if (let_grow_up(true, now)) continue;
+      if (++busy < kMostBusy && policy_->part_chains(ask)) continue;  // rather than to break leases
       break;
     }
     for (const UnitKey unit : chosen_) {
@@ -333,6 +354,30 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
       victims.back().lease_broken = broken;
       got += victims.back().bytes;
     }
+  }
+  return victims;
+}
+
+std::vector<Evictor::Victim> Evictor::choose_stranded(size_t most) {
+  const int64_t now = now_ms();
+  std::vector<Victim> victims;
+  std::lock_guard lock(mutex_);
+  for (size_t n = std::min(stranded_.size(), most); n > 0; --n) {
+    const Stranded one = stranded_.front();
+    stranded_.pop_front();
+    const uint32_t slot = table_.find(one.id);
+    if (slot == kNoSlot || !table_.at(slot).is(kStranded)) continue;
+    Entry& entry = table_.at(slot);
+    if (entry.cookie != one.cookie || has_body(entry, one.body_cookie)) {  // renamed, or its body came again
+      entry.set(kStranded, false);
+      continue;
+    }
+    stranded_.push_back(one);
+    if (entry.is(kPinned) || !going_.emplace(entry.unit, false).second) continue;
+    victims.push_back({.unit = entry.unit, .members = {{entry.id, table_.directory_at(entry.directory).id, entry.cookie}}});
+    victims.back().bytes = entry.blocks * kBlockBytes;
+    victims.back().unused_ms = ms_since(entry.used, now);
+    victims.back().known = victims.back().stranded = true;
   }
   return victims;
 }

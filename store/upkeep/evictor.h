@@ -69,6 +69,9 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
   void refused(const Victim& victim, Refused how);
+  // Sidecars that came when their bodies had just gone: a client that finds one takes the body for there. They go whatever is free.
+  // Each is told of as above; a refused one is chosen again.
+  std::vector<Victim> choose_stranded(size_t most);
   void sized(ObjectId id, uint64_t size_bytes);  // its body is on the volume: of what was written under its name no access tells
   // It was probed or opened since it was chosen; or its lease is not one that may be broken.
   bool wanted_again(const Victim& victim, Leases leases) const;
@@ -98,6 +101,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr uint8_t kLooked = 2;  // its last use was a probe or an open
   static constexpr uint8_t kPinned = 4;  // and counted
   static constexpr uint8_t kOwnPin = 8;
+  static constexpr uint8_t kStranded = 64;  // a sidecar without a body when it came
   static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
   static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000, kLookMs = 2'000;
   static constexpr size_t kLooks = 256;
@@ -138,6 +142,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void publish(uint32_t slot, evict::UnitKey follows, bool full, int64_t now);
   void publish_chain(uint32_t slot, std::vector<uint32_t>& stack);
   bool let_grow_up(bool all, int64_t now);
+  bool is_stranded(const Entry& entry, std::string_view name) const;
+  bool has_body(const Entry& sidecar, uint64_t body_cookie) const;
   void unit_left(evict::UnitKey unit);
   void put_aside(evict::UnitKey unit, int64_t now);
   // `as`: the entry of the same object is taken for this.
@@ -162,6 +168,11 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::unique_ptr<evict::Policy> policy_;
   evict::PrefixLinks links_;
   std::deque<Young> young_;  // oldest first; some are not young any more
+  struct Stranded {
+    ObjectId id;
+    uint64_t cookie = 0, body_cookie = 0;
+  };
+  std::deque<Stranded> stranded_;  // some are not any more
   std::deque<Young> aside_;  // no chunks when they were looked at last
   std::unordered_map<uint16_t, Usual> usual_;  // by stem
   std::unordered_map<evict::UnitKey, int64_t> refused_;  // until when

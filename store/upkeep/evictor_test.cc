@@ -1,5 +1,6 @@
 #include "store/upkeep/evictor.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -194,6 +195,58 @@ TEST_F(EvictorTest, WhatIsNoChunkDoesNotHoldWhatIsBeforeItInItsChain) {
   EXPECT_EQ(evict(9), (Numbers{1, 0}));
   pass(61 * kSecond);
   EXPECT_EQ(evict(9), Numbers{2});
+}
+
+// It holds what is before it in its chain only as long as anything else can go.
+TEST_F(EvictorTest, AnEndThatStaysIsCutFromItsChain) {
+  fill();
+  store(0), store(1), store(2);
+  pass(7 * kSecond);
+  auto victims = evictor_.choose(1, 1, Evictor::Leases::kKeep);
+  ASSERT_EQ(victims.size(), 1u);
+  ASSERT_EQ(victims[0].members[0].id, id_of(2));
+  evictor_.refused(victims[0], Evictor::Refused::kForNow);
+  EXPECT_EQ(evict(9), (Numbers{1, 0}));
+  pass(kSecond);
+  EXPECT_EQ(evict(9), Numbers{2});
+}
+
+// One thread stores without a pause: the end of its chain is always leased.
+TEST_F(EvictorTest, WhatIsNotLeasedGoesBeforeALeaseIsBroken) {
+  fill();
+  for (uint64_t i = 0; i < 10; ++i) {
+    store(i);
+    evictor_.probed(1, kRootId, chunk_name(i), id_of(i), kChunk);
+    pass(kSecond * 9 / 10);
+  }
+  EXPECT_EQ(evict(20), (Numbers{3, 2, 1, 0}));
+}
+
+TEST_F(EvictorTest, ASidecarThatComesWhenItsBodyWentGoesToo) {
+  fill();
+  const auto rank = [](int number) { return fmt::format("m@2@{}@{}.safetensors", number, chunk_name(7).substr(0, 32)); };
+  const auto sidecar = [&](int number) { return rank(number) + ".metadata"; };
+  evictor_.published(1, kRootId, sidecar(0), id_of(9), 4096);
+  EXPECT_TRUE(evictor_.choose_stranded(8).empty()) << "some write it first";
+  evictor_.deleted(id_of(9));
+  evictor_.published(1, kRootId, rank(0), id_of(10), kChunk);
+  evictor_.published(1, kRootId, rank(1), id_of(11), kChunk);
+  EXPECT_EQ(evict(1, Evictor::Leases::kBreak), (Numbers{10, 11}));
+  evictor_.published(1, kRootId, sidecar(0), id_of(20), 4096);
+  evictor_.published(1, kRootId, sidecar(1), id_of(21), 4096);
+  auto victims = evictor_.choose_stranded(1);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].members[0].id, id_of(20));
+  EXPECT_TRUE(evictor_.choose_stranded(8).empty()) << "one of the unit is going";
+  evictor_.refused(victims[0], Evictor::Refused::kForNow);
+  evictor_.published(1, kRootId, rank(0), id_of(12), kChunk);  // stored again
+  victims = evictor_.choose_stranded(8);
+  ASSERT_EQ(victims.size(), 1u);
+  EXPECT_EQ(victims[0].members[0].id, id_of(21));
+  evictor_.deleted(id_of(21));
+  evictor_.evicted(victims[0], 1, 4096);
+  EXPECT_TRUE(evictor_.choose_stranded(8).empty());
+  EXPECT_EQ(evictor_.check(), "");
 }
 
 TEST_F(EvictorTest, WhatWasRefusedIsNotAskedForAgainAtOnce) {

@@ -19,6 +19,7 @@ class FakeIndex : public Index {
   std::map<ExtentId, ExtentUsage> committed_extents;  // found by scan_extents()
   IndexTotals totals_told;
   std::optional<Leftovers> leftovers_told;
+  ScrubMark scrub_told;
 
   std::map<ObjectId, ObjectRecord> objects;
   std::map<std::pair<ObjectId, uint64_t>, NameEntry> names;  // by directory and cookie
@@ -82,6 +83,13 @@ class FakeIndex : public Index {
   Status scan_peer_records(const std::function<bool(Record&&)>&) const override { return unsupported(); }
   Result<std::vector<ObjectId>> scan_nameless() const override { return unsupported(); }
   Status close_clean() override { return unsupported(); }
+  ScrubMark scrub_mark() const override { return scrub_told; }
+  void set_scrub_mark(const ScrubMark& mark) override { scrub_told = mark; }
+  Result<std::vector<ObjectId>> objects_after(ObjectId after, size_t limit) const override {
+    std::vector<ObjectId> ids;
+    for (auto each = objects.upper_bound(after); each != objects.end() && ids.size() < limit; ++each) ids.push_back(each->first);
+    return ids;
+  }
 
  private:
   static std::unexpected<Error> unsupported() { return fail(Code::kUnsupported, "the fake index does not know this call"); }

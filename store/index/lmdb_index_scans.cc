@@ -1,0 +1,141 @@
+// Reads of whole tables of the index; and the mark of the pass that goes through the objects.
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "store/index/lmdb_index.h"
+#include "store/index/served_record.h"
+#include "store/journal/record_codec.h"
+
+namespace kvcachefs {
+
+Status LmdbIndex::scan_objects(const std::function<bool(ObjectRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    auto decoded = id ? checked(decode_object_row(*id, value)) : std::unexpected(id.error());
+    if (decoded && !is_servable(decoded->object)) decoded = env_->damage("a row of objects cannot be right");
+    if (decoded) return row(as_record(*decoded));
+    status = std::unexpected(std::move(decoded).error());
+    return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_names(const std::function<bool(NameRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kNames, {}, [&](ByteSpan key_bytes, ByteSpan value) {
+    const auto key = checked(parse_name_key(key_bytes));
+    auto decoded = key ? checked(decode_name_row(*key, value)) : std::unexpected(key.error());
+    if (!decoded) {
+      status = std::unexpected(std::move(decoded).error());
+      return false;
+    }
+    return std::ranges::all_of(
+        *decoded, [&](NameEntry& entry) { return row(NameRecord{key->parent, std::move(entry.name), entry.child}); });
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kSuccessors, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    auto decoded = id ? checked(decode_successors_row(*id, value)) : std::unexpected(id.error());
+    if (decoded) return row(std::move(*decoded));
+    status = std::unexpected(std::move(decoded).error());
+    return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const {
+  Status status;
+  KVC_TRY(env_->scan(Table::kExtents, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_extent_key(key));
+    const auto decoded = id ? checked(decode_extent_row(value)) : std::unexpected(id.error());
+    if (decoded) return row(*id, *decoded);
+    status = std::unexpected(decoded.error());
+    return false;
+  }));
+  return status;
+}
+
+Status LmdbIndex::scan_peer_records(const std::function<bool(Record&&)>& row) const {
+  Status status;
+  bool more = true;
+  const auto scan = [&](ByteSpan prefix, const auto& decode) {
+    return env_->scan(Table::kMeta, prefix, [&](ByteSpan key, ByteSpan value) {
+      if (!as_text(key).starts_with(as_text(prefix))) return false;
+      Result<Record> record = checked(decode(key, value));
+      if (record) return more = row(std::move(*record));
+      status = std::unexpected(std::move(record).error());
+      return more = false;
+    });
+  };
+  KVC_TRY(scan(kSeenKeyPrefix, [](ByteSpan key, ByteSpan value) -> Result<Record> { return decode_seen_row(key, value); }));
+  if (!more) return status;
+  KVC_TRY(scan(kStatementKeyPrefix, [](ByteSpan key_bytes, ByteSpan value) -> Result<Record> {
+    KVC_ASSIGN(const StatementKey key, parse_statement_key(key_bytes));
+    return decode_statement_row(key, value);
+  }));
+  return status;
+}
+
+Result<std::vector<ObjectId>> LmdbIndex::scan_nameless() const {
+  std::vector<ObjectId> nameless;
+  Status status;
+  KVC_TRY(env_->scan(Table::kObjects, {}, [&](ByteSpan key, ByteSpan value) {
+    const auto id = checked(parse_object_key(key));
+    const auto decoded = id ? checked(decode_object_row(*id, value, true)) : std::unexpected(id.error());
+    if (!decoded) {
+      status = std::unexpected(decoded.error());
+      return false;
+    }
+    if (decoded->nlink() == 0) nameless.push_back(*id);
+    return true;
+  }));
+  KVC_TRY(status);
+  return nameless;
+}
+
+Result<std::vector<ObjectId>> LmdbIndex::objects_after(ObjectId after, size_t limit) const {
+  std::vector<ObjectId> ids;
+  Status status;
+  KVC_TRY(env_->scan(Table::kObjects, object_key(after), [&](ByteSpan key, ByteSpan) {
+    const auto id = checked(parse_object_key(key));
+    if (!id) {
+      status = std::unexpected(id.error());
+      return false;
+    }
+    if (*id > after) ids.push_back(*id);
+    return ids.size() < limit;
+  }));
+  KVC_TRY(status);
+  return ids;
+}
+
+// --- the mark of a pass ---
+
+ScrubMark LmdbIndex::scrub_mark() const {
+  std::lock_guard lock(scrub_mutex_);
+  return scrub_mark_;
+}
+
+void LmdbIndex::set_scrub_mark(const ScrubMark& mark) {
+  std::lock_guard lock(scrub_mutex_);
+  scrub_mark_ = mark;
+}
+
+// What the last commit did not take along. The writers' turn is had.
+Status LmdbIndex::write_scrub_mark() {
+  const ScrubMark mark = scrub_mark();
+  if (mark == scrub_found_ || damaged()) return {};
+  KVC_ASSIGN(auto writer, env_->begin_write());
+  Bytes value;
+  encode_row(mark, value);
+  KVC_TRY(writer.put(Table::kMeta, kScrubKey, value));
+  return writer.commit();
+}
+
+}  // namespace kvcachefs

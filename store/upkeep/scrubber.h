@@ -1,0 +1,89 @@
+// Reads chunks on the volume again while nobody uses the mount, each against its checksums, so that rot is found, and its chunk
+// recomputed, before it costs a request. A pass over all bodies, by id, goes on over restarts where it stopped.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/work_queue.h"
+#include "store/commit/quarantine.h"
+#include "store/index/index.h"
+#include "store/load/body_reader.h"
+#include "store/object/snapshot.h"
+#include "store/tree/tree.h"
+#include "store/upkeep/scrub_pace.h"
+
+namespace kvcachefs {
+
+// begin_now(), set_rate() and counts() may be called by any thread. mutex_ is a leaf.
+class Scrubber {
+ public:
+  struct Parts {
+    Index& index;
+    Tree& tree;
+    const BodyReader& reader;
+    Quarantine& quarantine;
+    Counters& counters;
+    Clock& clock;
+    BodyReader::Memory memory;
+    std::function<uint64_t()> requests;  // of clients, so far
+  };
+  explicit Scrubber(Parts parts);
+  ~Scrubber() { stop(); }
+
+  void start();  // a thread (kvc-scrubber) that ticks once a second
+  void stop();   // ends it; a tick under way ends with the unit that is being read
+
+  void set_rate(uint64_t bytes_per_second);
+  // A pass from the beginning, also over what was written lately, and beside requests. Until it ended or the mount did.
+  void begin_now();
+  // Verifies as much as there is time for since the last call. By one thread, with no lock held; blocks on the volume.
+  void tick();
+
+  struct Counts {
+    bool running = false;
+    int64_t last_ended_ns = 0;  // of a whole pass; 0: none yet
+    uint64_t passes = 0, bodies = 0, bytes = 0;  // in this life
+    uint64_t damaged = 0;      // now in quarantine
+    uint64_t unreadable = 0;   // the volume did not answer: looked at again in the next pass
+  };
+  Counts counts() const;
+
+ private:
+  static constexpr int64_t kYoungNs = int64_t{24} * 3600 * 1'000'000'000;
+  struct Current {  // a body being verified
+    ObjectId id;
+    Snapshot stored;
+    size_t next_unit = 0;
+  };
+
+  void begin(bool asked);
+  void end_pass();
+  bool next_body();
+  void verify_unit();
+  void found_bad(const Current& current, const Error& error);
+  bool is_to_be_verified(const ObjectRecord& record) const;
+
+  const Parts parts_;
+  std::atomic<bool> stopping_{false};
+  Wakeup wakeup_;
+  std::thread thread_;
+  mutable LeafMutex mutex_;  // guards these three
+  ScrubPace pace_;
+  bool asked_ = false;  // begin_now() was called, and no tick since
+  Counts counts_;
+  // of the thread that ticks
+  ScrubMark mark_;
+  bool all_ = false;  // the pass was asked for
+  std::vector<ObjectId> page_;
+  size_t page_at_ = 0;
+  std::optional<Current> current_;
+};
+
+}  // namespace kvcachefs
