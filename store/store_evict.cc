@@ -192,17 +192,17 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   };
   const uint64_t lacking = lacks();
   if (lacking == 0) return true;
-  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, true);
-  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kSettled, true);
-  if (evicted < lacking) evicted += evict(lacks(), Evictor::Leases::kPaired, true);
+  using enum Evictor::Leases;
+  uint64_t evicted = 0;
+  for (const Evictor::Leases leases : {kKeep, kSettled, kHalf, kQuarter, kPaired})
+    if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait();  // what was just written may go as well
   if (lacks() == 0) return true;
-  evictor_->forgive();
-  evicted += evict(lacks(), Evictor::Leases::kOfReads, true);
-  if (evicted < lacking / 2) {
+  for (const Evictor::Leases leases : {kEighth, kBreak}) {
+    if (evicted >= lacking / 2) break;
     evictor_->forgive();  // units of which something was open
-    evicted += evict(lacks(), Evictor::Leases::kBreak, true);
+    evicted += evict(lacks(), leases, true);
   }
   if (evicted == 0 && evictor_->filling() == 0) evictor_->note_hopeless();  // else the policy was changed meanwhile
   return evicted > 0;
@@ -223,7 +223,7 @@ uint64_t StoreImpl::evict(uint64_t bytes, Evictor::Leases leases, bool waited_fo
   uint64_t freed = 0;
   size_t refused = 0;
   while (freed < bytes && refused < kMostRefused && !stopping_) {
-    auto victims = evictor_->choose(bytes - freed, leases == Evictor::Leases::kBreak ? kLeasedAtOnce : kUnitsAtOnce, leases);
+    auto victims = evictor_->choose(bytes - freed, leases >= Evictor::Leases::kHalf ? kLeasedAtOnce : kUnitsAtOnce, leases);
     if (victims.empty()) break;
     for (Evictor::Victim& victim : victims) {
       if (freed >= bytes) {  // some were larger than was known

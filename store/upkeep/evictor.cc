@@ -288,12 +288,31 @@ void Evictor::nameless(ObjectId id) { deleted(id); }
 
 // --- choosing ---
 
+int64_t Evictor::stays_ms(bool looked, Leases leases) const {
+  const int64_t lease = lease_ms();
+  switch (leases) {
+    case Leases::kKeep: return lease;
+    case Leases::kSettled: return looked ? lease : std::min(lease, kJustWrittenMs);
+    case Leases::kHalf: return looked ? lease / 2 : std::min(lease / 2, kKernelKnowsMs);
+    case Leases::kQuarter: return looked ? lease / 4 : std::min(lease / 4, kKernelKnowsMs);
+    case Leases::kPaired: return looked ? lease / 4 : std::min(lease / 4, kSidecarMs);
+    case Leases::kEighth: return looked ? lease / 8 : 0;
+    case Leases::kBreak: return 0;
+  }
+  return lease;
+}
+
 bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
-  int64_t stays_ms = lease_ms();
-  if (!entry.is(kLooked) && leases == Leases::kSettled) stays_ms = std::min(stays_ms, kJustWrittenMs);
-  if (!entry.is(kLooked) && leases == Leases::kPaired) stays_ms = std::min(stays_ms, kSidecarMs);
-  if (!entry.is(kLooked) && leases >= Leases::kOfReads) stays_ms = 0;
-  return ms_since(entry.used, now) < stays_ms;
+  return ms_since(entry.used, now) < stays_ms(entry.is(kLooked), leases);
+}
+
+// It was probed or opened within the lease.
+bool Evictor::is_promised(UnitKey unit, int64_t now, const Entry* as) const {
+  for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
+    const Entry& entry = as != nullptr && as->id == table_.at(slot).id ? *as : table_.at(slot);
+    if (entry.is(kLooked) && is_leased(entry, now, Leases::kKeep)) return true;
+  }
+  return false;
 }
 
 Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases, const Entry* as) const {
@@ -348,7 +367,7 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     }
     for (const UnitKey unit : chosen_) {
       if (got >= bytes) break;
-      const bool broken = hold_of(unit, now, Leases::kOfReads) == Hold::kLeased;
+      const bool broken = is_promised(unit, now);
       if (!going_.emplace(unit, broken).second) continue;
       victims.push_back(victim_of(unit, now));
       victims.back().lease_broken = broken;

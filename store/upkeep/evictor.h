@@ -149,7 +149,9 @@ class Evictor final : public AccessListener, public EvictorTypes {
   // `as`: the entry of the same object is taken for this.
   evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases, const Entry* as = nullptr) const;
   int64_t lease_ms() const { return settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0; }
+  int64_t stays_ms(bool looked, Leases leases) const;
   bool is_leased(const Entry& entry, int64_t now, Leases leases) const;
+  bool is_promised(evict::UnitKey unit, int64_t now, const Entry* as = nullptr) const;
   Victim victim_of(evict::UnitKey unit, int64_t now) const;
   bool is_full(const Entry& entry, std::string_view name);
   void settle_pin(Entry& entry);

@@ -85,7 +85,8 @@ std::optional<EvictionOutlook> Evictor::known(ObjectId id, uint32_t thread_id) c
       entry.used = look.used;
       entry.set(kLooked, look.looked != 0);
     }
-    known.hold = hold_of(entry.unit, now, Leases::kOfReads, &entry);
+    known.hold = hold_of(entry.unit, now, Leases::kBreak, &entry);
+    if (known.hold == evict::Hold::kNone && is_promised(entry.unit, now, &entry)) known.hold = evict::Hold::kLeased;
     known.young = entry.is(kYoung);
     used = entry.used;
     known.unused_ms = std::max<int64_t>(0, ms_since(used, now));

@@ -129,7 +129,7 @@ TEST_F(EvictorTest, WhatWasWrittenIsLeasedToo) {
   fill();
   store(0);
   EXPECT_EQ(evict(1, Evictor::Leases::kSettled), Numbers{});
-  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{0});
+  EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{0});
   store(1);
   pass(2 * kSecond);
   EXPECT_EQ(evict(1), Numbers{});
@@ -145,10 +145,10 @@ TEST_F(EvictorTest, AWriteDoesNotEndALease) {
   store(0);
   evictor_.probed(2, kRootId, chunk_name(0), id_of(0), kChunk);
   evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);  // the rename was answered before it was told of
-  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{});
   pass(7 * kSecond);
   evictor_.published(1, kRootId, chunk_name(0), id_of(0), kChunk);
-  EXPECT_EQ(evict(1, Evictor::Leases::kOfReads), Numbers{0}) << "the lease was over";
+  EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{0}) << "the lease was over";
 }
 
 TEST_F(EvictorTest, WhatIsProbedAfterItWasChosenIsWantedAgain) {
@@ -160,7 +160,7 @@ TEST_F(EvictorTest, WhatIsProbedAfterItWasChosenIsWantedAgain) {
   ASSERT_EQ(victims.size(), 2u);
   evictor_.will_be_told(victims[0].members[0].id, 1);
   EXPECT_TRUE(evictor_.wanted_again(victims[0], kKeep));
-  EXPECT_TRUE(evictor_.wanted_again(victims[0], kOfReads));
+  EXPECT_TRUE(evictor_.wanted_again(victims[0], kEighth));
   EXPECT_TRUE(evictor_.wanted_again(victims[0], kBreak)) << "others were not used for longer";
   EXPECT_FALSE(evictor_.wanted_again(victims[1], kKeep));
   EXPECT_FALSE(evictor_.wanted_again(victims[1], kBreak));
@@ -220,6 +220,23 @@ TEST_F(EvictorTest, WhatIsNotLeasedGoesBeforeALeaseIsBroken) {
     pass(kSecond * 9 / 10);
   }
   EXPECT_EQ(evict(20), (Numbers{3, 2, 1, 0}));
+}
+
+// Leases alone fill the volume: those that are to be broken are the oldest, also of one chain, of which the end is the youngest.
+TEST_F(EvictorTest, TheOldestLeasesBreakFirst) {
+  fill();
+  for (uint64_t i = 0; i < 10; ++i) {
+    store(i);
+    evictor_.probed(1, kRootId, chunk_name(i), id_of(i), kChunk);
+    pass(kSecond * 3 / 10);
+  }
+  pass(kSecond / 10);
+  EXPECT_EQ(evict(20, Evictor::Leases::kSettled), Numbers{});
+  EXPECT_EQ(evict(20, Evictor::Leases::kHalf), Numbers{0});
+  EXPECT_EQ(evict(20, Evictor::Leases::kQuarter), (Numbers{5, 4, 3, 2, 1}));
+  EXPECT_EQ(evictor_.counts().broken_leases, 6u);
+  EXPECT_EQ(evict(20, Evictor::Leases::kEighth), (Numbers{7, 6}));
+  EXPECT_EQ(evict(20, Evictor::Leases::kBreak), (Numbers{9, 8}));
 }
 
 TEST_F(EvictorTest, ASidecarThatComesWhenItsBodyWentGoesToo) {

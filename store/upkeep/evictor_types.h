@@ -43,13 +43,15 @@ struct EvictorTypes {
     bool pinned = false;
   };
   // Leases are of what was probed or opened, and of what was written: the kernel knows that name for a second, and answers probes
-  // of it unheard. Those are the first that are broken.
+  // of it unheard. What is broken first was written some seconds ago; then the oldest, in steps.
   enum class Leases : uint8_t {
     kKeep,     // none is broken
     kSettled,  // of what was written some seconds ago; its sidecar, or the rest of its unit, is not about to come any more
-    kPaired,   // of all that was written, but for the last moment
-    kOfReads,  // of all that was written
-    kBreak,    // the oldest of all
+    kHalf,     // ... and of what was probed or opened longer ago than half of its lease
+    kQuarter,
+    kPaired,   // ... and of all that was written, but for the last moment
+    kEighth,   // ... and of all that was written
+    kBreak,    // all
   };
   enum class Refused : uint8_t {
     kForNow,     // open, or not whole yet
