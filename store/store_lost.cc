@@ -7,42 +7,19 @@
 
 namespace kvcachefs {
 
-// By the committer, with the object locked.
-void StoreImpl::note_unmarked(const Object& object) {
-  const Place& place = object.base.place;
-  if ((place.kind != PlaceKind::kPacked && place.kind != PlaceKind::kSolo) || object.base.quarantined) return;
-  unmarked_.add(place.extent, object.id);
-}
-
-// By the committer, between its records and a mark. As far as the journal knows: what was moved or removed in RAM only is
-// found in the old place after a crash.
-Status StoreImpl::may_mark() {
-  Status status;
-  for (const auto& [extent, error] : extents_->lost()) {
-    std::vector<ObjectId> ids = unmarked_.in(extent);
-    std::erase_if(ids, [&](ObjectId id) {
-      auto record = index_->find_object(id);
-      return record && (!*record || (*record)->body.place.extent != extent || (*record)->body.quarantined);
-    });
-    if (!ids.empty() && status) status = std::unexpected(error);
-    unmarked_.set(extent, std::move(ids));
-  }
-  return status;
-}
-
 // The object is locked. It is sealed once more, as it is. A writer whose write failed decides first what it is.
 bool StoreImpl::move_from_lost(const ObjectPtr& object) {
   if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
       !extents_->is_lost(object->base.place))
     return false;
   // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
-  if (!reserve_space(*object, object->size_bytes)) {
+  if (!changes_->reserve_space(*object, object->size_bytes)) {
     const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);
     space_.reserve(wanted - object->reserved_bytes);
     object->reserved_bytes = wanted;
   }
   for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // perhaps the only copy: not evicted
-  mark_content_dirty(object);
+  changes_->mark_content_dirty(object);
   object->moving_version = object->content_version;
   return true;
 }

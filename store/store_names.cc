@@ -96,9 +96,6 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 
 // --- new entries ---
 
-void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) { kvcachefs::mark_attributes_dirty(object, *record_space_, dirty_); }
-
-// Refuses what makes journal and index grow and reserves nothing, where nothing is free. Any lock may be held.
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   space_waiters_.ask();  // for the next try
@@ -142,7 +139,7 @@ Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32
   probes_.stored(caller.thread_id, parent, name);
   if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
     const auto lock = object->lock();
-    content_changed(object);
+    changes_->content_changed(object);
     object->last_write_ns = 0;  // nobody is writing it
   }
   dirty_.wake();
@@ -195,7 +192,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
       object->write_handles = object->unflushed_handles = 1;
       handle->unflushed = true;
     }
-    content_changed(object);
+    changes_->content_changed(object);
   }
   probes_.stored(caller.thread_id, parent, name);
   ChainOrigin origin = accesses_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());

@@ -25,8 +25,8 @@ Status StoreImpl::prepare_rename(Tree::Write&, const ObjectPtr& source) {
   if (source->write_error) return std::unexpected(*source->write_error);
   // A version whose record went to another: its body is written anew.
   if (!source->durable && source->is_regular() && !source->content_dirty()) {
-    if (!reserve_space(*source, source->size_bytes)) return std::unexpected(no_space(*source, source->size_bytes));
-    content_changed(source);
+    if (!changes_->reserve_space(*source, source->size_bytes)) return std::unexpected(no_space(*source, source->size_bytes));
+    changes_->content_changed(source);
   }
   return {};
 }

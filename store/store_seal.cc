@@ -129,7 +129,7 @@ bool StoreImpl::snapshot_for_seal(const ObjectPtr& object, Promise promise, Snap
   const auto lock = object->lock();
   if (object->sealing || !object->content_dirty() || !object->sealable()) return false;
   // What is reserved goes with this version; the next may be asked for.
-  if (!keep_room(*object) && promise == Promise::kKept) return false;
+  if (!changes_->keep_room(*object) && promise == Promise::kKept) return false;
   snapshot = object->begin_seal(object);
   return true;
 }
@@ -329,29 +329,6 @@ bool StoreImpl::same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer) {
   return true;
 }
 
-// The object is locked. Who closed it meanwhile left to us what is done at the end of a body that did not fit.
-void StoreImpl::end_seal(const ObjectPtr& object) {
-  object->sealing = false;
-  if (object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
-}
-
-void StoreImpl::abandon_seal(const ObjectPtr& object) {
-  {
-    const auto lock = object->lock();
-    // The next try needs no more than the larger of the two.
-    const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
-    space_.release(std::min(unused, object->reserved_bytes));
-    object->reserved_bytes = std::max(unused, object->reserved_bytes);
-    end_seal(object);
-    if (object->content_dirty() && !object->in_dirty_queue) {
-      object->in_dirty_queue = true;
-      dirty_.add_content(object);
-    }
-  }
-  dirty_.wake();
-  urgent_.requeue_deferred();
-}
-
 // Of a body that failed. No record ever named the place: its blocks are given back at once, for it may be for want of them.
 void StoreImpl::undo_write(SealPlan& plan) {
   const Place& place = plan.body.place;
@@ -410,12 +387,12 @@ std::vector<SealedBody> StoreImpl::seal(std::vector<Snapshot> snapshots, PackTar
       // Its descriptor may be dead; but where there was no room there may be none for another pack.
       if (target.file && plan.file == target.file && plan.status.error().code != Code::kNoSpace) close_target(target);
       if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
-      if (!gone) abandon_seal(plan.snapshot.object);
+      if (!gone) changes_->abandon_seal(plan.snapshot.object);
       tree_->forget_when_idle(plan.snapshot.object);
       continue;
     }
     if (plan.file) extents_->note_unsynced(plan.extent, plan.body.place.kind, plan.file);
-    if (!plan.snapshot.raw) data_bytes_unsynced_.fetch_add(plan.body.size_bytes, std::memory_order_relaxed);
+    if (!plan.snapshot.raw) commits_.note_written(plan.body.size_bytes);
     counters_.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }

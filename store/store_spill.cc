@@ -34,9 +34,9 @@ bool StoreImpl::spill_one() {
   Status status = spill(largest);
   {
     const auto lock = largest->lock();
-    end_seal(largest);
+    changes_->end_seal(largest);
   }
-  urgent_.requeue_deferred();
+  dirty_.seal_ended();
   health_.report(Health::Of::kData, status);
   status ? volume_took_it() : volume_failed(status);
   tree_->forget_when_idle(largest);

@@ -9,14 +9,11 @@
 namespace kvcachefs {
 
 void StoreImpl::start_threads() {
-  committer_runs_ = true;
+  committer_->start();
   threads_.push_back(start_thread("kvc-bulk", [this] { bulk_loop(); }));
   threads_.push_back(start_thread("kvc-urgent", [this] {
     while (urgent_.wait()) urgent_step();
   }));
-  committer_ = start_thread("kvc-committer", [this] {
-    while (commits_.wait()) commit_step();
-  });
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
   opener_.start();
@@ -49,6 +46,7 @@ void StoreImpl::stop_threads() {
   stopping_ = true;
   cache_->stop();
   space_waiters_.stop();
+  record_waiters_->stop();
   dirty_.stop();
   urgent_.stop();
   keeper_wakeup_.wake();
@@ -60,14 +58,12 @@ void StoreImpl::stop_threads() {
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // The committer last: the others may still wait for it.
-  commits_.stop();
-  if (committer_.joinable()) committer_.join();
-  committer_runs_ = false;
+  committer_->stop();
   volume_->drain();
   read_ahead_->finish();
   finish_handed_on_work();
   read_ahead_->kernel().give_up();
-  resume_records();
+  record_waiters_->resume();
   resumer_.give_answers();
   answer_waiting();
   answer_unfinished();
@@ -87,7 +83,7 @@ void StoreImpl::finish_handed_on_work() {
 // Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.
 void StoreImpl::answer_unfinished() {
   constexpr int kMostRounds = 1000;
-  for (int round = 0; round < kMostRounds && (urgent_step() || commit_step()); ++round) commit_step();
+  for (int round = 0; round < kMostRounds && (urgent_step() || committer_->step()); ++round) committer_->step();
   space_waiters_.answer_all();  // nobody makes room any more
   volume_->drain();
   answer_waiting();  // who got room may have wanted memory then
@@ -119,7 +115,7 @@ bool StoreImpl::pump() {
   bool any = resumer_.resume();
   any |= bulk_step(false);
   any |= urgent_step();
-  any |= commit_step();
+  any |= committer_->step();
   any |= keeper_step(false);
   if (!stopping_) {
     any |= read_ahead_->step();

@@ -125,7 +125,7 @@ class Object {
   // Something on the volume may come back by what becomes of this one; not what was only set aside for it.
   bool holds_room() const { return base.place.kind != PlaceKind::kNone || replaces; }
   bool content_dirty() const { return content_version != sealed_version; }
-  // Dirty only because its extent could not be synced (store_lost.cc).
+  // Dirty only because its extent could not be synced: it moves elsewhere.
   bool is_moving() const { return content_dirty() && moving_version == content_version; }
   uint64_t journaled_version() const { return is_moving() ? content_version : sealed_version; }
   bool any_in_ram() const {
