@@ -71,7 +71,11 @@
 #include "store/upkeep/pack_sweep.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/volume/volume.h"
-#include "store/writeback/urgent_queue.h"
+#include "store/writeback/bulk_lane.h"
+#include "store/writeback/relocator.h"
+#include "store/writeback/sealer.h"
+#include "store/writeback/spiller.h"
+#include "store/writeback/urgent_lane.h"
 #include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
@@ -145,7 +149,7 @@ class StoreImpl final : public Store {
   void leave_off() override { read_ahead_->leave_off(); }
 
   FileSystemSpace space() override;
-  void drain(bool sync, StatusCompletion done) override;
+  void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
   void drop_caches() override;
   StoreStatus status() override;
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
@@ -203,6 +207,7 @@ class StoreImpl final : public Store {
   void load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   struct PieceByPiece;
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
+  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
   // --- files that are no chunks (store_in_place.cc) ---
   void set_in_place(const ObjectPtr& object);
@@ -258,65 +263,6 @@ class StoreImpl final : public Store {
   void finish_raw_turns();
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
-  // --- the lanes (store_lanes.cc) ---
-  struct Drain {
-    bool sync = false;
-    StatusCompletion done;
-    bool listed = false;
-    int failed_commits = 0;  // while it waited
-    std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
-  };
-  struct Remaining {
-    bool some = false;     // to be looked at after an interval
-    bool at_once = false;  // ready, but more than fits one batch
-  };
-  // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
-  void volume_failed(const Status& status);
-  void volume_took_it();
-  bool bulk_step(bool force);
-  std::vector<Drain> take_drains();
-  bool seal_finished(bool force, Remaining& remaining, Status& status);
-  void commit_pending_names(Remaining& remaining);
-  bool settle_drains(std::vector<Drain>& drains, const Status& status);
-  std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
-  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
-  void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
-  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
-  bool urgent_step();
-  struct UrgentTurn;
-  void take_urgent(UrgentItem item, UrgentTurn& turn);
-  void commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& failed, const Status& status);
-  void defer_urgent(UrgentItem item);
-  static bool is_journaled(const UrgentItem& item);
-  static Status own_error(const Object& object);
-
-  // --- sealing (store_seal.cc) ---
-  struct PackTarget;   // the open pack extent of a lane
-  struct SealPlan;
-  class BodyWriter;
-  enum class Promise : uint8_t { kKept, kMayEnd };  // of fallocate, where there is no room for another version of the body
-  bool snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot);
-  // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
-  // first error.
-  std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
-  void undo_write(SealPlan& plan);
-  Status place_body(SealPlan& plan, PackTarget& target);
-  Status open_target(PackTarget& target, uint64_t room);
-  bool size_ahead(File& file, uint64_t bytes);
-  void close_target(PackTarget& target);
-  void cut_closed(PackTarget& target);
-  Status write_body(SealPlan& plan, BodyWriter& writer);
-  Status finish_solo(SealPlan& plan);
-  bool same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer);
-  // Memory for what is read again to be sealed, a unit at a time. `writer`: of the lane that calls; null on the keeper, where one unit
-  // is let go of before the next.
-  BodyReader::Memory memory_to_seal(BodyWriter* writer);
-
-  // --- spilling (store_spill.cc) ---
-  bool spill_one();
-  Status spill(const ObjectPtr& object);
-
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
@@ -324,11 +270,6 @@ class StoreImpl final : public Store {
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
   void end_lingering(bool all = false);
-
-  // --- bodies in extents that could not be synced (store_lost.cc) ---
-  bool move_from_lost(const ObjectPtr& object);
-  bool move_all_from_lost(size_t most = SIZE_MAX);
-  void rescue_from_lost();
 
   // --- upkeep (store_keep.cc) ---
   bool keeper_step(bool force);
@@ -421,7 +362,6 @@ class StoreImpl final : public Store {
   void answer_waiting();
   void answer_unfinished();
   void finish_handed_on_work();
-  void bulk_loop();
   void keeper_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
@@ -450,7 +390,6 @@ class StoreImpl final : public Store {
   bool background_ = true;
   bool read_only_ = false;
   ReadTimes read_times_ = ReadTimes::kRelative;
-  uint64_t extent_bytes_ = 256 * kMiB;
   bool index_rebuilt_ = false, unclean_start_ = false;
 
   LiveOptions options_;
@@ -473,8 +412,7 @@ class StoreImpl final : public Store {
   std::optional<PageWarmer> page_warmer_;
   std::optional<BodyCache> cache_;
 
-  UrgentQueue urgent_;
-  VolumeRefusals refusals_{clock_};
+  VolumeRefusals refusals_{clock_, space_};
   CommitQueue commits_;
   UnmarkedBodies unmarked_;
   std::optional<Quarantine> quarantine_;
@@ -487,9 +425,11 @@ class StoreImpl final : public Store {
   std::optional<BackingFiles> backing_;
   std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
 
-  LeafMutex bulk_mutex_;  // leaf
-  std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
-  std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
+  std::optional<Sealer> sealer_;
+  std::optional<Spiller> spiller_;
+  std::optional<Relocator> relocator_;
+  std::optional<BulkLane> bulk_;
+  std::optional<UrgentLane> urgent_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
@@ -533,8 +473,6 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
-  std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
-  int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
   int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
@@ -543,8 +481,6 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
-
-  std::unique_ptr<PackTarget> bulk_target_, urgent_target_;  // each touched by its lane only
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended

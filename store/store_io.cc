@@ -539,7 +539,7 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
   if (error) return done(std::unexpected(std::move(*error)));
   // With `sync` also what is journaled already: it may not be synced, nor raw bytes, which leave nothing dirty here.
   if (!handle->request.write || !options_.durable_close() || (!dirty && !options_.durable_sync())) return done({});
-  make_durable(object, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(object, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
@@ -550,17 +550,17 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
     if (object->lacks_a_write()) error = object->write_error;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  make_durable(object, true, std::move(done));
+  urgent_->make_durable(object, true, std::move(done));
 }
 
 void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
   if (!options_.durable_close()) return done({});
   auto object = tree_->get(id);
-  make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::sync_directory(ObjectId directory, StatusCompletion done) {
-  make_all_durable(bodies_of_names_in(directory), true, std::move(done));
+  urgent_->make_all_durable(bodies_of_names_in(directory), true, std::move(done));
 }
 
 // Bodies without which names of the directory cannot be journaled. One that is being written under the name that it was made

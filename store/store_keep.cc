@@ -136,7 +136,7 @@ bool StoreImpl::keeper_step(bool force) {
   const uint64_t rows = index_->overlay_rows();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
     verified_again_ns_ = now;
-    unverified_->look_again(memory_to_seal(nullptr));
+    unverified_->look_again(sealer_->memory_to_seal(nullptr));
     refill_reserve();
   }
   const bool waiting = rows > 0 || commits_.unsynced_bytes() > 0;
@@ -189,7 +189,10 @@ Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
   raw_space_->sync_begins();
   sync_ahead();
-  rescue_from_lost();
+  relocator_->rescue([this] {
+    drain_and_wait();
+    sync_ahead();
+  });
   CommitRequest request;
   request.sync = request.sync_all = true;
   if (!reserve_->is_cut()) request.successors = accesses_->changed_rows(kMostRows);  // else they wait for room
@@ -359,8 +362,8 @@ void StoreImpl::drain_and_wait() {
   }
   constexpr int kMaxRounds = 10'000;
   for (int i = 0; i < kMaxRounds && answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready; ++i) {
-    bulk_step(true);
-    urgent_step();
+    bulk_->step(true);
+    urgent_->step();
     committer_->step();
   }
 }

@@ -230,7 +230,7 @@ void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& cal
     dirty_.wake();
     return done({});
   }
-  make_durable(nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) {
@@ -238,7 +238,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
   if (Status status = tree_->write().remove_directory(parent, name); !status) return done(std::move(status));
   dirty_.wake();
   if (!options_.durable_close()) return done({});
-  make_durable(nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 // --- link ---
@@ -277,7 +277,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
   }
   dirty_.wake();
   if (!options_.durable_close()) return done(stat(id));
-  make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
+  urgent_->make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(stat(id));
   });

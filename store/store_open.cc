@@ -17,7 +17,6 @@
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
 #include "store/store_impl.h"
-#include "store/store_seal.h"
 
 namespace kvcachefs {
 
@@ -117,7 +116,6 @@ Status StoreImpl::start(std::string_view holder) {
     pool_->set_limit_bytes(now.memory_bytes);
     space_.configure(now.capacity_bytes, now.keep_free_bytes);
   });
-  extent_bytes_ = options.extent_bytes;
 
   KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
   KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_}));
@@ -162,7 +160,7 @@ Status StoreImpl::start(std::string_view holder) {
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
-  dirty_.set_seal_ended([this] { urgent_.requeue_deferred(); });
+  dirty_.set_seal_ended([this] { urgent_->requeue_deferred(); });
   committer_.emplace(Committer::Parts{
       commits_, *journal_, *journal_room_, *extents_, resumer_, health_, counters_,
       {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_},
@@ -177,8 +175,13 @@ Status StoreImpl::start(std::string_view holder) {
   read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,
                                        *backing_, counters_, clock_, volume_->features().network});
   accesses_->set_kick([this] { read_ahead_->kick(); });
-  bulk_target_ = std::make_unique<PackTarget>();
-  urgent_target_ = std::make_unique<PackTarget>();
+  sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
+                                options_, counters_, options.extent_bytes});
+  spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
+  relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});
+  bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
+                                options_, clock_, background_});
+  urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
@@ -271,7 +274,7 @@ Status StoreImpl::close() {
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
   if (drained_ && !*drained_ && !extents_->lost().empty()) {  // what could not be synced goes elsewhere first
-    static_cast<void>(move_all_from_lost());
+    static_cast<void>(relocator_->move_all());
     drained_.reset();
     drain(true, [this](Status status) { drained_ = std::move(status); });
     for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
@@ -281,11 +284,8 @@ Status StoreImpl::close() {
   }
   kill_point("drained");
   Status status = drained_.value_or(fail(Code::kIo, "the volume did not take everything"));
-  for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
-    close_target(*target);
-    cut_closed(*target);
-    dead_.packs_closed(std::exchange(target->closed, {}));
-  }
+  bulk_->finish();
+  urgent_->finish();
   extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
   end_lingering(/*all=*/true);

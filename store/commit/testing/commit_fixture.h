@@ -9,6 +9,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -75,7 +76,7 @@ class BatchIndex : public FakeIndex {
 
 class CommitFixture : public ::testing::Test {
  protected:
-  CommitFixture() {
+  explicit CommitFixture(StoreOptions given = {}) : options(std::move(given)) {
     space.configure(kGiB, 0);
     ObjectRecord root;
     root.id = kRootId;
@@ -103,6 +104,9 @@ class CommitFixture : public ::testing::Test {
   }
   ~CommitFixture() override {
     committer.reset();
+    static_cast<void>(queue.take());
+    cache.clear();
+    dirty.clear();  // what is left gives its blocks back before the pool goes
     tree.clear();
   }
 
@@ -255,7 +259,7 @@ class CommitFixture : public ::testing::Test {
   Extents extents{volume, identity, 8};
   Discards discards{{space, work, extents}};
   DirtyQueue dirty;
-  LiveOptions options{StoreOptions{}};
+  LiveOptions options;
   BodyChanges changes{{clock, space, records, dirty, discards, options}};
   MemoryPool pool{16 * kMiB, kSealingBytes};
   MemoryFiles files{pool};
