@@ -62,7 +62,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
     if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
     attributes.ctime_ns = change.ctime_ns.value_or(now);
-    mark_attributes_dirty(object);
+    changes_->mark_attributes_dirty(object);
     stat = kept.names.stat_of(*object);
   }
   dirty_.wake();
@@ -142,7 +142,7 @@ void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_
     if (dropped == 0) return;
     object->attributes.mode &= ~dropped;
     object->attributes.ctime_ns = clock_.realtime_ns();
-    mark_attributes_dirty(object);
+    changes_->mark_attributes_dirty(object);
   }
   dirty_.wake();
 }
@@ -181,7 +181,7 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
     status = change(object);
     if (status) {
       object->attributes.ctime_ns = clock_.realtime_ns();
-      mark_attributes_dirty(object);
+      changes_->mark_attributes_dirty(object);
     }
   }
   if (status)

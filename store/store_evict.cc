@@ -212,7 +212,7 @@ bool StoreImpl::may_evict() const { return evictor_ && evictor_->on() && !evicto
 
 // What waits of names is in the journal when this returns.
 void StoreImpl::journal_names() {
-  static_cast<void>(commit_and_wait({}));  // an error is the committer's to tell; they stay pending
+  static_cast<void>(committer_->commit_and_wait({}));  // an error is the committer's to tell; they stay pending
 }
 
 // --- what and how ---

@@ -33,7 +33,10 @@
 #include "store/cache/waiting_bytes.h"
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit_queue.h"
+#include "store/commit/committer.h"
+#include "store/commit/journal_room.h"
 #include "store/commit/quarantine.h"
+#include "store/commit/record_waiters.h"
 #include "store/commit/unmarked_bodies.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
@@ -44,6 +47,7 @@
 #include "store/load/unverified_bodies.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
+#include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
 #include "store/object/object.h"
@@ -60,7 +64,6 @@
 #include "store/space/space.h"
 #include "store/space/space_waiters.h"
 #include "store/store.h"
-#include "store/store_commit.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/evictor.h"
@@ -69,7 +72,11 @@
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
 #include "store/volume/volume.h"
-#include "store/writeback/urgent_queue.h"
+#include "store/writeback/bulk_lane.h"
+#include "store/writeback/relocator.h"
+#include "store/writeback/sealer.h"
+#include "store/writeback/spiller.h"
+#include "store/writeback/urgent_lane.h"
 #include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
@@ -132,13 +139,18 @@ class StoreImpl final : public Store {
   void note_mapped_read(Handle* handle) override;
   void await_loads(Handle* handle, std::move_only_function<void()> then) override;
 
+  bool has_room_for_records(uint64_t bytes) override { return record_waiters_->has_room(bytes); }
+  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override {
+    record_waiters_->await_room(bytes, gives_back, std::move(then));
+  }
+
   void hold_read_ahead() override { read_ahead_->hold(); }
   void resume_read_ahead() override { read_ahead_->resume(); }
   bool help() override { return read_ahead_->help(); }
   void leave_off() override { read_ahead_->leave_off(); }
 
   FileSystemSpace space() override;
-  void drain(bool sync, StatusCompletion done) override;
+  void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
   void drop_caches() override;
   Status begin_scrub() override;
   StoreStatus status() override;
@@ -154,7 +166,6 @@ class StoreImpl final : public Store {
   // --- names (store_names.cc) ---
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
-  void mark_attributes_dirty(const ObjectPtr& object);  // the object is locked
 
   // --- rename (store_rename.cc) ---
   Status rename_now(Rename& rename);
@@ -167,23 +178,9 @@ class StoreImpl final : public Store {
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
 
-  // --- room for records of names and attributes (store_records.cc) ---
-  bool has_room_for_records(uint64_t bytes) override;
-  void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override;
-  std::optional<Error> records_refused(bool gives_back);
-  void resume_records();
-  bool records_want_upkeep();
-
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
   void note_read_time(Object& object, const OpenRequest& request) const;  // the object is locked
-  void note_modified(const ObjectPtr& object);  // its times, not its bytes (content_changed()); the object is locked
-  void content_changed(const ObjectPtr& object);  // the object is locked
-  void mark_content_dirty(const ObjectPtr& object);  // ... and its times stay
-  // Reserves space for a body of `size_bytes` (the object is locked); false: full.
-  bool reserve_space(Object& object, uint64_t size_bytes);
-  bool keep_room(Object& object);  // for what fallocate promised, beside what is sealed or about to be; the object is locked
-  void give_room_up(Object& object);  // the object is locked
   Error no_space(const Object& object, uint64_t bytes) const;
   enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
   struct WriteAttempt;
@@ -212,7 +209,7 @@ class StoreImpl final : public Store {
   void load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
   struct PieceByPiece;
   void read_next_piece(std::shared_ptr<PieceByPiece> read);
-  void undo_what_did_not_fit(const ObjectPtr& object, bool last_writer);  // the object is locked
+  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
   // --- files that are no chunks (store_in_place.cc) ---
   void set_in_place(const ObjectPtr& object);
@@ -268,67 +265,6 @@ class StoreImpl final : public Store {
   void finish_raw_turns();
   void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
-  // --- the lanes (store_lanes.cc) ---
-  struct Drain {
-    bool sync = false;
-    StatusCompletion done;
-    bool listed = false;
-    int failed_commits = 0;  // while it waited
-    std::vector<std::pair<ObjectPtr, uint64_t>> bodies;  // to be journaled before the answer, with their content_version
-  };
-  struct Remaining {
-    bool some = false;     // to be looked at after an interval
-    bool at_once = false;  // ready, but more than fits one batch
-  };
-  // The volume takes nothing: the bulk lane pauses, ever longer, until a try succeeds.
-  void volume_failed(const Status& status);
-  void volume_took_it();
-  bool bulk_step(bool force);
-  std::vector<Drain> take_drains();
-  bool seal_finished(bool force, Remaining& remaining, Status& status);
-  void commit_pending_names(Remaining& remaining);
-  bool settle_drains(std::vector<Drain>& drains, const Status& status);
-  std::vector<Snapshot> choose_for_bulk(bool force, Remaining& remaining);
-  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
-  void make_durable(ObjectPtr object, bool sync, StatusCompletion done);
-  void make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done);
-  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
-  bool urgent_step();
-  struct UrgentTurn;
-  void take_urgent(UrgentItem item, UrgentTurn& turn);
-  void commit_urgent(UrgentTurn& turn, const std::vector<ObjectId>& failed, const Status& status);
-  void defer_urgent(UrgentItem item);
-  static bool is_journaled(const UrgentItem& item);
-  static Status own_error(const Object& object);
-
-  // --- sealing (store_seal.cc) ---
-  struct PackTarget;   // the open pack extent of a lane
-  struct SealPlan;
-  class BodyWriter;
-  enum class Promise : uint8_t { kKept, kMayEnd };  // of fallocate, where there is no room for another version of the body
-  bool snapshot_for_seal(const ObjectPtr& object, Promise promise, Snapshot& snapshot);
-  // Puts the bodies on the volume. What fails is given up (its content stays dirty) and left out; `status` is then the
-  // first error.
-  std::vector<SealedBody> seal(std::vector<Snapshot> snapshots, PackTarget& target, Status& status);
-  void end_seal(const ObjectPtr& object);
-  void abandon_seal(const ObjectPtr& object);
-  void undo_write(SealPlan& plan);
-  Status place_body(SealPlan& plan, PackTarget& target);
-  Status open_target(PackTarget& target, uint64_t room);
-  bool size_ahead(File& file, uint64_t bytes);
-  void close_target(PackTarget& target);
-  void cut_closed(PackTarget& target);
-  Status write_body(SealPlan& plan, BodyWriter& writer);
-  Status finish_solo(SealPlan& plan);
-  bool same_bytes_as_replaced(SealPlan& plan, BodyWriter& writer);
-  // Memory for what is read again to be sealed, a unit at a time. `writer`: of the lane that calls; null on the keeper, where one unit
-  // is let go of before the next.
-  BodyReader::Memory memory_to_seal(BodyWriter* writer);
-
-  // --- spilling (store_spill.cc) ---
-  bool spill_one();
-  Status spill(const ObjectPtr& object);
-
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
@@ -336,52 +272,6 @@ class StoreImpl final : public Store {
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
   void end_lingering(bool all = false);
-
-  // --- bodies in extents that could not be synced (store_lost.cc) ---
-  void note_unmarked(const Object& object);
-  Status may_mark();
-  bool move_from_lost(const ObjectPtr& object);
-  bool move_all_from_lost(size_t most = SIZE_MAX);
-  void rescue_from_lost();
-
-  // --- journal (store_commit.cc, store_commit.h) ---
-  bool commit_step();
-  // Returns once the request is settled: by the committer, or by this thread where none runs. No lock held.
-  Status commit_and_wait(CommitRequest request);
-  // Of the journal. Where there is no room the reserve is given up for it, bit by bit.
-  template <class Attempt>
-  auto with_reserve(Attempt attempt);
-  void note_full(const Error& error);
-  Result<JournalPosition> append_to_journal(const Batch& batch);
-  Status sync_journal();
-  Status sync_data(Commit& commit);
-  Status mark_synced();
-  void take_rows(Commit& commit);
-  void take_waiting(Tree::Write& tree, Commit& commit);
-  void take_nameless(Commit& commit);
-  bool build_batch(Commit& commit);
-  Status journal_batch(Commit& commit);
-  void add_bodies(Tree::Write& tree, Commit& commit);
-  void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
-  void add_names(Tree::Write& tree, Commit& commit);
-  void add_rows(const Tree::View& tree, Commit& commit);
-  // What a batch says of a dirty name.
-  enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
-  bool is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const;
-  bool would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const;
-  NameChange change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
-  void choose_shares(Tree::Write& tree, Commit& commit);
-  void take_dispossessed(Tree::Write& tree, Commit& commit);
-  void drop_body(Tree::Write& tree, SealedBody& sealed);
-  void give_up(Commit& commit, const Status& why);
-  Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
-  Status apply_committed(Commit& commit, JournalPosition after);
-  void count_committed(Commit& commit, std::span<const FreedPlace> freed);
-  void settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
-  void lost_record(Tree::Write&, const ObjectPtr& object);
-  void settle_body(Tree::Write& tree, SealedBody& sealed);
-  void settle_raw(Object& object, const Place& unjournaled);
-  void settle_attributes(const ObjectPtr& object, uint64_t version);
 
   // --- upkeep (store_keep.cc) ---
   bool keeper_step(bool force);
@@ -476,7 +366,6 @@ class StoreImpl final : public Store {
   void answer_waiting();
   void answer_unfinished();
   void finish_handed_on_work();
-  void bulk_loop();
   void keeper_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
@@ -491,6 +380,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;
   std::unique_ptr<Reserve> reserve_;
+  std::optional<JournalRoom> journal_room_;
   std::unique_ptr<MemoryPool> pool_;
   std::unique_ptr<MemoryFiles> files_;
   std::optional<MemoryFilePolicy> file_policy_;
@@ -504,7 +394,6 @@ class StoreImpl final : public Store {
   bool background_ = true;
   bool read_only_ = false;
   ReadTimes read_times_ = ReadTimes::kRelative;
-  uint64_t extent_bytes_ = 256 * kMiB;
   bool index_rebuilt_ = false, unclean_start_ = false;
 
   LiveOptions options_;
@@ -513,7 +402,6 @@ class StoreImpl final : public Store {
   DeadSpace dead_{space_};
   std::unique_ptr<RawSpace> raw_space_;
   std::unique_ptr<RecordSpace> record_space_;
-  std::atomic<uint64_t> waiting_records_{0};  // calls that wait there
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
@@ -522,16 +410,18 @@ class StoreImpl final : public Store {
   NamesGone names_gone_;
 
   DirtyQueue dirty_;
+  std::optional<BodyChanges> changes_;
   std::unique_ptr<Tree> tree_;
   std::optional<FileMover> file_mover_;
   std::optional<PageWarmer> page_warmer_;
   std::optional<BodyCache> cache_;
 
-  UrgentQueue urgent_;
-  VolumeRefusals refusals_{clock_};
+  VolumeRefusals refusals_{clock_, space_};
   CommitQueue commits_;
   UnmarkedBodies unmarked_;
   std::optional<Quarantine> quarantine_;
+  std::optional<RecordWaiters> record_waiters_;
+  std::optional<Committer> committer_;
 
   std::optional<BodyReader> reader_;
   std::optional<UnverifiedBodies> unverified_;
@@ -540,9 +430,11 @@ class StoreImpl final : public Store {
   std::optional<BackingFiles> backing_;
   std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
 
-  LeafMutex bulk_mutex_;  // leaf
-  std::optional<Error> bulk_commit_error_;  // bulk_mutex_: of the last commit of the lane that failed
-  std::vector<Drain> drains_;  // bulk_mutex_: answered once what they list is journaled
+  std::optional<Sealer> sealer_;
+  std::optional<Spiller> spiller_;
+  std::optional<Relocator> relocator_;
+  std::optional<BulkLane> bulk_;
+  std::optional<UrgentLane> urgent_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
@@ -586,8 +478,6 @@ class StoreImpl final : public Store {
   // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
   // are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail_ = false;
-  std::atomic<bool> rescue_in_vain_{false};  // what was moved from them was lost again
-  int64_t rescue_after_ns_ = 0, rescue_pause_ns_ = 0;  // the keeper's: of the next try then
   int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
@@ -596,30 +486,11 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
-  std::atomic<uint64_t> journal_bytes_{0};        // appended in this epoch
-  std::atomic<uint64_t> data_bytes_unsynced_{0};  // written since the last sync point
-
-  std::unique_ptr<PackTarget> bulk_target_, urgent_target_;  // each touched by its lane only
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended
-  std::atomic<bool> committer_runs_{false};  // else who waits for a commit does it itself
   Verify verify_ = Verify::kAuto;            // fixed after start()
   std::vector<std::thread> threads_;
-  std::thread committer_;
 };
-
-template <class Attempt>
-auto StoreImpl::with_reserve(Attempt attempt) {
-  constexpr uint64_t kBitBytes = kMiB;
-  auto result = attempt();
-  while (!result && lacks_files(result.error())) {
-    const bool gave = (result.error().code == Code::kNoSpace && reserve_->give(kBitBytes)) || (extents_ && extents_->give_up_spare());
-    if (!gave) break;
-    note_full(result.error());
-    result = attempt();
-  }
-  return result;
-}
 
 }  // namespace kvcachefs

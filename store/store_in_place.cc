@@ -29,7 +29,7 @@ void StoreImpl::set_in_place(const ObjectPtr& object) {
   auto where = mark_in(xattrs);
   if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
   where->value = how == InPlace::kWhole ? kWholeValue : std::string_view();
-  mark_attributes_dirty(object);
+  changes_->mark_attributes_dirty(object);
   dirty_.wake();
 }
 

@@ -15,7 +15,7 @@ namespace kvcachefs {
 
 // The object is locked.
 void StoreImpl::truncate_at_open(const ObjectPtr& object) {
-  if (object->size_bytes == 0 && !object->write_error) return note_modified(object);  // of an empty file: a change all the same
+  if (object->size_bytes == 0 && !object->write_error) return changes_->note_modified(object);  // of an empty file: a change all the same
   object->units.clear();
   object->memory_file.reset();
   file_policy_->expect_size(*object, object->size_bytes);
@@ -26,11 +26,11 @@ void StoreImpl::truncate_at_open(const ObjectPtr& object) {
   }
   object->raw.reset();
   object->cut_allocated(0);
-  give_room_up(*object);
+  changes_->give_room_up(*object);
   object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
   object->written_anew = true;
   object->write_error.reset();
-  content_changed(object);
+  changes_->content_changed(object);
 }
 
 // Kept in RAM: no record of the journal is made for a read.
@@ -133,8 +133,8 @@ void StoreImpl::release(Handle* handle_pointer) {
     }
     judge_changes(*handle);
     if (handle->request.write && --object->write_handles == 0) {
-      undo_what_did_not_fit(object, /*last_writer=*/true);
-      give_room_up(*object);
+      changes_->undo_what_did_not_fit(object, /*last_writer=*/true);
+      changes_->give_room_up(*object);
     }
     last = object->drop_handle();
     if (object->content_dirty()) dirty_.wake();
@@ -143,47 +143,7 @@ void StoreImpl::release(Handle* handle_pointer) {
   counters_.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
 }
 
-// --- changes of content ---
-
-void StoreImpl::note_modified(const ObjectPtr& object) {
-  object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-  mark_attributes_dirty(object);
-  dirty_.wake();
-}
-
-void StoreImpl::content_changed(const ObjectPtr& object) {
-  object->last_write_ns = clock_.monotonic_ns();
-  object->attributes.mtime_ns = object->attributes.ctime_ns = clock_.realtime_ns();
-  mark_content_dirty(object);
-}
-
-void StoreImpl::mark_content_dirty(const ObjectPtr& object) {
-  ++object->content_version;
-  if (!std::exchange(object->in_dirty_queue, true)) dirty_.add_content(object);
-  dirty_.wake();
-}
-
-bool StoreImpl::reserve_space(Object& object, uint64_t size_bytes) {
-  const bool may_be_inline = size_bytes < options_.inline_below_bytes();  // in journal and index
-  const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
-  if (wanted <= object.reserved_bytes) return true;
-  const uint64_t lacking = wanted - object.reserved_bytes, kept = std::min(lacking, object.kept_bytes);
-  if (lacking > kept && !space_.try_reserve(lacking - kept)) return false;
-  object.kept_bytes -= kept;
-  object.reserved_bytes = wanted;
-  return true;
-}
-
-bool StoreImpl::keep_room(Object& object) {
-  if (!object.promises_room()) return true;
-  const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
-  if (wanted <= object.kept_bytes) return true;
-  if (!space_.try_reserve(wanted - object.kept_bytes)) return false;
-  object.kept_bytes = wanted;
-  return true;
-}
-
-void StoreImpl::give_room_up(Object& object) { space_.release(std::exchange(object.kept_bytes, 0)); }
+// --- write ---
 
 Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
   return {Code::kNoSpace, 0,
@@ -198,8 +158,6 @@ Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
                       object.id.value, format_size(size_bytes), format_size(kMaxSealedBytes))};
 }
 
-// --- write ---
-
 StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
                                          WriteAttempt& attempt) {
   Object& object = *object_pointer;
@@ -210,7 +168,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (zeroing) end = std::min(end, object.size_bytes);
   if (end <= source.offset) return Progress::kDone;
   const uint64_t new_size = std::max(object.size_bytes, end);
-  if (!reserve_space(object, new_size)) return Progress::kNeedsSpace;
+  if (!changes_->reserve_space(object, new_size)) return Progress::kNeedsSpace;
 
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
   if (object.clones_a_block(first, last, end)) object.memory_file.reset();
@@ -253,7 +211,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   }
   object.size_bytes = new_size;
   object.note_written(source.offset, source.offset + source.length());
-  content_changed(object_pointer);
+  changes_->content_changed(object_pointer);
   if (handle != nullptr && !handle->unflushed) {
     handle->unflushed = true;
     ++object.unflushed_handles;
@@ -559,43 +517,6 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
 
 // --- durability of one object ---
 
-// The object is locked. A body that did not fit is not left short or mixed under its name, for clients that write in place look
-// at neither length nor content. What was never journaled, or was made or truncated to nothing by those who write it, is
-// emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled version back, whole:
-// without what was accepted since, a truncation included, for that was a part of the change that failed. At a flush others
-// may still write: then nothing goes back.
-void StoreImpl::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) {
-  if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
-  if (object->raw || object->sealing) return;
-  // An object whose record went to another version of its name has no place of its own any more.
-  const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
-  if (!last_writer && object->base_valid_bytes > 0) return;
-  object->write_error->undone = last_writer;
-  if (goes_back ? !object->content_dirty() || object->is_moving() : object->size_bytes == 0)
-    return space_.release(std::exchange(object->reserved_bytes, 0));
-  // Until all that it had is written anew, the name does not become another.
-  object->write_error->from = 0;
-  object->write_error->to = std::max(object->write_error->to, object->size_bytes);
-  object->units.clear();
-  object->memory_file.reset();
-  const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
-  if (object->spill)
-    discards_->remove_later(std::exchange(object->spill_extent, {}), PlaceKind::kSolo, reserved);
-  else
-    space_.release(reserved);
-  object->spill.reset();
-  object->spill_written.clear();
-  if (goes_back) {
-    object->size_bytes = object->base_valid_bytes = object->base.size_bytes;
-    object->shrunk_to_bytes = UINT64_MAX;
-    object->sealed_version = ++object->content_version;
-    note_modified(object);
-  } else {
-    object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
-    content_changed(object);
-  }
-}
-
 void StoreImpl::flush(Handle* handle, StatusCompletion done) {
   const ObjectPtr& object = handle->object;
   bool dirty = false;
@@ -611,14 +532,14 @@ void StoreImpl::flush(Handle* handle, StatusCompletion done) {
     }
     if (handle->request.write && object->lacks_a_write()) {
       error = object->write_error;
-      undo_what_did_not_fit(object, /*last_writer=*/false);
+      changes_->undo_what_did_not_fit(object, /*last_writer=*/false);
     }
     dirty = object->content_dirty() || object->sealing || object->attributes_version != object->attributes_durable;
   }
   if (error) return done(std::unexpected(std::move(*error)));
   // With `sync` also what is journaled already: it may not be synced, nor raw bytes, which leave nothing dirty here.
   if (!handle->request.write || !options_.durable_close() || (!dirty && !options_.durable_sync())) return done({});
-  make_durable(object, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(object, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
@@ -629,17 +550,17 @@ void StoreImpl::fsync(Handle* handle, StatusCompletion done) {
     if (object->lacks_a_write()) error = object->write_error;
   }
   if (error) return done(std::unexpected(std::move(*error)));
-  make_durable(object, true, std::move(done));
+  urgent_->make_durable(object, true, std::move(done));
 }
 
 void StoreImpl::keep_new(ObjectId id, StatusCompletion done) {
   if (!options_.durable_close()) return done({});
   auto object = tree_->get(id);
-  make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(object && (*object)->is_regular() ? *object : nullptr, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::sync_directory(ObjectId directory, StatusCompletion done) {
-  make_all_durable(bodies_of_names_in(directory), true, std::move(done));
+  urgent_->make_all_durable(bodies_of_names_in(directory), true, std::move(done));
 }
 
 // Bodies without which names of the directory cannot be journaled. One that is being written under the name that it was made

@@ -100,7 +100,7 @@ void StoreImpl::refresh_space() {
 // Journals with their reserve, checkpoint and index, without a look at the volume but one: at the index, wherever that is.
 void StoreImpl::measure_overhead() {
   RecordSpace::Measured measured;
-  measured.journal_bytes = older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed);
+  measured.journal_bytes = older_journals_bytes_ + committer_->journal_bytes();
   measured.checkpoint_bytes = checkpoint_bytes_;
   measured.reserve_bytes = reserve_->held_bytes();
   struct stat data {};
@@ -131,19 +131,19 @@ bool StoreImpl::keeper_step(bool force) {
   for (auto& then : read_ahead_->kernel().take_stalled()) resumer_.answer_later(std::move(then));
   files_->settle();
   cache_->keep_to_limit();
-  resume_records();
+  record_waiters_->resume();
   log::tell_repeated();
   const uint64_t rows = index_->overlay_rows();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
     verified_again_ns_ = now;
-    unverified_->look_again(memory_to_seal(nullptr));
+    unverified_->look_again(sealer_->memory_to_seal(nullptr));
     refill_reserve();
   }
-  const bool waiting = rows > 0 || data_bytes_unsynced_.load(std::memory_order_relaxed) > 0;
+  const bool waiting = rows > 0 || commits_.unsynced_bytes() > 0;
   // What somebody had open when it was removed can be given back now.
   const uint64_t hopes = space_.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
-  due |= records_want_upkeep();
+  due |= record_waiters_->want_upkeep();
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
@@ -169,7 +169,7 @@ void StoreImpl::note_upkeep(const Status& status, int64_t now_ns) {
   constexpr int64_t kTellAgainNs = 60'000'000'000;
   health_.report(Health::Of::kUpkeep, status);
   status ? upkeep_backoff_.succeeded() : upkeep_backoff_.failed(now_ns);
-  resume_records();
+  record_waiters_->resume();
   if (status && pool_->dirty_bytes() == 0) health_.report(Health::Of::kData, {});  // what could not be written is gone
   if (status || (upkeep_told_ == status.error().message && now_ns - upkeep_told_ns_ < kTellAgainNs)) return;
   upkeep_told_ = status.error().message;
@@ -189,11 +189,14 @@ Status StoreImpl::sync_point() {
   constexpr size_t kMostRows = 100'000;
   raw_space_->sync_begins();
   sync_ahead();
-  rescue_from_lost();
+  relocator_->rescue([this] {
+    drain_and_wait();
+    sync_ahead();
+  });
   CommitRequest request;
   request.sync = request.sync_all = true;
   if (!reserve_->is_cut()) request.successors = accesses_->changed_rows(kMostRows);  // else they wait for room
-  Status status = commit_and_wait(std::move(request));
+  Status status = committer_->commit_and_wait(std::move(request));
   if (status) raw_space_->synced();
   return status;
 }
@@ -262,7 +265,7 @@ Status StoreImpl::write_checkpoint() {
   header.covers = index_->position();
   header.stamp = index_->stamp();
   header.next_number = next_number_.load();
-  KVC_ASSIGN(auto writer, with_reserve([&] { return CheckpointWriter::create(volume_, identity_, seq, header); }));
+  KVC_ASSIGN(auto writer, journal_room_->write([&] { return CheckpointWriter::create(volume_, identity_, seq, header); }));
   Status status;
   auto add = [&](Record record) {
     status = writer->add(std::move(record));
@@ -290,12 +293,12 @@ Status StoreImpl::write_checkpoint() {
 
 Status StoreImpl::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
-  KVC_TRY(with_reserve([this] { return journal_->rotate(); }));
+  KVC_TRY(journal_room_->write([this] { return journal_->rotate(); }));
   KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
   checkpoint_to_clear_.reset();
   journal_files_ = 1;
   older_journals_bytes_ = 0;
-  journal_bytes_.store(0);
+  committer_->note_checkpoint();
   measure_overhead();
   return {};
 }
@@ -314,7 +317,7 @@ bool StoreImpl::checkpoint_for_room() {
   const IndexTotals totals = index_->totals();
   const uint64_t checkpoint = totals.inline_bodies * options_.inline_below_bytes() +
                               (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
-  const auto records = [&] { return checkpoint_bytes_ + older_journals_bytes_ + journal_bytes_.load(std::memory_order_relaxed); };
+  const auto records = [&] { return checkpoint_bytes_ + older_journals_bytes_ + committer_->journal_bytes(); };
   const uint64_t before = records();
   if (before < kRoomCheckpointBytes || checkpoint > before / 2) return false;
   Status status = write_checkpoint();
@@ -352,16 +355,16 @@ void StoreImpl::drain_and_wait() {
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
   drain(/*sync=*/false, [promise](Status status) { promise->set_value(std::move(status)); });
-  if (committer_runs_.load()) {
+  if (committer_->is_running()) {
     while (!stopping_ && answer.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     }
     return;
   }
   constexpr int kMaxRounds = 10'000;
   for (int i = 0; i < kMaxRounds && answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready; ++i) {
-    bulk_step(true);
-    urgent_step();
-    commit_step();
+    bulk_->step(true);
+    urgent_->step();
+    committer_->step();
   }
 }
 

@@ -96,9 +96,6 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 
 // --- new entries ---
 
-void StoreImpl::mark_attributes_dirty(const ObjectPtr& object) { kvcachefs::mark_attributes_dirty(object, *record_space_, dirty_); }
-
-// Refuses what makes journal and index grow and reserves nothing, where nothing is free. Any lock may be held.
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   space_waiters_.ask();  // for the next try
@@ -142,7 +139,7 @@ Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32
   probes_.stored(caller.thread_id, parent, name);
   if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
     const auto lock = object->lock();
-    content_changed(object);
+    changes_->content_changed(object);
     object->last_write_ns = 0;  // nobody is writing it
   }
   dirty_.wake();
@@ -195,7 +192,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
       object->write_handles = object->unflushed_handles = 1;
       handle->unflushed = true;
     }
-    content_changed(object);
+    changes_->content_changed(object);
   }
   probes_.stored(caller.thread_id, parent, name);
   ChainOrigin origin = accesses_->created(caller.thread_id, parent, name, object->id, clock_.monotonic_ns());
@@ -233,7 +230,7 @@ void StoreImpl::unlink(ObjectId parent, std::string_view name, const Caller& cal
     dirty_.wake();
     return done({});
   }
-  make_durable(nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) {
@@ -241,7 +238,7 @@ void StoreImpl::remove_directory(ObjectId parent, std::string_view name, StatusC
   if (Status status = tree_->write().remove_directory(parent, name); !status) return done(std::move(status));
   dirty_.wake();
   if (!options_.durable_close()) return done({});
-  make_durable(nullptr, options_.durable_sync(), std::move(done));
+  urgent_->make_durable(nullptr, options_.durable_sync(), std::move(done));
 }
 
 // --- link ---
@@ -280,7 +277,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
   }
   dirty_.wake();
   if (!options_.durable_close()) return done(stat(id));
-  make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
+  urgent_->make_durable(object, options_.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(stat(id));
   });

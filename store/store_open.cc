@@ -17,7 +17,6 @@
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
 #include "store/store_impl.h"
-#include "store/store_seal.h"
 
 namespace kvcachefs {
 
@@ -90,6 +89,7 @@ Status StoreImpl::start(std::string_view holder) {
   }
   lock_ = std::move(*lock);
   reserve_ = std::make_unique<Reserve>(volume_, fmt::format("nodes/{}/RESERVE", identity_.node));
+  journal_room_.emplace(*reserve_, counters_);
   // Else a volume that others have filled could not be mounted to remove something.
   if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
   KVC_TRY(lock_->describe(holder));
@@ -116,7 +116,6 @@ Status StoreImpl::start(std::string_view holder) {
     pool_->set_limit_bytes(now.memory_bytes);
     space_.configure(now.capacity_bytes, now.keep_free_bytes);
   });
-  extent_bytes_ = options.extent_bytes;
 
   KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
   KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_}));
@@ -124,12 +123,14 @@ Status StoreImpl::start(std::string_view holder) {
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!judged_tail_);
   KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_, form_of_journal(options_.current(), volume_->features()),
-                                                      [this](const auto& attempt) { return with_reserve(attempt); }));
+                                                      [this](const auto& attempt) { return journal_room_->write(attempt); }));
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
+  journal_room_->set_extents(*extents_);
   discards_.emplace(Discards::Parts{space_, keeper_work_, *extents_});
+  changes_.emplace(BodyChanges::Parts{clock_, space_, *record_space_, dirty_, *discards_, options_});
   constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,
@@ -158,9 +159,18 @@ Status StoreImpl::start(std::string_view holder) {
   tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
+  record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
+  dirty_.set_seal_ended([this] { urgent_->requeue_deferred(); });
+  committer_.emplace(Committer::Parts{
+      commits_, *journal_, *journal_room_, *extents_, resumer_, health_, counters_,
+      {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_},
+      {*tree_, *index_, *cache_, dirty_, *changes_, space_, *record_space_, *record_waiters_, dead_, *discards_, unmarked_,
+       [this](ObjectId id, uint64_t size_bytes) { evictor_->sized(id, size_bytes); }},
+      [this] { return index_rebuild_->repair(*index_); }});
   reader_.emplace(*extents_, counters_);
   unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
-  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, memory_to_seal(nullptr),
+  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_,
+                                    [this](uint64_t bytes) { return cache_->reserve_to_seal(bytes, [] {}); },
                                     [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; }});
   options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
@@ -169,9 +179,14 @@ Status StoreImpl::start(std::string_view holder) {
   read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,
                                        *backing_, counters_, clock_, volume_->features().network});
   accesses_->set_kick([this] { read_ahead_->kick(); });
-  bulk_target_ = std::make_unique<PackTarget>();
-  urgent_target_ = std::make_unique<PackTarget>();
-  FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return append_to_journal(batch); }});
+  sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
+                                options_, counters_, options.extent_bytes});
+  spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
+  relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});
+  bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
+                                options_, clock_, background_});
+  urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
+  FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();
@@ -263,7 +278,7 @@ Status StoreImpl::close() {
   constexpr int kMaxRounds = 100'000;
   for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
   if (drained_ && !*drained_ && !extents_->lost().empty()) {  // what could not be synced goes elsewhere first
-    static_cast<void>(move_all_from_lost());
+    static_cast<void>(relocator_->move_all());
     drained_.reset();
     drain(true, [this](Status status) { drained_ = std::move(status); });
     for (int round = 0; round < kMaxRounds && !drained_; ++round) pump();
@@ -273,11 +288,8 @@ Status StoreImpl::close() {
   }
   kill_point("drained");
   Status status = drained_.value_or(fail(Code::kIo, "the volume did not take everything"));
-  for (PackTarget* target : {bulk_target_.get(), urgent_target_.get()}) {
-    close_target(*target);
-    cut_closed(*target);
-    dead_.packs_closed(std::exchange(target->closed, {}));
-  }
+  bulk_->finish();
+  urgent_->finish();
   extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
   nobody_reads_ = true;
@@ -286,7 +298,7 @@ Status StoreImpl::close() {
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = index_point();
   if (status) remove_unjournaled();
-  if (status && (journal_bytes_.load() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
+  if (status && (committer_->journal_bytes() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = sync_point();

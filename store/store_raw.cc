@@ -38,14 +38,14 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   object->memory_file.reset();
   object->expected_bytes = 0;
   object->cut_allocated(0);  // its blocks are the file's
-  give_room_up(*object);
+  changes_->give_room_up(*object);
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
   object->raw_unjournaled = true;
   object->base.checksums.clear();
   object->size_bytes = size_bytes;
   space_.release(std::exchange(object->reserved_bytes, 0));
-  content_changed(object);
+  changes_->content_changed(object);
   return {};
 }
 
@@ -66,7 +66,7 @@ void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, R
     if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
     object->note_cut(size_bytes, how);
     object->size_bytes = size_bytes;
-    content_changed(object);  // the size is in the record
+    changes_->content_changed(object);  // the size is in the record
     extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
   }
   done({});
@@ -85,7 +85,7 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
         return allocate_in(std::move(object), mode, offset, length, std::move(done));
       }
       if (status) {
-        note_modified(object);
+        changes_->note_modified(object);
         extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
       }
     }
@@ -181,9 +181,9 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
     grows = offset + bytes.size() > object->size_bytes;
     if (grows) {
       object->size_bytes = offset + bytes.size();
-      content_changed(object);  // the size is in the record
+      changes_->content_changed(object);  // the size is in the record
     } else {
-      note_modified(object);
+      changes_->note_modified(object);
     }
     if (!handle->unflushed) {
       handle->unflushed = true;

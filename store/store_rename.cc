@@ -25,8 +25,8 @@ Status StoreImpl::prepare_rename(Tree::Write&, const ObjectPtr& source) {
   if (source->write_error) return std::unexpected(*source->write_error);
   // A version whose record went to another: its body is written anew.
   if (!source->durable && source->is_regular() && !source->content_dirty()) {
-    if (!reserve_space(*source, source->size_bytes)) return std::unexpected(no_space(*source, source->size_bytes));
-    content_changed(source);
+    if (!changes_->reserve_space(*source, source->size_bytes)) return std::unexpected(no_space(*source, source->size_bytes));
+    changes_->content_changed(source);
   }
   return {};
 }
@@ -43,14 +43,14 @@ void StoreImpl::rename(ObjectId parent, std::string_view name, ObjectId new_pare
     }
     dirty_.wake();
     if (!options_.durable_close()) return reply({});
-    make_all_durable(std::move(asked.unsealed), options_.durable_sync(), std::move(reply));
+    urgent_->make_all_durable(std::move(asked.unsealed), options_.durable_sync(), std::move(reply));
   };
   if (!options_.durable_close()) return finish(std::move(rename), std::move(done));
 
   // The body first: if it cannot be written the old name, and what it would replace, stay as they are.
   const ObjectPtr source = object_to_rename(parent, name, caller);
   if (!source || !source->is_regular()) return finish(std::move(rename), std::move(done));
-  make_durable(source, options_.durable_sync(), [finish, rename = std::move(rename), done = std::move(done)](Status status) mutable {
+  urgent_->make_durable(source, options_.durable_sync(), [finish, rename = std::move(rename), done = std::move(done)](Status status) mutable {
     if (!status) return done(std::unexpected(std::move(status).error()));
     finish(std::move(rename), std::move(done));
   });

@@ -87,14 +87,14 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
   if (object->raw || becomes_raw) return fail(Code::kBusy, "it became raw while this waited, or is to now: once more");
   if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
   if (size_bytes == object->size_bytes) {
-    note_modified(object);
+    changes_->note_modified(object);
     return {};
   }
   const bool cuts = object->is_cut_in_a_unit(size_bytes);
   if (cuts && memory.bytes() < kUnitBytes)
     return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
   // Also for less than before: the body is written anew as a whole.
-  if (!reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
+  if (!changes_->reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
     if (cuts) object->zero_tail(size_bytes, memory);
@@ -109,7 +109,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
   }
   if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) file_policy_->expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
-  content_changed(object);
+  changes_->content_changed(object);
   return {};
 }
 
@@ -160,7 +160,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
   if (zeroed == 0) {  // behind the end: a change all the same
     const auto lock = object->lock();
-    note_modified(object);
+    changes_->note_modified(object);
   }
   zero_range(object, offset, zeroed, std::move(done));
 }
@@ -173,12 +173,12 @@ Status StoreImpl::take_room_for(const ObjectPtr& object, uint64_t offset, uint64
   const auto before = std::pair(object->allocated_from, object->allocated_to);
   object->note_allocated(align_down(offset, kBlockBytes), align_up(end, kBlockBytes));
   // A body that is to be sealed takes its room along; one that is sealed has its own, and this is for the next version.
-  const bool taken = object->content_dirty() ? reserve_space(*object, bytes) : keep_room(*object);
+  const bool taken = object->content_dirty() ? changes_->reserve_space(*object, bytes) : changes_->keep_room(*object);
   if (!taken) {
     std::tie(object->allocated_from, object->allocated_to) = before;
     return std::unexpected(no_space(*object, bytes));
   }
-  note_modified(object);
+  changes_->note_modified(object);
   return {};
 }
 

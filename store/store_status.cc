@@ -154,7 +154,7 @@ StoreStatus StoreImpl::status() {
   status.write_requests = c.write_requests;
   status.sealed_bodies = c.sealed_bodies;
   status.deduplicated_bodies = c.deduplicated_bodies;
-  status.journal_bytes = journal_bytes_;
+  status.journal_bytes = committer_->journal_bytes();
   status.journal_batches = c.journal_batches;
   status.syncs = c.syncs;
   status.index_commits = c.index_commits;

@@ -9,14 +9,9 @@
 namespace kvcachefs {
 
 void StoreImpl::start_threads() {
-  committer_runs_ = true;
-  threads_.push_back(start_thread("kvc-bulk", [this] { bulk_loop(); }));
-  threads_.push_back(start_thread("kvc-urgent", [this] {
-    while (urgent_.wait()) urgent_step();
-  }));
-  committer_ = start_thread("kvc-committer", [this] {
-    while (commits_.wait()) commit_step();
-  });
+  committer_->start();
+  bulk_->start();
+  urgent_->start();
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
   resumer_.start();
   opener_.start();
@@ -24,16 +19,6 @@ void StoreImpl::start_threads() {
   page_warmer_->start();
   file_mover_->start();
   scrubber_->start();
-}
-
-void StoreImpl::bulk_loop() {
-  while (true) {
-    if (!dirty_.wait_for_work() || !dirty_.wait_out(std::chrono::milliseconds(options_.flush_interval_ms()))) return;
-    // Under pressure at once again, as long as it helps; else there is time until the next interval.
-    bool helped = bulk_step(false);
-    while (helped && !stopping_ && (pool_->under_pressure() || !resumer_.waiters().nobody_waits())) helped = bulk_step(false);
-    if (!helped) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-  }
 }
 
 void StoreImpl::keeper_loop() {
@@ -51,25 +36,26 @@ void StoreImpl::stop_threads() {
   scrubber_->stop();
   cache_->stop();
   space_waiters_.stop();
-  dirty_.stop();
-  urgent_.stop();
+  record_waiters_->stop();
+  bulk_->ask_to_stop();
+  urgent_->ask_to_stop();
   keeper_wakeup_.wake();
   opener_.stop();  // from now on such work is done where it comes up
   read_ahead_->stop();
   file_mover_->stop();
   page_warmer_->stop();
   resumer_.stop();
+  bulk_->stop();
+  urgent_->stop();
   for (std::thread& thread : threads_) thread.join();
   threads_.clear();
   // The committer last: the others may still wait for it.
-  commits_.stop();
-  if (committer_.joinable()) committer_.join();
-  committer_runs_ = false;
+  committer_->stop();
   volume_->drain();
   read_ahead_->finish();
   finish_handed_on_work();
   read_ahead_->kernel().give_up();
-  resume_records();
+  record_waiters_->resume();
   resumer_.give_answers();
   answer_waiting();
   answer_unfinished();
@@ -89,7 +75,7 @@ void StoreImpl::finish_handed_on_work() {
 // Who waits for a seal or for room when the threads are gone: the session that their answers go to ends next.
 void StoreImpl::answer_unfinished() {
   constexpr int kMostRounds = 1000;
-  for (int round = 0; round < kMostRounds && (urgent_step() || commit_step()); ++round) commit_step();
+  for (int round = 0; round < kMostRounds && (urgent_->step() || committer_->step()); ++round) committer_->step();
   space_waiters_.answer_all();  // nobody makes room any more
   volume_->drain();
   answer_waiting();  // who got room may have wanted memory then
@@ -119,9 +105,9 @@ void StoreImpl::answer_waiting() {
 
 bool StoreImpl::pump() {
   bool any = resumer_.resume();
-  any |= bulk_step(false);
-  any |= urgent_step();
-  any |= commit_step();
+  any |= bulk_->step(false);
+  any |= urgent_->step();
+  any |= committer_->step();
   any |= keeper_step(false);
   if (!stopping_) {
     any |= read_ahead_->step();

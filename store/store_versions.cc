@@ -48,8 +48,8 @@ Result<ObjectPtr> StoreImpl::new_version(Tree::Write& tree, ObjectId parent, std
   fresh->lock_identity = object->lock_identity.load();
   {
     const auto lock = fresh->lock();
-    mark_attributes_dirty(fresh);
-    content_changed(fresh);
+    changes_->mark_attributes_dirty(fresh);
+    changes_->content_changed(fresh);
     file_policy_->expect_size(*fresh, file_policy_->guess_size(caller.thread_id));
     fresh->awaiting_open = true;  // not finished before its maker has opened and written it
     fresh->unflushed_handles = 1;

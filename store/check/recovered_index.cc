@@ -7,6 +7,7 @@
 
 #include "store/base/boot_id.h"
 #include "store/base/checksum.h"
+#include "store/check/copy_file.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
 #include "store/journal/record_codec.h"
@@ -172,8 +173,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   for (const char* name : {"data.mdb", "clean", "lock"}) {
     const auto from = std::filesystem::path(node.index_directory) / name;
     if (!std::filesystem::exists(from, error)) continue;
-    if (!std::filesystem::copy_file(from, std::filesystem::path(directory) / name, error))
-      return fail_errno(error.value(), fmt::format("copying {} to {}", from.string(), directory));
+    KVC_TRY(copy_file_sparse(from, std::filesystem::path(directory) / name));
   }
   RecoveredIndex copy;
   Index::Found found{};

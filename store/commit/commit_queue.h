@@ -46,9 +46,15 @@ class CommitQueue {
   bool wait() { return requests_.wait(); }
   void stop() { requests_.stop(); }
 
+  // Of the bodies in requests so much was written to the volume, and is not synced as far as is known.
+  void note_written(uint64_t bytes) { unsynced_bytes_.fetch_add(bytes, std::memory_order_relaxed); }
+  void note_syncing() { unsynced_bytes_.store(0, std::memory_order_relaxed); }  // all that was written until now
+  uint64_t unsynced_bytes() const { return unsynced_bytes_.load(std::memory_order_relaxed); }
+
  private:
   BlockingQueue<CommitRequest> requests_;
   std::atomic<uint64_t> in_work_{0};  // queued, or taken and not settled
+  std::atomic<uint64_t> unsynced_bytes_{0};
 };
 
 }  // namespace kvcachefs

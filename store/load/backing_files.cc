@@ -25,6 +25,7 @@ FilePtr BackingFiles::extent_of(ObjectId id) {
   auto object = parts_.tree.get(id);
   if (!object || parts_.unverified.contains(id)) return {};
   ExtentId extent;
+  uint64_t unseen_bytes = 0;  // so long its file has to be, which nobody looked at yet
   {
     const auto lock = (*object)->lock();
     Object& each = **object;
@@ -33,9 +34,17 @@ FilePtr BackingFiles::extent_of(ObjectId id) {
       return {};
     if (each.in_ram()) return {};  // the volume would be read for what is here: it was written a moment ago
     extent = each.base.place.extent;
+    if (!each.extent_is_long_enough) unseen_bytes = each.size_bytes;
   }
   auto file = parts_.extents.open_buffered(extent, PlaceKind::kSolo);
   if (!file || (*file)->descriptor() < 0) return {};
+  if (unseen_bytes > 0) {
+    // The kernel would answer a short read from one that was cut; the daemon finds that it does not match.
+    const auto info = (*file)->info();
+    if (!info || info->size_bytes < unseen_bytes) return {};
+    const auto lock = (*object)->lock();
+    (*object)->extent_is_long_enough = (*object)->base.place.extent == extent;
+  }
   return *file;
 }
 

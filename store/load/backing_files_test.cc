@@ -82,6 +82,16 @@ TEST_F(BackingFilesTest, NothingIsPassedThroughThatIsNotKnownToBeGoodOrMayChange
   EXPECT_FALSE(passes(put_solo(9000))) << "every read is to be verified";
 }
 
+// The kernel would answer short; the daemon finds that the rest does not match.
+TEST_F(BackingFilesTest, AnExtentThatIsTooShortIsNotOffered) {
+  const ObjectPtr body = put_solo(100'000);
+  const std::string path = on_disk->path(body->base.place.extent, PlaceKind::kSolo);
+  ASSERT_TRUE((*posix->open(path, {.writable = true}))->truncate(99'999));
+  EXPECT_FALSE(passes(body));
+  ASSERT_TRUE((*posix->open(path, {.writable = true}))->truncate(100'000));
+  EXPECT_TRUE(passes(body));
+}
+
 TEST_F(BackingFilesTest, WhatTheKernelRefusedOnceIsNotOfferedAgain) {
   const ObjectPtr body = put_solo(9000);
   backing->refuse(/*in_memory=*/true);

@@ -3,6 +3,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <functional>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
@@ -29,6 +31,13 @@ class DirtyQueue {
   bool has_attributes() const;
   void clear();
 
+  // A seal or a spill ended, however it did: calls that wait for it look again. Any lock but a leaf may be held.
+  void seal_ended() const {
+    if (seal_ended_) seal_ended_();
+  }
+  // `told` is called then. Set once, before use.
+  void set_seal_ended(std::function<void()> told) { seal_ended_ = std::move(told); }
+
   // There is something for the lane: within its interval, or at once. Takes no lock where it knows already.
   void wake(bool hurry = false);
   // By the lane, at the beginning of a round: what is added from here on is for the next.
@@ -48,6 +57,7 @@ class DirtyQueue {
   bool hurry_ = false;
   bool stopping_ = false;
   std::atomic<bool> has_work_{false};  // written with mutex_ held, or by the lane
+  std::function<void()> seal_ended_;
 };
 
 // The attributes of the object, which is locked, have changed. The record that tells them is accepted here, once until it is journaled.

@@ -76,6 +76,7 @@ class Object {
   bool written_anew = true;       // it was empty since those who have it open for writing began: no journaled version is whole
   bool sealing = false;           // one seal at a time, from snapshot to commit
   bool in_dirty_queue = false;
+  bool extent_is_long_enough = false;  // its file was seen to have the body's length; or it is new
   bool may_be_frozen = false;  // blocks of it may be of a memory file that was passed through
   bool goes_when_loaded = false;  // removed while reads of it were under way: it leaves with the last of them
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
@@ -125,7 +126,7 @@ class Object {
   // Something on the volume may come back by what becomes of this one; not what was only set aside for it.
   bool holds_room() const { return base.place.kind != PlaceKind::kNone || replaces; }
   bool content_dirty() const { return content_version != sealed_version; }
-  // Dirty only because its extent could not be synced (store_lost.cc).
+  // Dirty only because its extent could not be synced: it moves elsewhere.
   bool is_moving() const { return content_dirty() && moving_version == content_version; }
   uint64_t journaled_version() const { return is_moving() ? content_version : sealed_version; }
   bool any_in_ram() const {

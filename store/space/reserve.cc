@@ -33,9 +33,12 @@ bool Reserve::give(uint64_t bytes) {
   if (held == 0) return false;
   cut_ = true;
   auto file = volume_->open(path_, {.writable = true});
-  Status cut = file ? (*file)->truncate(left) : std::unexpected(std::move(file).error());
-  held_bytes_ = cut ? left : 0;  // refill() looks anew
-  return cut.has_value();
+  if (file && (*file)->truncate(left)) {
+    held_bytes_ = left;
+    return true;
+  }
+  held_bytes_ = 0;  // refill() looks anew
+  return volume_->remove_file(path_).has_value();  // for which btrfs keeps room of its own, also at a quota: not for cutting
 }
 
 Status Reserve::refill(uint64_t bytes, uint64_t available_bytes) {

@@ -18,7 +18,7 @@ class Reserve {
   // `path` on `volume` is its alone, through this object. What an earlier mount has left there is taken over.
   Reserve(std::shared_ptr<Volume> volume, std::string path);
 
-  // Gives up `bytes`, or what there is. False: nothing was left, or it cannot be cut.
+  // Gives up `bytes`, or what there is, or all where it cannot be cut. False: nothing was left, or that failed as well.
   bool give(uint64_t bytes);
   // Makes it `bytes` large where `available_bytes`, free for anybody, are several times what it lacks; elsewhere nothing.
   Status refill(uint64_t bytes, uint64_t available_bytes);

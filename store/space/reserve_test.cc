@@ -82,6 +82,26 @@ TEST_F(ReserveTest, ThatFailsToGrowLeavesNothingAndIsTriedAgain) {
   EXPECT_EQ(reserve.held_bytes(), kBytes);
 }
 
+// As btrfs does at its quota: to cut a file takes room there.
+TEST_F(ReserveTest, ThatCannotBeCutIsGivenUpWhole) {
+  bool full = false;
+  auto volume = make_fault_volume(disk_, [&](const VolumeCall& call) {
+    return Fault{.sys_errno = full && call.kind == VolumeCall::Kind::kTruncate ? EDQUOT : 0};
+  });
+  Reserve reserve(volume, kPath);
+  fill(reserve);
+  const uint64_t before = free_bytes();
+  full = true;
+  EXPECT_TRUE(reserve.give(kMiB));
+  EXPECT_EQ(reserve.held_bytes(), 0u);
+  EXPECT_TRUE(reserve.is_cut());
+  EXPECT_GE(free_bytes(), before + kBytes);
+  EXPECT_FALSE(reserve.give(kMiB));
+  full = false;
+  fill(reserve);
+  EXPECT_EQ(reserve.held_bytes(), kBytes);
+}
+
 TEST_F(ReserveTest, ThatIsMissingIsNoHarm) {
   Reserve reserve(disk_, kPath);
   fill(reserve);

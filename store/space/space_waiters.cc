@@ -8,11 +8,14 @@ namespace kvcachefs {
 
 bool SpaceWaiters::wait(Turn& turn, Retry retry) {
   constexpr int kMaxRounds = 16;  // others may take what comes back
+  constexpr int kSlowRounds = 3;  // of those that take long, for the volume takes no records perhaps, fewer
+  constexpr int64_t kLongNs = 20'000'000'000;
   const int64_t now_ns = clock_.monotonic_ns();
   const bool more = may_make_more_ && may_make_more_();
   {
     std::lock_guard lock(mutex_);
     if (stopped_ || turn.rounds >= (more ? 4 * kMaxRounds : kMaxRounds) || (space_.hopes() == fruitless_at_ && !more)) return false;
+    if (turn.rounds >= kSlowRounds && now_ns - turn.since_ns >= kLongNs) return false;
     if (turn.since_ns == 0) {
       turn.since_ns = now_ns;
       ++waited_.calls;

@@ -53,6 +53,22 @@ TEST_F(SpaceWaitersTest, WhereMoreCanBeMadeCallsWaitThoughNothingWasGivenBack) {
   EXPECT_FALSE(answers_[0]);
 }
 
+// As where no record can be written, and each round waits for that in vain.
+TEST_F(SpaceWaitersTest, RoundsThatTakeLongAreFewer) {
+  space_.reserve(kMiB);
+  waiters_.set_source([] { return true; });
+  waiters_.with_room(take(kMiB), note());
+  for (int rounds = 0; rounds < 3; ++rounds) {
+    EXPECT_TRUE(answers_.empty());
+    const auto round = waiters_.begin_round();
+    ASSERT_TRUE(round);
+    clock_.advance_ns(10'000'000'000);
+    waiters_.end_round(*round, true);
+  }
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_EQ(answers_[0].error().code, Code::kNoSpace);
+}
+
 TEST_F(SpaceWaitersTest, HowLongCallsWaitedIsCounted) {
   space_.reserve(kMiB);
   waiters_.set_source([] { return true; });

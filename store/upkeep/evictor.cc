@@ -54,6 +54,7 @@ void Evictor::restart() {
   going_.clear();
   gone_ = {};
   looks_ = {};
+  passed_ = {};
   follows_.clear();
   pins_ = 0;
   counted_.pinned_objects = counted_.pinned_bytes = 0;
@@ -197,6 +198,7 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
   const uint32_t slot = enter(directory, name, id, size_bytes);
   Entry& entry = table_.at(slot);
   note_use(entry, now, false);
+  inherit_lease(entry, now);
   UnitKey follows;
   if (state_ == State::kReady) {
     const UnitName of = table_.name_of(directory, name);
@@ -207,6 +209,21 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
     stranded_.push_back({id, entry.cookie, name_cookie(body_of_sidecar(name))});
   }
   publish(slot, follows, is_full(entry, name), now);
+}
+
+// A name that was probed is promised, whatever object has it: the same chunk may be stored again by another client meanwhile.
+void Evictor::inherit_lease(Entry& entry, int64_t now) {
+  bool looked = false;
+  for (uint32_t slot = table_.first_of(entry.unit); slot != kNoSlot && !looked; slot = table_.at(slot).next) {
+    const Entry& other = table_.at(slot);
+    looked = other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_leased(other, now, Leases::kKeep);
+  }
+  Passed& passed = passed_[entry.cookie % kPassed];
+  if (passed.cookie == entry.cookie && passed.directory == entry.directory) {
+    looked |= ms_since(passed.used, now) < lease_ms();
+    passed = {};
+  }
+  if (looked) entry.set(kLooked, true);
 }
 
 // Its body was there a moment ago, or that of another sidecar of the unit, and is not.
@@ -280,6 +297,7 @@ void Evictor::deleted(ObjectId id) {
   if (entry.is(kPinned)) count_pin(entry, false);
   if (entry.is(kOwnPin)) --pins_;
   const UnitKey unit = entry.unit;
+  if (entry.is(kLooked)) passed_[entry.cookie % kPassed] = {entry.cookie, entry.directory, entry.used};
   table_.remove(slot);
   unit_left(unit);
 }

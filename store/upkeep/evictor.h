@@ -104,7 +104,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr uint8_t kStranded = 64;  // a sidecar without a body when it came
   static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
   static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000, kLookMs = 2'000;
-  static constexpr size_t kLooks = 256;
+  static constexpr size_t kLooks = 256, kPassed = 256;
   using Entry = evict::UnitTable::Entry;
   enum class State : uint8_t { kOff, kFilling, kReady };
   struct Young {
@@ -121,6 +121,10 @@ class Evictor final : public AccessListener, public EvictorTypes {
   struct Look {  // the last use before the probes of a thread
     ObjectId id;
     uint32_t thread_id = 0, at = 0, used = 0, looked = 0;
+  };
+  struct Passed {  // a name of which the object went a moment ago, perhaps for another
+    uint64_t cookie = 0;
+    uint32_t directory = evict::kNoSlot, used = 0;
   };
   struct Gone { evict::UnitKey key; };
   struct Usual {  // size of the bodies of a stem
@@ -142,6 +146,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void publish(uint32_t slot, evict::UnitKey follows, bool full, int64_t now);
   void publish_chain(uint32_t slot, std::vector<uint32_t>& stack);
   bool let_grow_up(bool all, int64_t now);
+  void inherit_lease(Entry& entry, int64_t now);
   bool is_stranded(const Entry& entry, std::string_view name) const;
   bool has_body(const Entry& sidecar, uint64_t body_cookie) const;
   void unit_left(evict::UnitKey unit);
@@ -182,6 +187,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::vector<evict::UnitKey> chosen_;
   evict::RecentKeys<Gone> gone_;  // units evicted lately
   std::array<Look, kLooks> looks_{};
+  std::array<Passed, kPassed> passed_{};
   std::vector<ObjectId> follows_;  // (while filling) by slot
   size_t pins_ = 0;  // entries and directories that somebody pinned
   EvictionCounts counted_;

@@ -151,6 +151,28 @@ TEST_F(EvictorTest, AWriteDoesNotEndALease) {
   EXPECT_EQ(evict(1, Evictor::Leases::kEighth), Numbers{0}) << "the lease was over";
 }
 
+// A name that was probed and gets another object before it is opened: the same chunk, stored again.
+TEST_F(EvictorTest, ALeaseIsOfTheName) {
+  using enum Evictor::Leases;
+  for (const bool gone_first : {true, false}) {
+    evictor_.configure({});
+    start("lru");
+    fill();
+    store(0), store(1);
+    evictor_.probed(2, kRootId, chunk_name(0), id_of(0), kChunk);
+    if (gone_first) evictor_.deleted(id_of(0));
+    evictor_.published(1, kRootId, chunk_name(0), id_of(10), kChunk);
+    if (!gone_first) evictor_.deleted(id_of(0));
+    pass(3 * kSecond);
+    EXPECT_EQ(evict(9, kSettled), Numbers{1});
+    pass(4 * kSecond);
+    evictor_.published(1, kRootId, chunk_name(0), id_of(11), kChunk);
+    evictor_.deleted(id_of(10));
+    pass(3 * kSecond);
+    EXPECT_EQ(evict(9, kSettled), Numbers{11}) << "that lease was over";
+  }
+}
+
 TEST_F(EvictorTest, WhatIsProbedAfterItWasChosenIsWantedAgain) {
   using enum Evictor::Leases;
   fill();

@@ -6,15 +6,21 @@ namespace kvcachefs {
 
 void VolumeRefusals::failed(const Error& error) {
   backoff_.failed(clock_.monotonic_ns());
-  std::lock_guard lock(mutex_);
-  last_ = error;
+  {
+    std::lock_guard lock(mutex_);
+    last_ = error;
+  }
+  if (error.code == Code::kNoSpace) space_.set_refused(true);
 }
 
 bool VolumeRefusals::succeeded() {
   if (!is_failing()) return false;  // most calls
   backoff_.succeeded();
-  std::lock_guard lock(mutex_);
-  last_.reset();
+  {
+    std::lock_guard lock(mutex_);
+    last_.reset();
+  }
+  space_.set_refused(false);
   return true;
 }
 

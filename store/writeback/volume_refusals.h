@@ -8,13 +8,15 @@
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/result.h"
+#include "store/space/space.h"
 
 namespace kvcachefs {
 
-// Thread-safe; mutex_ is a leaf. Told of each outcome by the lanes; asked by those that wait.
+// Thread-safe; mutex_ is a leaf. Told of each outcome by the lanes; asked by those that wait. What a volume without room does not
+// take now is not accepted either, for inodes and quotas show in no count of free bytes: Space is told.
 class VolumeRefusals {
  public:
-  explicit VolumeRefusals(Clock& clock) : clock_(clock) {}
+  VolumeRefusals(const Clock& clock, Space& space) : clock_(clock), space_(space) {}
 
   // A try failed: the next one comes after a pause that grows.
   void failed(const Error& error);
@@ -30,7 +32,8 @@ class VolumeRefusals {
   std::optional<Error> lasting() const;
 
  private:
-  Clock& clock_;
+  const Clock& clock_;
+  Space& space_;
   Backoff backoff_{20'000'000, 2'000'000'000};
   mutable LeafMutex mutex_;
   std::optional<Error> last_;

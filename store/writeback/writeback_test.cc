@@ -2,6 +2,7 @@
 
 #include <thread>
 
+#include "store/base/units.h"
 #include "store/writeback/urgent_queue.h"
 #include "store/writeback/volume_refusals.h"
 
@@ -46,13 +47,16 @@ TEST(UrgentQueue, WakesTheLane) {
 
 TEST(VolumeRefusals, PausesGrowAndWaitersHearOfWhatLasts) {
   ManualClock clock(kSecondNs);
-  VolumeRefusals refusals(clock);
+  Space space;
+  space.configure(kMiB, 0);
+  VolumeRefusals refusals(clock, space);
   EXPECT_TRUE(refusals.may_try());
   EXPECT_FALSE(refusals.succeeded());
   refusals.failed(Error{Code::kNoSpace, 0, "no inodes"});
   EXPECT_FALSE(refusals.may_try());
   EXPECT_TRUE(refusals.is_failing());
   EXPECT_EQ(refusals.last()->message, "no inodes");
+  EXPECT_EQ(space.room_bytes(), 0u) << "what it does not take is not accepted";
   EXPECT_FALSE(refusals.lasting());
   clock.advance_ns(2 * kSecondNs);
   EXPECT_TRUE(refusals.may_try());
@@ -60,12 +64,15 @@ TEST(VolumeRefusals, PausesGrowAndWaitersHearOfWhatLasts) {
   EXPECT_EQ(refusals.lasting()->message, "no inodes");
   EXPECT_TRUE(refusals.succeeded());
   EXPECT_FALSE(refusals.last());
+  EXPECT_GT(space.room_bytes(), 0u);
   EXPECT_FALSE(refusals.lasting());
 }
 
 TEST(VolumeRefusals, WhatMayPassByItselfIsToldLater) {
   ManualClock clock(kSecondNs);
-  VolumeRefusals refusals(clock);
+  Space space;
+  space.configure(kMiB, 0);
+  VolumeRefusals refusals(clock, space);
   refusals.failed(Error{Code::kIo, 5, "device"});
   clock.advance_ns(2 * kSecondNs);
   EXPECT_FALSE(refusals.lasting());

@@ -1,18 +1,22 @@
-// Bodies that are too large for memory, or have to make room for others: what was written of them goes to a file of its
-// own on the volume before they are finished. Their seal goes on in that file.
+#include "store/writeback/spiller.h"
+
 #include <algorithm>
+#include <utility>
 
 #include "store/base/checksum.h"
 #include "store/base/kill_point.h"
-#include "store/store_impl.h"
-#include "store/store_seal.h"
+#include "store/writeback/body_writer.h"
 
 namespace kvcachefs {
 
-bool StoreImpl::spill_one() {
+namespace {
+constexpr uint64_t kMaxSpillBytes = 64 * kMiB;  // given back in one go under memory pressure
+}  // namespace
+
+bool Spiller::spill_one() {
   ObjectPtr largest;
   uint64_t most = 0, coming_back = 0;
-  for (const ObjectPtr& object : dirty_.content()) {
+  for (const ObjectPtr& object : parts_.dirty.content()) {
     const auto lock = object->lock();
     if (object->raw) continue;
     uint64_t bytes = 0;
@@ -24,8 +28,8 @@ bool StoreImpl::spill_one() {
     largest = object;
   }
   // Half-written bodies are written twice when they are spilled: not while others are about to give their memory back. That
-  // must be worth it, or a few small ones after the other would keep who waits waiting.
-  if (!largest || coming_back >= std::min(kMaxSpillBytes, pool_->limit_bytes() / 8)) return false;
+  // must be worth it, or a few small ones after the other would keep those that wait waiting.
+  if (!largest || coming_back >= std::min(kMaxSpillBytes, parts_.pool.limit_bytes() / 8)) return false;
   {
     const auto lock = largest->lock();
     if (largest->sealing || largest->forgotten) return true;
@@ -34,16 +38,17 @@ bool StoreImpl::spill_one() {
   Status status = spill(largest);
   {
     const auto lock = largest->lock();
-    end_seal(largest);
+    parts_.changes.end_seal(largest);
   }
-  urgent_.requeue_deferred();
-  health_.report(Health::Of::kData, status);
-  status ? volume_took_it() : volume_failed(status);
-  tree_->forget_when_idle(largest);
+  parts_.dirty.seal_ended();
+  parts_.health.report(Health::Of::kData, status);
+  if (status) parts_.refusals.succeeded();
+  else parts_.refusals.failed(status.error());
+  parts_.tree.forget_when_idle(largest);
   return status.has_value();
 }
 
-Status StoreImpl::spill(const ObjectPtr& object) {
+Status Spiller::spill(const ObjectPtr& object) {
   FilePtr file;
   ExtentId extent;
   {
@@ -52,7 +57,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
     extent = object->spill_extent;
   }
   if (!file) {
-    KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kSolo));
+    KVC_ASSIGN(Extents::Made made, parts_.extents.make(PlaceKind::kSolo));
     kill_point("spill-made");
     file = made.file;
     extent = made.id;
@@ -74,7 +79,7 @@ Status StoreImpl::spill(const ObjectPtr& object) {
       const std::span<const std::byte> bytes = piece.block->bytes().first(align_up(piece.bytes, kBlockBytes));
       KVC_TRY(file->write({&bytes, 1}, piece.index * kUnitBytes));
       piece.checksum = checksum(bytes.first(piece.bytes));
-      counters_.write_volume_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+      parts_.counters.write_volume_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
       spilled += bytes.size();
       kill_point("spill-written");
     }

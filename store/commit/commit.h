@@ -1,4 +1,4 @@
-// What the committer is given, and what it works on.
+// What the committer works on.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,18 @@
 #include <vector>
 
 #include "store/base/records.h"
+#include "store/base/units.h"
 #include "store/commit/commit_queue.h"
 #include "store/object/object.h"
-#include "store/object/snapshot.h"
-#include "store/store.h"
 #include "store/tree/namespace.h"
 
 namespace kvcachefs {
 
 // All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
 struct Commit {
+  // A batch is one frame of the journal, at most 32 MiB. One more record, or an estimate that is a little low, does no harm.
+  static constexpr uint64_t kBatchBytes = 8 * kMiB;
+
   std::vector<CommitRequest> requests;
   bool sync = false, sync_all = false;
   // What waits, taken off from the front: bodies go before attributes, and those before names.
@@ -43,7 +45,7 @@ struct Commit {
   std::vector<std::pair<DirtyName, ObjectId>> names;       // -> durable from now on
   std::vector<ObjectId> dropped;                           // of `nameless`
 
-  bool full() const;
+  bool full() const { return batch_bytes >= kBatchBytes; }
   void add(Record record, uint64_t bytes) {
     batch.records.push_back(std::move(record));
     batch_bytes += bytes;

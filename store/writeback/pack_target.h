@@ -1,15 +1,19 @@
-// Private to the files that seal and spill, and to those that start and stop the lanes.
+// The pack extent that a lane appends to.
 #pragma once
 
-#include "store/store_impl.h"
+#include <cstdint>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "store/base/result.h"
+#include "store/base/types.h"
+#include "store/volume/volume.h"
 
 namespace kvcachefs {
 
-inline constexpr uint64_t kWriteBytes = 4 * kMiB;          // one request to the volume
-inline constexpr uint64_t kMaxSpillBytes = 64 * kMiB;      // given back in one go under memory pressure
-
-// The pack extent a lane appends to. One writer: the lane.
-struct StoreImpl::PackTarget {
+// One writer: the lane.
+struct PackTarget {
   ExtentId extent;
   FilePtr file;
   uint64_t next_offset = 0;

@@ -1,0 +1,378 @@
+#include "store/commit/batch_builder.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kNamelessBytes = 64;  // about, of the removal of an object without a name
+
+uint64_t bytes_of(const Attributes& attributes) {
+  uint64_t bytes = 128;
+  for (const Xattr& xattr : attributes.xattrs) bytes += 16 + xattr.name.size() + xattr.value.size();
+  return bytes;
+}
+uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + body.inline_bytes.size(); }
+uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
+uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
+
+// Which goes with the object.
+bool lies_in_spill_file(const SealedBody& sealed) {
+  return sealed.snapshot.spill && sealed.body.place.extent == sealed.snapshot.spill_extent;
+}
+
+}  // namespace
+
+// --- what waits ---
+
+// What is known of the bodies in this commit goes with them: nobody else may tell it before the end.
+void BatchBuilder::take_rows(Commit& commit) {
+  std::vector<ObjectId> ids;
+  for (const CommitRequest& request : commit.requests)
+    for (const SealedBody& sealed : request.bodies) ids.push_back(sealed.snapshot.object->id);
+  commit.body_rows = parts_.accesses.changed_rows_of(ids);
+}
+
+void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
+  commit.taken = true;
+  commit.accepted_bytes = parts_.records.take();
+  uint64_t bytes = 0;
+  for (CommitRequest& request : commit.requests) {
+    for (SealedBody& sealed : request.bodies) {
+      const auto lock = sealed.snapshot.object->lock();
+      bytes += bytes_of(sealed.snapshot.object->attributes) + bytes_of(sealed.body);
+      tree.names().unpark(sealed.snapshot.object->id);
+      commit.bodies.push_back(std::move(sealed));
+    }
+    request.bodies.clear();
+    for (SuccessorsRecord& row : request.successors) {
+      bytes += bytes_of(row);
+      commit.successors.push_back(std::move(row));
+    }
+    request.successors.clear();
+  }
+  for (SuccessorsRecord& row : commit.body_rows) {  // after those of requests, which were drained before
+    bytes += bytes_of(row);
+    commit.successors.push_back(std::move(row));
+  }
+  commit.body_rows.clear();
+  {
+    for (ObjectPtr& object : parts_.dirty.take_attributes()) {
+      tree.names().unpark(object->id);  // what it waits for may not come any more: a change was undone
+      {
+        const auto lock = object->lock();
+        bytes += bytes_of(object->attributes);
+        if (!object->durable && !object->is_regular()) bytes += bytes_of(object->base);  // a record of its own
+      }
+      commit.changed.push_back(std::move(object));
+    }
+  }
+  // Names are given before others are taken: were a batch to end in between, an object has two names, not none.
+  std::vector<DirtyName> pending = tree.names().take_pending();
+  std::stable_partition(pending.begin(), pending.end(), [&](const DirtyName& name) {
+    const NameState* state = tree.names().state(name);
+    return state != nullptr && state->child.valid();
+  });
+  for (DirtyName& name : pending) {
+    bytes += bytes_of(name);
+    commit.pending.push_back(std::move(name));
+  }
+  take_dispossessed(tree, commit);
+  bytes += kNamelessBytes * commit.nameless.size();
+  commit.split = bytes >= Commit::kBatchBytes;
+  choose_shares(tree, commit);
+}
+
+// Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
+// So that one has its new name with the body that is journaled, and before the other has the old one.
+void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
+  const auto was_journaled = [&](const DirtyName& name) {
+    const NameState* state = tree.names().state(name);
+    return state != nullptr && state->durable.valid();
+  };
+  if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // nothing but new names: as usual
+  for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
+    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
+  const auto dispossesses = [&](const DirtyName& name) {
+    const NameState* state = tree.names().state(name);
+    ObjectId named;
+    return state != nullptr && state->durable.valid() &&
+           change_of(tree, commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
+           would_be_nameless(tree, commit, state->durable);
+  };
+  for (bool again = true; std::exchange(again, false);) {  // one that is named so may take the name of the next
+    for (size_t i = 0; i < commit.pending.size(); ++i) {
+      if (!dispossesses(commit.pending[i])) continue;
+      const ObjectId object = tree.names().state(commit.pending[i])->durable;
+      commit.named_as_is.insert(object);
+      tree.names().unpark(object);
+      for (DirtyName& name : tree.names().take_pending()) commit.pending.push_back(std::move(name));
+      again = true;
+    }
+  }
+  commit.put.clear();
+  if (commit.named_as_is.empty()) return;
+  std::stable_partition(commit.pending.begin(), commit.pending.end(), [&](const DirtyName& name) {
+    const NameState* state = tree.names().state(name);
+    return state != nullptr && commit.named_as_is.contains(state->child);
+  });
+}
+
+// The removal of a name takes its object along only if the journal knew the name. An object whose body was journaled before its
+// name was, and that was unlinked in between, is named in a removal of its own. Some at a time: clients get in between.
+void BatchBuilder::take_nameless(Commit& commit) {
+  constexpr size_t kStepsUnderLock = 256;
+  Tree::Write tree = parts_.tree.write();
+  const auto look = [&](ObjectId id) {
+    if (tree.names().mentions(id)) return false;  // its removal waits
+    const ObjectPtr object = tree.live(id);
+    if (object) {
+      const auto lock = object->lock();
+      if (object->sealing) return false;
+    }
+    auto record = parts_.index.find_object_summary(id);
+    if (record && *record && (*record)->nlink == 0) commit.nameless.push_back(id);
+    if (record && !*record) tree.not_leaving(id);
+    return true;
+  };
+  for (size_t left = tree.unlinked(); left > 0;) {
+    const size_t steps = std::min(left, kStepsUnderLock);
+    tree.look_at_unlinked(steps, look);
+    left -= steps;
+    if (left > 0) tree.breathe();
+  }
+}
+
+// A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
+// gives it to the other. Bodies for which that is not so are dropped, and written after all.
+void BatchBuilder::choose_shares(Tree::Write& tree, Commit& commit) {
+  auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
+  if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
+  for (const SealedBody& sealed : commit.bodies)
+    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
+  for (bool again = true; again;) {  // a body that is dropped keeps its name from being given
+    again = false;
+    std::unordered_map<ObjectId, uint32_t> losing;
+    for (const DirtyName& name : commit.pending) {
+      const NameState* state = tree.names().state(name);
+      if (state == nullptr || !state->durable.valid()) continue;
+      ObjectId named;
+      const NameChange change = change_of(tree, commit, name.parent, *state, &named);
+      if (change == NameChange::kTaken || (change == NameChange::kGiven && named != state->durable)) ++losing[state->durable];
+    }
+    std::unordered_set<ObjectId> shared;
+    for (SealedBody& sealed : commit.bodies) {
+      if (!shares(sealed)) continue;
+      auto other = parts_.index.find_object(sealed.shared_with);
+      const ObjectPtr alive = tree.live(sealed.shared_with);
+      const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other && (*other)->nlink > 0 &&
+                        (*other)->body.place == sealed.body.place && (!alive || alive->nlink == 0) &&
+                        losing[sealed.shared_with] == (*other)->nlink && shared.insert(sealed.shared_with).second;
+      if (fits) continue;
+      again = true;
+      commit.put.erase(sealed.snapshot.object->id);
+      drop_body(tree, sealed);
+    }
+    std::erase_if(commit.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
+  }
+  commit.put.clear();
+}
+
+// The body does not go into the journal: its object is gone, or what it shares is.
+void BatchBuilder::drop_body(Tree::Write& tree, SealedBody& sealed) {
+  const bool written = !sealed.shared_with.valid() && !sealed.body.quarantined && !lies_in_spill_file(sealed);
+  ObjectPtr object = std::move(sealed.snapshot.object);
+  sealed.snapshot = {};
+  {
+    const auto lock = object->lock();
+    object->replaced_checked = true;
+    // What was written counts as dead from here on, and is not written again.
+    if (object->nlink == 0) parts_.space.release_leaving(object->id, std::exchange(object->sealing_reserved_bytes, 0));
+  }
+  if (written) parts_.dead.add({}, sealed.body.place);
+  parts_.changes.abandon_seal(object);
+  tree.forget_if_idle(object);
+}
+
+// --- one batch ---
+
+// The names and attributes that wait are taken with the first one, under the same
+// lock that it is made under.
+bool BatchBuilder::build(Commit& commit) {
+  Tree::Write tree = parts_.tree.write();
+  if (!commit.taken) take_waiting(tree, commit);
+  commit.batch = Batch{parts_.stamps.next(), {}};
+  commit.batch_bytes = 0;
+  commit.replaces = commit.removes = false;
+  commit.sealed.clear();
+  commit.attributes.clear();
+  commit.names.clear();
+  commit.dropped.clear();
+  add_bodies(tree, commit);
+  add_attributes(tree, commit);
+  add_names(tree, commit);
+  add_rows(tree, commit);
+  for (; !commit.nameless.empty() && !commit.full(); commit.nameless.pop_front()) {
+    const ObjectId id = commit.nameless.front();
+    commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, kNamelessBytes);
+    commit.dropped.push_back(id);
+  }
+  return !commit.batch.records.empty() || !commit.names.empty();
+}
+
+void BatchBuilder::add_bodies(Tree::Write& tree, Commit& commit) {
+  for (; !commit.bodies.empty() && !commit.full(); commit.bodies.pop_front()) {
+    SealedBody& sealed = commit.bodies.front();
+    const ObjectPtr object = sealed.snapshot.object;
+    if (object->nlink == 0) {
+      drop_body(tree, sealed);
+      continue;
+    }
+    const auto lock = object->lock();
+    PutRecord record;
+    record.object.id = object->id;
+    record.object.attributes = object->attributes;
+    record.object.body = sealed.body;
+    commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(sealed.body));
+    commit.attributes.emplace_back(object, object->attributes_version);
+    commit.put.insert_or_assign(object->id, sealed.snapshot.content_version);
+    commit.sealed.push_back(std::move(sealed));
+  }
+}
+
+void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
+  for (; !commit.changed.empty() && !commit.full(); commit.changed.pop_front()) {
+    const ObjectPtr object = std::move(commit.changed.front());
+    const auto lock = object->lock();
+    if (object->nlink == 0) {
+      object->attributes_durable = object->attributes_version;
+      continue;
+    }
+    // What its body brought along; a later change is listed again when that is settled.
+    if (commit.put.contains(object->id)) continue;
+    if (object->durable) {
+      commit.add(AttributesRecord{object->id, object->attributes}, bytes_of(object->attributes));
+    } else if (!object->is_regular()) {
+      PutRecord record;
+      record.object.id = object->id;
+      record.object.attributes = object->attributes;
+      record.object.body = object->base;
+      commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(object->base));
+      commit.put.emplace(object->id, 0);
+    } else {
+      // Comes with its body. Marked clean so that a later change lists it again.
+      object->attributes_durable = object->attributes_version;
+      continue;
+    }
+    commit.attributes.emplace_back(object, object->attributes_version);
+  }
+}
+
+// To the journal, once this batch is in it: as it was when it was renamed or linked, or later. For a name that is given to an
+// older body of its object shows bytes that nobody ever saw under it.
+bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = tree.live(id);
+  if (!object || !object->is_regular()) return true;
+  const auto put = commit.put.find(id);
+  if (!object->durable && put == commit.put.end()) return false;
+  const auto lock = object->lock();
+  return object->raw || commit.named_as_is.contains(id) || (put != commit.put.end() && put->second >= object->named_version) ||
+         (object->durable && object->journaled_version() >= object->named_version);
+}
+
+// It was renamed, and its new name waits for its body: taken from the old one it would be gone, with what was synced of it.
+bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const {
+  const ObjectPtr object = id.valid() ? tree.live(id) : nullptr;
+  return object && object->is_regular() && object->durable && object->nlink > 0 && !is_known(tree, commit, id);
+}
+
+BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,
+                                                 ObjectId* named) const {
+  *named = tree.version_to_keep(state);
+  if (named->valid() && is_known(tree, commit, *named) && is_known(tree, commit, parent))
+    return NameChange::kGiven;
+  if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
+    return would_be_nameless(tree, commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
+  return state.child.valid() ? NameChange::kWaits : NameChange::kNone;
+}
+
+void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
+  if (!commit.bodies.empty() || !commit.changed.empty()) return;  // of a later batch
+  for (; !commit.pending.empty() && !commit.full(); commit.pending.pop_front()) {
+    DirtyName name = std::move(commit.pending.front());
+    NameState* state = tree.names().state(name);
+    if (state == nullptr) continue;
+    ObjectId named;
+    switch (change_of(tree, commit, name.parent, *state, &named)) {
+      case NameChange::kGiven:
+        commit.replaces |= state->durable.valid() && named != state->durable;
+        if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
+        commit.names.emplace_back(std::move(name), named);
+        break;
+      case NameChange::kTaken:
+        commit.removes = true;
+        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && !state->child.valid()}, bytes_of(name));
+        commit.names.emplace_back(std::move(name), ObjectId{});
+        break;
+      case NameChange::kWaits:  // its body is not sealed yet
+        if (state->older_versions.empty()) tree.names().park(std::move(name), state->child);
+        else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
+        break;
+      case NameChange::kWaitsForOther:
+        tree.names().put_back_pending(std::move(name));
+        break;
+      case NameChange::kNone:  // came and went between two commits
+        commit.names.emplace_back(std::move(name), ObjectId{});
+        break;
+    }
+  }
+}
+
+// The row of an object that the journal does not know would be lost.
+void BatchBuilder::add_rows(const Tree::View& tree, Commit& commit) {
+  for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
+    SuccessorsRecord& row = commit.successors.front();
+    const ObjectPtr object = tree.live(row.id);
+    if (object && !object->durable && !commit.put.contains(row.id)) {
+      if (object->nlink > 0) commit.early_rows.push_back(std::move(row));
+      continue;
+    }
+    const uint64_t bytes = bytes_of(row);
+    commit.add(std::move(row), bytes);
+  }
+}
+
+// --- the journal takes nothing ---
+
+void BatchBuilder::give_up(Commit& commit, const Status& why) {
+  Tree::Write tree = parts_.tree.write();
+  if (!commit.taken) take_waiting(tree, commit);
+  auto abandon = [&](SealedBody& sealed) {
+    // Not what is in use already: of a body that was put in quarantine the place is the journaled one.
+    if (!sealed.shared_with.valid() && !lies_in_spill_file(sealed) && !sealed.body.quarantined) parts_.dead.add({}, sealed.body.place);
+    parts_.changes.abandon_seal(sealed.snapshot.object);
+    tree.forget_if_idle(sealed.snapshot.object);  // it may have been unlinked meanwhile
+  };
+  for (SealedBody& sealed : commit.sealed) abandon(sealed);
+  for (SealedBody& sealed : commit.bodies) abandon(sealed);
+  for (auto& [name, durable] : commit.names) tree.names().put_back_pending(std::move(name));
+  for (DirtyName& name : commit.pending) tree.names().put_back_pending(std::move(name));
+  for (ObjectId id : commit.nameless) tree.note_unlinked(id);
+  for (ObjectId id : commit.dropped) tree.note_unlinked(id);
+  for (Record& record : commit.batch.records)
+    if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
+  commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
+                           std::make_move_iterator(commit.successors.end()));
+  for (auto& [object, version] : commit.attributes) parts_.dirty.add_attributes(object);
+  for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
+  log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,64 @@
+// What waits to be journaled, turned into batches: which bodies, attributes and names go, in which order, and which wait for others.
+#pragma once
+
+#include <cstdint>
+
+#include "store/base/clock.h"
+#include "store/chain/access_tracker.h"
+#include "store/commit/commit.h"
+#include "store/index/index.h"
+#include "store/object/body_changes.h"
+#include "store/object/dirty_queue.h"
+#include "store/space/dead_space.h"
+#include "store/space/record_space.h"
+#include "store/space/space.h"
+#include "store/tree/tree.h"
+
+namespace kvcachefs {
+
+// No state of its own; used by one thread at a time, the committer. Its calls take the lock of the Tree, and under it those of
+// objects, one at a time. None does I/O but index reads.
+class BatchBuilder {
+ public:
+  struct Parts {
+    Tree& tree;
+    Index& index;
+    AccessTracker& accesses;
+    DirtyQueue& dirty;
+    BodyChanges& changes;
+    Space& space;
+    RecordSpace& records;
+    DeadSpace& dead;
+    HybridClock& stamps;
+  };
+  explicit BatchBuilder(Parts parts) : parts_(parts) {}
+
+  // What is known of the successors of the bodies in this commit; first.
+  void take_rows(Commit& commit);
+  // Objects that the index knows and no name refers to any more; before the first batch.
+  void take_nameless(Commit& commit);
+  // Makes the next batch; false if nothing is left.
+  bool build(Commit& commit);
+  // The journal takes nothing: all that the commit has, in a batch or not, waits again, and bodies are sealed anew.
+  void give_up(Commit& commit, const Status& why);
+
+ private:
+  // What a batch says of a dirty name.
+  enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
+
+  void take_waiting(Tree::Write& tree, Commit& commit);
+  void take_dispossessed(Tree::Write& tree, Commit& commit);
+  void choose_shares(Tree::Write& tree, Commit& commit);
+  void drop_body(Tree::Write& tree, SealedBody& sealed);
+  void add_bodies(Tree::Write& tree, Commit& commit);
+  void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
+  void add_names(Tree::Write& tree, Commit& commit);
+  void add_rows(const Tree::View& tree, Commit& commit);
+  bool is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const;
+  bool would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const;
+  NameChange change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
+
+  const Parts parts_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,77 @@
+// The committer: one thread that turns sealed bodies, changed attributes and changed names into one journal batch, applies it to the
+// index, and then answers the calls that wait. All requests that queue up meanwhile go into one batch (group commit).
+//
+// Invariant 3 is kept here: a body is written before it is in a request, and under sync the data is synced before the record, the
+// record before the answer. A mark says that all before it, records and data, is on the medium.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "store/api/counters.h"
+#include "store/base/health.h"
+#include "store/cache/resumer.h"
+#include "store/commit/batch_builder.h"
+#include "store/commit/commit_queue.h"
+#include "store/commit/journal_room.h"
+#include "store/commit/settler.h"
+#include "store/extent/extents.h"
+#include "store/journal/journal.h"
+
+namespace kvcachefs {
+
+// Thread-safe but for step(), which one thread runs at a time: kvc-committer between start() and stop(), else the owner's (tests).
+class Committer {
+ public:
+  struct Parts {
+    CommitQueue& queue;
+    JournalWriter& journal;
+    JournalRoom& room;
+    Extents& extents;
+    Resumer& resumer;
+    Health& health;
+    Counters& counters;
+    BatchBuilder::Parts builds;
+    Settler::Parts settles;
+    std::function<Status()> mend_index;  // builds the index anew if it is damaged; success: it is sound. Blocks
+  };
+  explicit Committer(Parts parts) : parts_(std::move(parts)), builder_(parts_.builds), settler_(parts_.settles) {}
+  ~Committer() { stop(); }
+
+  void start();
+  // Ends the thread, once it has done what is queued.
+  void stop();
+  bool is_running() const { return running_.load(); }
+  // Commits all that is queued. False: nothing was.
+  bool step();
+  // Returns once the request is settled: by the thread, or by this one where none runs. No lock held.
+  Status commit_and_wait(CommitRequest request);
+  // A batch that follows from no request: of a start, before any. Neither applied to the index nor settled.
+  Result<JournalPosition> append(const Batch& batch);
+
+  // Appended since the last checkpoint of this epoch. Does not block.
+  uint64_t journal_bytes() const { return journal_bytes_.load(std::memory_order_relaxed); }
+  // A checkpoint has taken the place of all of it.
+  void note_checkpoint() { journal_bytes_.store(0); }
+
+ private:
+  Status journal_batch(Commit& commit);
+  Status sync_data(Commit& commit);
+  Status sync_journal();
+  Status may_mark();
+  Status mark_synced();
+  Status apply(Commit& commit, JournalPosition after);
+  Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
+
+  const Parts parts_;
+  BatchBuilder builder_;
+  Settler settler_;
+  std::atomic<uint64_t> journal_bytes_{0};
+  std::atomic<bool> running_{false};
+  std::thread thread_;
+};
+
+}  // namespace kvcachefs

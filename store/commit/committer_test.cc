@@ -1,0 +1,353 @@
+// What is journaled, in which order, and what follows from it; without lanes and without a store.
+#include "store/commit/committer.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <thread>
+
+#include "store/commit/testing/commit_fixture.h"
+
+namespace kvcachefs {
+namespace {
+
+class CommitterTest : public CommitFixture {
+ protected:
+  // The first call of this beginning that was made; SIZE_MAX: none was.
+  size_t call(const std::string& beginning) {
+    const auto found = std::find_if(calls.begin(), calls.end(), [&](const std::string& each) { return each.starts_with(beginning); });
+    return found == calls.end() ? SIZE_MAX : static_cast<size_t>(found - calls.begin());
+  }
+  static bool is_journal(const VolumeCall& each) { return each.path.find("/journal/") != std::string::npos; }
+  bool sync_all(Answer& answer) {
+    CommitRequest point = request({}, &answer);
+    point.sync = point.sync_all = true;
+    queue.add(std::move(point));
+    return committer->step();
+  }
+};
+
+TEST_F(CommitterTest, ABodyAndItsNameAreOneBatchAndTheCallIsAnsweredWhenTheIndexHasIt) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  EXPECT_TRUE(is_queued(body));
+  Answer answer;
+  queue.add(request_of(body, &answer));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_TRUE(is_journaled(body));
+  EXPECT_TRUE(last_batch().starts_with("put 100; ")) << last_batch();
+  EXPECT_NE(last_batch().find("name a 100; "), std::string::npos) << last_batch();
+  EXPECT_EQ(named_in_index("a"), body->id);
+  EXPECT_EQ(told_sizes.at(body->id), 5000u);
+  EXPECT_EQ(seals_ended, 1);
+  EXPECT_EQ(space.live_bytes(), 8192u);
+  EXPECT_EQ(space.reserved_bytes(), 0u) << "what was set aside for it is on the volume";
+  EXPECT_TRUE(queue.idle());
+  EXPECT_FALSE(committer->step());
+}
+
+TEST_F(CommitterTest, RequestsThatWaitAreJournaledTogether) {
+  const ObjectPtr first = make("a"), second = make("b");
+  write(first, 5000);
+  write(second, 6000);
+  Answer answers[2];
+  queue.add(request_of(first, &answers[0]));
+  queue.add(request_of(second, &answers[1]));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answers[0].is_good() && answers[1].is_good());
+  EXPECT_EQ(journaled_batches().size(), 1u);
+}
+
+TEST_F(CommitterTest, ANameWaitsForItsBody) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  EXPECT_FALSE(named_in_index("a").valid());
+  queue.add(request_of(body));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index("a"), body->id);
+}
+
+TEST_F(CommitterTest, WhatWasRenamedAndWrittenSinceIsNotNamedByItsOlderBody) {
+  const ObjectPtr body = make("tmp");
+  write(body, 5000);
+  SealedBody older = seal(body);
+  write(body, 6000);
+  rename("tmp", "a");
+  std::vector<SealedBody> bodies;
+  bodies.push_back(std::move(older));
+  queue.add(request(std::move(bodies)));
+  EXPECT_TRUE(committer->step());
+  EXPECT_FALSE(named_in_index("a").valid());
+  queue.add(request_of(body));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index("a"), body->id);
+  EXPECT_EQ(index.objects.at(body->id).body.size_bytes, 6000u);
+}
+
+TEST_F(CommitterTest, ABodyThatWasWrittenToMeanwhileStaysDirty) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  SealedBody sealed = seal(body);
+  write(body, 9000);
+  std::vector<SealedBody> bodies;
+  bodies.push_back(std::move(sealed));
+  queue.add(request(std::move(bodies)));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(index.objects.at(body->id).body.size_bytes, 5000u);
+  const auto lock = body->lock();
+  EXPECT_TRUE(body->content_dirty());
+  EXPECT_FALSE(body->sealing);
+  EXPECT_EQ(body->reserved_bytes, 12288u) << "for the next seal";
+}
+
+TEST_F(CommitterTest, WithSyncTheDataIsSyncedBeforeTheRecordAndTheRecordBeforeTheAnswer) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  size_t calls_before_answer = 0;
+  CommitRequest wanted = request_of(body);
+  wanted.sync = true;
+  wanted.done = [&](Status status) {
+    EXPECT_TRUE(status);
+    calls_before_answer = calls.size();
+  };
+  queue.add(std::move(wanted));
+  calls.clear();
+  EXPECT_TRUE(committer->step());
+  const size_t data = call("sync nodes/test/1/extents"), record = call("write nodes/test/1/journal"), synced = call("sync nodes/test/1/journal");
+  ASSERT_NE(synced, SIZE_MAX);
+  EXPECT_LT(data, record);
+  EXPECT_LT(record, synced);
+  EXPECT_LT(synced, calls_before_answer);
+}
+
+TEST_F(CommitterTest, WithoutSyncNothingIsSynced) {
+  calls.clear();
+  put("a");
+  EXPECT_EQ(call("sync"), SIZE_MAX);
+}
+
+TEST_F(CommitterTest, AReplacedChunkGivesItsPlaceUpWithTheNewName) {
+  const ObjectPtr old = put("a");
+  const Place place = index.objects.at(old->id).body.place;
+  const ObjectPtr fresh = make("tmp");
+  write(fresh, 7000);
+  rename("tmp", "a");
+  queue.add(request_of(fresh));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index("a"), fresh->id);
+  EXPECT_EQ(index.objects.count(old->id), 0u);
+  const std::vector<FreedPlace> freed = dead.take();
+  ASSERT_EQ(freed.size(), 1u);
+  EXPECT_EQ(freed[0].place, place);
+}
+
+TEST_F(CommitterTest, ABodyThatLostItsNameIsNotJournaledAndItsPlaceIsDead) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  SealedBody sealed = seal(body);
+  const Place place = sealed.body.place;
+  unlink("a");
+  Answer answer;
+  std::vector<SealedBody> bodies;
+  bodies.push_back(std::move(sealed));
+  queue.add(request(std::move(bodies), &answer));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(index.objects.count(body->id), 0u);
+  EXPECT_TRUE(dead.mentions(place.extent));
+  EXPECT_GE(seals_ended, 1);
+}
+
+TEST_F(CommitterTest, APlaceChangesHandsOnlyInTheBatchThatTakesItFromTheOther) {
+  const ObjectPtr old = put("a");
+  const auto twin_of_old = [&](const ObjectPtr& twin) {
+    SealedBody sealed;
+    const auto lock = twin->lock();
+    sealed.snapshot = twin->begin_seal(twin);
+    sealed.body = index.objects.at(old->id).body;
+    sealed.shared_with = old->id;
+    return sealed;
+  };
+  const ObjectPtr other = make("b");
+  write(other, 5000);
+  std::vector<SealedBody> bodies;
+  bodies.push_back(twin_of_old(other));  // the other keeps its name
+  queue.add(request(std::move(bodies)));
+  EXPECT_TRUE(committer->step());
+  EXPECT_FALSE(is_journaled(other));
+  EXPECT_TRUE(is_queued(other)) << "it is written after all";
+  EXPECT_EQ(dead.bytes(), 0u) << "the place is that of the old one still";
+
+  const ObjectPtr twin = make("tmp");
+  write(twin, 5000);
+  rename("tmp", "a");
+  const Place place = index.objects.at(old->id).body.place;
+  bodies.clear();
+  bodies.push_back(twin_of_old(twin));
+  queue.add(request(std::move(bodies)));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(is_journaled(twin));
+  EXPECT_EQ(index.objects.at(twin->id).body.place, place);
+}
+
+TEST_F(CommitterTest, WhatTheJournalDoesNotTakeWaitsAgain) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  SealedBody sealed = seal(body);
+  const Place place = sealed.body.place;
+  on_call = [](const VolumeCall& each) { return Fault{.sys_errno = is_journal(each) ? EIO : 0}; };
+  Answer answer;
+  std::vector<SealedBody> bodies;
+  bodies.push_back(std::move(sealed));
+  queue.add(request(std::move(bodies), &answer));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answer.is_error(Code::kIo));
+  EXPECT_TRUE(health.error(Health::Of::kJournal));
+  EXPECT_EQ(counters.errors_journal, 1u);
+  EXPECT_TRUE(index.batches == 0 && dead.mentions(place.extent));
+  EXPECT_TRUE(is_queued(body));
+  EXPECT_EQ(seals_ended, 2);
+  on_call = nullptr;
+  queue.add(request_of(body, &(answer = {})));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(named_in_index("a"), body->id);
+  EXPECT_FALSE(health.error(Health::Of::kJournal));
+}
+
+TEST_F(CommitterTest, AFullFileSystemGivesTheJournalOfTheReserve) {
+  ASSERT_TRUE(reserve.refill(4 * kMiB, kGiB));
+  int refused = 0;
+  on_call = [&](const VolumeCall& each) {
+    return Fault{.sys_errno = is_journal(each) && each.kind == VolumeCall::Kind::kWrite && refused++ == 0 ? ENOSPC : 0};
+  };
+  put("a");
+  EXPECT_LT(reserve.held_bytes(), 4 * kMiB);
+  EXPECT_TRUE(reserve.is_cut());
+}
+
+TEST_F(CommitterTest, AMarkCoversWhatWasJournaledAndTheIndexMayHoldItThen) {
+  const ObjectPtr body = put("a");
+  const ExtentId extent = index.objects.at(body->id).body.place.extent;
+  EXPECT_EQ(unmarked.in(extent), std::vector<ObjectId>{body->id});
+  queue.note_written(5000);
+  Answer answer;
+  EXPECT_TRUE(sync_all(answer));
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(last_batch(), "synced; ");
+  EXPECT_EQ(index.frozen, 1u);
+  EXPECT_TRUE(unmarked.in(extent).empty());
+  EXPECT_EQ(queue.unsynced_bytes(), 0u);
+}
+
+TEST_F(CommitterTest, NoMarkIsMadeWhileABodyLiesWhereASyncFailed) {
+  const ObjectPtr body = put("a");
+  const ExtentId extent = index.objects.at(body->id).body.place.extent;
+  on_call = [](const VolumeCall& each) {
+    return Fault{.sys_errno = each.kind == VolumeCall::Kind::kSync && each.path.find("/extents/") != std::string::npos ? EIO : 0};
+  };
+  Answer answer;
+  sync_all(answer);
+  EXPECT_TRUE(answer.is_error(Code::kIo));
+  on_call = nullptr;
+  ASSERT_TRUE(extents.is_lost(extent));
+  sync_all(answer = {});
+  EXPECT_TRUE(answer.is_error(Code::kIo)) << "it still lies there";
+  EXPECT_EQ(index.frozen, 0u);
+  write(body, 5000);  // sealed once more, elsewhere
+  queue.add(request_of(body));
+  sync_all(answer = {});
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(index.frozen, 1u);
+}
+
+TEST_F(CommitterTest, ADamagedIndexIsBuiltAnewOrTakesNoMoreCommitsAndTheCallIsAnsweredAllTheSame) {
+  index.fails = true;
+  put("a");
+  EXPECT_EQ(rebuilds, 1);
+  EXPECT_FALSE(index.gave_up);
+  index.fails = true;
+  rebuilt = false;
+  const ObjectPtr body = make("b");
+  write(body, 5000);
+  Answer answer;
+  queue.add(request_of(body, &answer));
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(answer.is_good()) << "the journal has it";
+  EXPECT_TRUE(is_journaled(body));
+  EXPECT_TRUE(index.gave_up);
+  EXPECT_EQ(counters.errors_index, 1u);
+}
+
+TEST_F(CommitterTest, WhatIsQuarantinedIsJournaledSo) {
+  const ObjectPtr body = put("a");
+  quarantine.put(body, 1, "a test");
+  EXPECT_FALSE(queue.idle());
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(queue.idle());
+  EXPECT_EQ(last_batch(), "put 100; ");
+  EXPECT_TRUE(index.objects.at(body->id).body.quarantined);
+}
+
+TEST_F(CommitterTest, CallsThatWaitForRecordsGoOnWhenSomeAreWritten) {
+  records.accept(100 * kMiB);
+  ASSERT_TRUE(records.crowded());
+  EXPECT_FALSE(waiters.has_room(100));
+  Answer answer;
+  waiters.await_room(100, false, [&](Status status) {
+    ++answer.count;
+    answer.status = std::move(status);
+  });
+  EXPECT_EQ(answer.count, 0);
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  resumer.give_answers();
+  EXPECT_TRUE(answer.is_good());
+}
+
+TEST_F(CommitterTest, WhereTheJournalFailsCallsThatWaitForRecordsAreRefused) {
+  records.accept(100 * kMiB);
+  health.report(Health::Of::kJournal, fail(Code::kIo, "the journal takes nothing"));
+  Answer answer;
+  waiters.await_room(100, false, [&](Status status) {
+    ++answer.count;
+    answer.status = std::move(status);
+  });
+  EXPECT_TRUE(answer.is_error(Code::kIo));
+}
+
+TEST_F(CommitterTest, TheThreadAnswersEachOfManyCallsOnceAndStopsWhenAllIsDone) {
+  constexpr int kLanes = 3, kEach = 40;
+  committer->start();
+  EXPECT_TRUE(committer->is_running());
+  std::vector<std::vector<ObjectPtr>> bodies(kLanes);
+  for (int lane = 0; lane < kLanes; ++lane)
+    for (int i = 0; i < kEach; ++i) {
+      bodies[static_cast<size_t>(lane)].push_back(make(std::to_string(lane) + "-" + std::to_string(i)));
+      write(bodies[static_cast<size_t>(lane)].back(), 5000);
+    }
+  std::vector<std::thread> lanes;
+  for (const auto& mine : bodies)
+    lanes.emplace_back([&] {
+      for (const ObjectPtr& body : mine) EXPECT_TRUE(committer->commit_and_wait(request_of(body)));
+    });
+  for (std::thread& lane : lanes) lane.join();
+  committer->stop();
+  EXPECT_FALSE(committer->is_running());
+  EXPECT_EQ(index.names.size(), size_t{kLanes * kEach});
+  EXPECT_TRUE(queue.idle());
+}
+
+TEST_F(CommitterTest, WithoutItsThreadTheCallThatWaitsCommits) {
+  const ObjectPtr body = make("a");
+  write(body, 5000);
+  EXPECT_TRUE(committer->commit_and_wait(request_of(body)));
+  EXPECT_TRUE(is_journaled(body));
+}
+
+}  // namespace
+}  // namespace kvcachefs

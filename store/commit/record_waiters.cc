@@ -1,0 +1,59 @@
+#include "store/commit/record_waiters.h"
+
+#include <utility>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+// What a byte of record comes to on the volume at most: in the journal, in the next checkpoint, and in half-filled pages.
+constexpr uint64_t kTimes = 4;
+constexpr uint64_t kMarginBytes = 32 * kKiB;  // the rows of the index that change with it
+uint64_t room_for(uint64_t bytes) { return kTimes * bytes + kMarginBytes; }
+}  // namespace
+
+bool RecordWaiters::has_room(uint64_t bytes) const {
+  return !parts_.records.crowded() && parts_.space.room_bytes() >= room_for(bytes);
+}
+
+// What cannot be written does not become less while a call waits.
+std::optional<Error> RecordWaiters::refused(bool gives_back) const {
+  if (gives_back && !parts_.records.overcrowded()) return std::nullopt;
+  if (auto error = parts_.health.error(Health::Of::kJournal)) return error;
+  return parts_.health.error(Health::Of::kUpkeep);
+}
+
+void RecordWaiters::await_room(uint64_t bytes, bool gives_back, StatusCompletion then) {
+  if (stopping_) return then({});
+  const bool waits = gives_back ? parts_.records.overcrowded() || (parts_.records.crowded() && !refused(false)) : parts_.records.crowded();
+  if (waits) {
+    if (auto error = refused(gives_back)) return then(std::unexpected(std::move(*error)));
+    parts_.records.wait([this, bytes, gives_back, then = std::move(then)]() mutable { await_room(bytes, gives_back, std::move(then)); });
+    waiting_.fetch_add(1);
+    parts_.dirty.wake(true);
+    parts_.keeper.wake();
+    return;
+  }
+  if (gives_back || parts_.space.room_bytes() >= room_for(bytes)) return then({});
+  parts_.space_waiters.with_room(
+      [this, bytes]() -> Status {
+        if (parts_.space.room_bytes() >= room_for(bytes)) return {};
+        return fail(Code::kNoSpace, "the capacity of " + format_size(parts_.space.limit_bytes()) + " is used up");
+      },
+      std::move(then));
+}
+
+void RecordWaiters::resume() {
+  if (waiting_.load(std::memory_order_relaxed) == 0) return;
+  for (auto& retry : parts_.records.take_waiting(stopping_)) {
+    waiting_.fetch_sub(1);
+    parts_.resumer.answer_later(std::move(retry));
+  }
+}
+
+bool RecordWaiters::want_upkeep() const {
+  return (parts_.records.wants_checkpoint() || parts_.records.wants_index_commit()) && parts_.upkeep.may_try(parts_.clock.monotonic_ns());
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,60 @@
+// What follows once a batch is in the journal: bodies, attributes and names of it are what the journal says, space is counted.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "store/cache/body_cache.h"
+#include "store/commit/commit.h"
+#include "store/commit/record_waiters.h"
+#include "store/commit/unmarked_bodies.h"
+#include "store/index/index.h"
+#include "store/object/body_changes.h"
+#include "store/object/dirty_queue.h"
+#include "store/space/dead_space.h"
+#include "store/space/discards.h"
+#include "store/space/record_space.h"
+#include "store/space/space.h"
+#include "store/tree/tree.h"
+
+namespace kvcachefs {
+
+// No state of its own; used by one thread at a time, the committer.
+class Settler {
+ public:
+  struct Parts {
+    Tree& tree;
+    Index& index;
+    BodyCache& cache;
+    DirtyQueue& dirty;
+    BodyChanges& changes;
+    Space& space;
+    RecordSpace& records;
+    RecordWaiters& record_waiters;
+    DeadSpace& dead;
+    Discards& discards;
+    UnmarkedBodies& unmarked;
+    std::function<void(ObjectId, uint64_t size_bytes)> sealed;  // told of each body; with the Tree and the object locked
+  };
+  explicit Settler(Parts parts) : parts_(std::move(parts)) {}
+
+  // The batch is in the journal, and in the index unless that could not take it (it is built anew then): the view in RAM goes on.
+  // `freed`: places that no record names any more. No lock held; takes that of the Tree, and lets others in between steps: what is
+  // not settled yet is answered from RAM as before.
+  void settle(Commit& commit, std::span<const FreedPlace> freed);
+
+ private:
+  void count(const Commit& commit, std::span<const FreedPlace> freed);
+  void note_unmarked(const Object& object);
+  void settle_raw(Object& object, const Place& unjournaled);
+  void settle_body(Tree::Write& tree, SealedBody& sealed);
+  void settle_attributes(const ObjectPtr& object, uint64_t version);
+  void lost_record(Tree::Write&, const ObjectPtr& object);
+  void settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
+
+  const Parts parts_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,105 @@
+#include "store/object/body_changes.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+void BodyChanges::note_modified(const ObjectPtr& object) const {
+  object->attributes.mtime_ns = object->attributes.ctime_ns = parts_.clock.realtime_ns();
+  mark_attributes_dirty(object);
+  parts_.dirty.wake();
+}
+
+void BodyChanges::content_changed(const ObjectPtr& object) const {
+  object->last_write_ns = parts_.clock.monotonic_ns();
+  object->attributes.mtime_ns = object->attributes.ctime_ns = parts_.clock.realtime_ns();
+  mark_content_dirty(object);
+}
+
+void BodyChanges::mark_content_dirty(const ObjectPtr& object) const {
+  ++object->content_version;
+  if (!std::exchange(object->in_dirty_queue, true)) parts_.dirty.add_content(object);
+  parts_.dirty.wake();
+}
+
+bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {
+  const bool may_be_inline = size_bytes < parts_.options.inline_below_bytes();  // in journal and index
+  const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
+  if (wanted <= object.reserved_bytes) return true;
+  const uint64_t lacking = wanted - object.reserved_bytes, kept = std::min(lacking, object.kept_bytes);
+  if (lacking > kept && !parts_.space.try_reserve(lacking - kept)) return false;
+  object.kept_bytes -= kept;
+  object.reserved_bytes = wanted;
+  return true;
+}
+
+bool BodyChanges::keep_room(Object& object) const {
+  if (!object.promises_room()) return true;
+  const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
+  if (wanted <= object.kept_bytes) return true;
+  if (!parts_.space.try_reserve(wanted - object.kept_bytes)) return false;
+  object.kept_bytes = wanted;
+  return true;
+}
+
+// Clients that write in place look at neither length nor content. What was never journaled, or was made or truncated to nothing by
+// those who write it, is emptied, whatever part of it an fsync journaled. Otherwise the last writer's end brings the journaled
+// version back, whole: without what was accepted since, a truncation included, for that was a part of the change that failed.
+void BodyChanges::undo_what_did_not_fit(const ObjectPtr& object, bool last_writer) const {
+  if (!object->lacks_a_write() || object->write_error->code != Code::kNoSpace) return;
+  if (object->raw || object->sealing) return;
+  // An object whose record went to another version of its name has no place of its own any more.
+  const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
+  if (!last_writer && object->base_valid_bytes > 0) return;
+  object->write_error->undone = last_writer;
+  if (goes_back ? !object->content_dirty() || object->is_moving() : object->size_bytes == 0)
+    return parts_.space.release(std::exchange(object->reserved_bytes, 0));
+  // Until all that it had is written anew, the name does not become another.
+  object->write_error->from = 0;
+  object->write_error->to = std::max(object->write_error->to, object->size_bytes);
+  object->units.clear();
+  object->memory_file.reset();
+  const uint64_t reserved = std::exchange(object->reserved_bytes, 0);
+  if (object->spill)
+    parts_.discards.remove_later(std::exchange(object->spill_extent, {}), PlaceKind::kSolo, reserved);
+  else
+    parts_.space.release(reserved);
+  object->spill.reset();
+  object->spill_written.clear();
+  if (goes_back) {
+    object->size_bytes = object->base_valid_bytes = object->base.size_bytes;
+    object->shrunk_to_bytes = UINT64_MAX;
+    object->sealed_version = ++object->content_version;
+    note_modified(object);
+  } else {
+    object->size_bytes = object->base_valid_bytes = object->shrunk_to_bytes = 0;
+    content_changed(object);
+  }
+}
+
+void BodyChanges::end_seal(const ObjectPtr& object) const {
+  object->sealing = false;
+  if (object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
+}
+
+void BodyChanges::abandon_seal(const ObjectPtr& object) const {
+  {
+    const auto lock = object->lock();
+    // The next try needs no more than the larger of the two.
+    const uint64_t unused = std::exchange(object->sealing_reserved_bytes, 0);
+    parts_.space.release(std::min(unused, object->reserved_bytes));
+    object->reserved_bytes = std::max(unused, object->reserved_bytes);
+    end_seal(object);
+    if (object->content_dirty() && !object->in_dirty_queue) {
+      object->in_dirty_queue = true;
+      parts_.dirty.add_content(object);
+    }
+  }
+  parts_.dirty.wake();
+  parts_.dirty.seal_ended();
+}
+
+}  // namespace kvcachefs

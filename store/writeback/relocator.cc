@@ -1,0 +1,69 @@
+#include "store/writeback/relocator.h"
+
+#include <algorithm>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+// A writer whose write failed decides first what it is.
+bool Relocator::move(const ObjectPtr& object) {
+  if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
+      !parts_.extents.is_lost(object->base.place))
+    return false;
+  // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
+  if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
+    const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);
+    parts_.space.reserve(wanted - object->reserved_bytes);
+    object->reserved_bytes = wanted;
+  }
+  for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // perhaps the only copy: not evicted
+  parts_.changes.mark_content_dirty(object);
+  object->moving_version = object->content_version;
+  return true;
+}
+
+bool Relocator::move_all(size_t most) {
+  size_t moving = 0;
+  for (const auto& [extent, error] : parts_.extents.lost()) {
+    for (ObjectId id : parts_.unmarked.in(extent)) {
+      if (moving >= most) return true;
+      auto kept = parts_.tree.get_kept(id);
+      if (!kept) continue;  // removed
+      const ObjectPtr object = kept->object;
+      auto lock = object->lock();
+      if (object->base.place.extent != extent) continue;
+      moving += move(object) || object->is_moving();
+      const bool lacks_record = object->base.quarantined && !object->content_dirty() && !object->sealing;
+      const bool is_given_up = parts_.quarantine.is_beyond_help(*object);
+      const uint32_t version = object->base.version;
+      lock.unlock();
+      kept->names.unlock();
+      if (lacks_record) parts_.quarantine.put_again(object, version, "its extent could not be synced");
+      if (is_given_up) parts_.quarantine.put_moving(object, "a change of it could not be completed from what it was");
+    }
+  }
+  return moving > 0;
+}
+
+void Relocator::rescue(const std::function<void()>& drain_and_sync) {
+  constexpr int64_t kFirstPauseNs = 5'000'000'000, kLongestPauseNs = 600'000'000'000;
+  const int64_t now = parts_.clock.monotonic_ns();
+  if (in_vain_ && now < next_try_ns_) return;
+  for (bool tries_one = in_vain_;; tries_one = false) {
+    const size_t lost_before = parts_.extents.lost().size();
+    if (!move_all(tries_one ? 1 : SIZE_MAX)) break;
+    drain_and_sync();
+    if (parts_.extents.lost().size() > lost_before) {
+      pause_ns_ = std::clamp(2 * pause_ns_, kFirstPauseNs, kLongestPauseNs);
+      next_try_ns_ = now + pause_ns_;
+      in_vain_ = true;
+      return;
+    }
+    if (!tries_one) break;
+  }
+  in_vain_ = false;
+  pause_ns_ = 0;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,160 @@
+#include "store/writeback/urgent_lane.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/thread.h"
+
+namespace kvcachefs {
+
+// What one turn of the lane has in hand.
+struct UrgentLane::Turn {
+  CommitRequest request;
+  std::vector<Snapshot> snapshots;
+  std::deque<UrgentItem> taken, deferred;
+};
+
+void UrgentLane::start() {
+  thread_ = start_thread("kvc-urgent", [this] {
+    while (queue_.wait()) step();
+  });
+}
+
+void UrgentLane::stop() {
+  ask_to_stop();
+  if (thread_.joinable()) thread_.join();
+}
+
+void UrgentLane::make_durable(ObjectPtr object, bool sync, StatusCompletion done) {
+  UrgentItem item{std::move(object), 0, sync, std::move(done)};
+  if (item.object) {
+    const auto lock = item.object->lock();
+    item.content_version = item.object->content_version;
+  }
+  queue_.add(std::move(item));
+}
+
+void UrgentLane::make_all_durable(std::vector<ObjectPtr> objects, bool sync, StatusCompletion done) {
+  if (objects.size() <= 1) return make_durable(objects.empty() ? nullptr : objects.front(), sync, std::move(done));
+  struct All {
+    std::atomic<size_t> open;
+    std::mutex mutex;
+    Status first;
+    StatusCompletion done;
+  };
+  auto all = std::make_shared<All>();
+  all->open = objects.size();
+  all->done = std::move(done);
+  for (ObjectPtr& object : objects)
+    make_durable(std::move(object), sync, [this, all, sync](Status status) {
+      if (!status) {
+        std::lock_guard lock(all->mutex);
+        if (all->first) all->first = std::move(status);
+      }
+      if (all->open.fetch_sub(1) != 1) return;
+      if (!all->first) return all->done(std::move(all->first));
+      make_durable(nullptr, sync, std::move(all->done));
+    });
+}
+
+bool UrgentLane::is_journaled(const UrgentItem& item) {
+  if (!item.object) return true;
+  const auto lock = item.object->lock();
+  return item.object->sealed_version >= item.content_version || item.object->nlink == 0;
+}
+
+// The object is locked.
+Status UrgentLane::own_error(const Object& object) {
+  if (object.lacks_a_write()) return std::unexpected(*object.write_error);
+  if (!object.base.quarantined) return {};
+  return fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object.id.value));
+}
+
+void UrgentLane::take(UrgentItem item, Turn& turn) {
+  if (!item.object) return turn.taken.push_back(std::move(item));
+  auto lock = item.object->lock();
+  if (item.sync && parts_.relocator.move(item.object)) item.content_version = item.object->content_version;
+  const bool dirty = item.object->content_dirty() && item.object->nlink > 0;  // without a name nothing of it is kept
+  const bool busy = item.object->sealing;
+  // Sealed before, perhaps by the other lane, and perhaps not synced.
+  Status own;
+  if (item.sync && !dirty && !busy && parts_.extents.is_lost(item.object->base.place))
+    own = item.object->nlink > 0 ? own_error(*item.object) : Status();
+  else if (item.sync && !dirty && !busy && item.object->base.place.extent.valid())
+    turn.request.extents.push_back(item.object->base.place.extent);
+  lock.unlock();
+  if (!own) return item.done(std::move(own));  // not in the commit, which would fail for everybody
+  const bool mine = std::any_of(turn.snapshots.begin(), turn.snapshots.end(),
+                                [&](const Snapshot& each) { return each.object == item.object; });
+  if (mine || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
+  Snapshot snapshot;
+  if (busy || !parts_.sealer.begin_seal(item.object, Sealer::Promise::kMayEnd, snapshot)) return turn.deferred.push_back(std::move(item));
+  turn.snapshots.push_back(std::move(snapshot));
+  turn.taken.push_back(std::move(item));
+}
+
+// `failed`: of what was to be sealed. Those who wait for it are answered at once, the others when the journal has it.
+void UrgentLane::commit(Turn& turn, const std::vector<ObjectId>& failed, const Status& status) {
+  if (turn.taken.empty()) return;
+  auto waiting = std::make_shared<std::deque<UrgentItem>>();
+  for (UrgentItem& item : turn.taken) {
+    if (item.object && std::count(failed.begin(), failed.end(), item.object->id) > 0) {
+      auto lock = item.object->lock();
+      Status own = own_error(*item.object);
+      lock.unlock();
+      item.done(own ? status : std::move(own));
+      continue;
+    }
+    turn.request.sync |= item.sync;
+    waiting->push_back(std::move(item));
+  }
+  turn.request.done = [this, waiting, wrote = !turn.request.bodies.empty()](Status result) {
+    if (result && wrote) parts_.refusals.succeeded();
+    for (UrgentItem& item : *waiting) {
+      if (!result || is_journaled(item)) {
+        item.done(result);
+        continue;
+      }
+      // Its body was to take over the place of another, and that did not work out: it is sealed again.
+      queue_.add(std::move(item));
+    }
+  };
+  parts_.commits.add(std::move(turn.request));
+}
+
+// Either somebody else seals it, and requeue_deferred() follows when that ends, or its content cannot be sealed.
+void UrgentLane::defer(UrgentItem item) {
+  auto lock = item.object->lock();
+  if (item.object->lacks_a_write()) {
+    Error error = *item.object->write_error;
+    lock.unlock();
+    return item.done(std::unexpected(std::move(error)));
+  }
+  const bool busy = item.object->sealing;
+  busy ? queue_.defer(std::move(item)) : queue_.add(std::move(item));
+}
+
+bool UrgentLane::step() {
+  std::vector<UrgentItem> items = queue_.take();
+  if (items.empty()) return false;
+  Turn turn;
+  for (UrgentItem& item : items) take(std::move(item), turn);
+  Status status;
+  std::vector<ObjectId> failed;
+  for (const Snapshot& snapshot : turn.snapshots) failed.push_back(snapshot.object->id);
+  if (!turn.snapshots.empty()) turn.request.bodies = parts_.sealer.seal(std::move(turn.snapshots), target_, status);
+  turn.request.closed = std::exchange(target_.closed, {});
+  for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
+  if (!turn.request.bodies.empty()) parts_.health.report(Health::Of::kData, {});
+  commit(turn, failed, status);
+  for (UrgentItem& item : turn.deferred) defer(std::move(item));
+  return true;
+}
+
+}  // namespace kvcachefs
