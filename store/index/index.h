@@ -149,6 +149,9 @@ class Index {
   // What was exchanged with other nodes: how far each one's statements are answered (SeenRecord, by node), then this node's own
   // that are not known to be answered (StatementRecord, in the order in which they were said).
   virtual Status scan_peer_records(const std::function<bool(Record&&)>& row) const = 0;
+  // What was said of `node`'s objects up to that position of this index's journals is not kept any more: it is answered. As apply(): the
+  // next commit writes it. (A replay of the journals brings it back, which does no harm.)
+  virtual Status forget_statements(std::string_view node, JournalPosition answered) = 0;
   // Objects without a name (nlink 0), left by a crash between put and name.
   virtual Result<std::vector<ObjectId>> scan_nameless() const = 0;
 

@@ -4,7 +4,6 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <limits>
 #include <system_error>
 #include <utility>
 #include <variant>
@@ -22,6 +21,7 @@ namespace {
 
 constexpr uint64_t kMostRows = 50'000;                     // not committed
 constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
+constexpr int64_t kPatienceNs = 2'000'000'000;             // with an answer to what was not read yet
 constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
 
 // What an epoch begins with, if it says how far those before it count.
@@ -223,10 +223,10 @@ void Replica::hold(std::string why) {
   reason_ = std::move(why);
 }
 
-Result<Replica::Polled> Replica::poll(const Outlook& outlook, int64_t now_ns, const Change& change) {
+Result<Replica::Polled> Replica::poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read) {
   remove_retired();
   if (wants_load_) return Polled{};
-  auto polled = follow(outlook, now_ns, change);
+  auto polled = follow(outlook, now_ns, change, has_read);
   if (!polled) {
     state_ = State::kUnreadable;
     reason_ = polled.error().message;
@@ -236,7 +236,7 @@ Result<Replica::Polled> Replica::poll(const Outlook& outlook, int64_t now_ns, co
   return polled;
 }
 
-Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, const Change& change) {
+Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read) {
   // A later checkpoint goes beyond what cannot be read.
   if (state_ == State::kHeld && outlook.checkpoint &&
       (!checkpoint_ || std::pair(outlook.checkpoint->epoch, outlook.checkpoint->seq) > std::pair(checkpoint_->epoch, checkpoint_->seq))) {
@@ -253,8 +253,12 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   if (wants_load_ || waits_) return polled;
   auto written = outlook.written;
   if (written && written->epoch != position_.epoch) written.reset();
-  auto read = tail_->poll(written, now_ns, [&](const Batch& batch, JournalPosition after) { return apply(batch, after, counting); });
-  if (wants_load_ || waits_) return polled;  // the batch said so, and was not applied
+  bool early = false;
+  auto read = tail_->poll(written, now_ns, [&](const Batch& batch, JournalPosition after) -> Status {
+    early = comes_too_early(batch, now_ns, has_read);
+    return early ? fail(Code::kCanceled, "not to be applied yet") : apply(batch, after, counting);
+  });
+  if (early || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
   KVC_TRY(read);
   position_ = tail_->position();
   switch (read->state) {
@@ -286,6 +290,17 @@ Status Replica::enter_epoch(uint32_t epoch, const Change& change) {
   before_epoch_ = position;
   follow_from({epoch, 0, 0});
   return {};
+}
+
+bool Replica::comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read) {
+  const bool early = std::ranges::any_of(batch.records, [&has_read](const Record& record) {
+    const auto* seen = std::get_if<SeenRecord>(&record);
+    return seen != nullptr && !has_read(seen->node, seen->position);
+  });
+  if (early && !early_since_ns_) early_since_ns_ = now_ns;
+  if (early && now_ns - *early_since_ns_ < kPatienceNs) return true;
+  early_since_ns_.reset();
+  return false;
 }
 
 Status Replica::apply(const Batch& batch, JournalPosition after, const Change& change) {
@@ -332,6 +347,13 @@ Status Replica::commit(int64_t now_ns) {
   if (index_->overlay_rows() < kMostRows && now_ns - *applied_since_ns_ < kMostAgeNs) return {};
   KVC_TRY(index_->commit());
   applied_since_ns_.reset();
+  return {};
+}
+
+Status Replica::forget(std::string_view node, JournalPosition answered) {
+  if (index_ == nullptr) return {};
+  KVC_TRY(index_->forget_statements(node, answered));
+  statements_->forget(node, answered);
   return {};
 }
 

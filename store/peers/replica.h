@@ -1,7 +1,7 @@
 // One peer as this node knows it: its index, made from its newest checkpoint and kept up with its journal, in a directory of its own on
 // this machine. Reads what the peer has written, and writes nothing of the volume.
 //
-// One thread at a time calls what is not const; load(), poll() and commit() block on the volume and on that directory.
+// One thread at a time calls what is not const; load(), poll(), commit() and forget() block on the volume and on that directory.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "store/base/records.h"
@@ -60,11 +61,18 @@ class Replica {
     uint64_t batches = 0;
     bool more = false;  // there may be more to read at once
   };
-  // Applies what is new, a batch at a time; nothing while wants_load(). Errors are told by state() as well; the next call tries again.
-  Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change);
+  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
+  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
+  // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for 2 s at most, until what it answers was read:
+  // else a name that one node replaced, and the other took away upon that, would be absent meanwhile. Errors are told by state() as well;
+  // the next call tries again.
+  Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
 
   // Makes durable on this machine what was applied, where that is much or long ago. Loses nothing if it fails.
   Status commit(int64_t now_ns);
+
+  // What the peer said of `node` up to there is answered, and all who ask know it. While nobody reads.
+  Status forget(std::string_view node, JournalPosition answered);
 
   // Empty pointers: there is nothing yet.
   Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_}; }
@@ -97,7 +105,8 @@ class Replica {
   Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
   Result<bool> goes_on_from(JournalPosition position) const;
   Status enter_epoch(uint32_t epoch, const Change& change);
-  Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change);
+  Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
+  bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
   Status apply(const Batch& batch, JournalPosition after, const Change& change);
   Batch possible(const Batch& batch, uint32_t epoch);
   bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
@@ -122,6 +131,7 @@ class Replica {
   std::string reason_;
   bool wants_load_ = true;
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
+  std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
   uint64_t reloads_ = 0, records_left_out_ = 0;

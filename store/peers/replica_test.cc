@@ -116,7 +116,11 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
   }
   static Status load(Replica& replica, const Daemon& daemon) { return replica.load(daemon.outlook()); }
   uint64_t poll(Replica& replica, const Outlook& outlook, int64_t now_ns = 0) {
-    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, const std::function<Status()>& work) { return work(); });
+    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, const std::function<Status()>& work) { return work(); },
+                                     [this](const std::string& node, JournalPosition position) {
+                                       const auto read = read_.find(node);
+                                       return read == read_.end() || read->second >= position;
+                                     });
     EXPECT_TRUE(polled) << polled.error().message;
     return polled ? polled->batches : 0;
   }
@@ -131,6 +135,7 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
   }
 
   std::shared_ptr<MemoryVolume> volume_ = std::make_shared<MemoryVolume>();
+  std::map<std::string, JournalPosition> read_;  // of the journals of others
   index_test::ScratchDirectory scratch_{index_test::ScratchDirectory::kInMemory};
 };
 
@@ -195,6 +200,53 @@ TEST_P(ReplicaTest, WhatIsSaidOfOthersComesWithTheCheckpoint) {
   EXPECT_EQ(part.statements->removals("node-b", {}, kRootId, "z", id(78)), (std::vector{StatementKey{said, 1}}));
   EXPECT_TRUE(part.statements->removals("node-b", said, kRootId, "z", id(78)).empty());
   EXPECT_EQ(part.statements->seen("node-c"), (JournalPosition{4, 5, 6}));
+}
+
+TEST_P(ReplicaTest, WhatIsAnsweredIsForgottenForGood) {
+  auto daemon = start(1);
+  const auto said = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "y", id(77), false}},
+                                 StatementRecord{"node-c", {}, UnnameRecord{kRootId, "y", id(77), false}}});
+  const auto committed = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "z", id(78), false}}});
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook(), 1);
+  EXPECT_TRUE(replica->commit(100 * kSecondNs));
+  const auto last = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zz", id(79), false}}});
+  daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zzz", id(80), false}}});
+  poll(*replica, daemon->outlook(), 101 * kSecondNs);
+  ASSERT_TRUE(replica->forget("node-b", said));
+  EXPECT_EQ(replica->part().statements->count(), 4u);
+  ASSERT_TRUE(replica->forget("node-b", last));  // of both, what is committed and what is not
+  EXPECT_EQ(replica->part().statements->count(), 2u);
+  EXPECT_TRUE(replica->commit(200 * kSecondNs));
+  replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  EXPECT_EQ(replica->part().statements->count(), 2u);
+  EXPECT_EQ(replica->part().statements->removals("node-b", {}, kRootId, "zzz", id(80)).size(), 1u);
+  EXPECT_EQ(replica->part().statements->removals("node-c", {}, kRootId, "y", id(77)).size(), 1u);
+  EXPECT_TRUE(replica->part().statements->removals("node-b", {}, kRootId, "z", id(78)).empty());
+  EXPECT_LT(committed, last);
+}
+
+TEST_P(ReplicaTest, AnAnswerWaitsForWhatItAnswers) {
+  auto daemon = start(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook(), 10 * kSecondNs);
+  read_["node-b"] = {1, 0, 99};
+  daemon->make_file(5, "a");
+  daemon->say({SeenRecord{"node-b", {1, 0, 100}}});
+  daemon->make_file(6, "b");
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 11 * kSecondNs), 1u);
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 12 * kSecondNs), 0u);
+  EXPECT_EQ(replica->state(), State::kLive);
+  EXPECT_LT(replica->position(), daemon->end());
+  read_["node-b"] = {1, 0, 100};
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 12 * kSecondNs), 2u);
+  daemon->say({SeenRecord{"node-b", {1, 0, 200}}});
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 20 * kSecondNs), 0u);
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 22 * kSecondNs), 1u) << "not for ever";
 }
 
 TEST_P(ReplicaTest, GoesFromOneEpochToTheNext) {
@@ -377,7 +429,8 @@ TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
   });
   Replica replica({volume, test_identity(0), scratch_.path("node-a"), 3});
   const auto poll_it = [&] {
-    return replica.poll(daemon->outlook(), 0, [](const Batch&, const std::function<Status()>& work) { return work(); });
+    return replica.poll(daemon->outlook(), 0, [](const Batch&, const std::function<Status()>& work) { return work(); },
+                        [](const std::string&, JournalPosition) { return true; });
   };
   ASSERT_FALSE(load(replica, *daemon) && poll_it());
   EXPECT_EQ(replica.state(), State::kUnreadable);
