@@ -162,6 +162,9 @@ class Index {
   virtual Status scan_peer_records(const std::function<bool(Record&&)>& row) const = 0;
   // Ids of committed objects behind `after`, ascending; beside commits. What was applied since is not there, or there still.
   virtual Result<std::vector<ObjectId>> objects_after(ObjectId after, size_t limit) const = 0;
+  // What was said of `node`'s objects up to that position of this index's journals is not kept any more: it is answered. As apply(): the
+  // next commit writes it. (A replay of the journals brings it back, which does no harm.)
+  virtual Status forget_statements(std::string_view node, JournalPosition answered) = 0;
   // Objects without a name (nlink 0), left by a crash between put and name.
   virtual Result<std::vector<ObjectId>> scan_nameless() const = 0;
 

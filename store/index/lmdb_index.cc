@@ -387,6 +387,35 @@ Status LmdbIndex::finish_load(JournalPosition position, Stamp stamp) {
   return {};
 }
 
+Status LmdbIndex::forget_statements(std::string_view node, JournalPosition answered) {
+  std::vector<StatementKey> gone;
+  {
+    std::shared_lock lock(overlay_mutex_);
+    visit_layers([&](const Layer& layer) {
+      for (const auto& [key, said] : layer.statements)
+        if (said != nullptr && said->node == node && key.said <= answered) gone.push_back(key);
+      return false;
+    });
+  }
+  Status status;
+  KVC_TRY(env_->scan(Table::kMeta, kStatementKeyPrefix, [&](ByteSpan key_bytes, ByteSpan value) {
+    if (!as_text(key_bytes).starts_with(as_text(kStatementKeyPrefix))) return false;
+    const auto key = checked(parse_statement_key(key_bytes));
+    const auto said = key ? checked(decode_statement_row(*key, value)) : std::unexpected(key.error());
+    if (!said) {
+      status = std::unexpected(said.error());
+      return false;
+    }
+    if (key->said > answered) return false;
+    if (said->node == node) gone.push_back(*key);
+    return true;
+  }));
+  KVC_TRY(status);
+  std::unique_lock lock(overlay_mutex_);
+  for (const StatementKey& key : gone) active_.statements[key] = nullptr;
+  return {};
+}
+
 Result<std::unique_ptr<Index>> LmdbIndex::begin_rebuild() {
   std::lock_guard committing(commit_mutex_);  // one that is under way moves position()
   if (lacks_batch_)

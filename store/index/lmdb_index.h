@@ -68,6 +68,7 @@ class LmdbIndex final : public Index, private RowSource {
   Status scan_successors(const std::function<bool(SuccessorsRecord&&)>& row) const override;
   Status scan_extents(const std::function<bool(ExtentId, const ExtentUsage&)>& row) const override;
   Status scan_peer_records(const std::function<bool(Record&&)>& row) const override;
+  Status forget_statements(std::string_view node, JournalPosition answered) override;
   Result<std::vector<ObjectId>> scan_nameless() const override;
 
   Status close_clean() override;

@@ -1,4 +1,4 @@
-// Inside the journal room: how far the epochs of a node count. The first record of an epoch may say where those before it end
+// For this room, and for those who follow a peer's journals: how far the epochs of a node count. The first record of an epoch may say where those before it end
 // (EndsRecord): a daemon that lost its node to another one, and did not know yet, may have appended behind that.
 #pragma once
 

@@ -79,8 +79,10 @@ struct ReplayStatistics {
 // Nothing is read of what a later epoch says came after the end (EndsRecord).
 // A file of another version, volume or node is an error. Positions before the first existing file are fine only if
 // nothing is missing in between; a gap (missing seq) is reported as damage.
+// `before_epoch`: this epoch and those after it are not read, for somebody writes there.
 Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& identity, JournalPosition from,
-                                         const std::function<Status(const Batch&, JournalPosition after, bool synced)>& apply);
+                                         const std::function<Status(const Batch&, JournalPosition after, bool synced)>& apply,
+                                         uint32_t before_epoch = UINT32_MAX);
 
 struct JournalFileInfo {
   uint32_t epoch = 0;

@@ -104,12 +104,12 @@ class EpochReplay {
 }  // namespace
 
 Result<ReplayStatistics> replay_journals(Volume& volume, const FileIdentity& identity, JournalPosition from,
-                                         const Apply& apply) {
+                                         const Apply& apply, uint32_t before_epoch) {
   ReplayStatistics statistics;
   KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
   KVC_ASSIGN(const EpochEnds ends, EpochEnds::read(volume, identity, epochs, from.epoch));
   for (const uint32_t epoch : epochs) {
-    if (epoch < from.epoch) continue;
+    if (epoch < from.epoch || epoch >= before_epoch) continue;
     FileIdentity its = identity;
     its.epoch = epoch;
     KVC_ASSIGN(const EpochWalk walk, EpochWalk::open(volume, its));

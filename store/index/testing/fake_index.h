@@ -81,6 +81,7 @@ class FakeIndex : public Index {
   Status scan_names(const std::function<bool(NameRecord&&)>&) const override { return unsupported(); }
   Status scan_successors(const std::function<bool(SuccessorsRecord&&)>&) const override { return unsupported(); }
   Status scan_peer_records(const std::function<bool(Record&&)>&) const override { return unsupported(); }
+  Status forget_statements(std::string_view, JournalPosition) override { return unsupported(); }
   Result<std::vector<ObjectId>> scan_nameless() const override { return unsupported(); }
   Status close_clean() override { return unsupported(); }
   ScrubMark scrub_mark() const override { return scrub_told; }

@@ -1,0 +1,153 @@
+#include "store/peers/discovery.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/base/node_name.h"
+#include "store/journal/file_header.h"
+
+namespace kvcachefs {
+
+Outlook Discovery::Node::outlook() const {
+  Outlook outlook;
+  outlook.epoch = epoch;
+  if (!head) return outlook;
+  outlook.written = head->journal_end;
+  outlook.checkpoint = head->checkpoint;
+  return outlook;
+}
+
+Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits)
+    : volume_(std::move(volume)), own_(std::move(own)), clock_(clock), limits_(limits), ordinals_(std::move(ordinals)) {
+  std::erase_if(ordinals_, [](const auto& each) { return each.second == 0 || each.second > kLastOrdinal; });
+}
+
+void Discovery::look() {
+  const int64_t now_ns = clock_.monotonic_ns();
+  if (!listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
+  for (auto& [name, node] : nodes_) look_at(name, node, watches_[name]);
+}
+
+void Discovery::list_nodes(int64_t now_ns) {
+  const auto listed = volume_->list("nodes");
+  if (!listed) {
+    problem_ = listed.error().message;
+    return;
+  }
+  problem_.clear();
+  std::set<std::string> there;
+  for (const DirectoryEntry& entry : *listed)
+    if (entry.is_directory && entry.name != own_.node && is_node_name(entry.name)) there.insert(entry.name);
+  // Of what is gone nothing is left, but for the ordinal: ids with it may be known to clients as long as this mount lasts.
+  std::erase_if(nodes_, [&there](const auto& each) { return !there.contains(each.first); });
+  std::erase_if(watches_, [&there](const auto& each) { return !there.contains(each.first); });
+  if (!listed_ns_) std::erase_if(ordinals_, [&there](const auto& each) { return !there.contains(each.first); });
+  listed_ns_ = now_ns;
+  for (const std::string& name : there) {
+    const auto [node, is_new] = nodes_.try_emplace(name);
+    if (is_new) take_ordinal(name, node->second);
+  }
+}
+
+void Discovery::take_ordinal(const std::string& name, Node& node) {
+  if (const auto known = ordinals_.find(name); known != ordinals_.end()) {
+    node.ordinal = known->second;
+    return;
+  }
+  std::set<uint32_t> taken;
+  for (const auto& [other, ordinal] : ordinals_) taken.insert(ordinal);
+  for (uint32_t ordinal = 1; ordinal <= kLastOrdinal; ++ordinal) {
+    if (taken.contains(ordinal)) continue;
+    node.ordinal = ordinals_[name] = ordinal;
+    return;
+  }
+  node.problem = fmt::format("the volume has more than {} nodes: this one is left out", kLastOrdinal);
+  log::warn("node {}: {}", name, node.problem);
+}
+
+void Discovery::look_at(const std::string& name, Node& node, Watch& watch) {
+  if (node.ordinal == 0) return;
+  const int64_t before_ns = clock_.monotonic_ns();
+  const Result<bool> moved = read(name, node, watch, before_ns);
+  const int64_t now_ns = clock_.monotonic_ns();
+  // How long it stands is counted from when it can be read well.
+  if (!moved || now_ns - before_ns > limits_.slow_read_ns) {
+    watch.stands_since_ns.reset();
+  } else if (*moved || !watch.stands_since_ns) {
+    watch.stands_since_ns = now_ns;
+  }
+  if (!moved) {
+    watch.head.reset();
+    node.problem = moved.error().message;
+  } else if (node.head) {
+    node.problem.clear();
+  }
+  node.presence = presence(node.presence, moved.value_or(false), watch, now_ns);
+}
+
+// One that was never seen to move is not known to live.
+Discovery::Presence Discovery::presence(Presence before, bool moved, const Watch& watch, int64_t now_ns) const {
+  if (moved) return Presence::kLive;
+  if (before == Presence::kAbsent) return before;
+  if (!watch.stands_since_ns) return Presence::kSilent;
+  const int64_t stands_ns = now_ns - *watch.stands_since_ns;
+  if (stands_ns >= limits_.absent_ns) return Presence::kAbsent;
+  return stands_ns >= limits_.still_ns ? Presence::kSilent : before;
+}
+
+// Whether there was a sign of life.
+Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, int64_t now_ns) {
+  // Where the daemon was started again its old HEAD stands still.
+  const bool is_still = !node.head || !watch.stands_since_ns || now_ns - *watch.stands_since_ns >= limits_.still_ns;
+  const bool is_due = !watch.epochs_listed_ns || now_ns - *watch.epochs_listed_ns >= limits_.still_ns;
+  bool again = false;
+  if (is_still && is_due) {
+    KVC_ASSIGN(again, list_its_epochs(name, node, watch));
+    watch.epochs_listed_ns = now_ns;
+  }
+  KVC_ASSIGN(const bool moved, read_head(name, node, watch));
+  return moved || again;
+}
+
+// Whether it has begun another one than was known.
+Result<bool> Discovery::list_its_epochs(const std::string& name, Node& node, Watch& watch) {
+  KVC_ASSIGN(const auto epochs, list_epochs(*volume_, name));
+  const uint32_t highest = epochs.empty() ? 0 : epochs.back();
+  const uint32_t before = node.epoch;
+  if (highest == before) return false;
+  node.epoch = highest;
+  node.head.reset();
+  watch.head.reset();
+  return before != 0 && highest > before;
+}
+
+// Whether it is another one than the last that was read.
+Result<bool> Discovery::read_head(const std::string& name, Node& node, Watch& watch) {
+  if (node.epoch == 0) return false;
+  FileIdentity identity = own_;
+  identity.node = name;
+  identity.epoch = node.epoch;
+  if (!watch.head) {
+    const std::string directory = epoch_directory(name, node.epoch);
+    KVC_ASSIGN(const auto files, volume_->list(directory));
+    const bool has_one = std::ranges::any_of(files, [](const DirectoryEntry& entry) { return entry.name == kHeadFileName; });
+    if (!has_one) {
+      node.problem = directory + " has no HEAD";
+      return false;
+    }
+    KVC_ASSIGN(watch.head, volume_->open(directory + "/" + kHeadFileName, {.direct = volume_->features().direct_io}));
+  }
+  Bytes slots(2 * kHeadSlotBytes);
+  KVC_ASSIGN(const size_t bytes, buffer_.read(*watch.head, slots, 0));
+  auto head = decode_head(identity, ByteSpan(slots).first(bytes));
+  if (!head) return std::unexpected(std::move(head).error().at(watch.head->path()));
+  const bool moved = node.head && (head->counter != node.head->counter || head->instance != node.head->instance);
+  node.head = std::move(*head);
+  return moved;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,80 @@
+// Which other nodes the volume has, which of them live, and how they are doing: by listing directories and reading HEADs, never by looking
+// for names that may not be there (clients of a network file system would remember that they are not). Time is that of a clock that is
+// handed in. Blocks on the volume; one thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/base/result.h"
+#include "store/journal/block_buffer.h"
+#include "store/journal/journal.h"
+#include "store/peers/head_file.h"
+#include "store/peers/replica.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class Discovery {
+ public:
+  static constexpr uint32_t kLastOrdinal = 252;  // of peers; 253: directories of no member's id; the rest is taken by fs/
+  static constexpr int64_t kSecondNs = 1'000'000'000;
+
+  struct Limits {
+    int64_t listed_every_ns = 5 * kSecondNs;
+    int64_t still_ns = 3 * kSecondNs;       // a HEAD that stands so long: its daemon may be gone, or its volume slow
+    int64_t absent_ns = 200 * kSecondNs;    // ... so long, while it could be read well all the time: nobody waits for it any more
+    int64_t slow_read_ns = kSecondNs;       // a read that took longer is not well: a server that was away answers old things for a while
+  };
+  enum class Presence : uint8_t { kLive, kSilent, kAbsent };
+  struct Node {
+    uint32_t ordinal = 0;  // on this mount; 0: there are too many nodes for it
+    uint32_t epoch = 0;    // its highest; 0: none is known
+    Presence presence = Presence::kSilent;
+    std::optional<Head> head;  // the last one that was read, of that epoch
+    std::string problem;       // why there is no newer one; empty: there is none
+    Outlook outlook() const;
+  };
+
+  // `ordinals`: that were given before. Those of nodes that the volume does not have any more are given to others.
+  Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits);
+
+  // Reads what is due: each HEAD, and directories where they may have changed. To be called every second or so.
+  void look();
+  const std::map<std::string, Node>& nodes() const { return nodes_; }
+  // To be kept for the next life.
+  const std::map<std::string, uint32_t>& ordinals() const { return ordinals_; }
+  const std::string& problem() const { return problem_; }  // of the list of nodes
+
+ private:
+  struct Watch {
+    FilePtr head;                            // of the epoch
+    std::optional<int64_t> stands_since_ns;  // the HEAD, or its absence, while it could be read well
+    std::optional<int64_t> epochs_listed_ns;
+  };
+  void list_nodes(int64_t now_ns);
+  void take_ordinal(const std::string& name, Node& node);
+  void look_at(const std::string& name, Node& node, Watch& watch);
+  Result<bool> read(const std::string& name, Node& node, Watch& watch, int64_t now_ns);
+  Result<bool> list_its_epochs(const std::string& name, Node& node, Watch& watch);
+  Result<bool> read_head(const std::string& name, Node& node, Watch& watch);
+  Presence presence(Presence before, bool moved, const Watch& watch, int64_t now_ns) const;
+
+  const std::shared_ptr<Volume> volume_;
+  const FileIdentity own_;
+  const Clock& clock_;
+  const Limits limits_;
+  std::map<std::string, uint32_t> ordinals_;
+  std::map<std::string, Node> nodes_;
+  std::map<std::string, Watch> watches_;
+  std::optional<int64_t> listed_ns_;
+  std::string problem_;
+  BlockBuffer buffer_;
+};
+
+}  // namespace kvcachefs

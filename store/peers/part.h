@@ -1,0 +1,27 @@
+// One node's part of the volume, as the view of names reads it. Ids in it are that node's own, without an ordinal.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "store/base/types.h"
+#include "store/index/index.h"
+#include "store/peers/statements.h"
+
+namespace kvcachefs {
+
+struct Part {
+  uint32_t ordinal = 0;  // on this mount; 0: this node
+  std::string node;
+  std::shared_ptr<const Index> index;
+  std::shared_ptr<const Statements> statements;
+};
+
+// Between the ids of a node and those of this mount. The roots of all nodes are one.
+inline ObjectId id_here(uint32_t ordinal, ObjectId its) {
+  return its == kRootId || !its.valid() ? its : ObjectId::make(ordinal, its.epoch(), its.number());
+}
+inline ObjectId id_there(ObjectId here) { return ObjectId::make(0, here.epoch(), here.number()); }
+
+}  // namespace kvcachefs

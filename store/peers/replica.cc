@@ -1,0 +1,366 @@
+#include "store/peers/replica.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/base/units.h"
+#include "store/index/record_check.h"
+#include "store/index/replay_filter.h"
+#include "store/journal/epoch_ends.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kMostRows = 50'000;                     // not committed
+constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
+constexpr int64_t kPatienceNs = 2'000'000'000;             // with an answer to what was not read yet
+constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
+
+// What an epoch begins with, if it says how far those before it count.
+const EndsRecord* ends_of(const Batch& batch) { return batch.records.empty() ? nullptr : std::get_if<EndsRecord>(&batch.records.front()); }
+
+}  // namespace
+
+Replica::Replica(Setup setup) : setup_(std::move(setup)) {}
+Replica::~Replica() = default;
+
+// --- the directory: an index for each load, numbered; the highest complete one counts ---
+
+std::string Replica::path_of(uint64_t generation) const { return fmt::format("{}/{}", setup_.directory, generation); }
+
+Result<std::vector<uint64_t>> Replica::generations() const {
+  std::error_code error;
+  std::filesystem::create_directories(setup_.directory, error);
+  std::vector<uint64_t> found;
+  for (std::filesystem::directory_iterator each(setup_.directory, error), end; !error && each != end; each.increment(error)) {
+    const std::string name = each->path().filename().string();
+    uint64_t number = 0;
+    const auto [last, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (failed == std::errc() && last == name.data() + name.size()) found.push_back(number);
+  }
+  if (error) return fail_errno(error.value(), setup_.directory);
+  std::ranges::sort(found);
+  return found;
+}
+
+Result<Replica::IndexPtr> Replica::open_index(uint64_t generation, Index::Found& found) const {
+  std::string why;
+  KVC_ASSIGN(auto index, Index::open(path_of(generation), {setup_.identity.volume_uuid, setup_.identity.node}, &found, &why));
+  if (!why.empty()) log::warn("peer {}: {}", setup_.identity.node, why);
+  return IndexPtr(std::move(index));
+}
+
+Status Replica::remove_generation(uint64_t generation) const {
+  const std::string path = path_of(generation);
+  KVC_TRY(remove_index(path));
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  std::filesystem::remove_all(path + ".damaged", ignored);
+  return {};
+}
+
+void Replica::remove_retired() {
+  std::erase_if(retired_, [this](const auto& each) {
+    if (!each.first.expired()) return false;
+    if (Status removed = remove_generation(each.second); !removed) log::warn("peer {}: {}", setup_.identity.node, removed.error().message);
+    return true;
+  });
+}
+
+// --- loading ---
+
+Status Replica::load(const Outlook& outlook) {
+  auto filled = find_or_fill(outlook.epoch);
+  if (!filled) {
+    state_ = State::kUnreadable;
+    reason_ = filled.error().message;
+    return std::unexpected(std::move(filled).error());
+  }
+  auto statements = std::make_shared<Statements>();
+  KVC_TRY(statements->load(*filled->index));
+  index_ = std::move(filled->index);
+  statements_ = std::move(statements);
+  checkpoint_ = filled->checkpoint;
+  before_epoch_ = filled->position.epoch == outlook.epoch ? JournalPosition{} : filled->position;
+  applied_since_ns_.reset();
+  wants_load_ = false;
+  state_ = State::kLive;
+  reason_.clear();
+  waits_ = filled->waits;
+  if (waits_) {
+    follow_from(filled->position);
+    hold(std::string(kHeldBack));
+  } else {
+    follow_from(filled->position.epoch < outlook.epoch ? JournalPosition{outlook.epoch, 0, 0} : filled->position);
+  }
+  return {};
+}
+
+Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
+  KVC_ASSIGN(const auto there, generations());
+  const auto apply_to = [this](Index& index) {
+    return [this, &index](const Batch& batch, JournalPosition after) -> Status {
+      KVC_TRY(index.apply(possible(batch, after.epoch), after));
+      return index.overlay_rows() >= kMostRows ? index.commit() : Status();
+    };
+  };
+  for (size_t at = there.size(); index_ == nullptr && at-- > 0;) {
+    KVC_ASSIGN(auto left, open_left(there[at]));
+    if (!left) {
+      KVC_TRY(remove_generation(there[at]));
+      continue;
+    }
+    for (size_t older = 0; older < at; ++older) KVC_TRY(remove_generation(there[older]));
+    KVC_ASSIGN(left->waits, catch_up(left->position, epoch, apply_to(*left->index)));
+    KVC_TRY(left->index->commit());
+    generation_ = there[at];
+    return std::move(*left);
+  }
+  const uint64_t generation = (there.empty() ? 0 : there.back()) + 1;
+  KVC_ASSIGN(Filled filled, fill(generation));
+  checkpoint_ = filled.checkpoint;
+  KVC_ASSIGN(filled.waits, catch_up(filled.position, epoch, apply_to(*filled.index)));
+  KVC_TRY(filled.index->commit());
+  if (index_ != nullptr) retired_.emplace_back(index_, generation_);
+  generation_ = generation;
+  return filled;
+}
+
+// One of an earlier life, if the journals go on where it ends.
+Result<std::optional<Replica::Filled>> Replica::open_left(uint64_t generation) {
+  Index::Found found{};
+  KVC_ASSIGN(IndexPtr index, open_index(generation, found));
+  if (found != Index::Found::kOpened) return std::nullopt;
+  const JournalPosition position = index->position();
+  KVC_ASSIGN(const bool fits, goes_on_from(position));
+  if (!fits) return std::nullopt;
+  return Filled{std::move(index), position, std::nullopt, false};
+}
+
+Result<bool> Replica::goes_on_from(JournalPosition position) const {
+  if (position.epoch == 0) return false;
+  const auto file = setup_.volume->info(journal_path(setup_.identity.node, position.epoch, position.seq));
+  if (!file && file.error().code == Code::kNotFound) return false;
+  KVC_TRY(file);
+  if (file->size_bytes < position.offset) return false;
+  KVC_ASSIGN(const auto epochs, list_epochs(*setup_.volume, setup_.identity.node));
+  KVC_ASSIGN(const EpochEnds ends, EpochEnds::read(*setup_.volume, setup_.identity, epochs, position.epoch));
+  return ends.counts(position);
+}
+
+Result<Replica::Filled> Replica::fill(uint64_t generation) {
+  Filled filled;
+  Index::Found found{};
+  KVC_ASSIGN(filled.index, open_index(generation, found));
+  KVC_TRY(load_checkpoint(filled));
+  return filled;
+}
+
+Status Replica::load_checkpoint(Filled& filled) {
+  std::vector<std::string> problems;
+  KVC_ASSIGN(const auto newest, find_checkpoint(*setup_.volume, setup_.identity, problems));
+  if (newest) {
+    ReplayFilter filter(*filled.index, true, [this](ReplayFilter::Told, const std::string& line) {
+      ++records_left_out_;
+      log::error("peer {}: checkpoint: {}", setup_.identity.node, line);
+    });
+    KVC_TRY(filled.index->begin_load());
+    KVC_TRY(read_checkpoint(*setup_.volume, setup_.identity, *newest, [&](Record&& record) -> Status {
+      return filter.believes(record, newest->header.covers.epoch) ? filled.index->load(std::move(record)) : Status();
+    }, problems));
+    KVC_TRY(filled.index->finish_load(newest->header.covers, ReplayFilter::believed(newest->header.stamp)));
+    filled.position = newest->header.covers;
+    filled.checkpoint = HeadCheckpoint{newest->epoch, newest->seq};
+  }
+  for (const std::string& problem : problems) log::error("peer {}: checkpoint: {}", setup_.identity.node, problem);
+  return {};
+}
+
+Result<bool> Replica::catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply) {
+  bool waits = false;
+  if (position.epoch >= before_epoch) return waits;
+  auto read = replay_journals(*setup_.volume, setup_.identity, position, [&](const Batch& batch, JournalPosition after, bool) -> Status {
+    const EndsRecord* const ends = ends_of(batch);
+    waits |= ends != nullptr && ends->left_out && !knows_checkpoint_of(after.epoch);
+    if (waits) return {};
+    KVC_TRY(apply(batch, after));
+    position = after;
+    return {};
+  }, before_epoch);
+  KVC_TRY(read);
+  for (const std::string& problem : read->problems) log::warn("peer {}: journal: {}", setup_.identity.node, problem);
+  return waits;
+}
+
+// --- following ---
+
+void Replica::follow_from(JournalPosition position) {
+  position_ = position;
+  FileIdentity identity = setup_.identity;
+  identity.epoch = position.epoch;
+  tail_.emplace(identity, position, [volume = setup_.volume, identity](uint64_t seq) {
+    return volume->open(journal_path(identity.node, identity.epoch, seq), {.direct = volume->features().direct_io});
+  });
+}
+
+void Replica::reload(std::string why) {
+  log::info("peer {}: {}; loading it anew", setup_.identity.node, why);
+  wants_load_ = true;
+  ++reloads_;
+}
+
+void Replica::hold(std::string why) {
+  if (state_ != State::kHeld) log::warn("peer {}: {}", setup_.identity.node, why);
+  state_ = State::kHeld;
+  reason_ = std::move(why);
+}
+
+Result<Replica::Polled> Replica::poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read) {
+  remove_retired();
+  if (wants_load_) return Polled{};
+  auto polled = follow(outlook, now_ns, change, has_read);
+  if (!polled) {
+    state_ = State::kUnreadable;
+    reason_ = polled.error().message;
+    return polled;
+  }
+  if (polled->batches > 0 && !applied_since_ns_) applied_since_ns_ = now_ns;
+  return polled;
+}
+
+Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read) {
+  // A later checkpoint goes beyond what cannot be read.
+  if (state_ == State::kHeld && outlook.checkpoint &&
+      (!checkpoint_ || std::pair(outlook.checkpoint->epoch, outlook.checkpoint->seq) > std::pair(checkpoint_->epoch, checkpoint_->seq))) {
+    reload(reason_);
+    return Polled{};
+  }
+  if (waits_) return Polled{};
+  Polled polled;
+  const Change counting = [&](const Batch& batch, const std::function<Status()>& work) {
+    ++polled.batches;
+    return change(batch, work);
+  };
+  if (outlook.epoch > position_.epoch) KVC_TRY(enter_epoch(outlook.epoch, counting));
+  if (wants_load_ || waits_) return polled;
+  auto written = outlook.written;
+  if (written && written->epoch != position_.epoch) written.reset();
+  bool early = false;
+  auto read = tail_->poll(written, now_ns, [&](const Batch& batch, JournalPosition after) -> Status {
+    early = comes_too_early(batch, now_ns, has_read);
+    return early ? fail(Code::kCanceled, "not to be applied yet") : apply(batch, after, counting);
+  });
+  if (early || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
+  KVC_TRY(read);
+  position_ = tail_->position();
+  switch (read->state) {
+    case JournalTail::State::kMore: polled.more = true; [[fallthrough]];
+    case JournalTail::State::kUpToDate:
+      state_ = State::kLive;
+      reason_.clear();
+      break;
+    case JournalTail::State::kReload: reload(std::move(read->why)); break;
+    case JournalTail::State::kDamaged: hold(std::move(read->why)); break;
+  }
+  return polled;
+}
+
+// The peer's daemon was started again. What is left of the epochs before that is read by the rules of a start, for nobody writes there
+// any more.
+Status Replica::enter_epoch(uint32_t epoch, const Change& change) {
+  JournalPosition position = position_;
+  if (position.epoch > 0 && (position.seq > 0 || position.offset > 0)) {
+    KVC_ASSIGN(const bool fits, goes_on_from(position));
+    if (!fits) {
+      reload(fmt::format("epoch {} does not go on from where epoch {} was read", epoch, position.epoch));
+      return {};
+    }
+  }
+  KVC_ASSIGN(waits_, catch_up(position, epoch, [&](const Batch& batch, JournalPosition after) { return apply(batch, after, change); }));
+  if (waits_) hold(std::string(kHeldBack));
+  if (waits_ || wants_load_) return {};
+  before_epoch_ = position;
+  follow_from({epoch, 0, 0});
+  return {};
+}
+
+bool Replica::comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read) {
+  const bool early = std::ranges::any_of(batch.records, [&has_read](const Record& record) {
+    const auto* seen = std::get_if<SeenRecord>(&record);
+    return seen != nullptr && !has_read(seen->node, seen->position);
+  });
+  if (early && !early_since_ns_) early_since_ns_ = now_ns;
+  if (early && now_ns - *early_since_ns_ < kPatienceNs) return true;
+  early_since_ns_.reset();
+  return false;
+}
+
+Status Replica::apply(const Batch& batch, JournalPosition after, const Change& change) {
+  if (const EndsRecord* const ends = ends_of(batch)) {
+    if (ends->end < before_epoch_) {
+      reload(fmt::format("epoch {} takes back what was read", after.epoch));
+    } else if (ends->left_out && !knows_checkpoint_of(after.epoch)) {
+      waits_ = true;
+      hold(std::string(kHeldBack));
+    }
+    if (wants_load_ || waits_) return fail(Code::kCanceled, "not to be applied");
+  }
+  const Batch believed = possible(batch, after.epoch);
+  const auto work = [&]() -> Status {
+    KVC_TRY(index_->apply(believed, after));
+    statements_->apply(believed, after);
+    return {};
+  };
+  KVC_TRY(change(believed, work));
+  position_ = after;
+  return {};
+}
+
+// Without what no daemon writes.
+Batch Replica::possible(const Batch& batch, uint32_t epoch) {
+  Batch believed{ReplayFilter::believed(batch.stamp), {}};
+  for (const Record& record : batch.records) {
+    if (const std::string why = why_impossible(record, epoch); !why.empty()) {
+      if (records_left_out_++ < 50) log::error("peer {}: journal: {}: {}; left out", setup_.identity.node, subject_of(record), why);
+      continue;
+    }
+    believed.records.push_back(record);
+    Record& taken = believed.records.back();
+    if (auto* put = std::get_if<PutRecord>(&taken)) trim_attributes(put->object.attributes);
+    if (auto* changed = std::get_if<AttributesRecord>(&taken)) trim_attributes(changed->attributes);
+    if (auto* said = std::get_if<StatementRecord>(&taken))
+      if (auto* changed = std::get_if<AttributesRecord>(&said->what)) trim_attributes(changed->attributes);
+  }
+  return believed;
+}
+
+Status Replica::commit(int64_t now_ns) {
+  if (index_ == nullptr || !applied_since_ns_) return {};
+  if (index_->overlay_rows() < kMostRows && now_ns - *applied_since_ns_ < kMostAgeNs) return {};
+  KVC_TRY(index_->commit());
+  applied_since_ns_.reset();
+  return {};
+}
+
+Status Replica::forget(std::string_view node, JournalPosition answered) {
+  if (index_ == nullptr) return {};
+  KVC_TRY(index_->forget_statements(node, answered));
+  statements_->forget(node, answered);
+  return {};
+}
+
+uint64_t Replica::bytes_behind(const Outlook& outlook) const {
+  if (!outlook.written || *outlook.written <= position_) return 0;
+  const bool same_file = outlook.written->epoch == position_.epoch && outlook.written->seq == position_.seq;
+  return same_file ? outlook.written->offset - position_.offset : outlook.written->offset;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,140 @@
+// One peer as this node knows it: its index, made from its newest checkpoint and kept up with its journal, in a directory of its own on
+// this machine. Reads what the peer has written, and writes nothing of the volume.
+//
+// One thread at a time calls what is not const; load(), poll(), commit() and forget() block on the volume and on that directory.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/peers/head_file.h"
+#include "store/peers/journal_tail.h"
+#include "store/peers/part.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// What is known of a peer from outside its journals.
+struct Outlook {
+  uint32_t epoch = 0;  // its highest
+  std::optional<JournalPosition> written;    // how far it says that it is
+  std::optional<HeadCheckpoint> checkpoint;  // its newest, if it says so
+};
+
+class Replica {
+ public:
+  struct Setup {
+    std::shared_ptr<Volume> volume;
+    FileIdentity identity;  // of the peer; the epoch does not matter
+    std::string directory;  // for its indexes and nothing else
+    uint32_t ordinal = 0;
+  };
+  // Runs `work`, which applies the batch, while nobody reads the part; NameView::change() within it.
+  using Change = std::function<Status(const Batch& batch, const std::function<Status()>& work)>;
+
+  enum class State : uint8_t {
+    kLoading,     // nothing to be read yet
+    kLive,        // as far as the last poll went
+    kHeld,        // what was read before is served; what comes next cannot be read until the peer makes a checkpoint
+    kUnreadable,  // an error of the volume, of this machine's disk, or of another version; tried again
+  };
+
+  explicit Replica(Setup setup);
+  ~Replica();
+
+  // Whether load() is to be called: there is nothing yet, or what is there does not count any more.
+  bool wants_load() const { return wants_load_; }
+  // Opens the index that an earlier life left, or makes one anew, beside the one that is served. After it part() is another one, which
+  // belongs into the view before the next poll().
+  Status load(const Outlook& outlook);
+
+  struct Polled {
+    uint64_t batches = 0;
+    bool more = false;  // there may be more to read at once
+  };
+  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
+  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
+  // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for 2 s at most, until what it answers was read:
+  // else a name that one node replaced, and the other took away upon that, would be absent meanwhile. Errors are told by state() as well;
+  // the next call tries again.
+  Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
+
+  // Makes durable on this machine what was applied, where that is much or long ago. Loses nothing if it fails.
+  Status commit(int64_t now_ns);
+
+  // What the peer said of `node` up to there is answered, and all who ask know it. While nobody reads.
+  Status forget(std::string_view node, JournalPosition answered);
+
+  // Empty pointers: there is nothing yet.
+  Part part() const { return {setup_.ordinal, setup_.identity.node, index_, statements_}; }
+
+  State state() const { return state_; }
+  const std::string& reason() const { return reason_; }  // of the last two
+  JournalPosition position() const { return position_; }  // everything before it is applied
+  Stamp stamp() const { return index_ ? index_->stamp() : Stamp{}; }
+  uint64_t objects() const { return index_ ? index_->totals().objects : 0; }
+  // At least: what lies in files that were not read yet is not known.
+  uint64_t bytes_behind(const Outlook& outlook) const;
+  uint64_t reloads() const { return reloads_; }
+  uint64_t records_left_out() const { return records_left_out_; }
+
+ private:
+  using IndexPtr = std::shared_ptr<Index>;
+  // An index with all of the epochs before the highest one.
+  struct Filled {
+    IndexPtr index;
+    JournalPosition position;
+    std::optional<HeadCheckpoint> checkpoint;
+    bool waits = false;  // for a checkpoint: what comes next does not go on from there
+  };
+  Result<Filled> find_or_fill(uint32_t epoch);
+  Result<std::optional<Filled>> open_left(uint64_t generation);
+  Result<Filled> fill(uint64_t generation);
+  Status load_checkpoint(Filled& filled);
+  // Applies what came behind `position` in the epochs before this one. True: it stopped where the peer's next checkpoint is needed.
+  using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
+  Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
+  Result<bool> goes_on_from(JournalPosition position) const;
+  Status enter_epoch(uint32_t epoch, const Change& change);
+  Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
+  bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
+  Status apply(const Batch& batch, JournalPosition after, const Change& change);
+  Batch possible(const Batch& batch, uint32_t epoch);
+  bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
+  void reload(std::string why);
+  void hold(std::string why);
+  void follow_from(JournalPosition position);
+  Result<IndexPtr> open_index(uint64_t generation, Index::Found& found) const;
+  Result<std::vector<uint64_t>> generations() const;
+  std::string path_of(uint64_t generation) const;
+  Status remove_generation(uint64_t generation) const;
+  void remove_retired();
+
+  const Setup setup_;
+  IndexPtr index_;
+  std::shared_ptr<Statements> statements_;
+  uint64_t generation_ = 0;  // of index_
+  std::optional<JournalTail> tail_;
+  JournalPosition position_;
+  JournalPosition before_epoch_;  // as far as the epochs before the one that is followed were applied
+  std::optional<HeadCheckpoint> checkpoint_;  // the one that index_ began with
+  State state_ = State::kLoading;
+  std::string reason_;
+  bool wants_load_ = true;
+  bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
+  std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet
+  std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
+  std::optional<int64_t> applied_since_ns_;                         // not committed
+  uint64_t reloads_ = 0, records_left_out_ = 0;
+};
+
+}  // namespace kvcachefs

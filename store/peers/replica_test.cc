@@ -1,0 +1,493 @@
+#include "store/peers/replica.h"
+
+#include <sys/stat.h>
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/index/index_test_util.h"
+#include "store/journal/memory_volume.h"
+#include "store/journal/test_records.h"
+#include "store/peers/testing/history.h"
+#include "store/volume/fault_volume.h"
+
+namespace kvcachefs {
+namespace {
+
+using State = Replica::State;
+using Names = std::map<std::string, uint64_t>;  // path -> object
+
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr ObjectId id(uint64_t number) { return ObjectId::make(0, 1, number); }
+
+PutRecord object(ObjectId which, uint32_t mode) {
+  PutRecord put;
+  put.object.id = which;
+  put.object.attributes.mode = mode;
+  return put;
+}
+
+void add_names(const Index& index, ObjectId directory, const std::string& path, Names& names) {
+  const auto entries = index.list(directory, 0, 10'000);
+  ASSERT_TRUE(entries) << entries.error().message;
+  for (const NameEntry& entry : *entries) {
+    names[path + "/" + entry.name] = entry.child.value;
+    if (S_ISDIR(entry.type_bits)) add_names(index, entry.child, path + "/" + entry.name, names);
+  }
+}
+
+// The peer's daemon.
+class Daemon {
+ public:
+  Daemon(std::shared_ptr<MemoryVolume> volume, uint32_t epoch, JournalForm form) : volume_(std::move(volume)), identity_(test_identity(epoch)) {
+    EXPECT_TRUE(volume_->make_directories(epoch_directory(identity_.node, epoch)));
+    auto made = JournalWriter::create(volume_, identity_, "boot-1", form == JournalForm::kBlocks ? 64 * 1024 : 2000, form);
+    EXPECT_TRUE(made) << made.error().message;
+    journal_ = std::move(*made);
+    outlook_.epoch = epoch;
+  }
+  JournalPosition say(std::vector<Record> records) {
+    const Batch batch{Stamp{++stamp_}, std::move(records)};
+    const auto after = journal_->append(batch);
+    EXPECT_TRUE(after) << after.error().message;
+    outlook_.written = *after;
+    EXPECT_TRUE(state.apply(batch, *after));
+    statements.apply(batch, *after);
+    return *after;
+  }
+  JournalPosition make_file(uint64_t number, const std::string& name) {
+    return say({object(id(number), S_IFREG | 0644), NameRecord{kRootId, name, id(number)}});
+  }
+  void make_checkpoint(uint64_t seq) {
+    auto made = CheckpointWriter::create(volume_, identity_, seq, {journal_->position(), Stamp{stamp_}, 1000});
+    ASSERT_TRUE(made) << made.error().message;
+    for (const auto& [which, row] : state.objects) EXPECT_TRUE((*made)->add(PutRecord{row->object}));
+    for (const auto& [key, row] : state.names)
+      for (const NameEntry& entry : row) EXPECT_TRUE((*made)->add(NameRecord{key.parent, entry.name, entry.child}));
+    for (const char* node : {"node-b", "node-c"}) {
+      const JournalPosition seen = statements.seen(node);
+      EXPECT_TRUE(seen == JournalPosition{} || (*made)->add(SeenRecord{node, seen}));
+    }
+    std::map<StatementKey, StatementRecord> said;
+    for (const char* node : {"node-b", "node-c"})
+      statements.for_each(node, {}, [&](const StatementKey& key, const Statements::What& what) {
+        StatementRecord& record = said[key];
+        record.node = node;
+        record.said = key.said;
+        std::visit([&record](const auto& typed) { record.what = typed; }, what);
+        return true;
+      });
+    for (const auto& [key, record] : said) EXPECT_TRUE((*made)->add(record));
+    ASSERT_TRUE((*made)->finish());
+    outlook_.checkpoint = HeadCheckpoint{identity_.epoch, seq};
+  }
+  const Outlook& outlook() const { return outlook_; }
+  JournalPosition end() const { return journal_->position(); }
+
+  MemoryPart state;
+  Statements statements;
+
+ private:
+  std::shared_ptr<MemoryVolume> volume_;
+  const FileIdentity identity_;
+  std::unique_ptr<JournalWriter> journal_;
+  Outlook outlook_;
+  uint64_t stamp_ = 1000;
+};
+
+class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
+ protected:
+  std::unique_ptr<Replica> make() { return std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("node-a"), 3}); }
+  std::unique_ptr<Daemon> start(uint32_t epoch, const Daemon* before = nullptr) {
+    auto daemon = std::make_unique<Daemon>(volume_, epoch, GetParam());
+    if (before != nullptr) {
+      daemon->state = before->state;
+      daemon->statements = before->statements;
+    } else {
+      daemon->say({object(kRootId, S_IFDIR | 0755)});
+    }
+    return daemon;
+  }
+  static Status load(Replica& replica, const Daemon& daemon) { return replica.load(daemon.outlook()); }
+  uint64_t poll(Replica& replica, const Outlook& outlook, int64_t now_ns = 0) {
+    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, const std::function<Status()>& work) { return work(); },
+                                     [this](const std::string& node, JournalPosition position) {
+                                       const auto read = read_.find(node);
+                                       return read == read_.end() || read->second >= position;
+                                     });
+    EXPECT_TRUE(polled) << polled.error().message;
+    return polled ? polled->batches : 0;
+  }
+  static Names names(const Replica& replica) {
+    Names names;
+    if (replica.part().index) add_names(*replica.part().index, kRootId, "", names);
+    return names;
+  }
+  Bytes& journal(uint32_t epoch, uint64_t seq) { return *volume_->files().at(journal_path("node-a", epoch, seq)); }
+  void remove_journals(uint32_t epoch) {
+    std::erase_if(volume_->files(), [&](const auto& each) { return each.first.starts_with(epoch_directory("node-a", epoch) + "/journal/"); });
+  }
+
+  std::shared_ptr<MemoryVolume> volume_ = std::make_shared<MemoryVolume>();
+  std::map<std::string, JournalPosition> read_;  // of the journals of others
+  index_test::ScratchDirectory scratch_{index_test::ScratchDirectory::kInMemory};
+};
+
+TEST_P(ReplicaTest, LoadsTheCheckpointAndFollowsTheJournal) {
+  auto daemon = start(1);
+  daemon->make_file(5, "old");
+  daemon->make_checkpoint(1);
+  daemon->make_file(6, "new");
+  auto replica = make();
+  EXPECT_EQ(replica->state(), State::kLoading);
+  EXPECT_TRUE(replica->wants_load());
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 0u);
+  ASSERT_TRUE(load(*replica, *daemon));
+  EXPECT_EQ(names(*replica), (Names{{"/old", id(5).value}}));
+  EXPECT_GT(replica->bytes_behind(daemon->outlook()), 0u);
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 1u);
+  EXPECT_EQ(replica->state(), State::kLive);
+  EXPECT_EQ(replica->bytes_behind(daemon->outlook()), 0u);
+  EXPECT_EQ(names(*replica), (Names{{"/new", id(6).value}, {"/old", id(5).value}}));
+  EXPECT_EQ(replica->position(), daemon->end());
+  EXPECT_EQ(replica->objects(), 2u);
+  daemon->say({UnnameRecord{kRootId, "old", id(5), false}});
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 1u);
+  EXPECT_EQ(names(*replica), (Names{{"/new", id(6).value}}));
+}
+
+TEST_P(ReplicaTest, GoesOnWhereItWasAfterARestart) {
+  auto daemon = start(1);
+  daemon->make_checkpoint(1);
+  daemon->make_file(5, "x");
+  daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "y", id(77), false}}, SeenRecord{"node-c", {4, 5, 6}}});
+  {
+    auto replica = make();
+    ASSERT_TRUE(load(*replica, *daemon));
+    EXPECT_EQ(poll(*replica, daemon->outlook(), 1), 2u);
+    EXPECT_TRUE(replica->commit(2));
+    EXPECT_EQ(replica->part().index->position().offset < daemon->end().offset, true) << "a commit at each poll would be a sync at each";
+    EXPECT_TRUE(replica->commit(1 + 60 * kSecondNs));
+    EXPECT_EQ(replica->part().index->position(), daemon->end());
+  }
+  volume_->files().erase(checkpoint_path("node-a", 1, 1));  // it is not needed
+  daemon->make_file(6, "z");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 1u);
+  EXPECT_EQ(names(*replica), (Names{{"/x", id(5).value}, {"/z", id(6).value}}));
+  EXPECT_EQ(replica->part().statements->removals("node-b", {}, kRootId, "y", id(77)).size(), 1u);
+  EXPECT_EQ(replica->part().statements->seen("node-c"), (JournalPosition{4, 5, 6}));
+}
+
+TEST_P(ReplicaTest, WhatIsSaidOfOthersComesWithTheCheckpoint) {
+  auto daemon = start(1);
+  const auto said = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "y", id(77), false}},
+                                 StatementRecord{"node-b", {}, UnnameRecord{kRootId, "z", id(78), false}}, SeenRecord{"node-c", {4, 5, 6}}});
+  daemon->make_checkpoint(1);
+  remove_journals(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  const auto part = replica->part();
+  EXPECT_EQ(part.ordinal, 3u);
+  EXPECT_EQ(part.node, "node-a");
+  EXPECT_EQ(part.statements->removals("node-b", {}, kRootId, "z", id(78)), (std::vector{StatementKey{said, 1}}));
+  EXPECT_TRUE(part.statements->removals("node-b", said, kRootId, "z", id(78)).empty());
+  EXPECT_EQ(part.statements->seen("node-c"), (JournalPosition{4, 5, 6}));
+}
+
+TEST_P(ReplicaTest, WhatIsAnsweredIsForgottenForGood) {
+  auto daemon = start(1);
+  const auto said = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "y", id(77), false}},
+                                 StatementRecord{"node-c", {}, UnnameRecord{kRootId, "y", id(77), false}}});
+  const auto committed = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "z", id(78), false}}});
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook(), 1);
+  EXPECT_TRUE(replica->commit(100 * kSecondNs));
+  const auto last = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zz", id(79), false}}});
+  daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zzz", id(80), false}}});
+  poll(*replica, daemon->outlook(), 101 * kSecondNs);
+  ASSERT_TRUE(replica->forget("node-b", said));
+  EXPECT_EQ(replica->part().statements->count(), 4u);
+  ASSERT_TRUE(replica->forget("node-b", last));  // of both, what is committed and what is not
+  EXPECT_EQ(replica->part().statements->count(), 2u);
+  EXPECT_TRUE(replica->commit(200 * kSecondNs));
+  replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  EXPECT_EQ(replica->part().statements->count(), 2u);
+  EXPECT_EQ(replica->part().statements->removals("node-b", {}, kRootId, "zzz", id(80)).size(), 1u);
+  EXPECT_EQ(replica->part().statements->removals("node-c", {}, kRootId, "y", id(77)).size(), 1u);
+  EXPECT_TRUE(replica->part().statements->removals("node-b", {}, kRootId, "z", id(78)).empty());
+  EXPECT_LT(committed, last);
+}
+
+TEST_P(ReplicaTest, AnAnswerWaitsForWhatItAnswers) {
+  auto daemon = start(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook(), 10 * kSecondNs);
+  read_["node-b"] = {1, 0, 99};
+  daemon->make_file(5, "a");
+  daemon->say({SeenRecord{"node-b", {1, 0, 100}}});
+  daemon->make_file(6, "b");
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 11 * kSecondNs), 1u);
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 12 * kSecondNs), 0u);
+  EXPECT_EQ(replica->state(), State::kLive);
+  EXPECT_LT(replica->position(), daemon->end());
+  read_["node-b"] = {1, 0, 100};
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 12 * kSecondNs), 2u);
+  daemon->say({SeenRecord{"node-b", {1, 0, 200}}});
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 20 * kSecondNs), 0u);
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 22 * kSecondNs), 1u) << "not for ever";
+}
+
+TEST_P(ReplicaTest, GoesFromOneEpochToTheNext) {
+  auto first = start(1);
+  first->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *first));
+  poll(*replica, first->outlook());
+  first->make_file(6, "b");  // not read before the next epoch begins
+  auto second = start(2, first.get());
+  second->make_file(7, "c");
+  EXPECT_EQ(poll(*replica, second->outlook()), 2u);
+  EXPECT_EQ(names(*replica).size(), 3u);
+  EXPECT_EQ(replica->position(), second->end());
+  auto third = start(3, second.get());
+  auto fourth = start(4, third.get());
+  fourth->make_file(8, "d");
+  EXPECT_EQ(poll(*replica, fourth->outlook()), 1u);
+  EXPECT_EQ(names(*replica).size(), 4u);
+  // As who comes later reads it.
+  auto late = std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("late"), 3});
+  ASSERT_TRUE(late->load(fourth->outlook()));
+  poll(*late, fourth->outlook());
+  EXPECT_EQ(names(*late), names(*replica));
+}
+
+TEST_P(ReplicaTest, WhatAnEpochTakesBackIsReadAnew) {
+  auto first = start(1);
+  const auto end = first->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *first));
+  first->make_file(6, "late");  // by a daemon that had lost the node
+  EXPECT_EQ(poll(*replica, first->outlook()), 2u + 1u);
+  EXPECT_EQ(names(*replica).size(), 2u);
+  auto second = start(2, first.get());
+  // That the epoch is there is seen before what it begins with.
+  EXPECT_EQ(poll(*replica, second->outlook()), 0u);
+  second->say({EndsRecord{end, false}});
+  second->make_file(7, "c");
+  EXPECT_EQ(poll(*replica, second->outlook()), 0u);
+  ASSERT_TRUE(replica->wants_load());
+  EXPECT_EQ(names(*replica).size(), 2u) << "it is served until another one is there";
+  ASSERT_TRUE(load(*replica, *second));
+  poll(*replica, second->outlook());
+  EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}, {"/c", id(7).value}}));
+  EXPECT_EQ(replica->reloads(), 1u);
+  poll(*replica, second->outlook());
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("node-a/1")));
+  EXPECT_TRUE(std::filesystem::exists(scratch_.path("node-a/2")));
+}
+
+TEST_P(ReplicaTest, WhatAnEpochTakesBackIsFoundWhenItIsEntered) {
+  auto first = start(1);
+  const auto end = first->make_file(5, "a");
+  first->make_file(6, "late");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *first));
+  poll(*replica, first->outlook());
+  auto second = start(2, first.get());
+  second->say({EndsRecord{end, false}});
+  EXPECT_EQ(poll(*replica, second->outlook()), 0u);
+  EXPECT_TRUE(replica->wants_load());
+}
+
+TEST_P(ReplicaTest, WhereThePeerLeftSomethingOutItsCheckpointIsWaitedFor) {
+  auto first = start(1);
+  first->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *first));
+  poll(*replica, first->outlook());
+  auto second = start(2, first.get());
+  second->say({EndsRecord{first->end(), true}});
+  second->make_file(7, "c");
+  EXPECT_EQ(poll(*replica, second->outlook()), 0u);
+  EXPECT_EQ(replica->state(), State::kHeld);
+  EXPECT_FALSE(replica->reason().empty());
+  EXPECT_FALSE(replica->wants_load());
+  EXPECT_EQ(names(*replica).size(), 1u);
+  second->make_checkpoint(1);
+  poll(*replica, second->outlook());
+  ASSERT_TRUE(replica->wants_load());
+  ASSERT_TRUE(load(*replica, *second));
+  EXPECT_EQ(replica->state(), State::kLive);
+  second->make_file(8, "d");
+  poll(*replica, second->outlook());
+  EXPECT_EQ(names(*replica).size(), 3u);
+}
+
+TEST_P(ReplicaTest, WhoComesWhileThatIsWaitedForServesWhatWasBefore) {
+  auto first = start(1);
+  first->make_file(5, "a");
+  auto second = start(2, first.get());
+  second->say({EndsRecord{first->end(), true}});
+  second->make_file(7, "c");
+  auto third = start(3, second.get());
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *third));
+  EXPECT_EQ(poll(*replica, third->outlook()), 0u);
+  EXPECT_EQ(replica->state(), State::kHeld);
+  EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}}));
+}
+
+TEST_P(ReplicaTest, JournalsThatAreGoneAreReloadedFromTheCheckpoint) {
+  auto daemon = start(1);
+  daemon->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  EXPECT_TRUE(replica->commit(100 * kSecondNs));
+  for (uint64_t number = 10; number < 60; ++number) daemon->make_file(number, std::to_string(number));
+  ASSERT_GT(daemon->end().seq, 0u);
+  daemon->make_checkpoint(1);
+  const uint64_t last = daemon->end().seq;
+  for (uint64_t seq = 0; seq < last; ++seq) volume_->files().erase(journal_path("node-a", 1, seq));
+  // One that went on is told by its tail once it has nothing open; one that was away by the index that it left.
+  replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  EXPECT_EQ(names(*replica).size(), 51u);
+  EXPECT_EQ(replica->state(), State::kLive);
+}
+
+TEST_P(ReplicaTest, DamageHoldsUntilTheNextCheckpoint) {
+  auto daemon = start(1);
+  const auto good = daemon->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  daemon->make_file(6, "b");
+  journal(1, good.seq)[good.offset + 20] ^= std::byte{1};
+  for (const int64_t second : {0, 1, 2, 3, 4, 5}) poll(*replica, daemon->outlook(), second * kSecondNs);
+  EXPECT_EQ(replica->state(), State::kHeld);
+  EXPECT_EQ(names(*replica).size(), 1u);
+  EXPECT_FALSE(replica->wants_load());
+  daemon->make_checkpoint(1);
+  poll(*replica, daemon->outlook(), 6 * kSecondNs);
+  ASSERT_TRUE(replica->wants_load());
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook(), 7 * kSecondNs);
+  EXPECT_EQ(names(*replica).size(), 2u);
+  EXPECT_EQ(replica->state(), State::kLive);
+}
+
+TEST_P(ReplicaTest, WhatNoDaemonWritesIsLeftOut) {
+  auto daemon = start(1);
+  daemon->say({object(ObjectId::make(0, 9, 5), S_IFREG | 0644), object(id(5), S_IFREG | 0644), NameRecord{kRootId, "..", id(5)},
+               NameRecord{kRootId, "a", id(5)}});
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}}));
+  EXPECT_EQ(replica->records_left_out(), 2u);
+}
+
+TEST_P(ReplicaTest, ALoadThatWasCutShortIsBegunAnew) {
+  auto daemon = start(1);
+  daemon->make_file(5, "a");
+  daemon->make_checkpoint(1);
+  {
+    Index::Found found{};
+    std::string why;
+    std::filesystem::create_directories(scratch_.path("node-a"));
+    auto index = Index::open(scratch_.path("node-a/7"), {test_identity().volume_uuid, "node-a"}, &found, &why);
+    ASSERT_TRUE(index);
+    ASSERT_TRUE((*index)->begin_load());
+    ASSERT_TRUE((*index)->load(object(kRootId, S_IFDIR | 0755)));
+  }
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  EXPECT_EQ(names(*replica).size(), 1u);
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("node-a/7")));
+}
+
+TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
+  auto daemon = start(1);
+  bool refused = true;
+  const auto volume = make_fault_volume(volume_, [&refused](const VolumeCall& call) -> Fault {
+    const bool is_journal = call.path.find("/journal/") != std::string::npos;
+    return refused && is_journal && call.kind == VolumeCall::Kind::kOpen ? Fault{EACCES, -1, 0} : Fault{};
+  });
+  Replica replica({volume, test_identity(0), scratch_.path("node-a"), 3});
+  const auto poll_it = [&] {
+    return replica.poll(daemon->outlook(), 0, [](const Batch&, const std::function<Status()>& work) { return work(); },
+                        [](const std::string&, JournalPosition) { return true; });
+  };
+  ASSERT_FALSE(load(replica, *daemon) && poll_it());
+  EXPECT_EQ(replica.state(), State::kUnreadable);
+  EXPECT_NE(replica.reason().find("node-a/1/journal"), std::string::npos) << replica.reason();
+  refused = false;
+  ASSERT_TRUE(!replica.wants_load() || load(replica, *daemon));
+  ASSERT_TRUE(poll_it());
+  EXPECT_EQ(replica.state(), State::kLive);
+  EXPECT_EQ(replica.reason(), "");
+}
+
+// Whenever it is loaded, and from which checkpoint, it comes to the same.
+TEST_P(ReplicaTest, WhereverItBeginsItComesToTheSame) {
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const History history(seed, {.nodes = 3, .steps = 120});
+    const auto& log = history.nodes()[0]->log;
+    volume_ = std::make_shared<MemoryVolume>();
+    TestRandom random(seed);
+    auto daemon = std::make_unique<Daemon>(volume_, 1, GetParam());
+    const index_test::ScratchDirectory scratch{index_test::ScratchDirectory::kInMemory};
+    std::vector<std::unique_ptr<Replica>> replicas;
+    uint64_t checkpoints = 0;
+    for (const auto& [batch, after] : log) {
+      daemon->say(batch.records);
+      if (random.one_in(10)) daemon->make_checkpoint(++checkpoints);
+      if (random.one_in(25)) {
+        auto next = std::make_unique<Daemon>(volume_, daemon->outlook().epoch + 1, GetParam());
+        next->state = daemon->state;
+        next->statements = daemon->statements;
+        daemon = std::move(next);
+        checkpoints = 0;
+      }
+      if (random.one_in(12)) {
+        replicas.push_back(std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch.path(std::to_string(replicas.size())), 3}));
+        ASSERT_TRUE(load(*replicas.back(), *daemon));
+      }
+      for (const auto& replica : replicas)
+        if (random.one_in(5)) poll(*replica, daemon->outlook());
+    }
+    replicas.push_back(std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch.path("last"), 3}));
+    ASSERT_TRUE(load(*replicas.back(), *daemon));
+    MemoryPartIndex expected;
+    expected.state = &daemon->state;
+    Names wanted;
+    add_names(expected, kRootId, "", wanted);
+    for (const auto& replica : replicas) {
+      poll(*replica, daemon->outlook());
+      EXPECT_EQ(replica->state(), State::kLive);
+      EXPECT_EQ(names(*replica), wanted) << "seed " << seed;
+      EXPECT_EQ(replica->part().statements->count(), daemon->statements.count()) << "seed " << seed;
+      for (const char* node : {"node-b", "node-c"}) EXPECT_EQ(replica->part().statements->seen(node), daemon->statements.seen(node));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Forms, ReplicaTest, ::testing::Values(JournalForm::kPacked, JournalForm::kBlocks),
+                         [](const auto& form) { return form.param == JournalForm::kBlocks ? "Blocks" : "Packed"; });
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,369 @@
+#include "store/peers/view.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <tuple>
+#include <unordered_set>
+#include <utility>
+#include <variant>
+
+#include <fmt/format.h>
+
+#include "store/peers/removal.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr size_t kPage = 256;  // names
+
+bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
+
+}  // namespace
+
+NameView::NameView(Part own, DirectoryClasses& classes) : classes_(classes) { parts_.push_back(std::move(own)); }
+
+void NameView::set_peers(std::vector<Part> peers) {
+  parts_.resize(1);
+  std::ranges::move(peers, std::back_inserter(parts_));
+  std::sort(parts_.begin() + 1, parts_.end(), [](const Part& a, const Part& b) { return a.ordinal < b.ordinal; });
+  ++as_of_;
+}
+
+Status NameView::change(uint32_t ordinal, const Batch& batch, const std::function<Status()>& work) {
+  const Part* const part = part_of(ObjectId::make(ordinal, 0, 0));
+  if (part == nullptr || is_alone()) return work();
+  const auto changes = changes_directories(batch, *part);
+  if (!changes || *changes) ++as_of_;
+  return work();
+}
+
+const Part* NameView::part_of(ObjectId id) const {
+  const auto found = std::ranges::find(parts_, id.node_ordinal(), &Part::ordinal);
+  return found == parts_.end() ? nullptr : &*found;
+}
+
+// --- directories ---
+
+// Each as that node knows it, with its ordinal: the one place where they are told apart.
+std::vector<ObjectId> NameView::roots() const {
+  std::vector<ObjectId> ids;
+  for (const Part& part : parts_) ids.push_back(ObjectId::make(part.ordinal, kRootId.epoch(), kRootId.number()));
+  return ids;
+}
+
+Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
+  if (is_alone()) return std::vector{directory};
+  if (directory == kRootId) return roots();
+  const auto known = classes_.find(directory);
+  if (!known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", directory.value));
+  if (known->as_of == as_of_) return known->members;
+  auto above = members(known->parent);
+  if (!above && above.error().code == Code::kNotFound && !known->held.valid()) classes_.drop(directory);
+  KVC_TRY(above);
+  KVC_ASSIGN(auto found, directories_at(*above, known->name));
+  if (known->held.valid() && std::ranges::find(found, known->held) == found.end()) found.insert(found.begin(), known->held);
+  if (found.empty()) {
+    classes_.drop(directory);
+    return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
+  }
+  // Another directory has its path now.
+  if (classes_.note(known->parent, known->name, found, as_of_) != directory)
+    return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
+  return found;
+}
+
+Result<bool> NameView::has_foreign_member(ObjectId directory) const {
+  KVC_ASSIGN(const auto ids, members(directory));
+  return std::ranges::any_of(ids, [](ObjectId id) { return id.node_ordinal() != 0; });
+}
+
+Result<std::optional<ObjectId>> NameView::own_member(ObjectId directory) const {
+  KVC_ASSIGN(const auto ids, members(directory));
+  if (ids.front().node_ordinal() != 0) return std::nullopt;
+  return ids.front();
+}
+
+Result<std::vector<ObjectId>> NameView::directories_at(const std::vector<ObjectId>& members, std::string_view name) const {
+  KVC_ASSIGN(const auto there, live(members, name));
+  std::vector<ObjectId> ids;
+  for (const Live& each : there)
+    if (is_directory(each.entry)) ids.push_back(id_here(each.part->ordinal, each.entry.child));
+  return ids;
+}
+
+// --- names ---
+
+Result<bool> NameView::is_hidden(const Part& part, ObjectId directory, const NameEntry& entry) const {
+  for (const Part& by : parts_) {
+    if (&by == &part) continue;
+    KVC_ASSIGN(const bool removed, is_removed(by, part, directory, entry));
+    if (removed) return true;
+  }
+  return false;
+}
+
+Result<std::vector<NameView::Live>> NameView::live(const std::vector<ObjectId>& members, std::string_view name) const {
+  std::vector<Live> found;
+  for (const ObjectId member : members) {
+    const Part* const part = part_of(member);
+    if (part == nullptr) continue;
+    const ObjectId directory = id_there(member);
+    KVC_ASSIGN(auto entry, part->index->find_name(directory, name));
+    if (!entry) continue;
+    KVC_ASSIGN(const bool hidden, is_hidden(*part, directory, *entry));
+    if (!hidden) found.push_back({part, directory, std::move(*entry)});
+  }
+  return found;
+}
+
+Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::string_view name) const {
+  if (is_alone()) return own().index->find_name(directory, name);
+  KVC_ASSIGN(const auto ids, members(directory));
+  if (const auto known = classes_.find_as_of(directory, name, as_of_))
+    return NameEntry{std::string(name), *known, S_IFDIR, name_cookie(name)};
+  KVC_ASSIGN(const auto there, live(ids, name));
+  return choose(directory, there, true);
+}
+
+// What clients see where these are. `note`: a directory is one that they know from now on.
+Result<std::optional<NameEntry>> NameView::choose(ObjectId directory, const std::vector<Live>& live, bool note) const {
+  if (live.empty()) return std::nullopt;
+  std::vector<ObjectId> directories;
+  for (const Live& each : live)
+    if (is_directory(each.entry)) directories.push_back(id_here(each.part->ordinal, each.entry.child));
+  if (directories.empty()) {
+    KVC_ASSIGN(const Live* const chosen, last_born(live));
+    NameEntry entry = chosen->entry;
+    entry.child = id_here(chosen->part->ordinal, entry.child);
+    return entry;
+  }
+  NameEntry entry = live.front().entry;
+  entry.type_bits = S_IFDIR;
+  if (note) {
+    entry.child = classes_.note(directory, entry.name, std::move(directories), as_of_);
+  } else {
+    entry.child = classes_.id_of(directory, entry.name, directories);
+  }
+  return entry;
+}
+
+// One that cannot be served gives way to one that can.
+Result<const NameView::Live*> NameView::last_born(const std::vector<Live>& live) const {
+  const Live* last = &live.front();
+  if (live.size() == 1) return last;
+  std::optional<std::tuple<bool, int64_t, std::string_view>> greatest;
+  for (const Live& each : live) {
+    KVC_ASSIGN(const auto object, each.part->index->find_object_summary(each.entry.child));
+    if (!object) continue;
+    const auto rank = std::tuple(!object->body.quarantined, object->attributes.btime_ns, std::string_view(each.part->node));
+    if (greatest && rank < *greatest) continue;
+    greatest = rank;
+    last = &each;
+  }
+  return last;
+}
+
+Result<std::vector<NameEntry>> NameView::list(ObjectId directory, uint64_t after, size_t limit) const {
+  if (is_alone()) return own().index->list(directory, after, limit);
+  KVC_ASSIGN(const auto ids, members(directory));
+  std::vector<NameEntry> merged;
+  for (bool more = true; more && merged.empty();) {  // what is hidden yields nothing: look further
+    more = false;
+    uint64_t covered = UINT64_MAX;
+    std::map<std::pair<uint64_t, std::string>, std::vector<Live>> names;
+    for (const ObjectId member : ids) {
+      const Part* const part = part_of(member);
+      if (part == nullptr) continue;
+      KVC_ASSIGN(auto page, part->index->list(id_there(member), after, limit));
+      if (page.size() >= limit && !page.empty()) {
+        more = true;
+        covered = std::min(covered, page.back().cookie);
+      }
+      for (NameEntry& entry : page) {
+        if (entry.cookie > covered) break;
+        KVC_ASSIGN(const bool hidden, is_hidden(*part, id_there(member), entry));
+        std::pair key(entry.cookie, entry.name);
+        if (!hidden) names[std::move(key)].push_back({part, id_there(member), std::move(entry)});
+      }
+    }
+    for (const auto& [key, there] : names) {
+      if (key.first > covered) break;
+      KVC_ASSIGN(auto entry, choose(directory, there, false));
+      if (entry) merged.push_back(std::move(*entry));
+    }
+    after = covered;
+  }
+  return merged;
+}
+
+Result<bool> NameView::is_empty(ObjectId directory) const {
+  KVC_ASSIGN(const auto first, list(directory, 0, is_alone() ? 1 : kPage));
+  return first.empty();
+}
+
+Result<std::vector<NameView::Binding>> NameView::bindings(ObjectId directory, std::string_view name) const {
+  KVC_ASSIGN(const auto ids, members(directory));
+  std::vector<Binding> found;
+  for (const ObjectId member : ids) {
+    const Part* const part = part_of(member);
+    if (part == nullptr) continue;
+    KVC_ASSIGN(auto entry, part->index->find_name(id_there(member), name));
+    if (!entry) continue;
+    KVC_ASSIGN(const bool hidden, is_hidden(*part, id_there(member), *entry));
+    entry->child = id_here(part->ordinal, entry->child);
+    found.push_back({member, std::move(*entry), hidden});
+  }
+  return found;
+}
+
+// --- objects ---
+
+Result<std::optional<ObjectRecord>> NameView::find_object(ObjectId id) const { return read(id, &Index::find_object); }
+Result<std::optional<ObjectRecord>> NameView::find_object_summary(ObjectId id) const { return read(id, &Index::find_object_summary); }
+
+Result<std::optional<ObjectRecord>> NameView::read(ObjectId id, Read how) const {
+  if (is_alone()) return ((*own().index).*how)(id);
+  if (id == kRootId) return read_directory(id, roots(), how);
+  if (classes_.find(id)) {
+    auto ids = members(id);
+    if (!ids && ids.error().code == Code::kNotFound) return std::nullopt;
+    KVC_TRY(ids);
+    return read_directory(id, *ids, how);
+  }
+  const Part* const part = part_of(id);
+  if (part == nullptr && id.node_ordinal() != kClassOrdinal) return std::nullopt;
+  std::optional<ObjectRecord> object;
+  if (part != nullptr) {
+    KVC_ASSIGN(object, ((*part->index).*how)(id_there(id)));
+    if (!object) return std::nullopt;
+  }
+  if (!object || S_ISDIR(object->attributes.mode)) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", id.value));
+  std::string given_by;
+  show_attributes(*part, *object, given_by);
+  object->id = id;
+  return object;
+}
+
+Result<std::optional<ObjectRecord>> NameView::read_directory(ObjectId id, const std::vector<ObjectId>& members, Read how) const {
+  std::optional<ObjectRecord> shown;
+  std::string shown_by;
+  int64_t mtime_ns = INT64_MIN;
+  for (const ObjectId member : members) {
+    const Part* const part = part_of(member);
+    if (part == nullptr) continue;
+    KVC_ASSIGN(auto object, ((*part->index).*how)(id_there(member)));
+    if (!object) continue;
+    std::string given_by;
+    show_attributes(*part, *object, given_by);
+    mtime_ns = std::max(mtime_ns, object->attributes.mtime_ns);
+    if (shown && !counts_more(object->attributes, given_by, shown->attributes, shown_by)) continue;
+    shown = std::move(object);
+    shown_by = std::move(given_by);
+  }
+  if (!shown) return std::nullopt;
+  shown->id = id;
+  shown->attributes.mtime_ns = mtime_ns;
+  if (members.size() > 1 && id != kRootId) shown->nlink = 1;
+  return shown;
+}
+
+// Those that others gave it, until its node has taken them over.
+void NameView::show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const {
+  given_by = part.node;
+  for (const Part& by : parts_) {
+    if (&by == &part) continue;
+    const Attributes* const given = by.statements->attributes(part.node, part.statements->seen(by.node), object.id);
+    if (given == nullptr || ((given->mode ^ object.attributes.mode) & S_IFMT) != 0) continue;
+    if (!counts_more(*given, by.node, object.attributes, given_by)) continue;
+    object.attributes = *given;
+    given_by = by.node;
+  }
+}
+
+Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) const {
+  const Part* const part = part_of(id);
+  if (part == nullptr) return std::nullopt;
+  KVC_ASSIGN(auto row, part->index->find_successors(id_there(id)));
+  if (!row) return std::nullopt;
+  row->id = id;
+  row->predecessor = id_here(part->ordinal, row->predecessor);
+  for (auto& [next, seen] : row->successors) next = id_here(part->ordinal, next);
+  return row;
+}
+
+// --- what this node has to journal ---
+
+Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name) const {
+  std::vector<Record> records;
+  KVC_ASSIGN(const auto ids, members(directory));
+  for (const ObjectId member : ids) {
+    const Part* const part = part_of(member);
+    if (part == nullptr || part == &own()) continue;
+    KVC_ASSIGN(const auto entry, part->index->find_name(id_there(member), name));
+    if (entry) KVC_TRY(state_removal(*part, id_there(member), *entry, records));
+  }
+  return records;
+}
+
+// What others said may be answered otherwise than what this node says, so it is said by this node, too.
+Status NameView::state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const {
+  KVC_ASSIGN(const bool said, is_removed(own(), part, directory, entry));
+  if (said) return {};
+  if (is_directory(entry)) {
+    for (uint64_t after = 0;;) {
+      KVC_ASSIGN(const auto names, part.index->list(entry.child, after, kPage));
+      for (const NameEntry& each : names) KVC_TRY(state_removal(part, entry.child, each, records));
+      if (names.size() < kPage) break;
+      after = names.back().cookie;
+    }
+  }
+  records.emplace_back(StatementRecord{part.node, {}, UnnameRecord{directory, entry.name, entry.child, false}});
+  return {};
+}
+
+Result<std::vector<NameView::Level>> NameView::levels_to_make(ObjectId directory) const {
+  std::vector<Level> levels;
+  for (ObjectId at = directory; at != kRootId;) {
+    KVC_ASSIGN(const auto has, own_member(at));
+    if (has) break;
+    KVC_ASSIGN(const auto object, find_object_summary(at));
+    const auto known = classes_.find(at);
+    if (!object || !known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", at.value));
+    levels.push_back({at, known->parent, known->name, object->attributes});
+    at = known->parent;
+  }
+  std::ranges::reverse(levels);
+  return levels;
+}
+
+// Whether directories may consist of others after it.
+Result<bool> NameView::changes_directories(const Batch& batch, const Part& part) const {
+  const bool spoken_of = std::ranges::any_of(parts_, [&part](const Part& by) {
+    return by.node != part.node && by.statements->speaks_of(part.node, part.statements->seen(by.node));
+  });
+  std::unordered_set<ObjectId> made;
+  const auto is_one = [&](ObjectId id) -> Result<bool> {
+    if (made.contains(id)) return true;
+    KVC_ASSIGN(const auto object, part.index->find_object_summary(id));
+    return object && S_ISDIR(object->attributes.mode);
+  };
+  for (const Record& record : batch.records) {
+    if (std::holds_alternative<SeenRecord>(record) || std::holds_alternative<StatementRecord>(record)) return true;
+    if (const auto* put = std::get_if<PutRecord>(&record); put != nullptr && S_ISDIR(put->object.attributes.mode)) made.insert(put->object.id);
+    const auto* name = std::get_if<NameRecord>(&record);
+    const auto* gone = std::get_if<UnnameRecord>(&record);
+    if (name == nullptr && gone == nullptr) continue;
+    if (spoken_of) return true;  // a directory may be hidden for want of names
+    KVC_ASSIGN(const bool changes, is_one(name != nullptr ? name->child : gone->child));
+    if (changes) return true;
+    if (name == nullptr) continue;
+    KVC_ASSIGN(const auto before, part.index->find_name(name->parent, name->name));
+    if (before && S_ISDIR(before->type_bits)) return true;
+  }
+  return false;
+}
+
+}  // namespace kvcachefs

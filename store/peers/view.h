@@ -1,0 +1,95 @@
+// The names of a volume as its clients see them: the parts of all nodes put together (store/FORMAT.md, "Several nodes"). A function of
+// how far each part was read, and of nothing else. On a volume with one node it is that node's index.
+//
+// Ids are those of this mount. A directory goes by the id of its class (directory_classes.h). Reads of indexes, which are in memory, and
+// no other I/O. Const members may be called from any thread, beside each other; the others, and changes of the parts (batches that are
+// applied to their indexes and statements), not beside anything: the caller has a lock for that.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/index/index.h"
+#include "store/peers/directory_classes.h"
+#include "store/peers/part.h"
+
+namespace kvcachefs {
+
+class NameView {
+ public:
+  NameView(Part own, DirectoryClasses& classes);
+
+  // The parts of all others. Which directories are one is worked out anew.
+  void set_peers(std::vector<Part> peers);
+  // `work` applies the batch to the part of this ordinal.
+  Status change(uint32_t ordinal, const Batch& batch, const std::function<Status()>& work);
+  bool is_alone() const { return parts_.size() == 1; }
+
+  // `directory`: kStale if it is not known (it was not looked up since it was dropped for want of room), kNotFound if it is gone.
+  Result<std::optional<NameEntry>> find_name(ObjectId directory, std::string_view name) const;
+  // Names with cookie > `after`, ascending, about `limit` of them; names of equal cookie are never split. The ids of directories are
+  // those that a lookup would give.
+  Result<std::vector<NameEntry>> list(ObjectId directory, uint64_t after, size_t limit) const;
+  Result<bool> is_empty(ObjectId directory) const;
+  // With the attributes that others gave it. Places are those of the node that has it.
+  Result<std::optional<ObjectRecord>> find_object(ObjectId id) const;
+  Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const;
+  Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const;
+
+  // Which directories of the nodes it consists of.
+  Result<std::vector<ObjectId>> members(ObjectId directory) const;
+  // Whether nodes other than this one have a part in it.
+  Result<bool> has_foreign_member(ObjectId directory) const;
+  Result<std::optional<ObjectId>> own_member(ObjectId directory) const;
+
+  // One node's child of a name.
+  struct Binding {
+    ObjectId directory;  // that node's
+    NameEntry entry;
+    bool hidden = false;  // somebody removed it, and its node has not answered yet
+  };
+  Result<std::vector<Binding>> bindings(ObjectId directory, std::string_view name) const;
+
+  // What this node says when it removes or replaces a name: for every peer's child of it, what is left of its names first.
+  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name) const;
+  // Directories that this node has to make before it gives a name below `directory`: the upper ones first; none if it has it.
+  struct Level {
+    ObjectId directory, parent;
+    std::string name;
+    Attributes attributes;
+  };
+  Result<std::vector<Level>> levels_to_make(ObjectId directory) const;
+
+ private:
+  struct Live {
+    const Part* part;
+    ObjectId directory;  // in its own ids, as `entry`
+    NameEntry entry;
+  };
+  using Read = Result<std::optional<ObjectRecord>> (Index::*)(ObjectId) const;
+  const Part& own() const { return parts_.front(); }
+  const Part* part_of(ObjectId id) const;
+  Result<bool> changes_directories(const Batch& batch, const Part& part) const;
+  std::vector<ObjectId> roots() const;
+  Result<bool> is_hidden(const Part& part, ObjectId directory, const NameEntry& entry) const;
+  Result<std::vector<Live>> live(const std::vector<ObjectId>& members, std::string_view name) const;
+  Result<std::vector<ObjectId>> directories_at(const std::vector<ObjectId>& members, std::string_view name) const;
+  Result<std::optional<NameEntry>> choose(ObjectId directory, const std::vector<Live>& live, bool note) const;
+  Result<const Live*> last_born(const std::vector<Live>& live) const;
+  Result<std::optional<ObjectRecord>> read(ObjectId id, Read how) const;
+  Result<std::optional<ObjectRecord>> read_directory(ObjectId id, const std::vector<ObjectId>& members, Read how) const;
+  void show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const;
+  Status state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const;
+
+  std::vector<Part> parts_;  // this node's first, then by ordinal
+  DirectoryClasses& classes_;
+  uint64_t as_of_ = 1;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,282 @@
+#include "store/peers/view.h"
+
+#include <sys/stat.h>
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/peers/removal.h"
+#include "store/peers/testing/memory_part.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr ObjectId id(uint64_t number) { return ObjectId::make(0, 1, number); }
+
+// Node "b", which looks; "a" has ordinal 4, "c" has 2.
+class ViewTest : public ::testing::Test {
+ protected:
+  enum Who : size_t { kA, kB, kC };
+  struct Node {
+    std::string name;
+    uint32_t ordinal;
+    MemoryPart state;
+    MemoryPeer peer;
+    uint64_t batches = 0;
+  };
+  void SetUp() override {
+    for (Node& node : nodes_) node.peer.index->state = &node.state;
+    for (Node& node : nodes_) say(node, {directory(kRootId, 1)});
+    view_.set_peers({part(kA), part(kC)});
+  }
+  Part part(Who who) { return nodes_[who].peer.part(nodes_[who].ordinal, nodes_[who].name); }
+  static PutRecord object(ObjectId which, uint32_t mode, int64_t born_ns) {
+    PutRecord put;
+    put.object.id = which;
+    put.object.attributes.mode = mode;
+    put.object.attributes.btime_ns = put.object.attributes.ctime_ns = put.object.attributes.mtime_ns = born_ns;
+    return put;
+  }
+  static PutRecord directory(ObjectId which, int64_t born_ns) { return object(which, S_IFDIR | 0755, born_ns); }
+  static PutRecord file(ObjectId which, int64_t born_ns) { return object(which, S_IFREG | 0644, born_ns); }
+  JournalPosition say(Node& node, std::vector<Record> records) {
+    const Batch batch{Stamp{++node.batches}, std::move(records)};
+    const JournalPosition after{1, 0, 100 * node.batches};
+    EXPECT_TRUE(view_.change(node.ordinal, batch, [&]() -> Status {
+      node.peer.statements->apply(batch, after);
+      return node.state.apply(batch, after);
+    }));
+    return after;
+  }
+  JournalPosition say(Who who, std::vector<Record> records) { return say(nodes_[who], std::move(records)); }
+  static StatementRecord gone(const std::string& node, ObjectId parent, const std::string& name, ObjectId child) {
+    return {node, {}, UnnameRecord{parent, name, child, false}};
+  }
+  ObjectId find(ObjectId directory, std::string_view name) {
+    const auto found = view_.find_name(directory, name);
+    EXPECT_TRUE(found) << found.error().message;
+    return found && *found ? (*found)->child : ObjectId{};
+  }
+  ObjectId here(Who who, uint64_t number) { return id_here(nodes_[who].ordinal, id(number)); }
+
+  Node nodes_[3]{{"a", 4, {}, {}, 0}, {"b", 0, {}, {}, 0}, {"c", 2, {}, {}, 0}};
+  DirectoryClasses classes_;
+  NameView view_{part(kB), classes_};
+};
+
+TEST_F(ViewTest, NamesOfAllNodesAreThere) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  say(kB, {file(id(5), 10), NameRecord{kRootId, "y", id(5)}});
+  EXPECT_EQ(find(kRootId, "x"), here(kA, 5));
+  EXPECT_EQ(find(kRootId, "y"), id(5));
+  EXPECT_FALSE(find(kRootId, "z").valid());
+  const auto object = view_.find_object(here(kA, 5));
+  ASSERT_TRUE(object && *object);
+  EXPECT_EQ((*object)->id, here(kA, 5));
+  EXPECT_EQ(view_.list(kRootId, 0, 1)->size(), 1u);
+  EXPECT_EQ(view_.list(kRootId, view_.list(kRootId, 0, 1)->front().cookie, 10)->size(), 1u);
+}
+
+TEST_F(ViewTest, AnotherNodesObjectIsNotThereWithoutItsNode) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  view_.set_peers({part(kC)});
+  EXPECT_FALSE(find(kRootId, "x").valid());
+  EXPECT_EQ(view_.find_object(here(kA, 5)).value(), std::nullopt);
+  view_.set_peers({});
+  EXPECT_TRUE(view_.is_alone());
+  EXPECT_TRUE(view_.find_object(kRootId).value());
+}
+
+TEST_F(ViewTest, OfTwoFilesTheLastBornIsSeenAndOfThoseBornAtOnceThatOfTheGreaterNode) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  say(kC, {file(id(6), 11), NameRecord{kRootId, "x", id(6)}});
+  EXPECT_EQ(find(kRootId, "x"), here(kC, 6));
+  say(kB, {file(id(7), 11), NameRecord{kRootId, "x", id(7)}});
+  EXPECT_EQ(find(kRootId, "x"), here(kC, 6)) << "c is greater than b";
+  say(kA, {file(id(8), 12), NameRecord{kRootId, "x", id(8)}});
+  EXPECT_EQ(find(kRootId, "x"), here(kA, 8));
+  EXPECT_EQ(view_.bindings(kRootId, "x")->size(), 3u);
+  EXPECT_EQ(view_.list(kRootId, 0, 10)->size(), 1u);
+}
+
+TEST_F(ViewTest, WhatCannotBeServedGivesWay) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  PutRecord bad = file(id(6), 11);
+  bad.object.body.quarantined = true;
+  say(kC, {bad, NameRecord{kRootId, "x", id(6)}});
+  EXPECT_EQ(find(kRootId, "x"), here(kA, 5));
+}
+
+TEST_F(ViewTest, DirectoriesOfOnePathAreOne) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, file(id(6), 10), NameRecord{id(5), "x", id(6)}});
+  const ObjectId d = find(kRootId, "d");
+  EXPECT_EQ(d, here(kA, 5));
+  say(kB, {directory(id(9), 30), NameRecord{kRootId, "d", id(9)}, file(id(6), 10), NameRecord{id(9), "y", id(6)}});
+  EXPECT_EQ(find(kRootId, "d"), d);
+  EXPECT_EQ(view_.members(d).value(), (std::vector{id(9), here(kA, 5)}));
+  EXPECT_EQ(find(d, "x"), here(kA, 6));
+  EXPECT_EQ(find(d, "y"), id(6));
+  EXPECT_EQ(view_.list(d, 0, 10)->size(), 2u);
+  const auto object = view_.find_object(d).value();
+  ASSERT_TRUE(object);
+  EXPECT_EQ(object->id, d);
+  EXPECT_EQ(object->nlink, 1u);
+  EXPECT_EQ(object->attributes.ctime_ns, 30);
+  EXPECT_TRUE(view_.has_foreign_member(d).value());
+  EXPECT_EQ(view_.own_member(d).value(), id(9));
+}
+
+TEST_F(ViewTest, ADirectoryIsSeenBeforeAFile) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}});
+  say(kC, {file(id(6), 99), NameRecord{kRootId, "d", id(6)}});
+  EXPECT_EQ(find(kRootId, "d"), here(kA, 5));
+}
+
+TEST_F(ViewTest, OneThatIsNotKnownIsToBeLookedUp) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}});
+  EXPECT_EQ(view_.find_name(here(kA, 5), "x").error().code, Code::kStale);
+  EXPECT_EQ(view_.find_object(here(kA, 5)).error().code, Code::kStale);
+  const ObjectId d = find(kRootId, "d");
+  EXPECT_TRUE(view_.find_name(d, "x"));
+  say(kA, {UnnameRecord{kRootId, "d", id(5), false}});
+  EXPECT_EQ(view_.find_name(d, "x").error().code, Code::kNotFound);
+}
+
+TEST_F(ViewTest, OneThatThisNodeHasJustMadeIsThereBeforeItsIndexHasIt) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}});
+  classes_.hold(kRootId, "d", id(9), id(9));
+  EXPECT_EQ(view_.members(id(9)).value(), (std::vector{id(9), here(kA, 5)}));
+  say(kB, {directory(id(9), 30), NameRecord{kRootId, "d", id(9)}});
+  classes_.release(id(9));
+  EXPECT_EQ(find(kRootId, "d"), id(9));
+}
+
+TEST_F(ViewTest, WhatWasRemovedElsewhereIsHiddenUntilItIsAnswered) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  const auto said = say(kC, {gone("a", kRootId, "x", id(5))});
+  EXPECT_FALSE(find(kRootId, "x").valid());
+  EXPECT_TRUE(view_.list(kRootId, 0, 10)->empty());
+  EXPECT_TRUE(view_.is_empty(kRootId).value());
+  EXPECT_TRUE(view_.bindings(kRootId, "x")->front().hidden);
+  auto records = answer(part(kA), part(kC), said, [](ObjectId) { return false; }).value();
+  ASSERT_EQ(records.size(), 2u);
+  say(kA, records);
+  EXPECT_FALSE(find(kRootId, "x").valid());
+  EXPECT_TRUE(view_.bindings(kRootId, "x")->empty());
+  EXPECT_TRUE(answer(part(kA), part(kC), said, [](ObjectId) { return false; })->empty());
+}
+
+TEST_F(ViewTest, WhatItsNodeKeepsIsSeenAgain) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  const auto said = say(kC, {gone("a", kRootId, "x", id(5))});
+  auto records = answer(part(kA), part(kC), said, [](ObjectId which) { return which == id(5); }).value();
+  ASSERT_EQ(records.size(), 1u);
+  EXPECT_TRUE(std::holds_alternative<SeenRecord>(records[0]));
+  say(kA, records);
+  EXPECT_EQ(find(kRootId, "x"), here(kA, 5));
+}
+
+TEST_F(ViewTest, ANameThatWasMadeMeanwhileStaysWithItsDirectory) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, file(id(6), 10), NameRecord{id(5), "x", id(6)}});
+  const ObjectId d = find(kRootId, "d");
+  std::vector<Record> records = view_.statements_of_removal(kRootId, "d").value();
+  ASSERT_EQ(records.size(), 2u) << "what is in it first";
+  EXPECT_EQ(std::get<UnnameRecord>(std::get<StatementRecord>(records[0]).what).name, "x");
+  const auto said = say(kB, records);
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  say(kA, {file(id(7), 10), NameRecord{id(5), "y", id(7)}});
+  EXPECT_EQ(find(kRootId, "d"), d);
+  EXPECT_FALSE(find(d, "x").valid());
+  EXPECT_EQ(find(d, "y"), here(kA, 7));
+  // This node removes that, too: the directory is not gone with it, for it came after.
+  say(kB, view_.statements_of_removal(d, "y").value());
+  EXPECT_EQ(find(kRootId, "d"), d);
+  EXPECT_TRUE(view_.is_empty(d).value());
+  records = answer(part(kA), part(kB), said, [](ObjectId) { return false; }).value();
+  ASSERT_EQ(records.size(), 2u);
+  say(kA, records);
+  EXPECT_EQ(find(kRootId, "d"), d);
+}
+
+TEST_F(ViewTest, WhatASecondNodeRemovedIsSaidAgainWithItsDirectory) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, file(id(6), 10), NameRecord{id(5), "x", id(6)}});
+  say(kC, {gone("a", id(5), "x", id(6))});
+  find(kRootId, "d");
+  const auto records = view_.statements_of_removal(kRootId, "d").value();
+  EXPECT_EQ(records.size(), 2u);
+  const auto said = say(kB, records);
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  EXPECT_TRUE(view_.statements_of_removal(kRootId, "d")->empty()) << "once";
+  EXPECT_EQ(answer(part(kA), part(kB), said, [](ObjectId) { return false; })->size(), 3u);
+}
+
+TEST_F(ViewTest, AttributesOfAnotherNodeAreShownUntilTheyAreTakenOver) {
+  say(kA, {file(id(5), 10), NameRecord{kRootId, "x", id(5)}});
+  Attributes attributes = file(id(5), 10).object.attributes;
+  attributes.mode = S_IFREG | 0600;
+  attributes.ctime_ns = 20;
+  say(kC, {StatementRecord{"a", {}, AttributesRecord{id(5), attributes}}});
+  attributes.mode = S_IFREG | 0666;
+  attributes.ctime_ns = 19;
+  const auto said = say(kB, {StatementRecord{"a", {}, AttributesRecord{id(5), attributes}}});
+  const auto mode = [this] { return view_.find_object_summary(here(kA, 5)).value()->attributes.mode & 0777; };
+  EXPECT_EQ(mode(), 0600u) << "the last change counts";
+  // Answered one after the other.
+  auto records = answer(part(kA), part(kB), said, [](ObjectId) { return false; }).value();
+  ASSERT_EQ(records.size(), 2u);
+  say(kA, records);
+  EXPECT_EQ(mode(), 0600u);
+  say(kA, answer(part(kA), part(kC), {1, 0, 1000}, [](ObjectId) { return false; }).value());
+  EXPECT_EQ(mode(), 0600u);
+  EXPECT_EQ(nodes_[kA].peer.index->find_object(id(5)).value()->attributes.mode & 0777, 0600u);
+  attributes.mode = S_IFDIR;
+  attributes.ctime_ns = 99;
+  say(kC, {StatementRecord{"a", {}, AttributesRecord{id(5), attributes}}});
+  EXPECT_EQ(mode(), 0600u) << "a file does not become a directory";
+}
+
+TEST_F(ViewTest, LevelsThatThisNodeLacksAreTold) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, directory(id(6), 11), NameRecord{id(5), "e", id(6)}});
+  const ObjectId d = find(kRootId, "d"), e = find(d, "e");
+  auto levels = view_.levels_to_make(e).value();
+  ASSERT_EQ(levels.size(), 2u);
+  EXPECT_EQ(levels[0].directory, d);
+  EXPECT_EQ(levels[0].parent, kRootId);
+  EXPECT_EQ(levels[0].name, "d");
+  EXPECT_EQ(levels[1].attributes.ctime_ns, 11);
+  say(kB, {directory(id(9), 10), NameRecord{kRootId, "d", id(9)}});
+  levels = view_.levels_to_make(e).value();
+  ASSERT_EQ(levels.size(), 1u);
+  EXPECT_EQ(levels[0].name, "e");
+  EXPECT_TRUE(view_.levels_to_make(kRootId)->empty());
+}
+
+// A damaged volume: a tree that has no end.
+TEST_F(ViewTest, DirectoriesThatContainEachOtherEndNothing) {
+  say(kA, {directory(id(5), 1), directory(id(6), 1), NameRecord{kRootId, "d", id(5)}, NameRecord{id(5), "e", id(6)},
+           NameRecord{id(6), "f", id(5)}});
+  say(kC, {gone("a", id(5), "e", id(6)), gone("a", id(6), "f", id(5)), gone("a", kRootId, "d", id(5))});
+  EXPECT_TRUE(find(kRootId, "d").valid());
+}
+
+TEST_F(ViewTest, SuccessorsOfAnotherNodeAreItsObjects) {
+  struct WithRow final : FakeIndex {
+    Result<std::optional<SuccessorsRecord>> find_successors(ObjectId which) const override {
+      return SuccessorsRecord{which, id(4), {{id(6), 3}}};
+    }
+  };
+  Part a = part(kA);
+  a.index = std::make_shared<WithRow>();
+  view_.set_peers({a});
+  const auto row = view_.find_successors(here(kA, 5)).value();
+  ASSERT_TRUE(row);
+  EXPECT_EQ(row->id, here(kA, 5));
+  EXPECT_EQ(row->predecessor, here(kA, 4));
+  EXPECT_EQ(row->successors[0].first, here(kA, 6));
+}
+
+}  // namespace
+}  // namespace kvcachefs
