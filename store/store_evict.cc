@@ -197,7 +197,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   for (const Evictor::Leases leases : {kKeep, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return true;
-  drain_and_wait();  // what was just written may go as well
+  drain_and_wait(/*for_room=*/true);  // what was just written may go as well
   if (lacks() == 0) return true;
   for (const Evictor::Leases leases : {kEighth, kBreak}) {
     if (evicted >= lacking / 2) break;

@@ -287,7 +287,7 @@ class StoreImpl final : public Store {
   bool still_needed(const FreedPlace& freed);
   void want_reclaim();  // at once, for a call that waits for space
   bool make_room();
-  void drain_and_wait();
+  void drain_and_wait(bool for_room = false);
   void measure_backing();
   void keep_spare_files(const SpaceInfo& backing);
   void follow_size(const SpaceInfo& backing);

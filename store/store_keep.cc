@@ -336,7 +336,7 @@ bool StoreImpl::make_room() {
   const int64_t begun_ns = clock_.monotonic_ns();
   const bool evicted = evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
-  evicted ? journal_names() : drain_and_wait();
+  evicted ? journal_names() : drain_and_wait(/*for_room=*/true);
   Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
   if (evicted) amount.enough_bytes = bytes_to_punch(room_wanted(round->pressure));
   note_upkeep(index_point(amount), clock_.monotonic_ns());
@@ -351,10 +351,11 @@ bool StoreImpl::make_room() {
   return true;
 }
 
-void StoreImpl::drain_and_wait() {
+void StoreImpl::drain_and_wait(bool for_room) {
   auto promise = std::make_shared<std::promise<Status>>();
   std::future<Status> answer = promise->get_future();
-  drain(/*sync=*/false, [promise](Status status) { promise->set_value(std::move(status)); });
+  auto done = [promise](Status status) { promise->set_value(std::move(status)); };
+  for_room ? bulk_->drain_for_room(std::move(done)) : bulk_->drain(/*sync=*/false, std::move(done));
   if (committer_->is_running()) {
     while (!stopping_ && answer.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) {
     }
@@ -362,7 +363,7 @@ void StoreImpl::drain_and_wait() {
   }
   constexpr int kMaxRounds = 10'000;
   for (int i = 0; i < kMaxRounds && answer.wait_for(std::chrono::seconds(0)) != std::future_status::ready; ++i) {
-    bulk_->step(true);
+    bulk_->step(/*force=*/!for_room);
     urgent_->step();
     committer_->step();
   }

@@ -2,6 +2,7 @@
 #include <sys/stat.h>
 
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include <gtest/gtest.h>
@@ -64,6 +65,35 @@ TEST(StoreSettling, ARawFileThatWasEmptiedIsReadFromWhereItIsWrittenNow) {
 }
 
 // --- a volume that is soon full ---
+
+// A stored file that fallocate makes longer, and others that fill the volume: its writer finds the room that was promised, though
+// those that wait for room have everything else sealed.
+TEST(StoreSettling, WhatFallocatePromisedOutlivesTheRoundsOfAFullVolume) {
+  constexpr uint64_t kBytes = 3 * kMiB, kPiece = 256 * kKiB;
+  StoreOptions options;
+  options.capacity_bytes = 32 * kMiB;
+  options.keep_free_bytes = 1;
+  options.evict = false;
+  TestStore store(options);
+  ASSERT_TRUE(store.write_file("f", store.payload(1, 1'234'567)));
+  store.drain();
+  Handle* writer = store.open("f", {.read = true, .write = true});
+  std::optional<Status> allocated;
+  store->allocate(writer, Store::AllocateMode::kExtend, 0, kBytes, [&](Status status) { allocated = std::move(status); });
+  for (int i = 0; i < 100 && !allocated; ++i) store->pump();
+  ASSERT_TRUE(allocated && *allocated);
+  for (int i = 0; i < 1000; ++i) {
+    Handle* other = store.create("other" + std::to_string(i));
+    const Code code = store.try_pwrite(other, 0, store.payload(i, 64 * kKiB));
+    store->release(other);
+    if (code == Code::kNoSpace) break;
+    ASSERT_LT(i, 999) << "it is full at last";
+  }
+  for (int i = 0; i < 20; ++i) store->pump();
+  for (uint64_t offset = 0; offset < kBytes; offset += kPiece)
+    ASSERT_EQ(store.try_pwrite(writer, offset, store.payload(2, kPiece)), Code::kNoData) << offset;
+  EXPECT_TRUE(store.close(writer));
+}
 
 TEST_F(SmallVolume, WhatIsRemovedCountsUntilItsBlocksWereGivenBack) {
   for (int i = 0; i < 8; ++i) {

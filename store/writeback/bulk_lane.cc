@@ -42,7 +42,7 @@ void BulkLane::run() {
   }
 }
 
-std::vector<Snapshot> BulkLane::choose(bool force, Remaining& remaining) {
+std::vector<Snapshot> BulkLane::choose(bool force, Sealer::Promise promise, Remaining& remaining) {
   std::vector<ObjectPtr> candidates = parts_.dirty.take_content();
   std::vector<ObjectPtr> kept;
   std::vector<std::pair<uint64_t, Snapshot>> chosen;
@@ -67,7 +67,7 @@ std::vector<Snapshot> BulkLane::choose(bool force, Remaining& remaining) {
       Snapshot snapshot;
       if (ready && (bytes >= kBatchBytes || chosen.size() >= kBatchBodies)) {
         remaining.at_once = true;
-      } else if (ready && parts_.sealer.begin_seal(object, force ? Sealer::Promise::kMayEnd : Sealer::Promise::kKept, snapshot)) {
+      } else if (ready && parts_.sealer.begin_seal(object, promise, snapshot)) {
         if (!snapshot.raw) bytes += snapshot.size_bytes;
         const ChainOrigin& origin = object->origin;
         layout.push_back({object->id, origin.key, origin.stem, origin.sequence, origin.arrival});
@@ -110,19 +110,19 @@ std::vector<BulkLane::Drain> BulkLane::take_drains() {
   for (Drain& drain : drains) {
     if (std::exchange(drain.listed, true)) continue;
     if (drain.sync && !parts_.relocator.is_in_vain()) parts_.relocator.move_all();  // or there is no mark, and who asked would be refused
-    drain.bodies = finished_dirty_bodies();
+    drain.bodies = finished_dirty_bodies(drain.for_room);
   }
   return drains;
 }
 
 // Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
-bool BulkLane::seal_finished(bool force, Remaining& remaining, Status& status) {
+bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& remaining, Status& status) {
   if (!parts_.refusals.may_try()) {
     remaining.some = true;
     if (auto last = parts_.refusals.last()) status = std::unexpected(std::move(*last));
     return false;
   }
-  std::vector<Snapshot> snapshots = choose(force, remaining);
+  std::vector<Snapshot> snapshots = choose(force, promise, remaining);
   if (snapshots.empty()) {
     const bool spilled = memory_is_wanted() && parts_.spiller.spill_one();
     // Nothing is left to try (a spill that failed a moment ago apart): the next writer finds out whether the volume takes it.
@@ -189,7 +189,8 @@ bool BulkLane::step(bool force) {
   std::vector<Drain> drains = take_drains();
   Remaining remaining;
   Status status;
-  bool any = seal_finished(force || !drains.empty(), remaining, status);
+  const bool all = force || !std::ranges::all_of(drains, &Drain::for_room);
+  bool any = seal_finished(force || !drains.empty(), all ? Sealer::Promise::kMayEnd : Sealer::Promise::kKept, remaining, status);
   if (!any) commit_pending_names(remaining);
   any |= settle_drains(drains, status);
   if (remaining.some) parts_.dirty.note_work(/*hurry=*/false);
@@ -203,11 +204,12 @@ bool BulkLane::step(bool force) {
 }
 
 // What a drain that begins now waits for.
-std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies() {
+std::vector<std::pair<ObjectPtr, uint64_t>> BulkLane::finished_dirty_bodies(bool for_room) {
   std::vector<std::pair<ObjectPtr, uint64_t>> bodies;
   const Tree::Read tree = parts_.tree.read();  // for nlink
   for (ObjectPtr& object : parts_.dirty.content()) {
     const auto lock = object->lock();
+    if (for_room && object->promises_room()) continue;
     if (object->content_dirty() && object->can_be_recorded() && object->nlink > 0)
       bodies.emplace_back(object, object->content_version);
   }
@@ -218,6 +220,17 @@ void BulkLane::drain(bool sync, StatusCompletion done) {
   Drain drain;
   drain.sync = sync;
   drain.done = std::move(done);
+  add(std::move(drain));
+}
+
+void BulkLane::drain_for_room(StatusCompletion done) {
+  Drain drain;
+  drain.for_room = true;
+  drain.done = std::move(done);
+  add(std::move(drain));
+}
+
+void BulkLane::add(Drain drain) {
   parts_.refusals.try_soon();
   {
     std::lock_guard lock(mutex_);

@@ -56,11 +56,15 @@ class BulkLane {
   bool step(bool force);
   // Answers once everything that is finished and dirty now is journaled; with `sync` on the medium, and said to be.
   void drain(bool sync, StatusCompletion done);
+  // The same for a volume that is full: what fallocate promised room to, for another version, is not sealed where that would end the
+  // promise, and not waited for. To seal it gives nothing back.
+  void drain_for_room(StatusCompletion done);
   void finish() { parts_.sealer.finish(target_); }  // at the end: its pack takes no more
 
  private:
   struct Drain {
     bool sync = false;
+    bool for_room = false;
     StatusCompletion done;
     bool listed = false;
     int failed_commits = 0;  // while it waited
@@ -73,11 +77,12 @@ class BulkLane {
   void run();
   bool memory_is_wanted() const { return parts_.pool.under_pressure() || !parts_.cache.nobody_waits(); }
   std::vector<Drain> take_drains();
-  bool seal_finished(bool force, Remaining& remaining, Status& status);
+  void add(Drain drain);
+  bool seal_finished(bool force, Sealer::Promise promise, Remaining& remaining, Status& status);
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
-  std::vector<Snapshot> choose(bool force, Remaining& remaining);
-  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies();
+  std::vector<Snapshot> choose(bool force, Sealer::Promise promise, Remaining& remaining);
+  std::vector<std::pair<ObjectPtr, uint64_t>> finished_dirty_bodies(bool for_room);
 
   const Parts parts_;
   PackTarget target_;  // step()'s
