@@ -4,8 +4,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <memory>
+#include <mutex>
+#include <shared_mutex>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "store/peers/removal.h"
@@ -260,6 +264,45 @@ TEST_F(ViewTest, DirectoriesThatContainEachOtherEndNothing) {
            NameRecord{id(6), "f", id(5)}});
   say(kC, {gone("a", id(5), "e", id(6)), gone("a", id(6), "f", id(5)), gone("a", kRootId, "d", id(5))});
   EXPECT_TRUE(find(kRootId, "d").valid());
+}
+
+// Lookups remember what they found, each beside the others; batches come between them.
+TEST_F(ViewTest, ManyReadAtOnce) {
+  DirectoryClasses few(3);
+  NameView view(part(kB), few);
+  view.set_peers({part(kA), part(kC)});
+  for (uint64_t i = 0; i < 6; ++i)
+    say(i % 2 == 0 ? kA : kC, {directory(id(10 + i), 1), NameRecord{kRootId, std::to_string(i / 2), id(10 + i)}, file(id(20 + i), 1),
+                              NameRecord{id(10 + i), "x", id(20 + i)}});
+  std::shared_mutex changes;
+  std::atomic<bool> ends = false, wants_to_change = false;  // a lock for many readers would never let a writer in
+  std::atomic<uint64_t> found = 0;
+  std::vector<std::thread> readers;
+  for (int i = 0; i < 3; ++i)
+    readers.emplace_back([&, i] {
+      for (size_t round = 0; !ends; ++round) {
+        while (wants_to_change) std::this_thread::yield();
+        std::shared_lock lock(changes);
+        const auto there = view.find_name(kRootId, std::to_string((round + static_cast<size_t>(i)) % 3));
+        ASSERT_TRUE(there && *there);
+        const auto below = view.find_name((*there)->child, "x");
+        ASSERT_TRUE(below || below.error().code == Code::kStale);  // dropped for another one meanwhile
+        found += below && *below;
+        ASSERT_EQ(view.list(kRootId, 0, 10)->size(), 3u);
+      }
+    });
+  for (uint64_t i = 0; i < 200; ++i) {
+    wants_to_change = true;
+    std::unique_lock lock(changes);
+    wants_to_change = false;
+    Node& node = nodes_[kA];
+    const Batch batch{Stamp{++node.batches}, {directory(id(100 + i), 1), NameRecord{id(10), std::to_string(i), id(100 + i)}}};
+    const JournalPosition after{1, 0, 100 * node.batches};
+    ASSERT_TRUE(view.change(node.ordinal, batch, [&]() -> Status { return node.state.apply(batch, after); }));
+  }
+  while (found < 1000 && !HasFailure()) std::this_thread::yield();
+  ends = true;
+  for (std::thread& reader : readers) reader.join();
 }
 
 TEST_F(ViewTest, SuccessorsOfAnotherNodeAreItsObjects) {
