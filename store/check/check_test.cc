@@ -281,7 +281,7 @@ TEST_F(Check, ADamagedIndexIsFoundAndRemoved) {
 TEST_F(Check, AnIndexThatWasMadeHugeTakesNoLongerToCheck) {
   store_.unmount();
   fs::resize_file(index() / "data.mdb", uint64_t{1} << 42);
-  EXPECT_EQ(check().index_differences, 0u) << "what is in it is right";
+  EXPECT_TRUE(says(check(), index().string())) << "it is not the file that was closed";
   EXPECT_EQ(check(true).errors_left(), 0u);
   store_.mount();
   EXPECT_EQ(store_.read_file(packed(5)), store_.payload(5, kPackedBytes));

@@ -117,7 +117,7 @@ std::vector<BulkLane::Drain> BulkLane::take_drains() {
 
 // Or spills, where nothing is ready and memory is short. False: nothing to do. `status`: how the sealing went.
 bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& remaining, Status& status) {
-  if (!parts_.refusals.may_try()) {
+  if (!parts_.refusals.may_try() || (parts_.refusals.journal_lacks_room() && records_wait())) {
     remaining.some = true;
     if (auto last = parts_.refusals.last()) status = std::unexpected(std::move(*last));
     return false;
@@ -136,6 +136,7 @@ bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& rem
   const bool helped = status || !request.bodies.empty();
   if (!helped) parts_.refusals.failed(status.error());
   request.done = [this, wrote = !request.bodies.empty()](Status committed) {
+    parts_.refusals.journal_ended(committed);
     if (committed && wrote) parts_.refusals.succeeded();
     if (committed) return;
     parts_.refusals.failed(committed.error());
@@ -146,13 +147,17 @@ bool BulkLane::seal_finished(bool force, Sealer::Promise promise, Remaining& rem
   return helped;  // else the next try is as good as this one was, and can wait
 }
 
+bool BulkLane::records_wait() const {
+  const Tree::Read tree = parts_.tree.read();
+  return tree.names().has_pending() || parts_.dirty.has_attributes();
+}
+
 void BulkLane::commit_pending_names(Remaining& remaining) {
-  {
-    const Tree::Read tree = parts_.tree.read();
-    if (!tree.names().has_pending() && !parts_.dirty.has_attributes()) return;
-  }
+  if (!records_wait()) return;
+  CommitRequest request;
+  request.done = [this](const Status& committed) { parts_.refusals.journal_ended(committed); };
   if (parts_.commits.idle())
-    parts_.commits.add({});
+    parts_.commits.add(std::move(request));
   else
     remaining.some = true;  // one at a time: what is in work may take them along, else the next turn sees
 }

@@ -79,6 +79,7 @@ class BulkLane {
   std::vector<Drain> take_drains();
   void add(Drain drain);
   bool seal_finished(bool force, Sealer::Promise promise, Remaining& remaining, Status& status);
+  bool records_wait() const;
   void commit_pending_names(Remaining& remaining);
   bool settle_drains(std::vector<Drain>& drains, const Status& status);
   std::vector<Snapshot> choose(bool force, Sealer::Promise promise, Remaining& remaining);

@@ -24,6 +24,13 @@ bool VolumeRefusals::succeeded() {
   return true;
 }
 
+void VolumeRefusals::journal_ended(const Status& status) {
+  constexpr int64_t kMostNs = 35'000'000'000;
+  if (status) return journal_lacks_until_ns_.store(INT64_MIN, std::memory_order_relaxed);
+  if (status.error().code != Code::kNoSpace || journal_lacks_room()) return;
+  journal_lacks_until_ns_.store(clock_.monotonic_ns() + kMostNs, std::memory_order_relaxed);
+}
+
 std::optional<Error> VolumeRefusals::last() const {
   std::lock_guard lock(mutex_);
   return last_;

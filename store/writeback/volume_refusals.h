@@ -1,6 +1,7 @@
 // The volume takes nothing: when it is tried again, and what waiting calls are told.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <optional>
 
@@ -26,6 +27,11 @@ class VolumeRefusals {
   void try_soon() { backoff_.try_soon(); }
   bool may_try() const { return backoff_.may_try(clock_.monotonic_ns()); }
   bool is_failing() const { return backoff_.failing_for_ns(clock_.monotonic_ns()) > 0; }
+  // How a batch of the journal ended. As long as it lacks room, bodies would take what comes back, and nothing comes back for good
+  // before the removals that wait are journaled. Until it is told that there is some, but no longer than btrfs takes to give back what
+  // was removed.
+  void journal_ended(const Status& status);
+  bool journal_lacks_room() const { return clock_.monotonic_ns() < journal_lacks_until_ns_.load(std::memory_order_relaxed); }
   // Why the last try failed; nothing: it did not.
   std::optional<Error> last() const;
   // For calls that wait: every try failed for a while, and waiting longer is of no use.
@@ -35,6 +41,7 @@ class VolumeRefusals {
   const Clock& clock_;
   Space& space_;
   Backoff backoff_{20'000'000, 2'000'000'000};
+  std::atomic<int64_t> journal_lacks_until_ns_{INT64_MIN};
   mutable LeafMutex mutex_;
   std::optional<Error> last_;
 };

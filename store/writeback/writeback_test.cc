@@ -68,6 +68,28 @@ TEST(VolumeRefusals, PausesGrowAndWaitersHearOfWhatLasts) {
   EXPECT_FALSE(refusals.lasting());
 }
 
+// What a file system at its quota gives back comes half a minute late, and bodies would take it.
+TEST(VolumeRefusals, TheJournalGoesFirstWhereItLacksRoomForAWhile) {
+  ManualClock clock(kSecondNs);
+  Space space;
+  VolumeRefusals refusals(clock, space);
+  EXPECT_FALSE(refusals.journal_lacks_room());
+  refusals.journal_ended(fail(Code::kIo, "device"));
+  EXPECT_FALSE(refusals.journal_lacks_room()) << "that is another matter";
+  refusals.journal_ended(fail(Code::kNoSpace, "quota"));
+  refusals.try_soon();
+  EXPECT_TRUE(refusals.journal_lacks_room());
+  clock.advance_ns(30 * kSecondNs);
+  refusals.journal_ended(fail(Code::kNoSpace, "quota"));
+  EXPECT_TRUE(refusals.journal_lacks_room());
+  clock.advance_ns(6 * kSecondNs);
+  EXPECT_FALSE(refusals.journal_lacks_room()) << "bodies are tried again, though the next batch fails as well";
+  refusals.journal_ended(fail(Code::kNoSpace, "quota"));
+  EXPECT_TRUE(refusals.journal_lacks_room());
+  refusals.journal_ended({});
+  EXPECT_FALSE(refusals.journal_lacks_room());
+}
+
 TEST(VolumeRefusals, WhatMayPassByItselfIsToldLater) {
   ManualClock clock(kSecondNs);
   Space space;
