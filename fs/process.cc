@@ -104,6 +104,17 @@ class DaemonWait {
   int64_t first_at_ms_ = 0, killed_at_ms_ = -1;
 };
 
+// What the daemon had forked ends with it, a moment later perhaps, and is this process's to wait for by then. Not for long: it may
+// hang in the kernel.
+void wait_for_its_children() {
+  constexpr int kLooks = 200, kBetweenMs = 10;
+  for (int look = 0; look < kLooks; ++look) {
+    const pid_t ended = waitpid(-1, nullptr, WNOHANG);
+    if (ended < 0) return;
+    if (ended == 0) poll(nullptr, 0, kBetweenMs);
+  }
+}
+
 // Returns the exit status of the command.
 int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor& signals, const std::function<void()>& clean_up) {
   constexpr int kLookMs = 100;
@@ -122,6 +133,7 @@ int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor
   pid_t ended = 0;
   while ((ended = waitpid(daemon, &status, WNOHANG)) == 0 && !wait.is_stuck()) wait.poll_once(-1, kLookMs);
   if (ended == daemon && WIFSIGNALED(status)) clean_up();
+  if (ended == daemon) wait_for_its_children();
   if (report.empty() || report == kReady)
     report = wait.interrupted() ? "interrupted before the mount was ready" : "the daemon ended before the mount was ready";
   if (ended == 0) {
@@ -194,6 +206,7 @@ Readiness Readiness::start(bool foreground, const std::function<void()>& clean_u
   UniqueFd reader(ends[0]);
   readiness.pipe_.reset(ends[1]);
   const SignalDescriptor signals;  // also of one that comes before the daemon is there
+  prctl(PR_SET_CHILD_SUBREAPER, 1);
   const pid_t command = getpid(), daemon = fork();
   if (daemon < 0) {
     readiness.pipe_.reset();

@@ -425,12 +425,12 @@ class StoreImpl final : public Store {
 
   std::optional<BodyReader> reader_;
   std::optional<UnverifiedBodies> unverified_;
-  std::optional<Scrubber> scrubber_;
   std::optional<Loader> loader_;
   std::optional<BackingFiles> backing_;
   std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
 
   std::optional<Sealer> sealer_;
+  std::optional<Scrubber> scrubber_;
   std::optional<Spiller> spiller_;
   std::optional<Relocator> relocator_;
   std::optional<BulkLane> bulk_;

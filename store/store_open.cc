@@ -169,10 +169,6 @@ Status StoreImpl::start(std::string_view holder) {
       [this] { return index_rebuild_->repair(*index_); }});
   reader_.emplace(*extents_, counters_);
   unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
-  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_,
-                                    [this](uint64_t bytes) { return cache_->reserve_to_seal(bytes, [] {}); },
-                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; }});
-  options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
   backing_.emplace(BackingFiles::Parts{*volume_, *extents_, *tree_, *files_, *file_policy_, *accesses_, *unverified_, counters_, clock_,
                                        verify_ == Verify::kAlways});
@@ -181,6 +177,9 @@ Status StoreImpl::start(std::string_view holder) {
   accesses_->set_kick([this] { read_ahead_->kick(); });
   sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
                                 options_, counters_, options.extent_bytes});
+  scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, sealer_->memory_to_seal(nullptr),
+                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; }});
+  options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
   relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});
   bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,

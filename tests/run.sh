@@ -113,24 +113,29 @@ unmount_all() {
 
 running= # the process group of the stage at work
 ahead=   # that of what is built meanwhile
+
+# end_group GROUP: tells the processes of a group to end, and gives them five seconds for it.
+end_group() {
+  kill -TERM -- "-$1" 2>/dev/null || true
+  for _ in {1..50}; do
+    kill -0 -- "-$1" 2>/dev/null || return 0
+    sleep 0.1
+  done
+}
+
+# Before anything else is built: two builds of one directory do not go together.
 stop_building_ahead() {
   if [ -z "$ahead" ]; then return; fi
-  kill -TERM -- "-$ahead" 2>/dev/null || true
+  end_group "$ahead"
+  kill -KILL -- "-$ahead" 2>/dev/null || true
   wait "$ahead" 2>/dev/null || true
-  while kill -0 -- "-$ahead" 2>/dev/null; do sleep 0.1; done # two builds of one directory do not go together
   ahead=
 }
 
 clean_up() {
   trap '' INT TERM HUP
   stop_building_ahead
-  if [ -n "$running" ]; then
-    kill -TERM -- "-$running" 2>/dev/null || true
-    for _ in {1..50}; do # test runners unmount in order when they are told to stop
-      kill -0 -- "-$running" 2>/dev/null || break
-      sleep 0.1
-    done
-  fi
+  if [ -n "$running" ]; then end_group "$running"; fi # test runners unmount in order when they are told to stop
   kill_processes
   unmount_all
   kill_processes # what was freed by the unmount
@@ -309,14 +314,12 @@ run_preset() {
   runner=()
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
   export KVCACHEFS_TIMEOUT_SCALE=1
-  if [ "$preset" = fuzz ]; then
-    build_preset fuzz || return 0
-    sanitizer_environment
-    run_ctest fuzz 900 -L '^fuzz$'
-    return
-  fi
   build_preset "$preset" || return 0
   case $preset in
+    fuzz)
+      sanitizer_environment
+      run_ctest fuzz 900 -L '^fuzz$'
+      ;;
     release | debug)
       if [ "$mode" = quick ]; then
         run_ctest "$preset" 300 -LE '^slow$'

@@ -5,7 +5,8 @@
 // A known link holds when the stream stood on the unit's predecessor a moment ago; two contradictions without a confirmation
 // between them drop it. A stream that goes back and forth between chains guesses nothing for a minute: no link is better
 // than a wrong one. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
-// one ends, and an endless one would keep what is old for what is new, as its head. The policy is told of every check, and relies on links only while most of them hold.
+// one ends, and an endless one would keep what is old for what is new, as its head. The policy is told of every check, and relies on
+// links only while most of them hold.
 #pragma once
 
 #include <cstddef>

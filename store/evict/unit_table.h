@@ -54,6 +54,12 @@ class UnitTable {
 
   uint32_t find(ObjectId id) const { return index_.find({id.value}, id_key()); }
   uint32_t first_of(UnitKey unit) const { return units_.find(unit, unit_key()); }
+  template <class Is>
+  bool any_of(UnitKey unit, const Is& is) const {
+    for (uint32_t slot = first_of(unit); slot != kNoSlot; slot = entries_[slot].next)
+      if (is(entries_[slot])) return true;
+    return false;
+  }
   Entry& at(uint32_t slot) { return entries_[slot]; }
   const Entry& at(uint32_t slot) const { return entries_[slot]; }
   uint32_t slots() const { return static_cast<uint32_t>(entries_.size()); }

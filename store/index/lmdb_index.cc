@@ -351,8 +351,7 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
     const CommittedLeftovers leftovers{state.position, *leftovers_};
     KVC_TRY(write(Table::kMeta, kLeftoversKey, &leftovers));
   }
-  const ScrubMark mark = scrub_mark();
-  KVC_TRY(write(Table::kMeta, kScrubKey, &mark));
+  if (const ScrubMark mark = scrub_mark(); mark != scrub_found_) KVC_TRY(write(Table::kMeta, kScrubKey, &mark));
   const CommittedState committed{state, false};
   return write(Table::kMeta, kStateKey, &committed);
 }

@@ -77,10 +77,7 @@ BodyReader::Wholeness BodyReader::wholeness(const ObjectRecord& object, const Me
     return info ? Wholeness::kWhole : judge(info.error());
   }
   counters_.verified_bodies.fetch_add(1);
-  Snapshot stored;
-  stored.size_bytes = body.size_bytes;
-  stored.base = body;
-  stored.base_valid_bytes = body.size_bytes;
+  const Snapshot stored = stored_snapshot(body);
   if (body.checksums.size() < div_ceil(body.size_bytes, kUnitBytes)) return Wholeness::kAbsent;
   for (size_t index = 0; index < div_ceil(body.size_bytes, kUnitBytes); ++index)
     if (auto block = fetch(stored, index, memory); !block) return judge(block.error());

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "store/object/object.h"
@@ -21,5 +22,13 @@ struct Snapshot {
   bool raw = false;
   uint64_t content_version = 0;
 };
+
+// A body as its record tells it, with nothing of it in RAM.
+inline Snapshot stored_snapshot(Body body) {
+  Snapshot stored;
+  stored.size_bytes = stored.base_valid_bytes = body.size_bytes;
+  stored.base = std::move(body);
+  return stored;
+}
 
 }  // namespace kvcachefs

@@ -37,8 +37,7 @@ class SpaceWaiters {
   };
   // Runs `retry` after a round that begins from now on, on the thread that ends it. False, and `retry` is dropped: the volume is
   // full. Others may take what comes back, so a call gives up after 16 rounds (64, while more may be made), or three that take 20 s
-  // together. Does not block; no
-  // leaf lock may be held.
+  // together. Does not block; no leaf lock may be held.
   bool wait(Turn& turn, Retry retry);
   // Asks for such a round, where it may give anything back, for a call that is refused now but may be repeated.
   void ask();

@@ -213,11 +213,9 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
 
 // A name that was probed is promised, whatever object has it: the same chunk may be stored again by another client meanwhile.
 void Evictor::inherit_lease(Entry& entry, int64_t now) {
-  bool looked = false;
-  for (uint32_t slot = table_.first_of(entry.unit); slot != kNoSlot && !looked; slot = table_.at(slot).next) {
-    const Entry& other = table_.at(slot);
-    looked = other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_leased(other, now, Leases::kKeep);
-  }
+  bool looked = table_.any_of(entry.unit, [&](const Entry& other) {
+    return other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_leased(other, now, Leases::kKeep);
+  });
   Passed& passed = passed_[entry.cookie % kPassed];
   if (passed.cookie == entry.cookie && passed.directory == entry.directory) {
     looked |= ms_since(passed.used, now) < lease_ms();
@@ -230,15 +228,11 @@ void Evictor::inherit_lease(Entry& entry, int64_t now) {
 bool Evictor::is_stranded(const Entry& entry, std::string_view name) const {
   const std::string_view body = body_of_sidecar(name);
   if (body.empty() || has_body(entry, name_cookie(body))) return false;
-  bool went = gone_.contains(entry.unit);
-  for (uint32_t slot = table_.first_of(entry.unit); slot != kNoSlot && !went; slot = table_.at(slot).next) went = table_.at(slot).is(kStranded);
-  return went;
+  return gone_.contains(entry.unit) || table_.any_of(entry.unit, [](const Entry& other) { return other.is(kStranded); });
 }
 
 bool Evictor::has_body(const Entry& sidecar, uint64_t body_cookie) const {
-  for (uint32_t slot = table_.first_of(sidecar.unit); slot != kNoSlot; slot = table_.at(slot).next)
-    if (table_.at(slot).cookie == body_cookie && table_.at(slot).directory == sidecar.directory) return true;
-  return false;
+  return table_.any_of(sidecar.unit, [&](const Entry& other) { return other.cookie == body_cookie && other.directory == sidecar.directory; });
 }
 
 // The unit is there from now on, if it was not.
@@ -326,11 +320,10 @@ bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
 
 // It was probed or opened within the lease.
 bool Evictor::is_promised(UnitKey unit, int64_t now, const Entry* as) const {
-  for (uint32_t slot = table_.first_of(unit); slot != kNoSlot; slot = table_.at(slot).next) {
-    const Entry& entry = as != nullptr && as->id == table_.at(slot).id ? *as : table_.at(slot);
-    if (entry.is(kLooked) && is_leased(entry, now, Leases::kKeep)) return true;
-  }
-  return false;
+  return table_.any_of(unit, [&](const Entry& member) {
+    const Entry& entry = as != nullptr && as->id == member.id ? *as : member;
+    return entry.is(kLooked) && is_leased(entry, now, Leases::kKeep);
+  });
 }
 
 Hold Evictor::hold_of(UnitKey unit, int64_t now, Leases leases, const Entry* as) const {
@@ -414,7 +407,7 @@ std::vector<Evictor::Victim> Evictor::choose_stranded(size_t most) {
     victims.push_back({.unit = entry.unit, .members = {{entry.id, table_.directory_at(entry.directory).id, entry.cookie}}});
     victims.back().bytes = entry.blocks * kBlockBytes;
     victims.back().unused_ms = ms_since(entry.used, now);
-    victims.back().known = victims.back().stranded = true;
+    victims.back().known = true;
   }
   return victims;
 }
@@ -455,11 +448,9 @@ bool Evictor::wanted_again(const Victim& victim, Leases leases) const {
   const bool breaks = victim.lease_broken || leases == Leases::kBreak;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
-  for (uint32_t slot = table_.first_of(victim.unit); slot != kNoSlot; slot = table_.at(slot).next) {
-    const Entry& entry = table_.at(slot);
-    if (breaks ? ms_since(entry.used, now) < victim.unused_ms : is_leased(entry, now, leases)) return true;
-  }
-  return false;
+  return table_.any_of(victim.unit, [&](const Entry& entry) {
+    return breaks ? ms_since(entry.used, now) < victim.unused_ms : is_leased(entry, now, leases);
+  });
 }
 
 // It is not known to the policy for a while: a unit that is held would hold all that is before it in its chain.

@@ -30,7 +30,6 @@ struct EvictorTypes {
     bool lease_broken = false;
     bool known = false;       // the kernel may still hold what it was told of its names
     bool waited_for = false;  // by a call; set by the caller
-    bool stranded = false;    // sidecars whose bodies went
     int64_t unused_ms = 0;    // since the last use of any of its members
   };
   // An object that is there already.

@@ -112,11 +112,8 @@ bool Scrubber::next_body() {
     parts_.index.set_scrub_mark(mark_);
   }
   const ObjectId id = page_[page_at_++];
-  if (auto record = parts_.index.find_object(id); record && *record && is_to_be_verified(**record)) {
-    current_ = Current{.id = id, .stored = {}};
-    current_->stored.base = std::move((*record)->body);
-    current_->stored.size_bytes = current_->stored.base_valid_bytes = current_->stored.base.size_bytes;
-  }
+  if (auto record = parts_.index.find_object(id); record && *record && is_to_be_verified(**record))
+    current_ = Current{.id = id, .stored = stored_snapshot(std::move((*record)->body))};
   mark_.after = id;
   std::lock_guard lock(mutex_);
   pace_.took(kBlockBytes);  // of its row

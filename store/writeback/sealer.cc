@@ -228,10 +228,7 @@ bool Sealer::same_bytes_as_replaced(Plan& plan, BodyWriter& writer) {
   if (old.size_bytes != plan.snapshot.size_bytes || old.quarantined || (kind != PlaceKind::kPacked && kind != PlaceKind::kSolo))
     return false;
   if (old.checksums.size() != div_ceil(old.size_bytes, kUnitBytes) || parts_.extents.is_lost(old.place.extent)) return false;
-  Snapshot stored;
-  stored.size_bytes = old.size_bytes;
-  stored.base = old;
-  stored.base_valid_bytes = old.size_bytes;
+  const Snapshot stored = stored_snapshot(old);
   std::vector<uint64_t> checksums;
   for (size_t index = 0; index < div_ceil(old.size_bytes, kUnitBytes); ++index) {
     const uint64_t length = unit_length(old.size_bytes, index);

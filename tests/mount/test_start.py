@@ -17,7 +17,8 @@ pytestmark = pytest.mark.needs_daemon
 
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory):
-    """preloaded(what): the environment of a daemon whose stat() of its mount fails ("fail") or hangs ("hang")."""
+    """preloaded(what): the environment of a daemon whose stat() of its mount fails ("fail") or hangs ("hang"),
+    or whose process that calls it outlives the daemon for a while ("linger")."""
     library = tmp_path_factory.mktemp("preload") / "stat_of_root.so"
     source = os.path.join(os.path.dirname(kvc_mount.__file__), "native", "stat_of_root.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -71,10 +72,10 @@ def start(new_mount):
 
 
 def assert_nothing_is_left(mount, at_once):
-    """`at_once`: the command has told of its end, so everything else has ended before, but for a program that a daemon that was
-    killed had just started, which has its arguments for a moment."""
-    wait_until(lambda: mount_entry(mount.path) is None, 0 if at_once else 20, "the mount is gone")
-    wait_until(lambda: not processes_of(mount.volume), 2 if at_once else 20, "no process of it is left")
+    """`at_once`: the command has told of its end, so everything else has ended before."""
+    seconds = 0 if at_once else 20
+    wait_until(lambda: mount_entry(mount.path) is None, seconds, "the mount is gone")
+    wait_until(lambda: not processes_of(mount.volume), seconds, "no process of it is left")
     if os.path.exists(os.path.join(mount.volume, "VOLUME")):
         mount.start()  # waits for no lock of the one before: it would say so
         assert "waiting for the previous daemon" not in mount.log_text()
@@ -129,6 +130,13 @@ def test_unmounted_before_it_has_answered(start, preloaded):
 def test_a_daemon_that_is_killed_at_its_start(start, point):
     """By the kernel that is out of memory, say: the command that waits for it takes its dead mount away."""
     mount, command = start(dict(os.environ, KVCACHEFS_KILL_POINT=point))
+    output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
+    assert command.returncode == 1 and "the daemon ended" in output, output
+    assert_nothing_is_left(mount, at_once=True)
+
+
+def test_what_a_killed_daemon_had_forked_is_waited_for(start, preloaded):
+    mount, command = start(dict(preloaded("linger"), KVCACHEFS_KILL_POINT="attributes-asked"))
     output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
     assert command.returncode == 1 and "the daemon ended" in output, output
     assert_nothing_is_left(mount, at_once=True)
