@@ -32,8 +32,14 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind) {
                      suffix(kind));
 }
 
-Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files)
-    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files) {}
+Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose)
+    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files), whose_(whose) {}
+
+// It has one writer, and this is another node's.
+Status Extents::refuse_of_peer(std::string_view what) const {
+  if (whose_ == Whose::kOwn) return {};
+  return fail(Code::kReadOnly, fmt::format("extents of node '{}', a peer: not {} here", identity_.node, what));
+}
 
 Status Extents::make_parents(const std::string& directory) {
   {
@@ -61,6 +67,7 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
 }
 
 Result<Extents::Made> Extents::make_file(PlaceKind kind) {
+  KVC_TRY(refuse_of_peer("made"));
   const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
   const std::string path = extent_path(identity_.node, id, kind);
   KVC_TRY(make_parents(parent_of(path)));
@@ -151,13 +158,14 @@ FilePtr Extents::cached(ExtentId id) {
 Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
   if (FilePtr file = cached(id)) return file;
   const bool raw = kind == PlaceKind::kRaw;
+  const bool writable = raw && whose_ == Whose::kOwn;
   uint64_t removals = 0;
   {
     std::lock_guard lock(mutex_);
     removals = removals_;
   }
   const auto open_file = [&] {
-    return volume_->open(extent_path(identity_.node, id, kind), {.writable = raw, .direct = !raw && volume_->features().direct_io});
+    return volume_->open(extent_path(identity_.node, id, kind), {.writable = writable, .direct = !raw && volume_->features().direct_io});
   };
   auto opened = open_file();
   if (!opened && lacks_descriptors(opened.error())) {
@@ -191,6 +199,7 @@ Result<FilePtr> Extents::open_buffered(ExtentId id, PlaceKind kind) {
 }
 
 Result<FilePtr> Extents::open_for_punch(ExtentId id) {
+  KVC_TRY(refuse_of_peer("punched"));
   return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true});
 }
 
@@ -226,6 +235,7 @@ Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) const { return volum
 std::string Extents::path(ExtentId id, PlaceKind kind) const { return extent_path(identity_.node, id, kind); }
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
+  KVC_TRY(refuse_of_peer("removed"));
   const std::string path = extent_path(identity_.node, id, kind);
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed
   KVC_TRY(volume_->remove_file(path));

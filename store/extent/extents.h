@@ -1,5 +1,6 @@
 // Extent files: their names, the cache of open ones for reading, and making new ones.
 //   nodes/<node>/<epoch>/extents/<seq/4096>/<seq>.{pack,solo,raw}
+// Those of a peer are read and nothing else: calls that would change something there fail with kReadOnly.
 #pragma once
 
 #include <atomic>
@@ -25,7 +26,8 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind);
 // Thread-safe. Calls that open or make files block on the volume.
 class Extents {
  public:
-  Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files);
+  enum class Whose : uint8_t { kOwn, kPeers };
+  Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose = Whose::kOwn);
 
   // Numbers given out from now on start at `first_seq`.
   void start_at(uint64_t first_seq) { next_seq_ = first_seq; }
@@ -45,7 +47,7 @@ class Extents {
   bool give_up_spare();
   // Before the end: those that nothing was written to.
   void remove_spares();
-  // Open for reading (raw: also for writing); from the cache where it is there. May block on an open.
+  // Open for reading (own raw ones: also for writing); from the cache where it is there. May block on an open.
   Result<FilePtr> open(ExtentId id, PlaceKind kind);
   // From the cache only.
   FilePtr cached(ExtentId id);
@@ -94,6 +96,7 @@ class Extents {
 
  private:
   Result<Made> make_file(PlaceKind kind);
+  Status refuse_of_peer(std::string_view what) const;
   std::optional<Made> take_spare(PlaceKind kind);
   void close_idle();
   Status make_parents(const std::string& directory);
@@ -109,6 +112,7 @@ class Extents {
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;
   const size_t max_open_files_;
+  const Whose whose_;
   std::atomic<uint64_t> next_seq_{0};
 
   LeafMutex mutex_;  // a leaf; guards all below; never held across a call to the volume
