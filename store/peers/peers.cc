@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -119,6 +120,8 @@ void Peers::take_in_nodes() {
     const auto& peer = peers_[name] = make_peer(name, node);
     publish(*peer);
   }
+  followed_ = static_cast<size_t>(
+      std::ranges::count_if(nodes, [](const auto& each) { return each.second.presence != Discovery::Presence::kAbsent; }));
   if (looked_ns_ && discovery_->problem().empty() && !std::exchange(removed_unknown_, true)) remove_unknown_directories();
 }
 
@@ -180,7 +183,7 @@ void Peers::load_due(bool thorough) {
     const int64_t due_from_ns = thorough ? peer->load_pause.next_try_ns() : due_ns(*peer);
     if (due_from_ns <= parts_.clock.monotonic_ns()) due.push_back(peer.get());
   }
-  std::ranges::stable_sort(due, {}, [&nodes](const Peer* peer) { return nodes.at(peer->node).presence; });
+  std::ranges::sort(due, {}, [&nodes](const Peer* peer) { return std::pair(nodes.at(peer->node).presence, std::string_view(peer->node)); });
   for (Peer* const peer : due) {
     if (ending_) return;
     load(*peer);
@@ -345,7 +348,7 @@ void Peers::tell_trouble(Peer& peer) {
 
 int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
   if (node.presence == Discovery::Presence::kAbsent) return std::max(kAbsentPollNs, poll_every_ns_.load());
-  return std::max(poll_every_ns_.load(), static_cast<int64_t>(peers_.size()) * kReadNs);
+  return std::max(poll_every_ns_.load(), static_cast<int64_t>(followed_) * kReadNs);
 }
 
 // INT64_MIN: at once.

@@ -66,7 +66,7 @@ class Peers {
   int64_t round();
   // A load under way is given up, the round ends soon, and later ones do nothing.
   void end_soon() { ending_ = true; }
-  // Behind the last round(): what was applied is committed. The volume is not touched: that nobody lives here any more others are told
+  // Behind the last round(), before the view and this go: what was applied is committed. The volume is not touched: that nobody lives here any more others are told
   // by a HEAD that stands.
   void stop();
 
@@ -158,6 +158,7 @@ class Peers {
   };
   std::vector<Leaving> leaving_;        // their directories are removed once nobody reads them
   bool removed_unknown_ = false;
+  size_t followed_ = 0;                 // nodes that are not absent
   Peer* loading_ = nullptr;
   int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them

@@ -2,19 +2,23 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <variant>
 #include <vector>
 
 #include "store/base/boot_id.h"
+#include "store/journal/memory_volume.h"
 #include "store/peers/slot_reader.h"
 #include "store/peers/testing/peer_node.h"
 #include "store/volume/fault_volume.h"
+#include "store/volume/test_directory.h"
 
 namespace kvcachefs {
 namespace {
@@ -343,6 +347,7 @@ TEST_F(PeersTest, AFullVolumeSilencesNobodyAndIsTold) {
 
 TEST_F(PeersTest, WhoLivesIsWaitedForBeforeAnythingIsGivenBack) {
   auto a = start("a"), b = start("b"), c = start("c");
+  c->make_file("of-c");
   seconds(3, {a.get(), b.get(), c.get()});
   EXPECT_EQ(a->peers().acknowledged_by_all().position, a->end());
   const JournalPosition before = a->end();
@@ -368,6 +373,7 @@ TEST_F(PeersTest, WhoLivesIsWaitedForBeforeAnythingIsGivenBack) {
   EXPECT_EQ(state(*a, "c"), State::kAbsent);
   EXPECT_EQ(a->peers().acknowledged_by_all().position, later);
   EXPECT_TRUE(a->peers().has_peers()) << "b";
+  EXPECT_TRUE(a->paths().contains("/of-c")) << "what it has is there all the same";
   // One that begins anew has read nothing that it says.
   b->die();
   auto again = start("b", 2, b.get());
@@ -610,6 +616,74 @@ TEST_F(PeersTest, OfAPeerNothingIsMadeOrChanged) {
   EXPECT_EQ(extents->remove(id, PlaceKind::kRaw).error().code, Code::kReadOnly);
   EXPECT_FALSE(wrote);
   EXPECT_EQ(memory_->files().size(), files);
+}
+
+// On a directory, by direct I/O where it has that, while other threads ask.
+TEST(PeersThreads, AskBesideRounds) {
+  const test::TestDirectory directory;
+  const index_test::ScratchDirectory scratch{index_test::ScratchDirectory::kInMemory};
+  const auto volume = open_posix_volume(directory.path(), {});
+  ASSERT_TRUE(volume) << volume.error().message;
+  ManualClock clock{1000 * kSecondNs};
+  const PeerNode::Where where{*volume, *volume, clock, scratch.path()};
+  PeerNode a(where, "a", 1, nullptr, JournalForm::kBlocks), b(where, "b", 1, nullptr, JournalForm::kBlocks);
+  const auto quarter = [&] {
+    clock.advance_ns(kSecondNs / 4);
+    a.round();
+    b.round();
+  };
+  for (int i = 0; i < 16; ++i) quarter();
+  ASSERT_EQ(a.status_of("b")->state, State::kLive);
+  const uint32_t ordinal = a.status_of("b")->ordinal;
+
+  std::atomic<bool> over{false};
+  std::atomic<int> asked{0}, answered{0};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] {
+    JournalPosition before;
+    while (!over) {
+      const JournalPosition now = a.peers().position_of(ordinal);
+      EXPECT_GE(now, before);
+      before = now;
+      EXPECT_EQ(a.peers().status().size(), 1u);
+      EXPECT_EQ(a.peers().node_of(ordinal), "b");
+      EXPECT_NE(a.peers().extents_of(ordinal), nullptr);
+      EXPECT_TRUE(a.peers().has_peers());
+      EXPECT_EQ(a.peers().problem(), "");
+    }
+  });
+  threads.emplace_back([&] {
+    JournalPosition before;
+    while (!over) {
+      const auto all = a.peers().acknowledged_by_all();
+      EXPECT_EQ(all.by, "b");
+      EXPECT_EQ(all.reason, "");
+      EXPECT_GE(all.position, before);
+      before = all.position;
+    }
+  });
+  threads.emplace_back([&] {
+    while (!over) {
+      ++asked;
+      a.peers().refresh([&](Status status) {
+        EXPECT_TRUE(status);
+        ++answered;
+      });
+      std::this_thread::yield();
+    }
+  });
+  for (int i = 0; i < 100; ++i) {
+    a.make_file("a" + std::to_string(i));
+    b.make_file("b" + std::to_string(i));
+    quarter();
+  }
+  over = true;
+  for (std::thread& each : threads) each.join();
+  for (int i = 0; i < 8; ++i) quarter();
+  EXPECT_EQ(asked, answered);
+  EXPECT_EQ(a.paths().size(), 200u);
+  EXPECT_EQ(b.paths(), a.paths());
+  EXPECT_EQ(a.peers().acknowledged_by_all().position, a.end());
 }
 
 // --- the node's own name ---

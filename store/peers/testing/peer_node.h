@@ -1,4 +1,4 @@
-// For tests: a node of a volume in memory, with a journal of its own, that follows the others as a daemon would. All nodes share a clock.
+// For tests: a node of a volume, with a journal of its own, that follows the others as a daemon would. All nodes share a clock.
 #pragma once
 
 #include <sys/stat.h>
@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "store/index/index_test_util.h"
-#include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
 #include "store/peers/peers.h"
 #include "store/peers/testing/memory_part.h"
@@ -38,16 +37,16 @@ inline FileIdentity test_identity_of(const std::string& node, uint32_t epoch) {
 class PeerNode {
  public:
   struct Where {
-    std::shared_ptr<MemoryVolume> memory;
-    std::shared_ptr<Volume> volume;  // `memory`, with faults
+    std::shared_ptr<Volume> disk;
+    std::shared_ptr<Volume> volume;  // the same as it shows itself to those who follow others: with faults
     ManualClock& clock;
     std::string directory;  // local, of all nodes
   };
   // `before`: an earlier life.
   PeerNode(Where where, std::string name, uint32_t epoch, const PeerNode* before = nullptr, JournalForm form = JournalForm::kPacked)
       : where_(std::move(where)), name_(std::move(name)), identity_(test_identity_of(name_, epoch)) {
-    EXPECT_TRUE(where_.memory->make_directories(epoch_directory(name_, epoch)));
-    auto made = JournalWriter::create(where_.memory, identity_, "boot-1", form == JournalForm::kBlocks ? 64 * 1024 : 2000, form);
+    EXPECT_TRUE(where_.disk->make_directories(epoch_directory(name_, epoch)));
+    auto made = JournalWriter::create(where_.disk, identity_, "boot-1", form == JournalForm::kBlocks ? 64 * 1024 : 2000, form);
     EXPECT_TRUE(made) << made.error().message;
     journal_ = std::move(*made);
     own_.index->state = &state_;
@@ -78,7 +77,7 @@ class PeerNode {
     return {which, say({put_of(which, mode), NameRecord{directory, name, which}})};
   }
   void make_checkpoint(uint64_t seq) {
-    auto made = CheckpointWriter::create(where_.memory, identity_, seq, {journal_->position(), Stamp{stamp_ + 1000 * identity_.epoch}, 1'000'000});
+    auto made = CheckpointWriter::create(where_.disk, identity_, seq, {journal_->position(), Stamp{stamp_ + 1000 * identity_.epoch}, 1'000'000});
     ASSERT_TRUE(made) << made.error().message;
     for (const auto& [which, row] : state_.objects) EXPECT_TRUE((*made)->add(PutRecord{row->object}));
     for (const auto& [key, row] : state_.names)
