@@ -153,6 +153,10 @@ class Store {
   virtual FileSystemSpace space() = 0;
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
   virtual void drain(bool sync, StatusCompletion done) = 0;
+  // All that other nodes of the volume published before the call is seen when it completes.
+  virtual void refresh(StatusCompletion done) = 0;
+  // Other nodes change names, too, which the kernel is not told of. Any thread, at any rate.
+  virtual bool has_peers() const = 0;
   virtual void drop_caches() = 0;  // clean bodies in RAM
   // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
   virtual Status begin_scrub() = 0;

@@ -52,6 +52,7 @@ void StoreImpl::tell_of_names(EvictWalk& walk) {
   }
   walk.after = page.back().cookie;
   for (const NameEntry& entry : page) {
+    if (entry.child.is_foreign()) continue;  // its node evicts it
     if (entry.type_bits == S_IFDIR) {
       evictor_->found_directory(directory, entry.name, entry.child, false);
       walk.directories.push_back(entry.child);
@@ -77,7 +78,7 @@ std::optional<Attributes> StoreImpl::attributes_of(const Tree::View& tree, Objec
     const auto lock = object->lock();
     return object->attributes;
   }
-  auto record = index_->find_object_summary(id);
+  auto record = tree.record_summary(id);
   if (!record || !*record) return std::nullopt;
   return std::move((*record)->attributes);
 }
@@ -303,8 +304,8 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
   std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
   uint64_t objects = 0, bytes = 0;
   for (Going& each : going) {
-    const auto found = tree.find_name(each.member.directory, each.name);
-    const bool same = found && *found && (*found)->child == each.member.id && tree.live(each.member.id) == each.object;
+    const auto found = tree.names().own_child(each.member.directory, each.name);
+    const bool same = found && *found == each.member.id && tree.live(each.member.id) == each.object;
     if (!same || keeps_from_going(tree, each.object, each.member.directory, each.name, leases)) {
       tree.forget_if_idle(each.object);
       continue;
@@ -325,7 +326,7 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
 
 // The name that the object had in the directory when it was last heard of.
 std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const {
-  auto page = tree.names().list(member.directory, member.cookie - 1, 1);
+  auto page = tree.names().list_own(member.directory, member.cookie - 1, 1);
   if (!page) return std::nullopt;
   for (NameEntry& entry : *page)
     if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
@@ -387,7 +388,7 @@ uint64_t StoreImpl::remove_evicted(Tree::Write& tree, const ObjectPtr& object, O
     const Place& place = object->base.place;
     bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
   }
-  (*state)->child = {};
+  if ((*state)->child == object->id) (*state)->child = {};  // else a peer has it as well
   (*state)->erase_durable = (*state)->evicted = true;
   record_space_->accept(kNameRecordBytes + name.size());
   tree.touch_directory(parent);

@@ -69,6 +69,7 @@
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
+#include "store/upkeep/peer_follower.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
 #include "store/volume/volume.h"
@@ -150,6 +151,8 @@ class StoreImpl final : public Store {
   void leave_off() override { read_ahead_->leave_off(); }
 
   FileSystemSpace space() override;
+  void refresh(StatusCompletion done) override;
+  bool has_peers() const override { return peers_ && peers_->has_peers(); }
   void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
   void drop_caches() override;
   Status begin_scrub() override;
@@ -267,6 +270,8 @@ class StoreImpl final : public Store {
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
+  ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
+  Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
@@ -348,6 +353,13 @@ class StoreImpl final : public Store {
                          std::vector<std::pair<std::string, std::string>>& facts) const;
   uint64_t remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
   Status set_pinned(ObjectId id, bool pinned) override;
+
+  // --- peers (store_peers.cc) ---
+  bool may_be_shared() const;
+  Status find_peers();
+  Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
+  std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
+  void tell_peers(StoreStatus& status) const;
 
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);
@@ -486,6 +498,8 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
+
+  std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended

@@ -391,6 +391,7 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   counters_.write_requests.fetch_add(1, std::memory_order_relaxed);
   counters_.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   if (bytes.empty()) return done(size_t{0});
+  if (Status may = check_may_change(*object); !may) return done(std::unexpected(std::move(may).error()));
   if (offset > kMaxFileBytes || bytes.size() > kMaxFileBytes - offset)
     return done(fail(Code::kTooBig, fmt::format("object {}: offset {} is past the largest file of {}", object->id.value,
                                                 offset, format_size(kMaxFileBytes))));

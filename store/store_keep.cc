@@ -287,6 +287,7 @@ Status StoreImpl::write_checkpoint() {
   info.header = header;
   counters_.checkpoints.fetch_add(1, std::memory_order_relaxed);
   if (auto file = volume_->info(checkpoint_path(identity_.node, info.epoch, info.seq))) checkpoint_bytes_ = file->size_bytes;
+  if (peers_) peers_->note_checkpoint({info.epoch, info.seq});
   checkpoint_to_clear_ = std::move(info);
   return remove_before_checkpoint();
 }

@@ -18,7 +18,8 @@ namespace kvcachefs {
 Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, ObjectId id) {
   const Tree::Read tree = tree_->read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
-  if (!found || found->child != id || tree.has_versions(parent, name) || tree.is_one_of_several(id))
+  const bool to_be_adopted = found && found->type_bits == S_IFDIR && found->child.is_foreign();  // by a lookup
+  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id))
     return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(Stat stat, tree.stat(id));
   // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
@@ -37,6 +38,11 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     const bool versions = unknown || told || tree.has_versions(parent, name);
     if (!versions) {
       KVC_ASSIGN(auto found, tree.find_name(parent, name));
+      if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
+        tree.unlock();
+        KVC_TRY(tree_->write().adopt_directory(parent, name, next_id()));
+        return lookup(parent, name, caller);
+      }
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = tree.is_one_of_several(child);
@@ -58,6 +64,10 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   StaleOpens::Released released;
   const auto told = stale_opens_.note_lookup(caller.thread_id, parent, name, found.has_value(), released);
   tree.let_go(released);
+  if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
+    KVC_ASSIGN(const ObjectPtr directory, tree.adopt_directory(parent, name, next_id()));
+    found->child = directory->id;
+  }
   if (!found) {
     tree.unlock();
     probes_.missed(caller.thread_id, parent, name, why_absent(parent, name));
@@ -171,7 +181,7 @@ Result<std::string> StoreImpl::read_symlink(ObjectId id) {
     const auto lock = object->lock();
     return target_of(object->type_bits, object->base);
   }
-  KVC_ASSIGN(auto record, index_->find_object(id));
+  KVC_ASSIGN(auto record, tree_->read().record(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return target_of(record->attributes.mode & S_IFMT, record->body);
 }
@@ -251,6 +261,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     KVC_ASSIGN(object, tree.get(id));
     if (object->is_directory()) return fail(Code::kPermission, fmt::format("object {} is a directory", id.value));
     if (object->nlink == 0) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+    KVC_TRY(tree.check_own(*object, fmt::format("object {}", id.value)));
     {
       const auto object_lock = object->lock();
       if (object->write_error) return std::unexpected(*object->write_error);

@@ -81,7 +81,7 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
-  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_));
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, may_be_shared()));
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -137,10 +137,7 @@ Status StoreImpl::start(std::string_view holder) {
       Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
-      [this](ObjectId id) -> std::optional<SuccessorsRecord> {
-        auto row = index_->find_successors(id);
-        return row ? std::move(*row) : std::nullopt;
-      },
+      [this](ObjectId id) { return successors_of(id); },
       options.prefetch ? options.prefetch_ahead_bytes : 0, options.memory_bytes / 2);
   options_.subscribe([this](const StoreOptions& now) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
@@ -156,7 +153,7 @@ Status StoreImpl::start(std::string_view holder) {
                          .most_pinned_bytes = now.capacity_bytes / 2});
     keeper_wakeup_.wake();
   });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_});
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
@@ -185,6 +182,7 @@ Status StoreImpl::start(std::string_view holder) {
   bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
                                 options_, clock_, background_});
   urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
+  KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
@@ -309,6 +307,7 @@ Status StoreImpl::close() {
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = sync_point();
   }
+  if (peers_) peers_->close();
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();

@@ -114,6 +114,7 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
 }
 
 void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  if (Status may = check_may_change(*handle->object); !may) return done(std::move(may));
   {
     const auto lock = handle->object->lock();
     note_change(handle->object, handle);

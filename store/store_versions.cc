@@ -26,14 +26,13 @@ Result<ObjectPtr> StoreImpl::version_to_write(Tree::Write& tree, ObjectId parent
                                               const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
+  if (object->id.is_foreign() && object->is_regular()) return replacement(tree, parent, name, object, caller);
   if (!object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
   return new_version(tree, parent, name, object, caller);
 }
 
-// A new empty body under the name, which `object` has; that stays as an older version.
-Result<ObjectPtr> StoreImpl::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
-                                         const Caller& caller) {
-  KVC_ASSIGN(Namespace::Edit state, tree.names().edit(parent, name));
+// An empty one, to be opened and written by the caller, like `object` otherwise.
+ObjectPtr StoreImpl::to_be_written(const ObjectPtr& object, const Caller& caller) {
   Caller owner = caller;
   uint32_t mode = 0;
   {
@@ -44,8 +43,6 @@ Result<ObjectPtr> StoreImpl::new_version(Tree::Write& tree, ObjectId parent, std
   }
   ObjectPtr fresh = make_object(mode, 0, owner);
   fresh->writer_thread = caller.thread_id;
-  fresh->temporary = true;
-  fresh->lock_identity = object->lock_identity.load();
   {
     const auto lock = fresh->lock();
     changes_->mark_attributes_dirty(fresh);
@@ -54,7 +51,29 @@ Result<ObjectPtr> StoreImpl::new_version(Tree::Write& tree, ObjectId parent, std
     fresh->awaiting_open = true;  // not finished before its maker has opened and written it
     fresh->unflushed_handles = 1;
   }
+  return fresh;
+}
+
+// A new empty body under the name, which `object` has; that stays as an older version.
+Result<ObjectPtr> StoreImpl::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
+                                         const Caller& caller) {
+  KVC_ASSIGN(Namespace::Edit state, tree.names().edit(parent, name));
+  ObjectPtr fresh = to_be_written(object, caller);
+  fresh->temporary = true;
+  fresh->lock_identity = object->lock_identity.load();
   tree.add_version(state, parent, name, object, fresh);
+  return fresh;
+}
+
+// What a peer stored is not written here: whoever writes it anew gets a file of this node in its place.
+Result<ObjectPtr> StoreImpl::replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
+                                         const Caller& caller) {
+  if (is_full()) return no_room_for_record(entry_text(parent, name));
+  KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
+  ObjectPtr fresh = to_be_written(object, caller);
+  KVC_TRY(tree.make_entry(directory, name, fresh));  // in place of the peer's, on all nodes
+  tree.change_links(object, -1);
+  tree.forget_if_idle(object);
   return fresh;
 }
 
@@ -81,6 +100,7 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   StaleOpens::Repeated repeated = stale_opens_.looked_again(caller.thread_id, object);
   kept = std::move(repeated.kept);
   if (repeated.repeats) {
+    if (request.truncate) KVC_TRY(check_may_change(*object));
     take_over();
     return {};
   }
@@ -93,6 +113,7 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   if (recheck) return stale("another version of its name may be meant");
   if (request.write && object->nlink == 0) return stale("it was replaced");
   if (!request.truncate) return {};
+  if (object->id.is_foreign()) return stale("another node stored it");
   if (known && clock_.monotonic_ns() - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
   if (tree.still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
   take_over();

@@ -153,8 +153,27 @@ Status Committer::may_mark() {
   return status;
 }
 
-// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more.
+namespace {
+bool speaks_of_peers(const Batch& batch) {
+  return std::ranges::any_of(batch.records, [](const Record& record) {
+    return std::holds_alternative<StatementRecord>(record) || std::holds_alternative<SeenRecord>(record);
+  });
+}
+}  // namespace
+
 Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
+  if (!speaks_of_peers(batch)) return apply_row_by_row(batch, after);
+  Result<std::vector<FreedPlace>> freed;
+  const Status status = parts_.builds.tree.change_own(batch, after, [&]() -> Status {
+    freed = apply_row_by_row(batch, after);
+    return freed ? Status{} : std::unexpected(freed.error());
+  });
+  if (!status && freed) return std::unexpected(status.error());
+  return freed;
+}
+
+// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more.
+Result<std::vector<FreedPlace>> Committer::apply_row_by_row(const Batch& batch, JournalPosition after) {
   if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
   auto freed = parts_.builds.index.apply(batch, after);
   if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = parts_.builds.index.apply(batch, after);

@@ -147,7 +147,17 @@ void Extents::close_idle() {
   ages_.clear();
 }
 
+namespace {
+std::unexpected<Error> unknown_node(ExtentId id) {
+  return fail(Code::kNotFound, fmt::format("the node of extent {}/{} is not known any more", id.there().epoch, id.seq));
+}
+}  // namespace
+
 FilePtr Extents::cached(ExtentId id) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    return peer ? peer->cached(id.there()) : nullptr;
+  }
   std::lock_guard lock(mutex_);
   auto found = open_.find(id);
   if (found == open_.end()) return nullptr;
@@ -156,6 +166,11 @@ FilePtr Extents::cached(ExtentId id) {
 }
 
 Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    if (!peer) return unknown_node(id);
+    return peer->open(id.there(), kind);
+  }
   if (FilePtr file = cached(id)) return file;
   const bool raw = kind == PlaceKind::kRaw;
   const bool writable = raw && whose_ == Whose::kOwn;
@@ -190,6 +205,11 @@ Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
 }
 
 Result<FilePtr> Extents::open_fresh(ExtentId id, PlaceKind kind) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    if (!peer) return unknown_node(id);
+    return peer->open_fresh(id.there(), kind);
+  }
   return volume_->open(extent_path(identity_.node, id, kind),
                        {.writable = false, .direct = kind != PlaceKind::kRaw && volume_->features().direct_io});
 }
@@ -204,6 +224,10 @@ Result<FilePtr> Extents::open_for_punch(ExtentId id) {
 }
 
 void Extents::close_cached(ExtentId id) {
+  if (id.is_foreign()) {
+    if (const std::shared_ptr<Extents> peer = peer_of(id)) peer->close_cached(id.there());
+    return;
+  }
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
   auto found = open_.find(id);
@@ -232,7 +256,11 @@ void Extents::forget(ExtentId id) {
 
 Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) const { return volume_->info(path(id, kind)); }
 
-std::string Extents::path(ExtentId id, PlaceKind kind) const { return extent_path(identity_.node, id, kind); }
+std::string Extents::path(ExtentId id, PlaceKind kind) const {
+  if (!id.is_foreign()) return extent_path(identity_.node, id, kind);
+  const std::shared_ptr<Extents> peer = peer_of(id);
+  return extent_path(peer ? peer->identity().node : "(unknown node)", id.there(), kind);
+}
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
   KVC_TRY(refuse_of_peer("removed"));

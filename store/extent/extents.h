@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -29,6 +30,10 @@ class Extents {
   enum class Whose : uint8_t { kOwn, kPeers };
   Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose = Whose::kOwn);
 
+  // Where the extents of a peer are read, by its ordinal; null: it is not known any more. Before any of them is asked for.
+  using OfPeer = std::function<std::shared_ptr<Extents>(uint32_t ordinal)>;
+  void set_peers(OfPeer of_peer) { of_peer_ = std::move(of_peer); }
+
   // Numbers given out from now on start at `first_seq`.
   void start_at(uint64_t first_seq) { next_seq_ = first_seq; }
 
@@ -47,6 +52,7 @@ class Extents {
   bool give_up_spare();
   // Before the end: those that nothing was written to.
   void remove_spares();
+  // Those that read, and path() and info(), know the extents of peers as well.
   // Open for reading (own raw ones: also for writing); from the cache where it is there. May block on an open.
   Result<FilePtr> open(ExtentId id, PlaceKind kind);
   // From the cache only.
@@ -95,6 +101,8 @@ class Extents {
   Volume& volume() { return *volume_; }
 
  private:
+  // What has them; null: none is known.
+  std::shared_ptr<Extents> peer_of(ExtentId id) const { return of_peer_ ? of_peer_(id.node_ordinal()) : nullptr; }
   Result<Made> make_file(PlaceKind kind);
   Status refuse_of_peer(std::string_view what) const;
   std::optional<Made> take_spare(PlaceKind kind);
@@ -112,6 +120,7 @@ class Extents {
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;
   const size_t max_open_files_;
+  OfPeer of_peer_;
   const Whose whose_;
   std::atomic<uint64_t> next_seq_{0};
 

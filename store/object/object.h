@@ -78,6 +78,7 @@ class Object {
   bool in_dirty_queue = false;
   bool extent_is_long_enough = false;  // its file was seen to have the body's length; or it is new
   bool may_be_frozen = false;  // blocks of it may be of a memory file that was passed through
+  bool outdated = false;          // of a peer, which has replaced it since: it is forgotten with its last handle
   bool goes_when_loaded = false;  // removed while reads of it were under way: it leaves with the last of them
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it

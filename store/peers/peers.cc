@@ -35,9 +35,7 @@ Peers::Peers(Parts parts)
       acks_(parts_.volume, parts_.own) {
   if (::getrandom(instance_.data(), instance_.size(), 0) != static_cast<ssize_t>(instance_.size()))
     log::warn("no random number for HEAD: another daemon under this node's name is told by its host");
-  std::error_code error;
-  std::filesystem::create_directories(parts_.directory, error);
-  auto ordinals = error ? Result<Ordinals>(fail_errno(error.value(), parts_.directory)) : read_ordinals(parts_.directory + "/.ordinals");
+  auto ordinals = read_ordinals(parts_.directory + "/.ordinals");
   if (!ordinals) log::warn("numbers of peers are given anew: {}", ordinals.error().message);
   kept_ordinals_ = ordinals.value_or(Ordinals());
   discovery_ = std::make_unique<Discovery>(parts_.volume, parts_.own, parts_.clock, kept_ordinals_, parts_.limits);
@@ -50,13 +48,14 @@ int64_t Peers::round() {
   if (ending_) return now_ns + kSecondNs;
   {
     const std::lock_guard lock(mutex_);
+    if (!asked_.empty()) refreshed_since_ns_ = now_ns;
     std::ranges::move(asked_, std::back_inserter(refreshes_));
     asked_.clear();
   }
   const bool thorough = !refreshes_.empty();
-  write_head(now_ns);
   look(thorough, now_ns);
   take_in_nodes();
+  write_head(now_ns);
   keep_ordinals(now_ns);
   load_due(thorough);
   if (!ending_ && show()) poll_due(thorough);
@@ -107,6 +106,7 @@ void Peers::take_in_nodes() {
       const std::lock_guard lock(mutex_);
       known_.erase(each->first);
       by_ordinal_.erase(each->second->ordinal);
+      indexes_.erase(each->second->ordinal);
       positions_.erase(each->second->ordinal);
     }
     if (each->second->has_part()) unshown_.push_back(each->second->ordinal);
@@ -134,6 +134,9 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   FileIdentity identity = parts_.own;
   identity.node = name;
   identity.epoch = 0;
+  std::error_code error;
+  std::filesystem::create_directories(parts_.directory, error);
+  if (error) log::warn("{}: {}", parts_.directory, error.message());
   peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
   peer->extents = std::make_shared<Extents>(parts_.volume, identity, parts_.open_extents, Extents::Whose::kPeers);
   const std::lock_guard lock(mutex_);
@@ -180,7 +183,7 @@ void Peers::load_due(bool thorough) {
   for (const auto& [name, peer] : peers_) {
     const auto node = nodes.find(name);
     if (!peer->replica || !peer->replica->wants_load() || node == nodes.end() || node->second.epoch == 0) continue;
-    const int64_t due_from_ns = thorough ? peer->load_pause.next_try_ns() : due_ns(*peer);
+    const int64_t due_from_ns = !thorough ? due_ns(*peer) : is_loaded_for_refresh(*peer) ? peer->load_pause.next_try_ns() : INT64_MIN;
     if (due_from_ns <= parts_.clock.monotonic_ns()) due.push_back(peer.get());
   }
   std::ranges::sort(due, {}, [&nodes](const Peer* peer) { return std::pair(nodes.at(peer->node).presence, std::string_view(peer->node)); });
@@ -191,11 +194,15 @@ void Peers::load_due(bool thorough) {
   }
 }
 
+// Somebody waits: the pause between loads does not count, once.
+bool Peers::is_loaded_for_refresh(const Peer& peer) const { return peer.load_begun_ns && *peer.load_begun_ns >= refreshed_since_ns_; }
+
 void Peers::load(Peer& peer) {
   const auto node = discovery_->nodes().find(peer.node);
   if (node == discovery_->nodes().end()) return;  // since the one before was loaded
   const Outlook outlook = node->second.outlook();
-  peer.load_pause.failed(parts_.clock.monotonic_ns());
+  peer.load_begun_ns = parts_.clock.monotonic_ns();
+  peer.load_pause.failed(*peer.load_begun_ns);
   loading_ = &peer;
   meanwhile_ns_ = next_round_ns();
   const Status loaded = peer.replica->load(outlook, [this] { return meanwhile(); });

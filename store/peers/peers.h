@@ -84,6 +84,8 @@ class Peers {
   // For bodies of that node: read only. Null: no such node.
   std::shared_ptr<Extents> extents_of(uint32_t ordinal) const;
   std::optional<std::string> node_of(uint32_t ordinal) const;
+  // What its node has learned to come behind an object of a peer. Reads that node's index, which is in memory.
+  std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   // Everything before it in the journals of that node is applied; also within `applied` and `replaced`. Zeros: nothing is.
   JournalPosition position_of(uint32_t ordinal) const;
   // Whether another node was seen to live, and is not absent since.
@@ -118,6 +120,7 @@ class Peers {
   std::string directory_of(const std::string& node) const { return parts_.directory + "/" + node; }
 
   void load_due(bool thorough);
+  bool is_loaded_for_refresh(const Peer& peer) const;
   void load(Peer& peer);
   Status meanwhile();
   Status show();
@@ -161,6 +164,7 @@ class Peers {
   size_t followed_ = 0;                 // nodes that are not absent
   Peer* loading_ = nullptr;
   int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
+  int64_t refreshed_since_ns_ = 0;      // the last of those that wait was asked for
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
@@ -173,6 +177,7 @@ class Peers {
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`
   std::map<std::string, Known> known_;
   std::map<uint32_t, std::pair<std::string, std::shared_ptr<Extents>>> by_ordinal_;
+  std::map<uint32_t, std::shared_ptr<const Index>> indexes_;
   std::map<uint32_t, JournalPosition> positions_;
   std::map<std::string, std::string> problems_;
   std::vector<Refreshed> asked_;

@@ -20,7 +20,7 @@ struct Peers::Peer {
   std::unique_ptr<Replica> replica;  // null: the node is left out
   std::shared_ptr<Extents> extents;
 
-  std::optional<int64_t> polled_ns, loaded_ns;
+  std::optional<int64_t> polled_ns, load_begun_ns, loaded_ns;
   uint64_t polls = 0, batches = 0;
   bool was_live = false;
   bool behind = false;   // the last poll did not come to the end

@@ -34,6 +34,7 @@ void Peers::write_head(int64_t now_ns) {
   const bool soon = head_soon_.exchange(false);
   if (!soon && head_ns_ && now_ns - *head_ns_ < kSecondNs) return;
   head_ns_ = now_ns;
+  if (peers_.empty()) return;  // there is nobody to tell
   Head head = parts_.own_head();
   head.instance = instance_;
   head.host = host_;
@@ -127,6 +128,7 @@ void Peers::publish(const Peer& peer) {
   status.polls = peer.polls;
   status.batches = peer.batches;
   const std::lock_guard lock(mutex_);
+  if (peer.has_part()) indexes_[peer.ordinal] = peer.replica->part().index;
   Known& before = known_[peer.node];
   known.was_live |= before.was_live && node.presence == Presence::kSilent;
   before = std::move(known);
@@ -162,6 +164,19 @@ std::optional<std::string> Peers::node_of(uint32_t ordinal) const {
   const auto found = by_ordinal_.find(ordinal);
   if (found == by_ordinal_.end()) return std::nullopt;
   return found->second.first;
+}
+
+std::optional<SuccessorsRecord> Peers::successors_of(ObjectId id) const {
+  std::shared_ptr<const Index> index;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = indexes_.find(id.node_ordinal());
+    if (found == indexes_.end()) return std::nullopt;
+    index = found->second;
+  }
+  auto row = index->find_successors(id_there(id));
+  if (!row || !*row) return std::nullopt;
+  return successors_here(id.node_ordinal(), std::move(**row));
 }
 
 void Peers::set_position(uint32_t ordinal, JournalPosition position) {
@@ -210,7 +225,7 @@ std::optional<Status> Peers::refreshed() const {
     const bool unknown = node->second.epoch == 0 && !node->second.problem.empty();
     if (unknown) return fail(Code::kIo, fmt::format("peer {}: {}", name, node->second.problem));
     if (peer->failed || state == Replica::State::kHeld) return fail(Code::kIo, fmt::format("peer {}: {}", name, peer->replica->reason()));
-    if (peer->replica->wants_load() && peer->load_pause.next_try_ns() > parts_.clock.monotonic_ns() + kSecondNs)
+    if (peer->replica->wants_load() && is_loaded_for_refresh(*peer) && peer->load_pause.next_try_ns() > parts_.clock.monotonic_ns() + kSecondNs)
       return fail(Code::kBusy, fmt::format("peer {}: it was loaded a moment ago, and has to be again", name));
     if (node->second.epoch != 0) complete &= !peer->replica->wants_load() && !peer->behind;
   }

@@ -58,13 +58,17 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (is_alone()) return std::vector{directory};
   if (directory == kRootId) return roots();
   const auto known = classes_.find(directory);
+  if (!known && !directory.is_foreign()) return std::vector{directory};  // where it lies is not known: what this node has in it
   if (!known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", directory.value));
   if (known->as_of == as_of_) return known->members;
   auto above = members(known->parent);
   if (!above && above.error().code == Code::kNotFound && !known->held.valid()) classes_.drop(directory);
   KVC_TRY(above);
   KVC_ASSIGN(auto found, directories_at(*above, known->name));
-  if (known->held.valid() && std::ranges::find(found, known->held) == found.end()) found.insert(found.begin(), known->held);
+  if (known->held.valid()) {  // and none that this node's index still has there
+    std::erase_if(found, [](ObjectId id) { return !id.is_foreign(); });
+    found.insert(found.begin(), known->held);
+  }
   if (found.empty()) {
     classes_.drop(directory);
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
@@ -73,6 +77,11 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (classes_.note(known->parent, known->name, found, as_of_) != directory)
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
   return found;
+}
+
+void NameView::hold_new(ObjectId parent, std::string_view name, ObjectId id) {
+  classes_.hold(parent, name, id, id);
+  classes_.note(parent, name, {id}, as_of_);
 }
 
 Result<bool> NameView::has_foreign_member(ObjectId directory) const {
@@ -120,7 +129,11 @@ Result<std::vector<NameView::Live>> NameView::live(const std::vector<ObjectId>& 
 }
 
 Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::string_view name) const {
-  if (is_alone()) return own().index->find_name(directory, name);
+  if (is_alone()) {
+    KVC_ASSIGN(auto entry, own().index->find_name(directory, name));
+    if (entry && is_directory(*entry)) classes_.note(directory, name, {entry->child}, as_of_);  // for when there are peers
+    return entry;
+  }
   KVC_ASSIGN(const auto ids, members(directory));
   if (const auto known = classes_.find_as_of(directory, name, as_of_))
     return NameEntry{std::string(name), *known, S_IFDIR, name_cookie(name)};
@@ -244,6 +257,7 @@ Result<std::optional<ObjectRecord>> NameView::read(ObjectId id, Read how) const 
   std::string given_by;
   show_attributes(*part, *object, given_by);
   object->id = id;
+  object->body.place.extent = object->body.place.extent.here(part->ordinal);
   return object;
 }
 
@@ -288,10 +302,7 @@ Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) c
   if (part == nullptr) return std::nullopt;
   KVC_ASSIGN(auto row, part->index->find_successors(id_there(id)));
   if (!row) return std::nullopt;
-  row->id = id;
-  row->predecessor = id_here(part->ordinal, row->predecessor);
-  for (auto& [next, seen] : row->successors) next = id_here(part->ordinal, next);
-  return row;
+  return successors_here(part->ordinal, std::move(*row));
 }
 
 // --- what this node has to journal ---

@@ -56,7 +56,19 @@ Status Tree::Write::resolve_rename(Rename& rename) {
     KVC_ASSIGN(rename.target, get(to->child));
     rename.looked_at.push_back(rename.target);
   }
+  KVC_TRY(check_own(*source, rename.old_text()));
+  if (rename.exchanges()) KVC_TRY(check_own(*rename.target, rename.new_text()));
   rename.source = std::move(source);
+  return {};
+}
+
+// What a peer has a part in is copied instead.
+Status Tree::View::check_own(const Object& object, const std::string& what) const {
+  if (object.id.is_foreign()) return fail(Code::kOtherNode, what + " is of another node");
+  if (!object.is_directory() || view().is_alone()) return {};
+  const auto shared = view().has_foreign_member(object.id);
+  if (!shared && shared.error().code != Code::kNotFound) return std::unexpected(shared.error());
+  if (shared && *shared) return fail(Code::kOtherNode, what + " is a directory of several nodes");
   return {};
 }
 
@@ -103,6 +115,9 @@ std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Ed
   std::vector<ObjectId> dropped = std::exchange(new_state->older_versions, {});  // an exchange finds none
   new_state->child = source_id;
   new_state->type_bits = rename.source->type_bits;
+  new_state->overrides |= !rename.exchanges();
+  if (rename.source->is_directory()) hold_directory(rename.new_parent, rename.new_name, source_id);
+  if (rename.exchanges() && rename.target->is_directory()) hold_directory(rename.parent, rename.name, rename.target->id);
   return dropped;
 }
 

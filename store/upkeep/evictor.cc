@@ -137,7 +137,7 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   const UnitName of = table_.name_of(directory, name);
   UnitKey follows;
   if (state_ == State::kReady) follows = links_.see({of.unit, stream_of(thread_id, of), false, false}, {now}, *policy_);
-  if (!id.valid()) return;
+  if (!id.valid() || id.is_foreign()) return;  // the node that stored it evicts it
   const uint32_t slot = enter(directory, name, id, size_bytes);
   Entry& entry = table_.at(slot);
   note_look(entry, thread_id, now);
