@@ -47,6 +47,9 @@ BAD_OPTIONS = [
     ("log_level", "loud", ["info", "debug", "warn"]),
     ("journal", "never", ["auto", "packed", "blocks"]),
     ("node", "../escape", None),
+    ("capacity", "64MB", ["64M", "64MiB"]),
+    ("memory", "1.5Gb", ["1.5G", "1.5GiB"]),
+    ("pack_below", "512kB", ["512k", "512kiB"]),
     ("node", "", None),
 ]
 
