@@ -336,7 +336,7 @@ std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, c
 std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
                                                            std::string_view name, Evictor::Leases leases) const {
   if (tree.has_versions(parent, name)) return Kept{Evictor::Refused::kForNow, "several writers"};
-  if (const auto kept = keeps_object(tree, object)) return kept;
+  if (const auto kept = keeps_object(tree, object, leases)) return kept;
   const auto lock = object->lock();
   if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
     return Kept{Evictor::Refused::kForNow, "not renamed"};
@@ -345,12 +345,13 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tr
 }
 
 // The same without a look at its name.
-std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object) const {
+std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const {
   using enum Evictor::Refused;
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
   if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
+  if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};
   const auto lock = object->lock();
@@ -416,7 +417,7 @@ void StoreImpl::describe_eviction(const Tree::View& tree, const ObjectPtr& objec
   if (!object->is_regular()) return;
   if (!evictor_->on()) return facts.emplace_back("kept_by", "evict=off"), void();
   const auto known = evictor_->known(object->id, thread_id);
-  const auto kept = keeps_object(tree, object);
+  const auto kept = keeps_object(tree, object, Evictor::Leases::kKeep);
   const char* by = "nothing";
   if (known && known->hold == evict::Hold::kPinned) by = "pinned";
   else if (kept) by = kept->why;
