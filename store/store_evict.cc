@@ -164,7 +164,8 @@ bool StoreImpl::evict_ahead() {
   fill_evictor(/*to_the_end=*/true);
   const uint64_t lacking = marks.low + left - free;
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
-  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled, false);
+  for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
+    if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
   if (evicted == 0) return false;  // the next step tries again, a second later
   journal_names();
   space_.tell_below(space_.free_bytes() >= least ? least : 0);
@@ -194,7 +195,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   if (lacking == 0) return true;
   using enum Evictor::Leases;
   uint64_t evicted = 0;
-  for (const Evictor::Leases leases : {kKeep, kSettled, kHalf, kQuarter, kPaired})
+  for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait(/*for_room=*/true);  // what was just written may go as well

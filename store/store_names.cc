@@ -23,6 +23,7 @@ Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, Objec
   KVC_ASSIGN(Stat stat, tree.stat(id));
   // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
   stat.brief = evictor_->gives_leases();
+  evictor_->will_be_listed({&id, 1});
   return stat;
 }
 
@@ -286,7 +287,14 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
 // --- listing ---
 
 Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t after, size_t limit) {
-  return tree_->read().list(directory, after, limit);
+  const Tree::Read tree = tree_->read();
+  auto listed = tree.list(directory, after, limit);
+  if (!listed || !evictor_->gives_leases()) return listed;
+  std::vector<ObjectId> files;
+  for (const DirectoryItem& item : *listed)
+    if (item.type_bits == S_IFREG) files.push_back(item.id);
+  evictor_->will_be_listed(files);
+  return listed;
 }
 
 }  // namespace kvcachefs
