@@ -70,6 +70,27 @@ def refused(mount, *named):
 pytestmark = pytest.mark.needs_daemon
 
 
+@pytest.mark.parametrize("kind", ["beside a file", "of another program", "a file", "not writable"])
+def test_a_bad_index_is_refused_before_anything_is_made(new_mount, temp_dir, kind):
+    where = os.path.join(temp_dir, "where")
+    os.mkdir(where)
+    index = os.path.join(where, "index")
+    if kind == "of another program":
+        os.mkdir(index)
+        with open(os.path.join(index, "letters"), "w", encoding="ascii") as file:
+            file.write("mine")
+    elif kind == "not writable":
+        index = "/proc/kvcachefs-index"
+    else:
+        with open(where + "/file", "w", encoding="ascii") as file:
+            file.write("mine")
+        index = where + ("/file/index" if kind == "beside a file" else "/file")
+    mount = new_mount({"index": index}, start=False)
+    before = os.path.exists(mount.volume) and os.listdir(mount.volume)
+    refused(mount, index)
+    assert (os.path.exists(mount.volume) and os.listdir(mount.volume)) == before, "nothing was made"
+
+
 @pytest.mark.parametrize(
     "option, value, allowed", BAD_OPTIONS, ids=[f"{option}={value}" for option, value, _ in BAD_OPTIONS]
 )
