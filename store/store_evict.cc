@@ -351,8 +351,8 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const 
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
-  if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
   if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
+  if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};
   const auto lock = object->lock();

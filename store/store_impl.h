@@ -293,6 +293,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait(bool for_room = false);
   void measure_backing();
+  void look_for_volume();
   void keep_spare_files(const SpaceInfo& backing);
   void follow_size(const SpaceInfo& backing);
   void refill_reserve();

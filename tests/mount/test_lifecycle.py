@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import stat
 import struct
@@ -383,7 +384,6 @@ def test_umount_of_a_busy_mount_leaves_it_usable(new_mount):
     check(mount, "more")
 
 
-# For a shell in a mount namespace of its own: it has copies of the mounts of the tests that run beside it, whose `umount` would
 @pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user unmounts by fusermount3")
 def test_umount_waits_while_a_mount_is_busy_for_a_moment(new_mount, temp_dir):
     """Somebody looks at a file at that very moment, or the kernel has not closed yet what an ended process had open."""
@@ -439,6 +439,7 @@ def test_a_volume_that_was_removed_below_the_mount(new_mount):
     kvc_mount.watchdog().tell(op="unmount", path=mount.path)
 
 
+# For a shell in a mount namespace of its own: it has copies of the mounts of the tests that run beside it, whose `umount` would
 # tell of them. Only $KEEP stays.
 FORGET_OTHERS = """awk -v keep="$KEEP" '/ - fuse[.]kvcachefs / && $5 != keep { print $5 }' /proc/self/mountinfo |
   while read -r each; do umount -l "$each"; done; """
