@@ -91,6 +91,8 @@ class Store {
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
   // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.
   virtual void note_locked(Handle* handle) = 0;
+  // The write() that follows is of pages of a mapping.
+  virtual void note_page_written(Handle* handle) = 0;
   // Nobody needs to hear that a descriptor of this open is closed, which only reads.
   virtual bool closes_quietly(Handle* handle) = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
@@ -178,6 +180,8 @@ class Store {
   virtual bool pump() = 0;
 };
 
+// Options that no volume could be opened with, the first of them in words. Makes nothing.
+Status check_options(const StoreOptions& options);
 // Who holds a volume's lock is told by the message of kBusy.
 // An empty or missing-but-creatable root is initialised; anything else must be a volume of ours.
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,

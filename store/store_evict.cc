@@ -165,7 +165,8 @@ bool StoreImpl::evict_ahead() {
   fill_evictor(/*to_the_end=*/true);
   const uint64_t lacking = marks.low + left - free;
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
-  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled, false);
+  for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
+    if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
   if (evicted == 0) return false;  // the next step tries again, a second later
   journal_names();
   space_.tell_below(space_.free_bytes() >= least ? least : 0);
@@ -195,7 +196,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   if (lacking == 0) return true;
   using enum Evictor::Leases;
   uint64_t evicted = 0;
-  for (const Evictor::Leases leases : {kKeep, kSettled, kHalf, kQuarter, kPaired})
+  for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait(/*for_room=*/true);  // what was just written may go as well
@@ -337,7 +338,7 @@ std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, c
 std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
                                                            std::string_view name, Evictor::Leases leases) const {
   if (tree.has_versions(parent, name)) return Kept{Evictor::Refused::kForNow, "several writers"};
-  if (const auto kept = keeps_object(tree, object)) return kept;
+  if (const auto kept = keeps_object(tree, object, leases)) return kept;
   const auto lock = object->lock();
   if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
     return Kept{Evictor::Refused::kForNow, "not renamed"};
@@ -346,11 +347,12 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tr
 }
 
 // The same without a look at its name.
-std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object) const {
+std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const {
   using enum Evictor::Refused;
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
+  if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
   if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};
@@ -417,7 +419,7 @@ void StoreImpl::describe_eviction(const Tree::View& tree, const ObjectPtr& objec
   if (!object->is_regular()) return;
   if (!evictor_->on()) return facts.emplace_back("kept_by", "evict=off"), void();
   const auto known = evictor_->known(object->id, thread_id);
-  const auto kept = keeps_object(tree, object);
+  const auto kept = keeps_object(tree, object, Evictor::Leases::kKeep);
   const char* by = "nothing";
   if (known && known->hold == evict::Hold::kPinned) by = "pinned";
   else if (kept) by = kept->why;

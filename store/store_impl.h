@@ -50,6 +50,7 @@
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
+#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
@@ -121,6 +122,7 @@ class StoreImpl final : public Store {
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override;
+  void note_page_written(Handle* handle) override;
   bool closes_quietly(Handle* handle) override;
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override;
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
@@ -215,9 +217,11 @@ class StoreImpl final : public Store {
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
   // --- files that are no chunks (store_in_place.cc) ---
+  void put_mark(const ObjectPtr& object, InPlace how);
   void set_in_place(const ObjectPtr& object);
   void note_written(Handle* handle, uint64_t offset, uint64_t length);
   void judge_changes(const Handle& handle);
+  void judge_first_writes(const ObjectPtr& object);
   static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
   void note_change(const ObjectPtr& object, Handle* handle);
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
@@ -294,6 +298,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait(bool for_room = false);
   void measure_backing();
+  void look_for_volume();
   void keep_spare_files(const SpaceInfo& backing);
   void follow_size(const SpaceInfo& backing);
   void refill_reserve();
@@ -347,7 +352,7 @@ class StoreImpl final : public Store {
   };
   std::optional<Kept> keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
                                        Evictor::Leases leases) const;
-  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object) const;
+  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const;
   bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
   void describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
                          std::vector<std::pair<std::string, std::string>>& facts) const;

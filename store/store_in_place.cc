@@ -1,7 +1,9 @@
 // Which files change where they are: what is locked, appended to, changed in part, or rewritten again and again. The kernel may not
 // read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
-// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was found is
-// kept with the attributes of the object, so that it holds after a remount.
+// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was appended to
+// or changed in part by those who filled it, before it was renamed or left RAM (`patched`: a log, a small database, a header that is
+// written last), is evicted only where nothing else is left: some clients may write chunks so. What was found is kept with the
+// attributes of the object, so that it holds after a remount.
 #include <algorithm>
 
 #include "store/object/in_place_mark.h"
@@ -19,18 +21,27 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 
 }  // namespace
 
-// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
-void StoreImpl::set_in_place(const ObjectPtr& object) {
-  object->in_place = true;
-  const InPlace how = object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole;
+// The object is locked.
+void StoreImpl::put_mark(const ObjectPtr& object, InPlace how) {
   const InPlace told = in_place_mark_of(object->attributes);
   if (told == how || read_only_ || (told == InPlace::kNo && space_.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
-  auto where = mark_in(xattrs);
-  if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
-  where->value = how == InPlace::kWhole ? kWholeValue : std::string_view();
+  if (how == InPlace::kNo) {
+    xattrs.erase(mark_in(xattrs));
+  } else {
+    auto where = mark_in(xattrs);
+    if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
+    where->value = how == InPlace::kWhole ? kWholeValue : how == InPlace::kPatched ? kPatchedValue : std::string_view();
+  }
   changes_->mark_attributes_dirty(object);
   dirty_.wake();
+}
+
+// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
+void StoreImpl::set_in_place(const ObjectPtr& object) {
+  object->in_place = true;
+  if (object->changed_in_part || object->rewriters > 0) return put_mark(object, InPlace::kPartly);
+  put_mark(object, object->patched ? InPlace::kPatched : InPlace::kWhole);
 }
 
 // The object is locked: what the first change by this handle will be.
@@ -42,6 +53,7 @@ uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, co
 
 // The object is locked. Bytes or size are about to change.
 void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
+  if (object->size_bytes == 0) object->first_writes = std::make_unique<FirstWrites>();
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
   if (weight == 0) return;  // not its first change
   object->changes_in_place += weight;
@@ -55,15 +67,34 @@ void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
 // The object is locked.
 void StoreImpl::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
+  Object& object = *handle->object;
+  if (object.write_error) object.first_writes.reset();  // a client may write again what failed
+  else if (object.first_writes) object.first_writes->add(offset, offset + length, handle->request.append);
+}
+
+// The kernel writes pages of a mapping when it likes, some several times.
+void StoreImpl::note_page_written(Handle* handle) {
+  const auto lock = handle->object->lock();
+  handle->object->first_writes.reset();
 }
 
 // The object is locked, and the handle is about to be closed. A file that is open is not evicted, so that it is early enough here.
 void StoreImpl::judge_changes(const Handle& handle) {
   const ObjectPtr& object = handle.object;
+  if (handle.request.write && object->write_handles == 1) judge_first_writes(object);
   if (!handle.rewrites) return;
   --object->rewriters;
   if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
   if (object->in_place) set_in_place(object);
+}
+
+// The object is locked, and its last writer about to close it.
+void StoreImpl::judge_first_writes(const ObjectPtr& object) {
+  if (!object->first_writes) return;
+  const bool patched = !object->first_writes->are_of_a_chunk(object->size_bytes);
+  if (object->patched.exchange(patched) == patched) return;
+  if (object->in_place) set_in_place(object);
+  else put_mark(object, patched ? InPlace::kPatched : InPlace::kNo);
 }
 
 void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {

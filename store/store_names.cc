@@ -24,6 +24,7 @@ Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, Objec
   KVC_ASSIGN(Stat stat, tree.stat(id));
   // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
   stat.brief = evictor_->gives_leases();
+  evictor_->will_be_listed({&id, 1});
   return stat;
 }
 
@@ -109,6 +110,7 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   space_waiters_.ask();  // for the next try
+  if (auto other = refusals_.other_than_room()) return std::unexpected(*std::move(other));
   return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
 }
 
@@ -126,6 +128,7 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
 // Gives a new object its first name.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  if (auto gone = refusals_.is_gone() ? refusals_.lasting() : std::nullopt) return std::unexpected(*std::move(gone));
   Tree::Write tree = tree_->write();
   KVC_TRY(tree.check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
@@ -297,7 +300,14 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
 // --- listing ---
 
 Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t after, size_t limit) {
-  return tree_->read().list(directory, after, limit);
+  const Tree::Read tree = tree_->read();
+  auto listed = tree.list(directory, after, limit);
+  if (!listed || !evictor_->gives_leases()) return listed;
+  std::vector<ObjectId> files;
+  for (const DirectoryItem& item : *listed)
+    if (item.type_bits == S_IFREG) files.push_back(item.id);
+  evictor_->will_be_listed(files);
+  return listed;
 }
 
 }  // namespace kvcachefs

@@ -13,6 +13,7 @@
 #include "store/base/cgroup.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
+#include "store/index/index.h"
 #include "store/recovery/first_records.h"
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
@@ -64,9 +65,14 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   });
 }
 
+Status check_options(const StoreOptions& options) {
+  KVC_TRY(check_store_options(options));
+  return options.index_directory.empty() ? Status() : check_index_place(options.index_directory);
+}
+
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
                                           std::string_view holder) {
-  KVC_TRY(check_store_options(options));
+  KVC_TRY(check_options(options));
   auto store = std::make_unique<StoreImpl>(std::move(volume), std::move(options), clock);
   KVC_TRY(store->start(holder));
   return store;

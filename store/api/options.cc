@@ -23,8 +23,8 @@ namespace {
 Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
   auto size = parse_size(value);
   if (!size || *size < least || *size > most)
-    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G)", name, value,
-                                            format_size(least), format_size(most)));
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G){}{}", name, value,
+                                            format_size(least), format_size(most), size ? "" : "; ", size ? "" : size.error().message));
   return *size;
 }
 

@@ -89,7 +89,8 @@ Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   object->nlink = found->nlink;
   object->durable = object->published = true;
   const InPlace in_place = in_place_mark_of(object->attributes);
-  object->in_place = in_place != InPlace::kNo;
+  object->in_place = in_place == InPlace::kWhole || in_place == InPlace::kPartly;
+  object->patched = in_place == InPlace::kPatched;
   object->changed_in_part = in_place == InPlace::kPartly;
   tree().table_.emplace(id, object);
   return object;

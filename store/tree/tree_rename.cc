@@ -22,8 +22,11 @@ constexpr int64_t kRelookupNs = 1'000'000'000;
 // chunks.
 void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
   object->changes_in_place = 0;
-  if (!object->locked) object->changed_in_part = false;
-  if (object->locked || !object->in_place.exchange(false)) return;
+  object->first_writes.reset();
+  if (object->locked) return;
+  object->changed_in_part = false;
+  const bool was_patched = object->patched.exchange(false);
+  if (!object->in_place.exchange(false) && !was_patched) return;
   std::erase_if(object->attributes.xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
   mark_attributes_dirty(object, records, dirty);
 }
