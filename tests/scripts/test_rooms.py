@@ -18,7 +18,6 @@ LARGER = {"store/chain/planner.cc", "store/chain/planner.h", "store/index/lmdb_e
 STILL_ALLOWED = set()
 STILL_LONG = {
     "store/store_impl.h",
-    "store/store_io.cc",
 }
 
 
