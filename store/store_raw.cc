@@ -217,11 +217,6 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
 
 // --- one after the other, where more is asked for than keeps the volume busy ---
 
-// They may block, and this may be a thread of the volume.
-void StoreImpl::run_turns(std::vector<IoBudget::Begin> turns) {
-  for (IoBudget::Begin& turn : turns) resumer_.answer_later(std::move(turn));
-}
-
 void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                                   Completion<size_t> done) {
   const uint64_t counted = bytes.size();
@@ -229,7 +224,7 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
     return write_raw(handle, std::move(raw), offset, bytes, RawTurn(*this, counted), std::move(done));
   auto copy = waiting_bytes_->keep(bytes);
   if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
-  run_turns(raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
+  raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
                                        done = std::move(done)]() mutable {
     RawTurn turn(*this, counted);
     if (Status status = kept->load(); !status) {
@@ -237,7 +232,7 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
       return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
     }
     write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(turn), std::move(done));  // which takes a copy
-  }));
+  });
 }
 
 void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,

@@ -1,4 +1,6 @@
 // Reads, and where data and holes lie. A read is answered from RAM; it is begun again once the units that it lacks have come.
+#include "store/requests/read_requests.h"
+
 #include <algorithm>
 #include <cstring>
 #include <optional>
@@ -6,12 +8,11 @@
 #include <fmt/format.h>
 
 #include "store/object/data_and_holes.h"
-#include "store/store_impl.h"
 
 namespace kvcachefs {
 
 // A read that is large for the memory there is.
-struct StoreImpl::PieceByPiece {
+struct ReadRequests::PieceByPiece {
   ObjectPtr object;
   uint64_t offset = 0;
   std::vector<std::byte> bytes;
@@ -19,8 +20,8 @@ struct StoreImpl::PieceByPiece {
   Completion<ReadReply> done;
 };
 
-void StoreImpl::read_next_piece(std::shared_ptr<PieceByPiece> read) {
-  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, cache_->piece_bytes() / 2);
+void ReadRequests::read_next_piece(std::shared_ptr<PieceByPiece> read) {
+  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, parts_.cache.piece_bytes() / 2);
   ObjectPtr object = read->object;
   const uint64_t offset = read->offset + read->got;
   read_attempt(std::move(object), offset, length, 0, nullptr, [this, read = std::move(read), length](Result<ReadReply> piece) mutable {
@@ -40,16 +41,16 @@ void StoreImpl::read_next_piece(std::shared_ptr<PieceByPiece> read) {
   });
 }
 
-void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
-  counters_.read_requests.fetch_add(1, std::memory_order_relaxed);
+void ReadRequests::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
+  parts_.counters.read_requests.fetch_add(1, std::memory_order_relaxed);
   FilePtr raw;
   {
     const auto lock = handle->object->lock();
     raw = handle->object->raw;
   }
   if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
-  accesses_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
-  if (length > cache_->most_read_bytes()) {
+  parts_.accesses.read(handle, handle->object->id, offset, length, parts_.clock.monotonic_ns());
+  if (length > parts_.cache.most_read_bytes()) {
     auto pieces = std::make_shared<PieceByPiece>();
     pieces->object = handle->object;
     pieces->offset = offset;
@@ -60,13 +61,13 @@ void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<
   read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
 }
 
-void StoreImpl::load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done) {
-  read_ahead_->note_demand(object->id);
-  loader_->load(object, range, MemoryFor::kReader, std::move(pin), std::move(done));
+void ReadRequests::load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done) {
+  parts_.read_ahead.note_demand(object->id);
+  parts_.loader.load(object, range, MemoryFor::kReader, std::move(pin), std::move(done));
 }
 
-void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
-                             Completion<ReadReply> done) {
+void ReadRequests::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
+                                Completion<ReadReply> done) {
   // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
   constexpr uint64_t kReadAheadBytes = 8 * kMiB;
   constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
@@ -81,7 +82,7 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
   }
   if (!plan.lacks_units) {
     if (pin) pin->release();  // the reply keeps what it needs
-    if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(plan.length, std::memory_order_relaxed);
+    if (attempts == 0) parts_.counters.read_bytes_from_ram.fetch_add(plan.length, std::memory_order_relaxed);
     return done(std::move(plan.reply));
   }
   if (plan.quarantined)
@@ -103,19 +104,18 @@ void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, i
 
 // --- of raw files ---
 
-void StoreImpl::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
+void ReadRequests::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
   auto finish = [this, length, done = std::move(done)](Result<ReadReply> reply) mutable {
     done(std::move(reply));  // its bytes are with the client now
-    run_turns(raw_reads_.end(length));
+    raw_turns_.end(length);
   };
-  if (raw_reads_.try_begin(length)) return read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
-  run_turns(raw_reads_.wait(length, [this, object = std::move(object), raw = std::move(raw), offset, length,
-                                     finish = std::move(finish)]() mutable {
+  if (raw_turns_.try_begin(length)) return read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
+  raw_turns_.wait(length, [this, object = std::move(object), raw = std::move(raw), offset, length, finish = std::move(finish)]() mutable {
     read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
-  }));
+  });
 }
 
-void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
+void ReadRequests::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
   {
     const auto lock = object->lock();
     length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
@@ -129,17 +129,17 @@ void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t 
   requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
     const MustNotBlock completing;
     if (!result) {
-      counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
+      parts_.counters.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
       return done(std::unexpected(std::move(result).error()));
     }
-    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
+    parts_.counters.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
     ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
     reply.bytes = length;
     reply.pieces.push_back({buffer->data(), length});
     reply.keep.push_back(std::move(buffer));
     done(std::move(reply));
   };
-  volume_->submit(std::move(requests));
+  parts_.volume.submit(std::move(requests));
 }
 
 // --- where data and holes lie ---
@@ -150,23 +150,23 @@ std::unexpected<Error> nothing_past(const Object& object, uint64_t offset) {
 }
 
 // The backing file may be shorter than the body, and longer.
-Result<uint64_t> seek_raw(File& raw, Store::SeekFor what, uint64_t offset, uint64_t size_bytes) {
-  auto found = what == Store::SeekFor::kData ? raw.next_data(offset) : raw.next_hole(offset);
-  if (what == Store::SeekFor::kHole && !found && found.error().code == Code::kNoData) return offset;
+Result<uint64_t> seek_raw(File& raw, SeekFor what, uint64_t offset, uint64_t size_bytes) {
+  auto found = what == SeekFor::kData ? raw.next_data(offset) : raw.next_hole(offset);
+  if (what == SeekFor::kHole && !found && found.error().code == Code::kNoData) return offset;
   if (found && *found >= size_bytes) {
-    if (what == Store::SeekFor::kHole) return size_bytes;
+    if (what == SeekFor::kHole) return size_bytes;
     return fail(Code::kNoData, fmt::format("no data past {}", offset));
   }
   return found;
 }
 }  // namespace
 
-void StoreImpl::seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) {
+void ReadRequests::seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) {
   seek_in(handle->object, what, offset, 0, std::move(done));
 }
 
 // Reads what it has to look into, ahead of where it is, and goes on there.
-void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done) {
+void ReadRequests::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done) {
   constexpr size_t kUnitsAhead = 16;
   constexpr int kMostInVain = 64;  // at one place: what was read may have to go before it is looked at
   auto lock = object->lock();
@@ -177,7 +177,7 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
   }
   if (FilePtr raw = object->raw) {
     lock.unlock();
-    return opener_.run([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
+    return parts_.opener.run([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
       done(seek_raw(*raw, what, offset, size_bytes));
     });
   }
@@ -201,7 +201,7 @@ void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int att
              });
 }
 
-Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
+Result<uint64_t> ReadRequests::seek_data(Handle* handle, uint64_t offset) {
   Object& object = *handle->object;
   auto lock = object.lock();
   const uint64_t size_bytes = object.size_bytes;
@@ -214,7 +214,7 @@ Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
   return nothing_past(object, offset);
 }
 
-Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
+Result<uint64_t> ReadRequests::seek_hole(Handle* handle, uint64_t offset) {
   Object& object = *handle->object;
   auto lock = object.lock();
   const uint64_t size_bytes = object.size_bytes;
