@@ -26,7 +26,6 @@
 #include "store/cache/body_cache.h"
 #include "store/cache/file_mover.h"
 #include "store/cache/file_policy.h"
-#include "store/cache/io_budget.h"
 #include "store/cache/memory_waiters.h"
 #include "store/cache/page_warmer.h"
 #include "store/cache/resumer.h"
@@ -56,6 +55,9 @@
 #include "store/object/wanted_units.h"
 #include "store/readahead/read_ahead.h"
 #include "store/recovery/recovery.h"
+#include "store/requests/mapped_reads.h"
+#include "store/requests/raw_turns.h"
+#include "store/requests/read_requests.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
@@ -124,7 +126,9 @@ class StoreImpl final : public Store {
   void note_locked(Handle* handle) override;
   void note_page_written(Handle* handle) override;
   bool closes_quietly(Handle* handle) override;
-  void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override;
+  void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override {
+    reads_->read(handle, offset, length, std::move(done));
+  }
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
   void flush(Handle* handle, StatusCompletion done) override;
   void fsync(Handle* handle, StatusCompletion done) override;
@@ -132,15 +136,17 @@ class StoreImpl final : public Store {
   void sync_directory(ObjectId directory, StatusCompletion done) override;
   void release(Handle* handle) override;
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
-  void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override;
-  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override;
-  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override;
+  void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override {
+    reads_->seek(handle, what, offset, std::move(done));
+  }
+  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override { return reads_->seek_data(handle, offset); }
+  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override { return reads_->seek_hole(handle, offset); }
   BackingFile backing_file(ObjectId id) override { return backing_->find(id); }
   Status expect_passthrough() override { return backing_->expect_passthrough(); }
   void backing_refused(bool in_memory) override { backing_->refuse(in_memory); }
   void count_passthrough_open(ObjectId id, bool direct, bool in_memory) override { backing_->count_open(id, direct, in_memory); }
-  void note_mapped_read(Handle* handle) override;
-  void await_loads(Handle* handle, std::move_only_function<void()> then) override;
+  void note_mapped_read(Handle* handle) override { mapped_->note_read(handle); }
+  void await_loads(Handle* handle, std::move_only_function<void()> then) override { mapped_->await_loads(handle, std::move(then)); }
 
   bool has_room_for_records(uint64_t bytes) override { return record_waiters_->has_room(bytes); }
   void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override {
@@ -156,7 +162,7 @@ class StoreImpl final : public Store {
   void refresh(StatusCompletion done) override;
   bool has_peers() const override { return peers_ && peers_->has_peers(); }
   void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
-  void drop_caches() override;
+  void drop_caches() override { cache_->drop_all(); }
   Status begin_scrub() override;
   StoreStatus status() override;
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
@@ -208,12 +214,6 @@ class StoreImpl final : public Store {
   bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
   void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
   bool give_up_write(PendingWrite& pending);
-  void read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
-                    Completion<ReadReply> done);
-  // Begins to read what a request lacks, ahead of what is read ahead. See Loader::load().
-  void load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done);
-  struct PieceByPiece;
-  void read_next_piece(std::shared_ptr<PieceByPiece> read);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
   // --- files that are no chunks (store_in_place.cc) ---
@@ -232,7 +232,6 @@ class StoreImpl final : public Store {
   void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
-  void seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done);
   Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);
   void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
   void allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
@@ -254,7 +253,7 @@ class StoreImpl final : public Store {
     RawTurn& operator=(RawTurn&&) = delete;
     ~RawTurn() { end(); }
     void end() {
-      if (StoreImpl* store = std::exchange(store_, nullptr)) store->run_turns(store->raw_writes_.end(bytes_));
+      if (StoreImpl* store = std::exchange(store_, nullptr)) store->raw_writes_.end(bytes_);
     }
 
    private:
@@ -266,11 +265,7 @@ class StoreImpl final : public Store {
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim, RawTurn turn,
                        Completion<size_t> done);
   void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
   void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
-  void run_turns(std::vector<IoBudget::Begin> turns);
-  void finish_raw_turns();
-  void read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
@@ -383,6 +378,7 @@ class StoreImpl final : public Store {
   void answer_waiting();
   void answer_unfinished();
   void finish_handed_on_work();
+  void finish_raw_turns();
   void keeper_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
@@ -455,9 +451,10 @@ class StoreImpl final : public Store {
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
-  // Of raw files, whose bytes go by the pool: no more than keeps the volume busy.
-  static constexpr uint64_t kRawUnderWayBytes = 32 * kMiB;
-  IoBudget raw_writes_{kRawUnderWayBytes}, raw_reads_{kRawUnderWayBytes};
+  // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
+  std::optional<ReadRequests> reads_;
+  std::optional<MappedReads> mapped_;
+  RawTurns raw_writes_{resumer_};
 
   Opener opener_;
 

@@ -2,7 +2,6 @@
 // volume, or space, it lets go of every lock, gets that, and is tried again. Nothing waits on a thread of the caller.
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include <fmt/format.h>
 
@@ -422,99 +421,6 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
   if (Status status = pending->own_bytes(*waiting_bytes_); !status) return fail_write(pending, std::move(status).error());
   proceed(pending, progress);
-}
-
-// --- read ---
-
-// A read that is large for the memory there is.
-struct StoreImpl::PieceByPiece {
-  ObjectPtr object;
-  uint64_t offset = 0;
-  std::vector<std::byte> bytes;
-  size_t got = 0;
-  Completion<ReadReply> done;
-};
-
-void StoreImpl::read_next_piece(std::shared_ptr<PieceByPiece> read) {
-  const size_t length = std::min<uint64_t>(read->bytes.size() - read->got, cache_->piece_bytes() / 2);
-  ObjectPtr object = read->object;
-  const uint64_t offset = read->offset + read->got;
-  read_attempt(std::move(object), offset, length, 0, nullptr, [this, read = std::move(read), length](Result<ReadReply> piece) mutable {
-    if (!piece) return read->done(std::move(piece));
-    for (const iovec& from : piece->pieces) {
-      std::memcpy(read->bytes.data() + read->got, from.iov_base, from.iov_len);
-      read->got += from.iov_len;
-    }
-    const bool at_end = piece->bytes < length || read->got == read->bytes.size();
-    *piece = {};
-    if (!at_end) return read_next_piece(std::move(read));
-    ReadReply whole;
-    whole.bytes = read->got;
-    whole.pieces.push_back({read->bytes.data(), read->got});
-    whole.keep.push_back(std::shared_ptr<void>(read, read->bytes.data()));
-    read->done(std::move(whole));
-  });
-}
-
-void StoreImpl::read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) {
-  counters_.read_requests.fetch_add(1, std::memory_order_relaxed);
-  FilePtr raw;
-  {
-    const auto lock = handle->object->lock();
-    raw = handle->object->raw;
-  }
-  if (raw) return read_raw_in_turn(handle->object, std::move(raw), offset, length, std::move(done));
-  accesses_->read(handle, handle->object->id, offset, length, clock_.monotonic_ns());
-  if (length > cache_->most_read_bytes()) {
-    auto pieces = std::make_shared<PieceByPiece>();
-    pieces->object = handle->object;
-    pieces->offset = offset;
-    pieces->bytes.resize(length);
-    pieces->done = std::move(done);
-    return read_next_piece(std::move(pieces));
-  }
-  read_attempt(handle->object, offset, length, 0, nullptr, std::move(done));
-}
-
-void StoreImpl::load(const ObjectPtr& object, LoadRange range, std::shared_ptr<WantedUnits> pin, StatusCompletion done) {
-  read_ahead_->note_demand(object->id);
-  loader_->load(object, range, MemoryFor::kReader, std::move(pin), std::move(done));
-}
-
-void StoreImpl::read_attempt(ObjectPtr object, uint64_t offset, size_t length, int attempts, std::shared_ptr<WantedUnits> pin,
-                             Completion<ReadReply> done) {
-  // Bodies are read ahead of a reader inside the body: several requests of the volume in flight.
-  constexpr uint64_t kReadAheadBytes = 8 * kMiB;
-  constexpr int kMaxAttempts = 64;  // the body can be replaced again and again under a reader
-  ReadPlan plan;
-  {
-    auto lock = object->lock();
-    if (FilePtr raw = object->raw) {  // since it was asked
-      lock.unlock();
-      return read_raw_in_turn(std::move(object), std::move(raw), offset, length, std::move(done));
-    }
-    plan = object->plan_read(offset, length);
-  }
-  if (!plan.lacks_units) {
-    if (pin) pin->release();  // the reply keeps what it needs
-    if (attempts == 0) counters_.read_bytes_from_ram.fetch_add(plan.length, std::memory_order_relaxed);
-    return done(std::move(plan.reply));
-  }
-  if (plan.quarantined)
-    return done(fail(Code::kCorrupt, fmt::format("object {} failed its checksum and is quarantined", object->id.value)));
-  if (attempts >= kMaxAttempts)
-    return done(fail(Code::kIo, fmt::format("object {}: no memory to read it into; raise the memory option", object->id.value)));
-  // Once: when memory is short, what is read ahead of one reader pushes out what another waits for.
-  const size_t wanted = plan.wanted_last;
-  const size_t ahead = attempts > 0 ? wanted : std::min<size_t>(plan.body_units, wanted + kReadAheadBytes / kUnitBytes);
-  if (!pin) pin = std::make_shared<WantedUnits>();
-  pin->release();  // of a try before, from which the body has changed
-  // All of them, for what is there now may be given up before there is memory for what is not.
-  load(object, {unit_of(offset), wanted, ahead}, pin,
-       [this, object, offset, length = plan.length, attempts, pin, done = std::move(done)](Status status) mutable {
-               if (!status) return done(std::unexpected(std::move(status).error()));
-               read_attempt(std::move(object), offset, length, attempts + 1, std::move(pin), std::move(done));
-             });
 }
 
 // --- durability of one object ---

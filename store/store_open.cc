@@ -178,6 +178,8 @@ Status StoreImpl::start(std::string_view holder) {
   read_ahead_.emplace(ReadAhead::Parts{*accesses_, *tree_, *loader_, *extents_, *pool_, *files_, *file_policy_, *cache_, *file_mover_,
                                        *backing_, counters_, clock_, volume_->features().network});
   accesses_->set_kick([this] { read_ahead_->kick(); });
+  reads_.emplace(ReadRequests::Parts{*volume_, *accesses_, *cache_, *loader_, *read_ahead_, opener_, resumer_, counters_, clock_});
+  mapped_.emplace(MappedReads::Parts{*file_mover_, *file_policy_, *backing_, *read_ahead_, resumer_, background_});
   sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
                                 options_, counters_, options.extent_bytes});
   scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, sealer_->memory_to_seal(nullptr),

@@ -220,11 +220,6 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
 
 // --- one after the other, where more is asked for than keeps the volume busy ---
 
-// They may block, and this may be a thread of the volume.
-void StoreImpl::run_turns(std::vector<IoBudget::Begin> turns) {
-  for (IoBudget::Begin& turn : turns) resumer_.answer_later(std::move(turn));
-}
-
 void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
                                   Completion<size_t> done) {
   const uint64_t counted = bytes.size();
@@ -232,7 +227,7 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
     return write_raw(handle, std::move(raw), offset, bytes, RawTurn(*this, counted), std::move(done));
   auto copy = waiting_bytes_->keep(bytes);
   if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
-  run_turns(raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
+  raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
                                        done = std::move(done)]() mutable {
     RawTurn turn(*this, counted);
     if (Status status = kept->load(); !status) {
@@ -240,7 +235,7 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
       return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
     }
     write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(turn), std::move(done));  // which takes a copy
-  }));
+  });
 }
 
 void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
@@ -250,45 +245,6 @@ void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offs
     note_raw_write(*handle->object, raw, offset, length, std::unexpected(error));
   }
   done(std::unexpected(std::move(error)));
-}
-
-void StoreImpl::read_raw_in_turn(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
-  auto finish = [this, length, done = std::move(done)](Result<ReadReply> reply) mutable {
-    done(std::move(reply));  // its bytes are with the client now
-    run_turns(raw_reads_.end(length));
-  };
-  if (raw_reads_.try_begin(length)) return read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
-  run_turns(raw_reads_.wait(length, [this, object = std::move(object), raw = std::move(raw), offset, length,
-                                     finish = std::move(finish)]() mutable {
-    read_raw(std::move(object), std::move(raw), offset, length, std::move(finish));
-  }));
-}
-
-void StoreImpl::read_raw(ObjectPtr object, FilePtr raw, uint64_t offset, size_t length, Completion<ReadReply> done) {
-  {
-    const auto lock = object->lock();
-    length = std::min<uint64_t>(length, object->size_bytes - std::min(offset, object->size_bytes));
-  }
-  if (length == 0) return done(ReadReply{});
-  auto buffer = std::make_shared<std::vector<std::byte>>(length);
-  std::vector<IoRequest> requests(1);
-  requests[0].file = std::move(raw);
-  requests[0].offset = offset;
-  requests[0].pieces = {std::span(*buffer)};
-  requests[0].done = [this, buffer, length, done = std::move(done)](Result<size_t> result) mutable {
-    const MustNotBlock completing;
-    if (!result) {
-      counters_.errors_volume_read.fetch_add(1, std::memory_order_relaxed);
-      return done(std::unexpected(std::move(result).error()));
-    }
-    counters_.read_bytes_from_volume.fetch_add(*result, std::memory_order_relaxed);
-    ReadReply reply;  // what the backing file does not have yet reads as zeros: the vector is zeroed
-    reply.bytes = length;
-    reply.pieces.push_back({buffer->data(), length});
-    reply.keep.push_back(std::move(buffer));
-    done(std::move(reply));
-  };
-  volume_->submit(std::move(requests));
 }
 
 }  // namespace kvcachefs

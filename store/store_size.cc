@@ -1,11 +1,9 @@
-// The size of a body and its holes: truncate, allocate, punch and zero, and where data and holes lie.
+// The size of a body and its holes: truncate, allocate, punch and zero.
 #include <algorithm>
-#include <optional>
 #include <tuple>
 
 #include <fmt/format.h>
 
-#include "store/object/data_and_holes.h"
 #include "store/store_impl.h"
 #include "store/store_io.h"
 
@@ -194,90 +192,6 @@ void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, S
     done({});
   };
   proceed(pending, push_write(*pending, cache_->may_take(MemoryFor::kWriter)));
-}
-
-// --- where data and holes lie ---
-
-namespace {
-std::unexpected<Error> nothing_past(const Object& object, uint64_t offset) {
-  return fail(Code::kNoData, fmt::format("object {}: neither data nor a hole past {}", object.id.value, offset));
-}
-
-// The backing file may be shorter than the body, and longer.
-Result<uint64_t> seek_raw(File& raw, Store::SeekFor what, uint64_t offset, uint64_t size_bytes) {
-  auto found = what == Store::SeekFor::kData ? raw.next_data(offset) : raw.next_hole(offset);
-  if (what == Store::SeekFor::kHole && !found && found.error().code == Code::kNoData) return offset;
-  if (found && *found >= size_bytes) {
-    if (what == Store::SeekFor::kHole) return size_bytes;
-    return fail(Code::kNoData, fmt::format("no data past {}", offset));
-  }
-  return found;
-}
-}  // namespace
-
-void StoreImpl::seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) {
-  seek_in(handle->object, what, offset, 0, std::move(done));
-}
-
-// Reads what it has to look into, ahead of where it is, and goes on there.
-void StoreImpl::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int attempts, Completion<uint64_t> done) {
-  constexpr size_t kUnitsAhead = 16;
-  constexpr int kMostInVain = 64;  // at one place: what was read may have to go before it is looked at
-  auto lock = object->lock();
-  const uint64_t size_bytes = object->size_bytes;
-  if (offset >= size_bytes) {
-    lock.unlock();
-    return done(nothing_past(*object, offset));
-  }
-  if (FilePtr raw = object->raw) {
-    lock.unlock();
-    return opener_.run([raw = std::move(raw), what, offset, size_bytes, done = std::move(done)]() mutable {
-      done(seek_raw(*raw, what, offset, size_bytes));
-    });
-  }
-  DataAndHoles search(*object, what, attempts >= kMostInVain || object->base.quarantined);
-  const auto found = search.find(offset);
-  if (!search.unread()) {
-    lock.unlock();
-    if (found) return done(*found);
-    return what == SeekFor::kHole ? done(size_bytes) : done(nothing_past(*object, offset));
-  }
-  lock.unlock();
-  // Nothing before that unit is what is looked for.
-  const uint64_t next = std::max(offset, *search.unread() * kUnitBytes);
-  const size_t last = std::min<size_t>(*search.unread() + kUnitsAhead, div_ceil(size_bytes, kUnitBytes));
-  const int attempts_there = next == offset ? attempts + 1 : 0;
-  auto pin = std::make_shared<WantedUnits>();  // until it was looked at
-  load(object, {*search.unread(), *search.unread() + 1, last}, pin,
-       [this, object, what, next, attempts_there, pin, done = std::move(done)](Status status) mutable {
-               if (!status) return done(std::unexpected(std::move(status).error()));
-               seek_in(std::move(object), what, next, attempts_there, std::move(done));
-             });
-}
-
-Result<uint64_t> StoreImpl::seek_data(Handle* handle, uint64_t offset) {
-  Object& object = *handle->object;
-  auto lock = object.lock();
-  const uint64_t size_bytes = object.size_bytes;
-  if (offset >= size_bytes) return nothing_past(object, offset);
-  if (FilePtr raw = object.raw) {
-    lock.unlock();
-    return seek_raw(*raw, SeekFor::kData, offset, size_bytes);
-  }
-  if (auto found = DataAndHoles(object, SeekFor::kData, true).find(offset)) return *found;
-  return nothing_past(object, offset);
-}
-
-Result<uint64_t> StoreImpl::seek_hole(Handle* handle, uint64_t offset) {
-  Object& object = *handle->object;
-  auto lock = object.lock();
-  const uint64_t size_bytes = object.size_bytes;
-  if (offset >= size_bytes) return nothing_past(object, offset);
-  if (FilePtr raw = object.raw) {
-    lock.unlock();
-    return seek_raw(*raw, SeekFor::kHole, offset, size_bytes);
-  }
-  return DataAndHoles(object, SeekFor::kHole, true).find(offset).value_or(size_bytes);
 }
 
 }  // namespace kvcachefs

@@ -86,7 +86,7 @@ void StoreImpl::answer_unfinished() {
 
 void StoreImpl::finish_raw_turns() {
   constexpr int kMostRounds = 100'000;
-  for (int round = 0; round < kMostRounds && raw_writes_.waiting() + raw_reads_.waiting() > 0; ++round) {
+  for (int round = 0; round < kMostRounds && raw_writes_.waiting() + reads_->raw_waiting() > 0; ++round) {
     volume_->drain();
     resumer_.give_answers();
   }

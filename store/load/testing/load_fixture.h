@@ -9,6 +9,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
@@ -125,6 +126,7 @@ class LoadFixture : public ::testing::Test {
   }
 
   uint64_t next_id = 100;
+  std::mutex reads_mutex;  // while several threads read
   std::vector<VolumeCall> reads;
   std::function<Fault(const VolumeCall&)> on_read;
   std::function<void()> on_open;
@@ -132,7 +134,10 @@ class LoadFixture : public ::testing::Test {
   std::shared_ptr<Volume> volume = make_fault_volume(sim, [this](const VolumeCall& call) {
     if (call.kind == VolumeCall::Kind::kOpen && on_open) on_open();
     if (call.kind != VolumeCall::Kind::kRead) return Fault{};
-    reads.push_back(call);
+    {
+      const std::lock_guard lock(reads_mutex);
+      reads.push_back(call);
+    }
     return on_read ? on_read(call) : Fault{};
   });
 

@@ -1,23 +1,23 @@
 // Big bodies in RAM lie in memory files, which FUSE passes through once a body is whole: what opens and maps of them set going.
-#include <algorithm>
-#include <cstring>
+#include "store/requests/mapped_reads.h"
 
-#include "store/store_impl.h"
+#include <memory>
+#include <utility>
+
+#include "store/load/load_job.h"
 
 namespace kvcachefs {
 
 // Another mapping of it would be faster by passthrough: it is moved, if it is in blocks.
-void StoreImpl::note_mapped_read(Handle* handle) {
-  file_policy_->note_mapped_read();
-  file_mover_->move_soon(handle->object);
+void MappedReads::note_read(Handle* handle) {
+  parts_.policy.note_mapped_read();
+  parts_.mover.move_soon(handle->object);
 }
 
-void StoreImpl::drop_caches() { cache_->drop_all(); }
-
-void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then) {
-  if (background_ && backing_->passes_extents() && read_ahead_->kernel().await(handle->object->id, then)) return;
-  if (file_policy_->refused() || !file_policy_->loads_into_files()) return then();
-  read_ahead_->hurry_into_file(handle->object);
+void MappedReads::await_loads(Handle* handle, std::move_only_function<void()> then) {
+  if (parts_.fills_page_cache && parts_.backing.passes_extents() && parts_.read_ahead.kernel().await(handle->object->id, then)) return;
+  if (parts_.policy.refused() || !parts_.policy.loads_into_files()) return then();
+  parts_.read_ahead.hurry_into_file(handle->object);
   auto waiter = std::make_shared<LoadWaiter>();
   bool waits = false;
   {
@@ -32,7 +32,7 @@ void StoreImpl::await_loads(Handle* handle, std::move_only_function<void()> then
   }
   if (!waits) return then();
   // A load that failed: the read says so.
-  waiter->done = [this, then = std::move(then)](Status) mutable { resumer_.answer_later(std::move(then)); };
+  waiter->done = [this, then = std::move(then)](Status) mutable { parts_.resumer.answer_later(std::move(then)); };
   waiter->finish_one({});
 }
 
