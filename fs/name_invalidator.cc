@@ -21,6 +21,7 @@ namespace kvcachefs {
 namespace {
 constexpr int kRaiseEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH, which older headers do not have
 constexpr int64_t kKnownNs = 2'000'000'000;
+constexpr std::chrono::seconds kForgottenAfter{10};  // of a directory, where there are other nodes (driver.h)
 }  // namespace
 
 void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
@@ -83,7 +84,7 @@ void NameInvalidator::work() {
     if (has_epochs_) raise_epoch();
     if (!has_epochs_ && !asked.empty()) {
       std::unique_lock lock(mutex_);
-      ready_.wait_for(lock, std::chrono::seconds(1), [&] { return stopping_; });
+      ready_.wait_for(lock, kForgottenAfter, [&] { return stopping_; });
     }
     for (auto& then : asked) then();
     for (const GoneName& name : names)

@@ -40,7 +40,7 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
   return stat;
 }
 
-// All but the size. Times of what a peer has are kept in RAM: they are how clients note that they used it.
+// All but the size. Times of what a peer has last as long as it is in RAM: clients set them to note that they used it, and are not refused.
 Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
   const int64_t now = clock_.realtime_ns();
   Stat stat;
@@ -66,6 +66,8 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     changes_->mark_attributes_dirty(object);
     stat = kept.names.stat_of(*object);
   }
+  if (id.is_foreign())
+    if (ObjectPtr object = tree_->find(id)) tree_->forget_when_idle(object);
   dirty_.wake();
   return stat;
 }

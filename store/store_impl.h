@@ -268,7 +268,8 @@ class StoreImpl final : public Store {
   void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
+  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
+                                     const Caller& caller);
   ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);

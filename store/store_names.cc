@@ -80,7 +80,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   bool brief = several;
   if (told && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
-    KVC_ASSIGN(ObjectPtr own, version_to_write(tree, parent, name, chosen, caller));
+    KVC_ASSIGN(ObjectPtr own, version_to_write(tree, parent, name, chosen, told->object, caller));
     brief |= own->id != chosen;
     chosen = own->id;
   }

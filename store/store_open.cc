@@ -159,7 +159,7 @@ Status StoreImpl::start(std::string_view holder) {
                          .most_pinned_bytes = now.capacity_bytes / 2});
     keeper_wakeup_.wake();
   });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node});
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, may_be_shared()});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
@@ -315,7 +315,7 @@ Status StoreImpl::close() {
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = sync_point();
   }
-  if (peers_) peers_->close();
+  if (peers_) peers_->stop();
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();

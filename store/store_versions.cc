@@ -12,8 +12,8 @@ namespace {
 // A name that was moved is looked up again by whoever opens it with what the kernel knew before.
 constexpr int64_t kMovedNs = 10'000'000'000;
 
-StaleOpens::Told told_of(const OpenRequest& request) {
-  return {.open = true, .write = request.write || request.truncate, .truncate = request.truncate};
+StaleOpens::Told told_of(const OpenRequest& request, ObjectId id = {}) {
+  return {.open = true, .write = request.write || request.truncate, .truncate = request.truncate, .object = id};
 }
 
 }  // namespace
@@ -22,11 +22,12 @@ StaleOpens::Told told_of(const OpenRequest& request) {
 
 // `chosen` is what a lookup found. The kernel may look up twice for one open: the version made the first time is answered the
 // second time.
-Result<ObjectPtr> StoreImpl::version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen,
+// `refused`: the object that the open named.
+Result<ObjectPtr> StoreImpl::version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
                                               const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
-  if (object->id.is_foreign() && object->is_regular()) return replacement(tree, parent, name, object, caller);
+  if (object->id.is_foreign()) return object->is_regular() && refused == chosen ? replacement(tree, parent, name, object, caller) : object;
   if (!object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
   return new_version(tree, parent, name, object, caller);
 }
@@ -71,6 +72,11 @@ Result<ObjectPtr> StoreImpl::replacement(Tree::Write& tree, ObjectId parent, std
   if (is_full()) return no_room_for_record(entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
   ObjectPtr fresh = to_be_written(object, caller);
+  {
+    const auto lock = fresh->lock();  // it is what was truncated, also if its writer ends before the open
+    fresh->awaiting_open = false;
+    fresh->unflushed_handles = 0;
+  }
   KVC_TRY(tree.make_entry(directory, name, fresh));  // in place of the peer's, on all nodes
   tree.change_links(object, -1);
   tree.forget_if_idle(object);
@@ -106,14 +112,14 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   }
   auto stale = [&](const char* why) {
     StaleOpens::Released released;
-    stale_opens_.tell(caller.thread_id, told_of(request), released);
+    stale_opens_.tell(caller.thread_id, told_of(request, object->id), released);
     tree.let_go(released);
     return fail(Code::kStale, fmt::format("object {}: {}; look its name up again", object->id.value, why));
   };
   if (recheck) return stale("another version of its name may be meant");
   if (request.write && object->nlink == 0) return stale("it was replaced");
   if (!request.truncate) return {};
-  if (object->id.is_foreign()) return stale("another node stored it");
+  if (object->id.is_foreign()) return known ? stale("another node stored it") : check_may_change(*object);
   if (known && clock_.monotonic_ns() - object->moved_ns.load(std::memory_order_relaxed) < kMovedNs) return stale("it was renamed");
   if (tree.still_written_by_other(*object, caller.thread_id)) return stale("another thread is writing it");
   take_over();

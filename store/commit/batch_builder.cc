@@ -318,16 +318,20 @@ BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const C
   return state.child.valid() && !state.child.is_foreign() ? NameChange::kWaits : NameChange::kNone;
 }
 
-// What a client removed or replaced is gone on all nodes that read this batch, as far as this one has read what the others have there.
-void BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state) {
-  if (!state.overrides || tree.view().is_alone()) return;
-  auto said = tree.view().statements_of_removal(name.parent, name.key.name);
+// What a client removed or replaced is gone on all nodes that read this batch. False: not all of it was said, and the name waits until it is.
+bool BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state) {
+  constexpr size_t kMostAtOnce = 20'000;  // a batch is one frame
+  if (state.overridden.empty() || tree.view().is_alone()) return true;
+  auto said = tree.view().statements_of_removal(name.parent, name.key.name, &state.overridden);
   if (!said) {
-    // It is gone with its directory; or the index of a peer is damaged, and made anew.
-    if (said.error().code != Code::kNotFound) log::error("what peers have of {} stays: {}", entry_text(name.parent, name.key.name), said.error().message);
-    return;
+    if (said.error().code == Code::kNotFound) return true;  // it is gone with its directory
+    log::error("what peers have of {} cannot be removed yet: {}", entry_text(name.parent, name.key.name), said.error().message);
+    return false;
   }
+  const bool all = said->size() <= kMostAtOnce;
+  if (!all) said->resize(kMostAtOnce);
   for (Record& record : *said) commit.add(std::move(record), bytes_of(name));
+  return all;
 }
 
 void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
@@ -339,15 +343,21 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     ObjectId named;
     switch (change_of(tree, commit, name.parent, *state, &named)) {
       case NameChange::kGiven:
+        if (!add_statements(tree, commit, name, *state)) {
+          tree.names().put_back_pending(std::move(name));
+          break;
+        }
         commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
-        add_statements(tree, commit, name, *state);
         commit.names.emplace_back(std::move(name), named);
         break;
       case NameChange::kTaken:
+        if (!add_statements(tree, commit, name, *state)) {
+          tree.names().put_back_pending(std::move(name));
+          break;
+        }
         commit.removes = true;
-        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && !state->child.valid()}, bytes_of(name));
-        add_statements(tree, commit, name, *state);
+        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && (!state->child.valid() || state->child.is_foreign())}, bytes_of(name));
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
@@ -355,10 +365,14 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kWaitsForOther:
+        commit.answers.clear();  // they are made again: a peer's statement is not answered before its name went
         tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits, or only peers have it
-        add_statements(tree, commit, name, *state);
+        if (!add_statements(tree, commit, name, *state)) {
+          tree.names().put_back_pending(std::move(name));
+          break;
+        }
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
     }

@@ -164,11 +164,20 @@ bool speaks_of_peers(const Batch& batch) {
 Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
   if (!speaks_of_peers(batch)) return apply_row_by_row(batch, after);
   Result<std::vector<FreedPlace>> freed;
-  const Status status = parts_.builds.tree.change_own(batch, after, [&]() -> Status {
-    freed = apply_row_by_row(batch, after);
-    return freed ? Status{} : std::unexpected(freed.error());
-  });
-  if (!status && freed) return std::unexpected(status.error());
+  const auto try_it = [&] {
+    return parts_.builds.tree.change_own(batch, after, [&]() -> Status {
+      freed = parts_.builds.index.apply(batch, after);
+      return freed ? Status{} : std::unexpected(freed.error());
+    });
+  };
+  // A damaged index is built anew without the lock of the Tree: that takes reading all journals.
+  if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
+  Status status = try_it();
+  if (!status && parts_.builds.index.damaged() && parts_.mend_index()) status = try_it();
+  if (!status) {
+    parts_.builds.index.give_up_commits();
+    return std::unexpected(std::move(status).error());
+  }
   return freed;
 }
 

@@ -45,6 +45,7 @@ void Quarantine::put_foreign(const ObjectPtr& object, uint32_t base_version, con
   {
     Tree::Write tree = parts_.tree.write();
     const auto lock = object->lock();
+    if (object->outdated || object->nlink == 0) return;  // there is another by now; who has this one open hears of it
     if (object->base.version != base_version || tree.is_quarantined(object->id)) return;
     tree.found_quarantined(object->id);
   }

@@ -23,7 +23,7 @@ bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
 
 }  // namespace
 
-NameView::NameView(Part own, DirectoryClasses& classes) : classes_(classes) { parts_.push_back(std::move(own)); }
+NameView::NameView(Part own, DirectoryClasses& classes, bool shared) : shared_(shared), classes_(classes) { parts_.push_back(std::move(own)); }
 
 void NameView::set_peers(std::vector<Part> peers) {
   parts_.resize(1);
@@ -80,6 +80,7 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
 }
 
 void NameView::hold_new(ObjectId parent, std::string_view name, ObjectId id) {
+  if (!shared_) return;
   classes_.hold(parent, name, id, id);
   classes_.note(parent, name, {id}, as_of_);
 }
@@ -131,7 +132,7 @@ Result<std::vector<NameView::Live>> NameView::live(const std::vector<ObjectId>& 
 Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::string_view name) const {
   if (is_alone()) {
     KVC_ASSIGN(auto entry, own().index->find_name(directory, name));
-    if (entry && is_directory(*entry)) classes_.note(directory, name, {entry->child}, as_of_);  // for when there are peers
+    if (shared_ && entry && is_directory(*entry)) classes_.note(directory, name, {entry->child}, as_of_);  // for when there are peers
     return entry;
   }
   KVC_ASSIGN(const auto ids, members(directory));
@@ -307,14 +308,16 @@ Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) c
 
 // --- what this node has to journal ---
 
-Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name) const {
+Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name,
+                                                            const std::vector<ObjectId>* children) const {
   std::vector<Record> records;
   KVC_ASSIGN(const auto ids, members(directory));
   for (const ObjectId member : ids) {
     const Part* const part = part_of(member);
     if (part == nullptr || part == &own()) continue;
     KVC_ASSIGN(const auto entry, part->index->find_name(id_there(member), name));
-    if (entry) KVC_TRY(state_removal(*part, id_there(member), *entry, records));
+    if (!entry || (children != nullptr && std::ranges::find(*children, id_here(part->ordinal, entry->child)) == children->end())) continue;
+    KVC_TRY(state_removal(*part, id_there(member), *entry, records));
   }
   return records;
 }

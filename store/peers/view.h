@@ -23,7 +23,8 @@ namespace kvcachefs {
 
 class NameView {
  public:
-  NameView(Part own, DirectoryClasses& classes);
+  // `shared`: there may be peers. Else nothing is remembered of directories.
+  NameView(Part own, DirectoryClasses& classes, bool shared = true);
 
   // The parts of all others. Which directories are one is worked out anew.
   void set_peers(std::vector<Part> peers);
@@ -63,8 +64,10 @@ class NameView {
   };
   Result<std::vector<Binding>> bindings(ObjectId directory, std::string_view name) const;
 
-  // What this node says when it removes or replaces a name: for every peer's child of it, what is left of its names first.
-  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name) const;
+  // What this node says when it removes or replaces a name: for every peer's child of it, or those of `children` only, what is left of its
+  // names first.
+  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name,
+                                                    const std::vector<ObjectId>* children = nullptr) const;
   // Directories that this node has to make before it gives a name below `directory`: the upper ones first; none if it has it.
   struct Level {
     ObjectId directory, parent;
@@ -93,6 +96,7 @@ class NameView {
   void show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const;
   Status state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const;
 
+  const bool shared_;
   std::vector<Part> parts_;  // this node's first, then by ordinal
   DirectoryClasses& classes_;
   uint64_t as_of_ = 1;

@@ -163,7 +163,7 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (found == directory->second.end()) return;
   NameState& state = found->second;
   state.durable = durable;
-  if (!state.pending) state.overrides = false;
+  if (!state.pending) state.overridden.clear();
   const ObjectId own = state.child.is_foreign() ? ObjectId{} : state.child;
   if (own != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
   forget_mentions(state);

@@ -28,7 +28,7 @@ struct NameState {
   bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
                                // come back, even while `child` is not sealed yet
   bool evicted = false;  // taken away to make room; void with the next edit()
-  bool overrides = false;  // a client removed or replaced what was there: what peers have under the name goes, too
+  std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: it goes, too
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled

@@ -107,7 +107,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
     if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
     if (!object->loading.empty()) {
-      object->goes_when_loaded = gone;
+      object->goes_when_loaded = gone || object->outdated;
       return;
     }
     if (!gone) {

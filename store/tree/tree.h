@@ -54,9 +54,10 @@ class Tree {
     const MemoryPool& pool;
     bool lingers = true;  // end_lingering() is called; else nothing lingers, for nobody would end it
     std::string node{};   // this one, among those of the volume
+    bool shared = false;  // there may be others
   };
   explicit Tree(Parts parts)
-      : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_), names_(parts_.index, view_) {}
+      : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {}
 
   class View;
   class Read;

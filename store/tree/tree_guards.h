@@ -173,6 +173,7 @@ class Tree::Write final : public Tree::View {
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
   void look_again(ObjectId id);
+  void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
   void note_moved(Rename& rename);

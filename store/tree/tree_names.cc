@@ -115,7 +115,7 @@ void Tree::Write::take_from_quarantined(ObjectId id) {
 Status Tree::Write::give_name(ObjectId parent, std::string_view name, const ObjectPtr& object) {
   KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
   take_from_quarantined(state->child);
-  state->overrides |= state->child.is_foreign();
+  if (state->child.is_foreign()) override_peers(state, parent, name);
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   state->child = object->id;
   state->type_bits = object->type_bits;
@@ -174,7 +174,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   if (!kept.empty()) kept.pop_back();
   state->older_versions = std::move(kept);
   if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
-  state->overrides |= !state->child.valid();
+  if (!state->child.valid()) override_peers(state, parent, name);
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   touch_directory(parent);
   for (ObjectId id : removed)
@@ -203,7 +203,8 @@ Status Tree::Write::clear_directory(ObjectId directory) {
     KVC_ASSIGN(Namespace::Edit state, names().edit(directory, entry.name));
     std::vector<ObjectId> versions = std::exchange(state->older_versions, {});
     versions.push_back(std::exchange(state->child, {}));
-    state->erase_durable = state->overrides = true;
+    state->erase_durable = true;
+    override_peers(state, directory, entry.name);
     for (ObjectId id : versions) take_from_quarantined(id);
   }
   return {};
@@ -231,7 +232,8 @@ Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
   KVC_ASSIGN(ObjectPtr directory, get(parent));
   KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
   state->child = {};
-  state->erase_durable = state->overrides = true;
+  state->erase_durable = true;
+  override_peers(state, parent, name);
   drop_directory(object);
   change_links(directory, -1);
   touch_directory(parent);

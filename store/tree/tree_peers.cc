@@ -1,6 +1,7 @@
 // What peers do, as clients of this node see it: their batches, their directories, and what they took from this node.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
 #include <variant>
 
@@ -56,6 +57,16 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   return object;
 }
 
+// The batch that journals the name says that this is gone; what they name so meanwhile stays.
+void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name) {
+  if (view().is_alone()) return;
+  const auto there = view().bindings(parent, name);
+  if (!there) return;  // it is gone with its directory
+  for (const NameView::Binding& binding : *there)
+    if (const ObjectId id = binding.entry.child; id.is_foreign() && std::ranges::find(state->overridden, id) == state->overridden.end())
+      state->overridden.push_back(id);
+}
+
 // --- what peers did ---
 
 void Tree::Write::follow(uint32_t ordinal, const Batch& batch) {
@@ -68,10 +79,12 @@ void Tree::Write::follow(uint32_t ordinal, const Batch& batch) {
     return {};
   };
   for (const Record& record : batch.records)
-    if (const ObjectId id = spoken_of(record); id.valid()) look_again(id_here(ordinal, id));
+    if (const ObjectId id = id_here(ordinal, spoken_of(record)); id.is_foreign()) look_again(id);  // not the root, which is this node's here
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
+  std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
+  tree().quarantined_count_.store(tree().quarantined_.size());
   std::vector<ObjectId> ids;
   for (const auto& [id, object] : tree().table_)
     if (id.node_ordinal() == ordinal) ids.push_back(id);
@@ -81,6 +94,7 @@ void Tree::Write::follow_all(uint32_t ordinal) {
 // Whoever has it open reads on what it opened; the next to open it gets what its node says now.
 void Tree::Write::look_again(ObjectId id) {
   end_quarantine(id);
+  forget_removed(id);
   const ObjectPtr object = live(id);
   if (!object) return;
   auto record = view().find_object(id);
@@ -131,13 +145,21 @@ Status Tree::Write::forget_statements(const std::string& peer, JournalPosition a
 // As by an unlink, of what this node's journal has there. It was hidden since the peer's batch was applied.
 Status Tree::Write::take_name(const UnnameRecord& gone) {
   const NameState* const before = names().dirty(gone.parent, gone.name);
-  if (before != nullptr && before->child != gone.child) return {};  // it was replaced or removed here since
+  if (before != nullptr && before->child != gone.child) {  // it was replaced or removed here since, which may wait to be journaled
+    if (before->durable != gone.child) return {};
+    KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
+    state->erase_durable = true;
+    return {};
+  }
   KVC_ASSIGN(const ObjectPtr object, get(gone.child));
   if (object->is_directory()) {
     KVC_ASSIGN(const auto left, names().list_own(gone.child, 0, 1));
     if (!left.empty()) return {};  // a name was given in it since, which its journal does not tell yet
   }
-  KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
+  // What replaced it is seen at once, unless the directory is hidden with it.
+  auto edited = names().edit(gone.parent, gone.name);
+  if (!edited && (edited.error().code == Code::kNotFound || edited.error().code == Code::kStale)) edited = names().edit_own(gone.parent, gone.name);
+  KVC_ASSIGN(Namespace::Edit state, std::move(edited));
   if (state->child == gone.child) state->child = {};
   state->erase_durable = true;
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());

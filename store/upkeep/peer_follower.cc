@@ -59,6 +59,7 @@ void PeerFollower::stop() {
   peers_->end_soon();
   wakeup_.wake();
   if (thread_.joinable()) thread_.join();
+  peers_->stop();
 }
 
 void PeerFollower::step() {

@@ -40,11 +40,10 @@ class PeerFollower {
   ~PeerFollower() { stop(); }
 
   void start();
+  // Answers what waits. When no thread of this runs any more it keeps what was read, for the next life.
   void stop();
   // What is due, where no thread runs.
   void step();
-  // When no thread runs any more, and nobody reads.
-  void close() { peers_->stop(); }
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);

@@ -9,7 +9,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import MountFailed, wait_until
+from kvc_mount import MountFailed, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 SIZES = {"inline": 100, "packed": 300 * KIB, "solo": 6 * MIB}
@@ -278,3 +278,70 @@ def test_the_status_tells_of_peers(nodes):
     assert [peer["node"] for peer in peers] == ["a"]
     wait_until(lambda: b.status()["peers"][0]["state"] == "live", SOON, "it lives")
     assert peers[0]["objects"] >= 1
+
+
+def test_fsck_finds_both_parts_whole(nodes):
+    a, b = nodes
+    for index in range(10):
+        store((a, b)[index % 2], f"d/{index}", payload(index, 300 * KIB))
+    publish(a, b)
+    os.unlink(os.path.join(a.path, "d/1"))
+    publish(a, b)
+    for mount in nodes:
+        mount.stop()
+    for name in ("a", "b"):
+        result = run_command("fsck", a.volume, "--node", name)
+        assert result.returncode == 0, result.stdout + result.stderr
+    result = run_command("fsck", a.volume)
+    assert result.returncode != 0 and "--node" in result.stderr
+
+
+def test_a_third_node_reads_all(nodes, new_mount):
+    a, b = nodes
+    for index in range(30):
+        store((a, b)[index % 2], f"d/{index}", payload(index, 50 * KIB))
+    publish(a, b)
+    os.unlink(os.path.join(a.path, "d/1"))
+    store(b, "d/2", b"by b")
+    publish(a, b)
+    a.kill()
+    c = new_mount({"node": "c"}, volume=a.volume)
+    wait_until(lambda: tree(c) == tree(b), SOON, "the third sees what the second sees")
+    assert not exists(c, "d/1") and load(c, "d/2") == b"by b"
+    os.unlink(os.path.join(c.path, "d/0"))  # of the one that is dead
+    publish(c, b)
+    assert not exists(b, "d/0")
+    a.start()
+    publish(a, c, b)
+    assert tree(a) == tree(b) == tree(c)
+
+
+@pytest.mark.parametrize("durability", ["close", "sync"])
+def test_what_is_durable_is_published(new_mount, durability):
+    a = new_mount({"node": "a", "durability": durability, "flush_interval_ms": "60000"})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    for index in range(5):
+        store(a, f"chunk{index}", payload(index, 100 * KIB))
+        refresh(b)
+        assert_bytes(load(b, f"chunk{index}"), payload(index, 100 * KIB))
+    a.kill()
+    assert_bytes(load(b, "chunk4"), payload(4, 100 * KIB))
+
+
+def test_a_damaged_peer_keeps_nobody_else_from_working(nodes):
+    a, b = nodes
+    store(a, "chunk", b"a" * 1000)
+    publish(a, b)
+    a.stop()
+    for directory, _, files in os.walk(os.path.join(a.volume, "nodes/a")):
+        for name in files:
+            if name.endswith((".log", "HEAD", "ACKS")):
+                with open(os.path.join(directory, name), "r+b") as file:
+                    content = file.read()
+                    file.seek(0)
+                    file.write(bytes(byte ^ 0x5A for byte in content))
+    b.remount()
+    store(b, "own", b"b" * 1000)
+    assert load(b, "own") == b"b" * 1000
+    wait_until(lambda: b.status()["peers"][0]["state"] in ("held", "unreadable", "loading"), SOON, "the status tells")
+    assert exists(b, "own") and b.status()["volume"]["state"] == "ok"
