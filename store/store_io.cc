@@ -145,7 +145,7 @@ void StoreImpl::release(Handle* handle_pointer) {
 // --- write ---
 
 Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
-  if (auto other = refusals_.other_than_room()) return *std::move(other);
+  if (auto other = refusals_.gone()) return *std::move(other);
   return {Code::kNoSpace, 0,
           fmt::format("object {}: {} do not fit the capacity of {}", object.id.value, format_size(bytes),
                       format_size(space_.limit_bytes()))};

@@ -110,7 +110,7 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   space_waiters_.ask();  // for the next try
-  if (auto other = refusals_.other_than_room()) return std::unexpected(*std::move(other));
+  if (auto other = refusals_.gone()) return std::unexpected(*std::move(other));
   return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
 }
 

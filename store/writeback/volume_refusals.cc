@@ -45,10 +45,9 @@ std::optional<Error> VolumeRefusals::last() const {
   return last_;
 }
 
-std::optional<Error> VolumeRefusals::other_than_room() const {
+std::optional<Error> VolumeRefusals::gone() const {
   std::lock_guard lock(mutex_);
-  if (gone_why_) return gone_why_;
-  return last_ && !lacks_files(*last_) ? last_ : std::nullopt;
+  return gone_why_;
 }
 
 std::optional<Error> VolumeRefusals::lasting() const {

@@ -37,8 +37,8 @@ class VolumeRefusals {
   bool journal_lacks_room() const { return clock_.monotonic_ns() < journal_lacks_until_ns_.load(std::memory_order_relaxed); }
   // Why the last try failed; nothing: it did not.
   std::optional<Error> last() const;
-  // The same where it is not for want of room: a volume that takes nothing fills, and that is not why.
-  std::optional<Error> other_than_room() const;
+  // Why the volume is not there; nothing: it is. (Not for a volume that takes nothing for a while: what then does not fit is undone.)
+  std::optional<Error> gone() const;
   // For calls that wait: every try failed for a while, or the volume is gone, and waiting longer is of no use.
   std::optional<Error> lasting() const;
 
