@@ -252,6 +252,11 @@ void StoreImpl::tell_gone(std::vector<GoneName> gone) {
   if (gone.empty()) return;
   eviction_.last_ns = clock_.monotonic_ns();
   dirty_.wake();
+  tell_kernel(std::move(gone));
+}
+
+// Any thread; no lock held.
+void StoreImpl::tell_kernel(std::vector<GoneName> gone) {
   NamesGone told;
   {
     std::lock_guard lock(names_gone_mutex_);

@@ -270,6 +270,7 @@ class StoreImpl final : public Store {
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
                                      const Caller& caller);
+  bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
   ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
@@ -340,6 +341,7 @@ class StoreImpl final : public Store {
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   void evict_stranded();
   void tell_gone(std::vector<GoneName> gone);
+  void tell_kernel(std::vector<GoneName> gone);
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
   std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
   struct Kept {
@@ -356,7 +358,8 @@ class StoreImpl final : public Store {
   Status set_pinned(ObjectId id, bool pinned) override;
 
   // --- peers (store_peers.cc) ---
-  bool may_be_shared() const;
+  bool may_join() const;
+  bool is_shared() const;
   Status find_peers();
   Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
@@ -502,6 +505,7 @@ class StoreImpl final : public Store {
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
 
+  bool shared_ = false;  // is_shared(), at the start
   std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
 
   std::atomic<bool> stopping_{false};

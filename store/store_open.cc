@@ -87,7 +87,8 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
-  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, may_be_shared()));
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, may_join()));
+  shared_ = is_shared();
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -159,7 +160,7 @@ Status StoreImpl::start(std::string_view holder) {
                          .most_pinned_bytes = now.capacity_bytes / 2});
     keeper_wakeup_.wake();
   });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, may_be_shared()});
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});

@@ -1,4 +1,5 @@
 // Whether this volume may have other nodes, and what of them the store tells.
+#include <algorithm>
 #include <utility>
 
 #include <fmt/format.h>
@@ -8,10 +9,17 @@
 namespace kvcachefs {
 
 // A local file system is one machine's, unless whoever mounts says that this is one node among others.
-bool StoreImpl::may_be_shared() const { return volume_->features().network || !options_.current().node.empty(); }
+bool StoreImpl::may_join() const { return volume_->features().network || !options_.current().node.empty(); }
+
+// Others may come, or are there.
+bool StoreImpl::is_shared() const {
+  if (may_join()) return true;
+  const auto nodes = volume_->list("nodes");
+  return nodes && std::ranges::any_of(*nodes, [this](const DirectoryEntry& each) { return each.is_directory && each.name != identity_.node; });
+}
 
 Status StoreImpl::find_peers() {
-  if (!may_be_shared()) return {};
+  if (!shared_) return {};
   KVC_TRY(tree_->load_statements());
   const auto own_head = [this] {
     Head head;
@@ -23,7 +31,8 @@ Status StoreImpl::find_peers() {
     return head;
   };
   peers_ = std::make_unique<PeerFollower>(
-      PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head});
+      PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
+                          [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};

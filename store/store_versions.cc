@@ -27,7 +27,13 @@ Result<ObjectPtr> StoreImpl::version_to_write(Tree::Write& tree, ObjectId parent
                                               const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
-  if (object->id.is_foreign()) return object->is_regular() && refused == chosen ? replacement(tree, parent, name, object, caller) : object;
+  // What was refused is this, or was replaced by this: another name that the thread looks up is not meant.
+  const auto is_gone = [&](ObjectId id) {
+    const auto stat = tree.stat(id);
+    return stat ? stat->nlink == 0 : stat.error().code == Code::kNotFound;
+  };
+  if (object->id.is_foreign())
+    return object->is_regular() && refused.valid() && (refused == chosen || is_gone(refused)) ? replacement(tree, parent, name, object, caller) : object;
   if (!object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
   return new_version(tree, parent, name, object, caller);
 }
@@ -126,9 +132,11 @@ Status StoreImpl::check_stale(const ObjectPtr& object, const OpenRequest& reques
   return {};
 }
 
-bool StoreImpl::told_stale(const OpenRequest& request, const Caller& caller) {
+bool StoreImpl::told_stale(const OpenRequest& request, const Caller& caller) { return tell_stale(request, {}, caller); }
+
+bool StoreImpl::tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller) {
   StaleOpens::Released released;
-  const bool told = stale_opens_.tell_unless_blind(caller.thread_id, told_of(request), released);
+  const bool told = stale_opens_.tell_unless_blind(caller.thread_id, told_of(request, id), released);
   let_go(released);
   return told;
 }
@@ -143,7 +151,7 @@ bool StoreImpl::may_look_again(const Caller& caller, bool by_name) {
 // What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again. kNotFound: it has done so.
 std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller) {
   if (error.code != Code::kNotFound) return std::unexpected(std::move(error));
-  if (!told_stale(request, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+  if (!tell_stale(request, id, caller)) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 

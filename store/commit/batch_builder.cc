@@ -345,6 +345,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
       case NameChange::kGiven:
         if (!add_statements(tree, commit, name, *state)) {
           tree.names().put_back_pending(std::move(name));
+          parts_.dirty.wake();
           break;
         }
         commit.replaces |= state->durable.valid() && named != state->durable;
@@ -354,6 +355,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
       case NameChange::kTaken:
         if (!add_statements(tree, commit, name, *state)) {
           tree.names().put_back_pending(std::move(name));
+          parts_.dirty.wake();
           break;
         }
         commit.removes = true;
@@ -371,6 +373,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
       case NameChange::kNone:  // came and went between two commits, or only peers have it
         if (!add_statements(tree, commit, name, *state)) {
           tree.names().put_back_pending(std::move(name));
+          parts_.dirty.wake();
           break;
         }
         commit.names.emplace_back(std::move(name), ObjectId{});

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -104,6 +105,8 @@ class Tree {
 
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
   DirectoryClasses classes_;
+  std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go with those of peers
+  ObjectId adopted_looked_at_;  // of a pass over them, the last one
   const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // of this node, about what peers have
   NameView view_;  // of all nodes of the volume
   Namespace names_;

@@ -131,6 +131,8 @@ class Tree::Write final : public Tree::View {
   Result<ObjectPtr> adopt_directory(ObjectId parent, std::string_view name, ObjectId id);
   // Where a directory that was made or moved lies, which the index does not tell yet; until directory_journaled() or drop_directory().
   void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
+  // Directories that were adopted, and that no peer has any more, go as well: at most so many are looked at. True: all were by now.
+  bool drop_left_directories(size_t most);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
   // A batch of a peer was applied; or all that is known of one was made anew.
   void follow(uint32_t ordinal, const Batch& batch);

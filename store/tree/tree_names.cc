@@ -119,6 +119,7 @@ Status Tree::Write::give_name(ObjectId parent, std::string_view name, const Obje
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   state->child = object->id;
   state->type_bits = object->type_bits;
+  tree().adopted_.erase(parent);
   return {};
 }
 
@@ -218,6 +219,7 @@ void Tree::Write::drop_directory(const ObjectPtr& directory) {
     note_removed(stat_of(*directory));
   }
   tree().classes_.drop(directory->id);
+  tree().adopted_.erase(directory->id);
   tree().unlinked_.add(directory->id);
   forget_if_idle(directory);
   tree().leaving_.insert(directory->id);

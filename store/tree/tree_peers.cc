@@ -51,10 +51,33 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
     mark_attributes_dirty(object, parts.records, parts.dirty);
   }
   add(object);
+  tree().adopted_.insert(id);
   change_links(above, +1);
   tree().classes_.hold(parent, name, id, id);  // beside those of peers
   parts.dirty.wake();
   return object;
+}
+
+bool Tree::Write::drop_left_directories(size_t most) {
+  const auto& adopted = tree().adopted_;
+  std::vector<ObjectId> looked_at;
+  for (auto each = adopted.upper_bound(tree().adopted_looked_at_); each != adopted.end() && looked_at.size() < most; ++each) looked_at.push_back(*each);
+  tree().adopted_looked_at_ = looked_at.size() < most ? ObjectId{} : looked_at.back();
+  bool dropped = false;
+  for (const ObjectId id : looked_at) {
+    const auto path = tree().classes_.find(id);
+    const auto shared = view().has_foreign_member(id);
+    if (!path || !shared || *shared) continue;
+    const ObjectPtr object = live(id);
+    if (object && object->handles > 0) continue;
+    const auto own = names().own_child(path->parent, path->name);
+    const auto left = names().list_own(id, 0, 1);
+    if (!own || *own != id || !left || !left->empty()) continue;
+    if (Status gone = remove_directory(path->parent, path->name); !gone) log::debug("directory {}: {}", id.value, gone.error().message);
+    tree().parts_.dirty.wake();
+    dropped = true;  // the one above it may be empty now
+  }
+  return looked_at.size() < most && !dropped;
 }
 
 // The batch that journals the name says that this is gone; what they name so meanwhile stays.
@@ -149,6 +172,7 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
     if (before->durable != gone.child) return {};
     KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
     state->erase_durable = true;
+    tree().parts_.dirty.wake();
     return {};
   }
   KVC_ASSIGN(const ObjectPtr object, get(gone.child));

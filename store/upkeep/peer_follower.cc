@@ -26,10 +26,14 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)) {
   };
   const auto applied = [this](uint32_t ordinal, const Batch& batch) {
     tree_->follow(ordinal, batch);
+    names_went_ |= std::ranges::any_of(batch.records, [](const Record& record) {
+      return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<StatementRecord>(record);
+    });
     answer(*tree_, ordinal);
   };
   const auto replaced = [this](uint32_t ordinal) {
     tree_->follow_all(ordinal);
+    names_went_ = true;
     answer(*tree_, ordinal);
   };
   peers_ = std::make_unique<Peers>(Peers::Parts{.volume = parts_.volume,
@@ -69,8 +73,10 @@ void PeerFollower::step() {
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
   const int64_t due_ns = peers_->round();
-  has_peers_ = peers_->has_peers();
+  const bool has_peers = !peers_->status().empty();
+  if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   answer_again();
+  drop_left_directories();
   forget_answered();
   if (!to_journal_.empty()) {
     CommitRequest request;
@@ -108,6 +114,13 @@ void PeerFollower::answer_again() {
   answered_ns_ = now_ns;
   Tree::Write tree = parts_.tree.write();
   for (const PeerStatus& peer : peers_->status()) answer(tree, peer.ordinal);
+}
+
+// Not all at once: clients wait for the lock.
+void PeerFollower::drop_left_directories() {
+  constexpr size_t kMostAtOnce = 4096;
+  if (!std::exchange(names_went_, false)) return;
+  names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
 }
 
 // Who has loaded a checkpoint without a statement must have read its answer: it is kept for a minute after that.

@@ -35,6 +35,7 @@ class PeerFollower {
     CommitQueue& commits;
     const Clock& clock;
     std::function<Head()> own_head;  // but for the checkpoint. Any thread
+    std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
   ~PeerFollower() { stop(); }
@@ -51,7 +52,7 @@ class PeerFollower {
   void refresh(StatusCompletion done);
 
   // None of these blocks.
-  bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // some node was seen to live
+  bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
   std::shared_ptr<Extents> extents_of(uint32_t ordinal) const { return peers_->extents_of(ordinal); }
   std::string node_of(ObjectId id) const;
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const { return peers_->successors_of(id); }
@@ -62,16 +63,18 @@ class PeerFollower {
   int64_t round();
   void answer(Tree::Write& tree, uint32_t ordinal);
   void answer_again();
+  void drop_left_directories();
   void forget_answered();
   Head own_head() const;
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{false}, stopping_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false};
   Wakeup wakeup_;
   std::thread thread_;
 
   // Of the thread of the rounds:
+  bool names_went_ = false;         // of peers, since directories were looked at
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago

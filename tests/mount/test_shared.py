@@ -345,3 +345,47 @@ def test_a_damaged_peer_keeps_nobody_else_from_working(nodes):
     assert load(b, "own") == b"b" * 1000
     wait_until(lambda: b.status()["peers"][0]["state"] in ("held", "unreadable", "loading"), SOON, "the status tells")
     assert exists(b, "own") and b.status()["volume"]["state"] == "ok"
+
+
+def test_o_trunc_over_what_another_replaced_a_moment_ago(new_mount):
+    a = new_mount({"node": "a", "peer_poll_ms": "20"})
+    b = new_mount({"node": "b", "peer_poll_ms": "20"}, volume=a.volume)
+    for index in range(5):
+        for first, other in ((a, b), (b, a)):
+            name = f"{index}{'ab'[first is b]}"
+            store(first, name, b"first")
+            publish(first, other)
+            os.stat(os.path.join(first.path, name))  # its kernel knows that for a second
+            before = first.status()["peers"][0]["batches"]
+            store(other, name, b"other")
+            other.drain()
+            wait_until(lambda first=first, before=before: first.status()["peers"][0]["batches"] > before, SOON, "it is read")
+            with open(os.path.join(first.path, name), "wb") as file:
+                file.write(b"anew")
+            publish(first, other)
+            assert load(first, name) == load(other, name)
+
+
+def test_a_directory_that_was_only_looked_at_does_not_come_back(nodes):
+    a, b = nodes
+    for index in range(5):
+        name = f"d{index}"
+        store(a, f"{name}/x/f", b"a")
+        publish(a, b)
+        os.stat(os.path.join(b.path, name, "x", "f"))
+        shutil.rmtree(os.path.join(a.path, name))
+        publish(a, b)
+        publish(a, b)
+        wait_until(lambda name=name: not exists(a, name) and not exists(b, name), SOON, "it is gone on both")
+
+
+def test_a_local_volume_that_has_several_nodes_is_shared_without_being_asked(nodes, new_mount):
+    a, b = nodes
+    store(a, "by_a", b"a")
+    store(b, "by_b", b"b")
+    publish(a, b)
+    os.unlink(os.path.join(b.path, "by_a"))
+    publish(b, a)
+    with pytest.raises(MountFailed) as error:
+        new_mount({}, volume=a.volume)
+    assert "-o node=" in error.value.output
