@@ -139,8 +139,8 @@ class StoreImpl final : public Store {
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override {
     reads_->seek(handle, what, offset, std::move(done));
   }
-  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override { return reads_->seek_data(handle, offset); }
-  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override { return reads_->seek_hole(handle, offset); }
+  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override { return reads_->seek_now(handle, SeekFor::kData, offset); }
+  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override { return reads_->seek_now(handle, SeekFor::kHole, offset); }
   BackingFile backing_file(ObjectId id) override { return backing_->find(id); }
   Status expect_passthrough() override { return backing_->expect_passthrough(); }
   void backing_refused(bool in_memory) override { backing_->refuse(in_memory); }

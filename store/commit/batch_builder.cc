@@ -341,23 +341,20 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     ObjectId named;
-    switch (change_of(tree, commit, name.parent, *state, &named)) {
+    const NameChange change = change_of(tree, commit, name.parent, *state, &named);
+    const bool waits = change == NameChange::kWaits || change == NameChange::kWaitsForOther;
+    if (!waits && !add_statements(tree, commit, name, *state)) {
+      tree.names().put_back_pending(std::move(name));
+      parts_.dirty.wake();
+      continue;
+    }
+    switch (change) {
       case NameChange::kGiven:
-        if (!add_statements(tree, commit, name, *state)) {
-          tree.names().put_back_pending(std::move(name));
-          parts_.dirty.wake();
-          break;
-        }
         commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
         commit.names.emplace_back(std::move(name), named);
         break;
       case NameChange::kTaken:
-        if (!add_statements(tree, commit, name, *state)) {
-          tree.names().put_back_pending(std::move(name));
-          parts_.dirty.wake();
-          break;
-        }
         commit.removes = true;
         commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && (!state->child.valid() || state->child.is_foreign())}, bytes_of(name));
         commit.names.emplace_back(std::move(name), ObjectId{});
@@ -371,11 +368,6 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits, or only peers have it
-        if (!add_statements(tree, commit, name, *state)) {
-          tree.names().put_back_pending(std::move(name));
-          parts_.dirty.wake();
-          break;
-        }
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
     }

@@ -161,31 +161,23 @@ bool speaks_of_peers(const Batch& batch) {
 }
 }  // namespace
 
-Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
-  if (!speaks_of_peers(batch)) return apply_row_by_row(batch, after);
+// What is said of peers, and answered to them, changes what clients see of theirs.
+Result<std::vector<FreedPlace>> Committer::try_to_apply(const Batch& batch, JournalPosition after) {
+  if (!speaks_of_peers(batch)) return parts_.builds.index.apply(batch, after);
   Result<std::vector<FreedPlace>> freed;
-  const auto try_it = [&] {
-    return parts_.builds.tree.change_own(batch, after, [&]() -> Status {
-      freed = parts_.builds.index.apply(batch, after);
-      return freed ? Status{} : std::unexpected(freed.error());
-    });
-  };
-  // A damaged index is built anew without the lock of the Tree: that takes reading all journals.
-  if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
-  Status status = try_it();
-  if (!status && parts_.builds.index.damaged() && parts_.mend_index()) status = try_it();
-  if (!status) {
-    parts_.builds.index.give_up_commits();
-    return std::unexpected(std::move(status).error());
-  }
+  KVC_TRY(parts_.builds.tree.change_own(batch, after, [&]() -> Status {
+    freed = parts_.builds.index.apply(batch, after);
+    return freed ? Status{} : std::unexpected(freed.error());
+  }));
   return freed;
 }
 
-// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more.
-Result<std::vector<FreedPlace>> Committer::apply_row_by_row(const Batch& batch, JournalPosition after) {
+// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more. Without the lock of the Tree, for
+// that takes reading all journals.
+Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
   if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
-  auto freed = parts_.builds.index.apply(batch, after);
-  if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = parts_.builds.index.apply(batch, after);
+  auto freed = try_to_apply(batch, after);
+  if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = try_to_apply(batch, after);
   if (!freed) parts_.builds.index.give_up_commits();
   return freed;
 }

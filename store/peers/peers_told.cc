@@ -190,6 +190,11 @@ JournalPosition Peers::position_of(uint32_t ordinal) const {
   return found == positions_.end() ? JournalPosition{} : found->second;
 }
 
+bool Peers::knows_any() const {
+  const std::lock_guard lock(mutex_);
+  return !known_.empty();
+}
+
 bool Peers::has_peers() const {
   const std::lock_guard lock(mutex_);
   return std::ranges::any_of(known_, [](const auto& each) { return each.second.was_live; });

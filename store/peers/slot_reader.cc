@@ -10,9 +10,14 @@
 namespace kvcachefs {
 namespace {
 
-Result<ByteSpan> read_slots(File& file, Bytes& slots, BlockBuffer& buffer) {
+template <class T>
+Result<T> read_slots(File& file, const FileIdentity& identity, BlockBuffer& buffer, size_t slot_bytes,
+                     Result<T> (*decode)(const FileIdentity& identity, ByteSpan file)) {
+  Bytes slots(2 * slot_bytes);
   KVC_ASSIGN(const size_t bytes, buffer.read(file, slots, 0));
-  return ByteSpan(slots).first(bytes);
+  auto decoded = decode(identity, ByteSpan(slots).first(bytes));
+  if (!decoded) return std::unexpected(std::move(decoded).error().at(file.path()));
+  return decoded;
 }
 
 // Of the last epoch that has one.
@@ -38,19 +43,11 @@ Result<FilePtr> open_slots(Volume& volume, const FileIdentity& identity, const c
 }
 
 Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& buffer) {
-  Bytes slots(2 * kHeadSlotBytes);
-  KVC_ASSIGN(const ByteSpan read, read_slots(file, slots, buffer));
-  auto head = decode_head(identity, read);
-  if (!head) return std::unexpected(std::move(head).error().at(file.path()));
-  return head;
+  return read_slots<Head>(file, identity, buffer, kHeadSlotBytes, decode_head);
 }
 
 Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer) {
-  Bytes slots(2 * kAcksSlotBytes);
-  KVC_ASSIGN(const ByteSpan read, read_slots(file, slots, buffer));
-  auto acks = decode_acks(identity, read);
-  if (!acks) return std::unexpected(std::move(acks).error().at(file.path()));
-  return acks;
+  return read_slots<Acks>(file, identity, buffer, kAcksSlotBytes, decode_acks);
 }
 
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Sleep& sleep, int64_t most_ns) {

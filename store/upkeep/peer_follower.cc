@@ -73,7 +73,7 @@ void PeerFollower::step() {
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
   const int64_t due_ns = peers_->round();
-  const bool has_peers = !peers_->status().empty();
+  const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   answer_again();
   drop_left_directories();

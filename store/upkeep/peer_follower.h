@@ -24,7 +24,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe but for step() and close(). Rounds block on the volume, and take the lock of the Tree alone, a batch of a peer at a time.
+// Thread-safe but for start(), stop() and step(), which the owner calls one at a time. Rounds block on the volume, and take the lock of the Tree alone, a batch of a peer at a time.
 class PeerFollower {
  public:
   struct Parts {

@@ -9,7 +9,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import MountFailed, run_command, wait_until
+from kvc_mount import Mount, MountFailed, make_temp_dir, remove_temp_dir, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 SIZES = {"inline": 100, "packed": 300 * KIB, "solo": 6 * MIB}
@@ -259,8 +259,6 @@ def test_what_one_evicts_is_absent_on_the_other(new_mount):
 
 def test_a_name_of_a_node_that_lives_is_refused(nodes):
     a, _ = nodes
-    from kvc_mount import Mount, make_temp_dir, remove_temp_dir
-
     base = make_temp_dir()
     try:
         with pytest.raises(MountFailed) as error:
@@ -278,6 +276,9 @@ def test_the_status_tells_of_peers(nodes):
     assert [peer["node"] for peer in peers] == ["a"]
     wait_until(lambda: b.status()["peers"][0]["state"] == "live", SOON, "it lives")
     assert peers[0]["objects"] >= 1
+    assert b.status()["peers_problem"] == ""
+    shown = run_command("status", b.path).stdout
+    assert any(line.startswith("peers ") and "node a, " in line and "state live" in line for line in shown.splitlines()), shown
 
 
 def test_fsck_finds_both_parts_whole(nodes):
@@ -379,13 +380,24 @@ def test_a_directory_that_was_only_looked_at_does_not_come_back(nodes):
         wait_until(lambda name=name: not exists(a, name) and not exists(b, name), SOON, "it is gone on both")
 
 
-def test_a_local_volume_that_has_several_nodes_is_shared_without_being_asked(nodes, new_mount):
-    a, b = nodes
-    store(a, "by_a", b"a")
-    store(b, "by_b", b"b")
-    publish(a, b)
-    os.unlink(os.path.join(b.path, "by_a"))
-    publish(b, a)
+def test_a_local_volume_that_is_not_named_for_this_machine_is_joined_by_name_only(nodes, new_mount):
+    a, _ = nodes
     with pytest.raises(MountFailed) as error:
         new_mount({}, volume=a.volume)
     assert "-o node=" in error.value.output
+
+
+def test_a_local_volume_that_got_another_node_is_shared_from_the_next_mount_on(new_mount):
+    first = new_mount({})
+    other = new_mount({"node": "other"}, volume=first.volume)
+    store(first, "by_first", b"first")
+    first.drain()
+    refresh(other)
+    assert load(other, "by_first") == b"first"
+    store(other, "by_other", b"other")
+    os.unlink(os.path.join(other.path, "by_first"))
+    other.drain()
+    assert first.status()["peers"] == []
+    first.remount()
+    publish(other, first)
+    assert load(first, "by_other") == b"other" and not exists(first, "by_first")
