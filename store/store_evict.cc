@@ -132,7 +132,9 @@ StoreImpl::WaterMarks StoreImpl::water_marks() {
     evict_rate_.written_bytes = written;
   }
   const uint64_t limit = usable_bytes();
-  const auto ahead = static_cast<uint64_t>(evict_rate_.bytes_per_ns * static_cast<double>(evict_rate_.round_ns));
+  // Peers follow within a second, and before that nothing comes back.
+  const int64_t until_back_ns = evict_rate_.round_ns + (peers_ && peers_->has_peers() ? 1'000'000'000 : 0);
+  const auto ahead = static_cast<uint64_t>(evict_rate_.bytes_per_ns * static_cast<double>(until_back_ns));
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 

@@ -73,6 +73,7 @@
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
 #include "store/upkeep/peer_follower.h"
+#include "store/upkeep/peer_holds.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
 #include "store/volume/volume.h"
@@ -289,10 +290,12 @@ class StoreImpl final : public Store {
   uint64_t least_checkpoint_bytes() const;
   void note_upkeep(const Status& status, int64_t now_ns);
   Status remove_before_checkpoint();
+  void remove_kept_journals();
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   bool still_needed(const FreedPlace& freed);
   void want_reclaim();  // at once, for a call that waits for space
   bool make_room();
+  bool hold_round(const SpaceWaiters::Round& round);
   void drain_and_wait(bool for_room = false);
   void measure_backing();
   void look_for_volume();
@@ -507,6 +510,19 @@ class StoreImpl final : public Store {
 
   bool shared_ = false;  // is_shared(), at the start
   std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
+  std::optional<PeerHolds> peer_holds_;  // with it. The keeper's, with the rest:
+  struct HeldRound {
+    SpaceWaiters::Round round;
+    int64_t since_ns = 0, tried_ns = 0;  // the first and the last time that it ended so
+  };
+  struct KeptJournals {  // that peers have not read yet
+    CheckpointInfo checkpoint;  // which covers them
+    uint64_t bytes = 0;         // at most
+    int64_t since_ns = 0, tried_ns = 0;
+  };
+  std::optional<KeptJournals> kept_journals_;
+  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers
+  std::atomic<uint64_t> held_for_peers_bytes_{0};
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended

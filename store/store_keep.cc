@@ -122,7 +122,7 @@ void StoreImpl::refresh_space() {
 void StoreImpl::measure_overhead() {
   RecordSpace::Measured measured;
   measured.journal_bytes = older_journals_bytes_ + committer_->journal_bytes();
-  measured.checkpoint_bytes = checkpoint_bytes_;
+  measured.checkpoint_bytes = checkpoint_bytes_ + (kept_journals_ ? kept_journals_->bytes : 0);
   measured.reserve_bytes = reserve_->held_bytes();
   struct stat data {};
   if (::stat((index_directory_ + "/data.mdb").c_str(), &data) == 0 && !volume_->features().network)
@@ -141,7 +141,7 @@ bool StoreImpl::keeper_step(bool force) {
   const int64_t now = clock_.monotonic_ns();
   const bool tidies = now - eviction_.last_ns > kTidyNs;
   const uint64_t left = tidies ? 0 : eviction_.left_bytes;
-  const bool dead_worth_it = dead_.bytes() > kReclaimBytes + left;
+  const bool dead_worth_it = dead_.bytes() > kReclaimBytes + left + held_for_peers_bytes_;
   due |= tidies && eviction_.left_bytes > 0;
   due |= reclaim_wanted && dead;
   const bool ran = keeper_work_.run(), filled = fill_evictor(/*to_the_end=*/false);
@@ -153,6 +153,7 @@ bool StoreImpl::keeper_step(bool force) {
   files_->settle();
   cache_->keep_to_limit();
   record_waiters_->resume();
+  remove_kept_journals();
   log::tell_repeated();
   const uint64_t rows = index_->overlay_rows();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
@@ -316,13 +317,37 @@ Status StoreImpl::write_checkpoint() {
 Status StoreImpl::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(journal_room_->write([this] { return journal_->rotate(); }));
-  KVC_TRY(remove_covered(*volume_, identity_, checkpoint_to_clear_->header.covers, *checkpoint_to_clear_));
+  kept_journals_.reset();
+  const JournalPosition covers = checkpoint_to_clear_->header.covers, followed = peers_ ? std::min(covers, peers_->followed_by_all()) : covers;
+  KVC_TRY(remove_covered(*volume_, identity_, followed, *checkpoint_to_clear_));
+  if (followed < covers) {
+    const int64_t now_ns = clock_.monotonic_ns();
+    kept_journals_ = KeptJournals{*checkpoint_to_clear_, older_journals_bytes_ + committer_->journal_bytes(), now_ns, now_ns};
+  }
   checkpoint_to_clear_.reset();
   journal_files_ = 1;
   older_journals_bytes_ = 0;
   committer_->note_checkpoint();
   measure_overhead();
   return {};
+}
+
+// Journals that a checkpoint covers stay until the others have read them, for they would have to load the checkpoint; not long, or much.
+void StoreImpl::remove_kept_journals() {
+  constexpr int64_t kTryAgainNs = 1'000'000'000, kMostNs = 600'000'000'000;
+  constexpr uint64_t kMostBytes = kGiB;
+  const int64_t now_ns = clock_.monotonic_ns();
+  if (!kept_journals_ || now_ns - kept_journals_->tried_ns < kTryAgainNs) return;
+  kept_journals_->tried_ns = now_ns;
+  const JournalPosition covers = kept_journals_->checkpoint.header.covers;
+  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > kMostBytes || space_waiters_.count() > 0;
+  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->followed_by_all());
+  if (Status removed = remove_covered(*volume_, identity_, followed, kept_journals_->checkpoint); !removed) {
+    log::warn("journals that the checkpoint covers: {}", removed.error().message);
+  } else if (followed == covers) {
+    kept_journals_.reset();
+    measure_overhead();
+  }
 }
 
 // --- room for who found none ---
@@ -350,7 +375,9 @@ bool StoreImpl::checkpoint_for_room() {
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
 // and those who wait try again. True if anybody waited.
 bool StoreImpl::make_room() {
-  const auto round = space_waiters_.begin_round();
+  auto round = space_waiters_.begin_round();
+  constexpr int64_t kAgainNs = 1'000'000'000;
+  if (!round && held_round_ && (reclaim_wanted_ || clock_.monotonic_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
   if (!round) return false;
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return counters_.reclaimed_bytes + counters_.removed_extents; };
@@ -368,8 +395,28 @@ bool StoreImpl::make_room() {
   last_index_point_ns_ = clock_.monotonic_ns();
   refresh_space();
   if (evicted) note_eviction_round(begun_ns);
-  const bool swept = space_.orphaned_bytes() < orphaned;
-  space_waiters_.end_round(*round, given_back() != before || journals_went || swept, goes_on);
+  const bool swept = space_.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  if (!gave_back && hold_round(*round)) return true;
+  held_round_.reset();
+  space_waiters_.end_round(*round, gave_back, goes_on);
+  return true;
+}
+
+// What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
+// their readers get errors instead.
+bool StoreImpl::hold_round(const SpaceWaiters::Round& round) {
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  const int64_t now_ns = clock_.monotonic_ns();
+  if (!peer_holds_ || held_for_peers_bytes_ == 0 || stopping_) return false;
+  const int64_t since_ns = held_round_ ? held_round_->since_ns : now_ns;
+  if (now_ns - since_ns >= kPatienceNs) {
+    if (!peer_holds_->lose_patience()) return false;
+    log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
+              peer_holds_->waits_for(), format_size(held_for_peers_bytes_));
+    reclaim_wanted_ = true;
+    keeper_wakeup_.wake();
+  }
+  held_round_ = HeldRound{round, since_ns, now_ns};
   return true;
 }
 
@@ -395,7 +442,10 @@ void StoreImpl::drain_and_wait(bool for_room) {
 
 void StoreImpl::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
   tree_->write().drop_unread_places();
+  if (peer_holds_) peer_holds_->begin();
   const Reclaimer::Outcome outcome = reclaimer_->reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
+  if (peer_holds_) peer_holds_->end(outcome.held_places > 0);
+  held_for_peers_bytes_ = outcome.held_bytes;
   reclaim_cut_short_ = outcome.cut_short;
   eviction_.left_bytes = outcome.left_bytes;
   eviction_.leaves_short_ranges = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;

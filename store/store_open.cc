@@ -141,7 +141,8 @@ Status StoreImpl::start(std::string_view holder) {
   constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,
-      Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); }},
+      Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); },
+                       [this](const FreedPlace& freed) { return peer_holds_ && peer_holds_->holds(freed); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) { return successors_of(id); },
@@ -225,6 +226,7 @@ void StoreImpl::take_over(Recovered& found) {
 void StoreImpl::forget_reclaimed() {
   reclaim_wanted_ = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
                                            [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
+  dead_.found_before(index_->position());
   if (reclaim_wanted_) keeper_wakeup_.wake();
 }
 
