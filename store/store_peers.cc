@@ -33,7 +33,7 @@ Status StoreImpl::find_peers() {
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
                           [this] { want_reclaim(); }, [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
-  peer_holds_.emplace(PeerHolds::Source{[this] { return peers_->has_peers(); }, [this] { return peers_->acknowledged(); },
+  peer_holds_.emplace(PeerHolds::Source{[this] { return peers_->acknowledged(); },
                                         [this](bool wanted) { peers_->want_acknowledged(wanted); }});
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });

@@ -26,6 +26,14 @@ Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clo
   std::erase_if(ordinals_, [](const auto& each) { return each.second == 0 || each.second > kLastOrdinal; });
 }
 
+Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentity& own) {
+  KVC_ASSIGN(const auto listed, volume.list("nodes"));
+  std::set<std::string> names;
+  for (const DirectoryEntry& entry : listed)
+    if (entry.is_directory && entry.name != own.node && is_node_name(entry.name)) names.insert(entry.name);
+  return names;
+}
+
 void Discovery::look(Listing listing) {
   const int64_t now_ns = clock_.monotonic_ns();
   if (listing == Listing::kAll || !listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
@@ -33,15 +41,13 @@ void Discovery::look(Listing listing) {
 }
 
 void Discovery::list_nodes(int64_t now_ns) {
-  const auto listed = volume_->list("nodes");
+  const auto listed = list_other_nodes(*volume_, own_);
   if (!listed) {
     problem_ = listed.error().message;
     return;
   }
   problem_.clear();
-  std::set<std::string> there;
-  for (const DirectoryEntry& entry : *listed)
-    if (entry.is_directory && entry.name != own_.node && is_node_name(entry.name)) there.insert(entry.name);
+  const std::set<std::string>& there = *listed;
   // Of what is gone nothing is left, but for the ordinal: ids with it may be known to clients as long as this mount lasts.
   std::erase_if(nodes_, [&there](const auto& each) { return !there.contains(each.first); });
   std::erase_if(watches_, [&there](const auto& each) { return !there.contains(each.first); });

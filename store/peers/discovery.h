@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
+
+// By listing, now.
+Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentity& own);
 
 class Discovery {
  public:

@@ -94,6 +94,7 @@ void Peers::stop() {
 // --- which nodes there are ---
 
 void Peers::look(bool thorough, int64_t now_ns) {
+  thorough |= look_soon_.exchange(false);
   if (!thorough && looked_ns_ && now_ns - *looked_ns_ < kSecondNs) return;
   discovery_->look(thorough ? Discovery::Listing::kAll : Discovery::Listing::kWhereDue);
   looked_ns_ = now_ns;

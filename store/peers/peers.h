@@ -101,7 +101,7 @@ class Peers {
     bool operator==(const Acknowledged&) const = default;
   };
   // Absent nodes are not waited for, nor those that are left out, nor those whose HEAD has stood for `silent_ns` while it could be read;
-  // without any others it is the end of the journal. Reads the ACKS of each: blocks on the volume.
+  // without any others it is the end of the journal. Lists the nodes and reads the ACKS of each: blocks on the volume.
   Acknowledged acknowledged_by_all(int64_t silent_ns = INT64_MAX) const;
 
  private:
@@ -152,6 +152,7 @@ class Peers {
   std::array<std::byte, 16> instance_{};
   std::string host_, boot_id_;
   std::atomic<bool> ending_{false}, head_soon_{false};
+  mutable std::atomic<bool> look_soon_{false};  // a node is there that is not known yet
   std::atomic<int64_t> poll_every_ns_;
 
   // Of the thread of round():

@@ -247,9 +247,17 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   Acknowledged all;
   all.position = parts_.own_head().journal_end;
   all.position.epoch = parts_.own.epoch;
+  // Behind that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
+  const auto there = list_other_nodes(*parts_.volume, parts_.own);
+  if (!there) return {{}, "all nodes", there.error().message, {}};
   std::vector<std::pair<std::string, uint32_t>> waited_for;
   {
     const std::lock_guard lock(mutex_);
+    for (const std::string& name : *there) {
+      if (known_.contains(name)) continue;
+      look_soon_ = true;
+      return {{}, name, "it has just come", {}};
+    }
     for (const auto& [name, known] : known_) {
       // One that was never seen to live was gone before this node came.
       const int64_t enough_ns = known.was_live ? silent_ns : std::min(silent_ns, 5 * kSecondNs);

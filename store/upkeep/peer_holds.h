@@ -20,7 +20,6 @@ namespace kvcachefs {
 class PeerHolds {
  public:
   struct Source {
-    std::function<bool()> has_peers;
     std::function<std::shared_ptr<const Peers::Acknowledged>()> acknowledged;  // null: it is not known yet
     std::function<void(bool)> want_acknowledged;                               // it is to be read anew, again and again
   };
@@ -28,14 +27,12 @@ class PeerHolds {
 
   // Before places are asked for.
   void begin() {
-    has_peers_ = source_.has_peers();
-    if (!has_peers_) return;
     known_ = source_.acknowledged();
     if (impatient_at_ && known_ && known_->position != *impatient_at_) impatient_at_.reset();
   }
   bool holds(const FreedPlace& freed) const;
   // Behind them: whether any was held.
-  void end(bool any_held);
+  void end(bool any_held) { source_.want_acknowledged(any_held); }
   // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
   // was already.
   bool lose_patience() {
@@ -48,7 +45,6 @@ class PeerHolds {
 
  private:
   const Source source_;
-  bool has_peers_ = false;
   std::shared_ptr<const Peers::Acknowledged> known_;
   std::optional<JournalPosition> impatient_at_;
 };

@@ -24,9 +24,9 @@ class PeerHoldsTest : public ::testing::Test {
     return held;
   }
 
-  bool has_peers_ = true, wanted_ = false;
+  bool wanted_ = false;
   std::shared_ptr<const Peers::Acknowledged> told_;
-  PeerHolds holds_{{[this] { return has_peers_; }, [this] { return told_; }, [this](bool wanted) { wanted_ = wanted; }}};
+  PeerHolds holds_{{[this] { return told_; }, [this](bool wanted) { wanted_ = wanted; }}};
 };
 
 TEST_F(PeerHoldsTest, UntilAllHaveReadThatItWasGivenUp) {
@@ -50,10 +50,7 @@ TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
   EXPECT_FALSE(holds(place(5, 100)));
 }
 
-TEST_F(PeerHoldsTest, NobodyIsWaitedForWhereThereIsNobodyOrNobodyCanKnow) {
-  has_peers_ = false;
-  EXPECT_FALSE(holds(place(1, 100)));
-  has_peers_ = true;
+TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {
   FreedPlace never_named = place(1, 100);
   never_named.given_up_at = {};
   EXPECT_FALSE(holds(never_named));
