@@ -150,6 +150,12 @@ uint64_t StoreImpl::bytes_to_punch(uint64_t room_wanted) const {
   return room_wanted - std::min(room, room_wanted);
 }
 
+// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open.
+uint64_t StoreImpl::free_soon_bytes() const {
+  const uint64_t free = space_.free_bytes();
+  return free - std::min(free, read_by_peers_bytes_);
+}
+
 void StoreImpl::note_eviction_round(int64_t begun_ns) {
   evict_rate_.round_ns = (3 * evict_rate_.round_ns + (clock_.monotonic_ns() - begun_ns)) / 4;
 }
@@ -159,7 +165,7 @@ bool StoreImpl::evict_ahead() {
   if (!evictor_->on() || refusals_.is_failing()) return false;
   evict_stranded();
   const WaterMarks marks = water_marks();
-  const uint64_t free = space_.free_bytes(), left = most_left_bytes(), least = marks.high + left;
+  const uint64_t free = free_soon_bytes(), left = most_left_bytes(), least = marks.high + left;
   if (free >= least) {
     space_.tell_below(least);
     return false;
@@ -191,7 +197,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   const bool refuses = refusals_.is_failing();
   const uint64_t wanted = refuses ? usable_bytes() / 64 : room_wanted(pressure) + most_left_bytes();
   const auto lacks = [&] {
-    const uint64_t free = space_.free_bytes();
+    const uint64_t free = free_soon_bytes();
     return wanted - std::min(free, wanted);
   };
   const uint64_t lacking = lacks();

@@ -334,6 +334,7 @@ class StoreImpl final : public Store {
   WaterMarks water_marks();
   void note_eviction_round(int64_t begun_ns);
   uint64_t most_left_bytes() const;
+  uint64_t free_soon_bytes() const;
   uint64_t bytes_to_punch(uint64_t room_wanted) const;
   uint64_t room_wanted(uint64_t pressure);
   bool evict_ahead();
@@ -523,6 +524,7 @@ class StoreImpl final : public Store {
   std::optional<KeptJournals> kept_journals_;
   std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers
   std::atomic<uint64_t> held_for_peers_bytes_{0};
+  uint64_t read_by_peers_bytes_ = 0;  // of them
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended

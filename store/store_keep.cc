@@ -407,12 +407,12 @@ bool StoreImpl::make_room() {
 bool StoreImpl::hold_round(const SpaceWaiters::Round& round) {
   constexpr int64_t kPatienceNs = 10'000'000'000;
   const int64_t now_ns = clock_.monotonic_ns();
-  if (!peer_holds_ || held_for_peers_bytes_ == 0 || stopping_) return false;
+  if (!peer_holds_ || held_for_peers_bytes_ <= read_by_peers_bytes_ || stopping_) return false;
   const int64_t since_ns = held_round_ ? held_round_->since_ns : now_ns;
   if (now_ns - since_ns >= kPatienceNs) {
     if (!peer_holds_->lose_patience()) return false;
     log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
-              peer_holds_->waits_for(), format_size(held_for_peers_bytes_));
+              peer_holds_->waits_for(), format_size(held_for_peers_bytes_ - read_by_peers_bytes_));
     reclaim_wanted_ = true;
     keeper_wakeup_.wake();
   }
@@ -446,6 +446,7 @@ void StoreImpl::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& a
   const Reclaimer::Outcome outcome = reclaimer_->reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
   if (peer_holds_) peer_holds_->end(outcome.held_places > 0);
   held_for_peers_bytes_ = outcome.held_bytes;
+  read_by_peers_bytes_ = peer_holds_ ? peer_holds_->read_bytes() : 0;
   reclaim_cut_short_ = outcome.cut_short;
   eviction_.left_bytes = outcome.left_bytes;
   eviction_.leaves_short_ranges = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;

@@ -4,11 +4,16 @@
 
 #include <fmt/format.h>
 
+#include "store/base/units.h"
+
 namespace kvcachefs {
 
-bool PeerHolds::holds(const FreedPlace& freed) const {
+bool PeerHolds::holds(const FreedPlace& freed) {
   if (freed.given_up_at == JournalPosition{}) return false;
-  if (known_ && std::ranges::binary_search(known_->pinned, freed.object)) return true;
+  if (known_ && std::ranges::binary_search(known_->pinned, freed.object)) {
+    read_bytes_ += align_up(freed.place.length, kBlockBytes);
+    return true;
+  }
   if (impatient_at_) return false;
   return !known_ || known_->position < freed.given_up_at;
 }

@@ -27,12 +27,13 @@ class PeerHolds {
 
   // Before places are asked for.
   void begin() {
+    read_bytes_ = 0;
     known_ = source_.acknowledged();
     if (impatient_at_ && known_ && known_->position != *impatient_at_) impatient_at_.reset();
   }
-  bool holds(const FreedPlace& freed) const;
+  bool holds(const FreedPlace& freed);
   // Behind them: whether any was held.
-  void end(bool any_held) { source_.want_acknowledged(any_held); }
+  void end(bool any_held) { source_.want_acknowledged(any_held || impatient_at_); }
   // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
   // was already.
   bool lose_patience() {
@@ -40,12 +41,15 @@ class PeerHolds {
     impatient_at_ = known_ ? known_->position : JournalPosition{};
     return true;
   }
+  // Of what was held since begin(): what is open or being read on another node, so nobody knows when it comes back.
+  uint64_t read_bytes() const { return read_bytes_; }
   // The node that is furthest behind, and why where that is known; empty: none is waited for.
   std::string waits_for() const;
 
  private:
   const Source source_;
   std::shared_ptr<const Peers::Acknowledged> known_;
+  uint64_t read_bytes_ = 0;
   std::optional<JournalPosition> impatient_at_;
 };
 

@@ -45,9 +45,11 @@ TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
   tell(200, {ObjectId{3}, ObjectId{5}});
   EXPECT_FALSE(holds(place(4, 100)));
   EXPECT_TRUE(holds(place(5, 100)));
+  EXPECT_EQ(holds_.read_bytes(), 4096u);
   EXPECT_TRUE(wanted_);
   tell(200, {ObjectId{3}});
   EXPECT_FALSE(holds(place(5, 100)));
+  EXPECT_EQ(holds_.read_bytes(), 0u);
 }
 
 TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {
@@ -62,7 +64,9 @@ TEST_F(PeerHoldsTest, WhoDoesNotFollowIsNotWaitedForAgainBeforeItDoes) {
   EXPECT_TRUE(holds_.lose_patience());
   EXPECT_FALSE(holds(place(1, 100)));
   EXPECT_TRUE(holds(place(7, 40))) << "it says that it reads this";
+  EXPECT_FALSE(holds(place(1, 100)));
   EXPECT_FALSE(holds_.lose_patience()) << "that was tried";
+  EXPECT_TRUE(wanted_) << "or it would not be known that it follows again";
   tell(60);
   EXPECT_TRUE(holds(place(1, 100))) << "it follows again";
 }
