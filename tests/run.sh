@@ -125,7 +125,7 @@ end_group() {
 
 # Before anything else is built: two builds of one directory do not go together.
 stop_building_ahead() {
-  if [ -z "$ahead" ]; then return; fi
+  if [ -z "$ahead" ]; then return 0; fi # in a trap, a bare `return` has the status of what ran before
   end_group "$ahead"
   kill -KILL -- "-$ahead" 2>/dev/null || true
   wait "$ahead" 2>/dev/null || true
@@ -263,7 +263,8 @@ build_preset() {
 }
 
 # Half of the time of the tests over a mount is waiting, in which this compiles what comes next, with what processor time is left.
-# It is none of the tests' processes: it has neither their mark nor their directory of temporary files.
+# It is none of the tests' processes: it has neither their mark nor their directory of temporary files. As many compilers at once as
+# there are processors: they run only where no test wants to.
 build_ahead() {
   local preset found=no later=()
   for preset in "${presets[@]}"; do
@@ -276,11 +277,11 @@ build_ahead() {
   if chrt --idle 0 true 2>/dev/null; then idle=(chrt --idle 0); fi
   env -u KVCACHEFS_TEST_RUN TMPDIR="$root/ahead" setsid "${idle[@]}" bash -c '
     echo 19 2>/dev/null >/proc/self/autogroup || true # else each session has an equal share
-    repo=$1 build=$2
-    for each in "${@:3}"; do
+    repo=$1 build=$2 jobs=$3
+    for each in "${@:4}"; do
       read -ra targets <<<"${each#*:}"
-      configure_and_build "$repo" "$build/${each%%:*}" "${each%%:*}" 1 "${targets[@]}" || break
-    done' _ "$repo" "$build" "${later[@]}" >"$root/ahead/log" 2>&1 &
+      configure_and_build "$repo" "$build/${each%%:*}" "${each%%:*}" "$jobs" "${targets[@]}" || break
+    done' _ "$repo" "$build" "$jobs" "${later[@]}" >"$root/ahead/log" 2>&1 &
   ahead=$!
 }
 
@@ -309,6 +310,10 @@ run_pytest() {
   collect_reports "$name"
 }
 
+run_clients() {
+  KVCACHEFS_BIN=$build/release/bin/kvcachefs stage clients 1800 "$here/clients/run.sh" --junitxml "$results/clients/pytest.xml" || true
+}
+
 run_preset() {
   local preset=$1
   runner=()
@@ -330,6 +335,8 @@ run_preset() {
       run_pytest "$preset" calls 900
       run_pytest "$preset" mount 1200
       run_pytest "$preset" crash 1200
+      # Here and not at the end: they are the longest wait, in which what comes next is built.
+      if [ "$preset-$clients" = release-yes ]; then run_clients; fi
       ;;
     asan | tsan)
       runner=("${plain_addresses[@]}")
@@ -370,12 +377,10 @@ fi
 for preset in "${presets[@]}"; do
   run_preset "$preset"
 done
-if [ "$clients" = yes ]; then
+if [ "$clients" = yes ] && [[ " ${presets[*]} " != *" release "* ]]; then
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-  export KVCACHEFS_TIMEOUT_SCALE=1 KVCACHEFS_BIN=$build/release/bin/kvcachefs
-  if build_preset release; then
-    stage clients 1800 "$repo/tests/clients/run.sh" --junitxml "$results/clients/pytest.xml" || true
-  fi
+  export KVCACHEFS_TIMEOUT_SCALE=1
+  if build_preset release; then run_clients; fi
 fi
 
 headline "results"
