@@ -30,8 +30,11 @@ Status StoreImpl::find_peers() {
     head.capacity_bytes = options_.current().capacity_bytes;
     return head;
   };
+  const auto requests = [this] {
+    return probes_.lookups() + counters_.opens + counters_.read_requests + counters_.write_requests;
+  };
   peers_ = std::make_unique<PeerFollower>(
-      PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
+      PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head, requests,
                           [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });

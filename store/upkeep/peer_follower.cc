@@ -46,7 +46,8 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)) {
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .pinned = {},
-                                                .own_statements = parts_.tree.statements()});
+                                                .own_statements = parts_.tree.statements(),
+                                                .requests = parts_.requests});
 }
 
 void PeerFollower::start() {

@@ -35,6 +35,7 @@ class PeerFollower {
     CommitQueue& commits;
     const Clock& clock;
     std::function<Head()> own_head;  // but for the checkpoint. Any thread
+    std::function<uint64_t()> requests;  // of clients, so far
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);

@@ -40,7 +40,7 @@ def main():
         time.sleep(8)  # what is written down behind that: index, ACKS
         many = arguments.nodes * (arguments.nodes - 1)
         rate(lab, report, 30, "at once", 14 if arguments.nodes == 2 else 6 * many)
-        time.sleep(35)
+        time.sleep(45)
         rate(lab, report, 30, "after a minute", 5 if arguments.nodes == 2 else 2 * many)
         for node in lab.nodes:
             report.check(f"{node.name} finds its peers", all(peer["state"] == "live" for peer in node.status()["peers"]), node.status()["peers"])

@@ -30,7 +30,7 @@ class Hung(Exception):
 
 
 class Lab:
-    def __init__(self, directory, binary, nodes=2, **environment):
+    def __init__(self, directory, binary, nodes=2, **environment):  # of the lab: MEM, LEASE, ...
         self.program = os.path.join(os.path.realpath(directory), "nfslab")
         if not os.access(self.program, os.X_OK):
             raise LabFailed(f"{self.program} is not a program")
@@ -171,7 +171,7 @@ class Node:
     # The mount
 
     def start(self, **options):
-        self.mount_options = options or self.mount_options
+        self.mount_options = options or self.mount_options  # those of the last time, where none are given
         text = ",".join(f"{name}={value}" for name, value in self.mount_options.items())
         self.run(f"mkdir -p {MOUNTPOINT} && {self.lab.share}/kvcachefs mount {VOLUME} {MOUNTPOINT} {'-o ' + text if text else ''}")
         self.mounted = True

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """What fs/OPERATIONS.md says of several nodes, row by row, over NFS."""
 
-from lab import KIB, MIB, MOUNTPOINT, Report, arguments_of, start, wait_until
+import concurrent.futures
+
+from lab import KIB, MIB, MOUNTPOINT, VOLUME, Report, arguments_of, start, wait_until
 
 SIZES = {"small": 3 * KIB, "packed": 300 * KIB, "large": 6 * MIB, "file of its own": 40 * MIB}
 
@@ -135,7 +137,51 @@ def seen_by_itself(report, lab, a, b):
     report.check("names come and go without refresh", True)
 
 
-ROWS = (read_and_replaced, refused, truncated, directories, open_file, at_once, seen_by_itself)
+def first_mounts(report, lab, a, b):
+    """An empty volume that both mount at the same moment is one volume."""
+    for round_ in range(4):
+        for node in (a, b):
+            node.stop()
+        a.run(f"rm -rf {VOLUME}")
+        for node in (a, b):
+            node.run("rm -rf /var/lib/kvcachefs")
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            failures = [str(each.exception()) for each in [pool.submit(node.start) for node in (a, b)] if each.exception()]
+        if not report.check(f"round {round_}: both mount an empty volume", not failures, failures):
+            for node in (a, b):
+                if not node.mounted:
+                    node.start()
+        uuids = {node.status()["volume"]["uuid"] for node in (a, b)}
+        report.check(f"round {round_}: it is one", len(uuids) == 1, uuids)
+        a.do("write", root=MOUNTPOINT, names=["first"], sizes=[KIB])
+        publish(a, b)
+        report.check(f"round {round_}: b sees what a stores", b.calls(["verify", path("first"), "first"]) == [0])
+
+
+def evicted(report, lab, a, b):
+    """What a evicts is absent on b: never other bytes, and no error but on what was open."""
+    a.stop()
+    a.start(capacity="128M", lease_ms=0, pack_below="1M")
+    names = [f"e/{index}" for index in range(300)]
+    writing = a.begin("write", root=MOUNTPOINT, names=names, sizes=[MIB])
+    seen = {"read": 0, "missing": [], "errors": [], "wrong": []}
+    while writing.process.poll() is None:
+        got = b.do("verify", root=MOUNTPOINT, names=names)
+        seen = {what: seen[what] + got[what] for what in seen}
+    report.check("b reads while a evicts", not seen["wrong"] and all(each.endswith(": EIO") for each in seen["errors"]),
+                 seen["wrong"][:3] + seen["errors"][:3])
+    report.figure("  whole, absent, given back while b read", f"{seen['read']}, {len(seen['missing'])}, {len(seen['errors'])}")
+    publish(a, b)
+    got = [node.do("verify", root=MOUNTPOINT, names=names) for node in (a, b)]
+    report.check("both see the same that is left", got[0]["versions"] == got[1]["versions"] and 20 < got[0]["read"] < 200 and not got[1]["errors"],
+                 [(each["read"], each["wrong"][:3], each["errors"][:3]) for each in got])
+    a.calls(*(["unlink", path(name)] for name in names))
+    a.stop()
+    a.mount_options = {}
+    a.start()
+
+
+ROWS = (first_mounts, evicted, read_and_replaced, refused, truncated, directories, open_file, at_once, seen_by_itself)
 
 
 def main():
