@@ -295,6 +295,18 @@ TEST(OrdinalsFile, IsWhatWasWrittenOrNothing) {
   EXPECT_FALSE(decode_ordinals(encode_ordinals({{"a/b", 1}})));
 }
 
+TEST_F(PeersTest, WhileNothingCanBeReadNobodyIsSaidToLive) {
+  auto a = start("a"), b = start("b");
+  seconds(3, {a.get(), b.get()});
+  EXPECT_EQ(state(*b, "a"), State::kLive);
+  clock_.advance_ns(30 * kSecondNs);  // a read that waits for a server
+  EXPECT_EQ(state(*b, "a"), State::kSilent);
+  EXPECT_TRUE(b->status_of("a")->reason.contains("for 30 s: the volume does not answer")) << b->status_of("a")->reason;
+  seconds(2, {a.get(), b.get()});
+  EXPECT_EQ(state(*b, "a"), State::kLive);
+  EXPECT_EQ(b->status_of("a")->reason, "");
+}
+
 TEST_F(PeersTest, WhereNobodyAsksForAMinutePollsAreRare) {
   auto a = start("a"), b = start("b");
   seconds(3, {a.get(), b.get()});
