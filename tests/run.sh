@@ -16,6 +16,8 @@ a mount; and a short run of the fuzz targets. Some 80 minutes on 2 cores without
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
+  --nfslab DIR     also several nodes over real NFS, in a lab of virtual machines (tests/nfslab/README.md) whose program is
+                   DIR/nfslab; as root
   --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
   --jobs N         so many compilers and tests at once (default: the number of processors)
   --build-dir DIR  build below DIR instead of below build/
@@ -29,19 +31,20 @@ die() {
   exit 2
 }
 
-mode=full clients=no install=yes jobs=$(nproc) build=$repo/build presets=()
+mode=full clients=no nfslab= install=yes jobs=$(nproc) build=$repo/build presets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) mode=quick ;;
     --long) mode=long ;;
     --clients) clients=yes ;;
     --no-install) install=no ;;
-    --preset | --jobs | --build-dir)
+    --preset | --jobs | --build-dir | --nfslab)
       [ $# -ge 2 ] || die "$1 needs a value"
       case $1 in
         --preset) presets+=("$2") ;;
         --jobs) jobs=$2 ;;
         --build-dir) build=$(realpath -m -- "$2") ;;
+        --nfslab) nfslab=$(realpath -m -- "$2") ;;
       esac
       shift
       ;;
@@ -381,6 +384,15 @@ if [ "$clients" = yes ] && [[ " ${presets[*]} " != *" release "* ]]; then
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
   export KVCACHEFS_TIMEOUT_SCALE=1
   if build_preset release; then run_clients; fi
+fi
+if [ -n "$nfslab" ]; then
+  unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+  if [ -x "$build/release/bin/kvcachefs" ] || build_preset release; then
+    for program in semantics faults freshness first_turn probes idle; do
+      stage "nfslab-$program" 3600 "$python" -B "$here/nfslab/$program.py" --lab "$nfslab" --bin "$build/release/bin/kvcachefs" \
+        --junit "$results/nfslab-$program/junit.xml" || true
+    done
+  fi
 fi
 
 headline "results"
