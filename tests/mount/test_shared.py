@@ -257,6 +257,35 @@ def test_what_one_evicts_is_absent_on_the_other(new_mount):
         assert_bytes(load(b, name), payload(int(name.removeprefix("chunk")), 1 * MIB))
 
 
+def test_what_one_has_open_another_may_evict(new_mount):
+    a = new_mount({"node": "a", "capacity": "64M", "memory": "32M", "lease_ms": "0", "policy": "fifo-reinsert"})
+    b = new_mount({"node": "b", "memory": "32M"}, volume=a.volume)
+    store(a, "old", payload("old", 3 * MIB))
+    publish(a, b)
+    with open(os.path.join(b.path, "old"), "rb", buffering=0) as file:
+        for i in range(100):
+            store(a, f"chunk{i}", payload(f"chunk{i}", MIB))
+        gone(b, "old")
+        assert a.status()["held_for_peers_bytes"] >= 3 * MIB
+        assert_bytes(file.read(4 * MIB), payload("old", 3 * MIB))
+    wait_until(lambda: a.status()["held_for_peers_bytes"] == 0, SOON, "its space comes back")
+    assert a.status()["errors"]["no_space"] == 0
+
+
+def test_nobody_waits_for_a_node_that_was_killed(new_mount):
+    """With what it had open on a full volume; nor does it keep the others from unmounting."""
+    a = new_mount({"node": "a", "capacity": "64M", "memory": "32M", "lease_ms": "0"})
+    b = new_mount({"node": "b", "memory": "32M"}, volume=a.volume)
+    store(a, "old", payload("old", MIB))
+    publish(a, b)
+    with open(os.path.join(b.path, "old"), "rb"):
+        b.kill()
+    for i in range(150):
+        store(a, f"chunk{i}", payload(f"chunk{i}", MIB))
+    assert a.status()["errors"]["no_space"] == 0
+    assert_bytes(load(a, "chunk149"), payload("chunk149", MIB))
+
+
 def test_a_name_of_a_node_that_lives_is_refused(nodes):
     a, _ = nodes
     base = make_temp_dir()
