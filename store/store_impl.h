@@ -54,9 +54,10 @@
 #include "store/object/wanted_units.h"
 #include "store/readahead/read_ahead.h"
 #include "store/recovery/recovery.h"
+#include "store/requests/in_place_changes.h"
 #include "store/requests/mapped_reads.h"
-#include "store/requests/raw_turns.h"
 #include "store/requests/read_requests.h"
+#include "store/requests/write_requests.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
@@ -121,18 +122,22 @@ class StoreImpl final : public Store {
   bool may_look_again(const Caller& caller, bool by_name) override;
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
-  void note_locked(Handle* handle) override;
-  bool closes_quietly(Handle* handle) override;
+  void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
+  bool closes_quietly(Handle* handle) override { return in_place_->closes_quietly(handle); }
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override {
     reads_->read(handle, offset, length, std::move(done));
   }
-  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
+  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override {
+    writes_->write(handle, offset, bytes, std::move(done));
+  }
   void flush(Handle* handle, StatusCompletion done) override;
   void fsync(Handle* handle, StatusCompletion done) override;
   void keep_new(ObjectId id, StatusCompletion done) override;
   void sync_directory(ObjectId directory, StatusCompletion done) override;
   void release(Handle* handle) override;
-  void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
+  void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override {
+    writes_->allocate(handle, mode, offset, length, std::move(done));
+  }
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override {
     reads_->seek(handle, what, offset, std::move(done));
   }
@@ -187,78 +192,17 @@ class StoreImpl final : public Store {
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
   void note_read_time(Object& object, const OpenRequest& request) const;  // the object is locked
-  Error no_space(const Object& object, uint64_t bytes) const;
-  enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
-  struct WriteAttempt;
-  struct PendingWrite;
-  // Bytes of a write, or `length` zeros (then without extending the file).
-  struct WriteSource {
-    uint64_t offset = 0;
-    std::span<const std::byte> bytes;
-    uint64_t zeros = 0;
-    uint64_t length() const { return bytes.empty() ? zeros : bytes.size(); }
-  };
-  Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
-  Progress push_write(PendingWrite& pending, bool takes_memory);
-  void continue_write(std::shared_ptr<PendingWrite> pending);
-  void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
-  void continue_in_raw(const std::shared_ptr<PendingWrite>& pending);
-  bool retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
-  bool begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
-  void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
-  bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
-  void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
-  bool give_up_write(PendingWrite& pending);
+  Status open_raw_file(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
-  // --- files that are no chunks (store_in_place.cc) ---
-  void set_in_place(const ObjectPtr& object);
-  void note_written(Handle* handle, uint64_t offset, uint64_t length);
-  void judge_changes(const Handle& handle);
-  static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
-  void note_change(const ObjectPtr& object, Handle* handle);
-  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
-
-  // --- sizes and holes (store_size.cc) ---
-  static Resize kind_of_truncation(Handle* handle);
-  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
-  void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
-  void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
-  Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
-  Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);
-  void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
-  void allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
-
-  // --- files 1:1 with a backing file (store_raw.cc) ---
-  Status open_raw_file(const ObjectPtr& object);
-  Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  void resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done);
-  static bool raw_extent(Object& object, const FilePtr& raw, ExtentId& extent);
-  void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
-                    StatusCompletion done);
-  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  // The right to write to raw files, until it ends. One that begins anew, for the file is another by now, gives it back first: the
-  // others could be waiting for theirs with all that there are.
-  class RawTurn {
-   public:
-    RawTurn(StoreImpl& store, uint64_t bytes) : store_(&store), bytes_(bytes) {}
-    RawTurn(RawTurn&& other) noexcept : store_(std::exchange(other.store_, nullptr)), bytes_(other.bytes_) {}
-    RawTurn& operator=(RawTurn&&) = delete;
-    ~RawTurn() { end(); }
-    void end() {
-      if (StoreImpl* store = std::exchange(store_, nullptr)) store->raw_writes_.end(bytes_);
-    }
-
-   private:
-    StoreImpl* store_;
-    const uint64_t bytes_;
-  };
-  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurn turn,
-                 Completion<size_t> done);
-  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim, RawTurn turn,
-                       Completion<size_t> done);
-  void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
+  // --- of requests/, for the calls about names and attributes ---
+  Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
+  static Resize kind_of_truncation(Handle* handle) { return WriteRequests::kind_of_truncation(handle); }
+  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
+    writes_->resize(std::move(object), size_bytes, how, std::move(done));
+  }
+  void note_change(const ObjectPtr& object, Handle* handle) { in_place_->note_change(object, handle); }
+  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
@@ -437,7 +381,8 @@ class StoreImpl final : public Store {
   // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
   std::optional<ReadRequests> reads_;
   std::optional<MappedReads> mapped_;
-  RawTurns raw_writes_{resumer_};
+  std::optional<InPlaceChanges> in_place_;
+  std::optional<WriteRequests> writes_;
 
   Opener opener_;
 

@@ -29,6 +29,19 @@ void StoreImpl::truncate_at_open(const ObjectPtr& object) {
   changes_->content_changed(object);
 }
 
+// Does nothing for other bodies. Blocks for opening the file; no lock held.
+Status StoreImpl::open_raw_file(const ObjectPtr& object) {
+  auto lock = object->lock();
+  const Place place = object->base.place;
+  lock.unlock();
+  if (place.kind != PlaceKind::kRaw) return {};
+  KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
+  lock.lock();
+  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
+  if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
+  return {};
+}
+
 // Kept in RAM: no record of the journal is made for a read.
 void StoreImpl::note_read_time(Object& object, const OpenRequest& request) const {
   constexpr int64_t kDayNs = 24LL * 3600 * 1'000'000'000;
@@ -85,9 +98,9 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       tree.reset();
       return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
-    handle->weight_of_changes = weight_of_changes(*tree, *object, request);
+    handle->weight_of_changes = InPlaceChanges::weight_of(*tree, *object, request);
     if (request.truncate) {
-      note_change(object, handle.get());
+      in_place_->note_change(object, handle.get());
       truncate_at_open(object);
     }
     object->add_handle();
@@ -127,7 +140,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       --object->unflushed_handles;
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
-    judge_changes(*handle);
+    in_place_->judge(*handle);
     if (handle->request.write && --object->write_handles == 0) {
       changes_->undo_what_did_not_fit(object, /*last_writer=*/true);
       changes_->give_room_up(*object);

@@ -187,6 +187,10 @@ Status StoreImpl::start(std::string_view holder) {
   bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
                                 options_, clock_, background_});
   urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
+  in_place_.emplace(InPlaceChanges::Parts{*changes_, space_, dirty_, read_only_});
+  writes_.emplace(WriteRequests::Parts{*volume_, *extents_, space_, *raw_space_, space_waiters_, *discards_, *changes_, dirty_, *cache_,
+                                       *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
+                                       counters_, options_});
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());

@@ -84,7 +84,7 @@ void StoreImpl::answer_unfinished() {
 
 void StoreImpl::finish_raw_turns() {
   constexpr int kMostRounds = 100'000;
-  for (int round = 0; round < kMostRounds && raw_writes_.waiting() + reads_->raw_waiting() > 0; ++round) {
+  for (int round = 0; round < kMostRounds && writes_->raw_waiting() + reads_->raw_waiting() > 0; ++round) {
     volume_->drain();
     resumer_.give_answers();
   }

@@ -1,11 +1,11 @@
-// Which files change where they are: what is locked, appended to, changed in part, or rewritten again and again. The kernel may not
-// read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
-// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was found is
-// kept with the attributes of the object, so that it holds after a remount.
+// What opens, changes and closes say of a file that changes where it is.
+#include "store/requests/in_place_changes.h"
+
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "store/object/in_place_mark.h"
-#include "store/store_impl.h"
 
 namespace kvcachefs {
 
@@ -20,28 +20,26 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 }  // namespace
 
 // The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
-void StoreImpl::set_in_place(const ObjectPtr& object) {
+void InPlaceChanges::mark(const ObjectPtr& object) {
   object->in_place = true;
   const InPlace how = object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole;
   const InPlace told = in_place_mark_of(object->attributes);
-  if (told == how || read_only_ || (told == InPlace::kNo && space_.free_bytes() == 0)) return;
+  if (told == how || parts_.read_only || (told == InPlace::kNo && parts_.space.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
   auto where = mark_in(xattrs);
   if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
   where->value = how == InPlace::kWhole ? kWholeValue : std::string_view();
-  changes_->mark_attributes_dirty(object);
-  dirty_.wake();
+  parts_.changes.mark_attributes_dirty(object);
+  parts_.dirty.wake();
 }
 
-// The object is locked: what the first change by this handle will be.
-uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request) {
+uint8_t InPlaceChanges::weight_of(const Tree::View&, const Object& object, const OpenRequest& request) {
   if (!request.write || object.size_bytes == 0) return 0;
   if (request.append) return kFewChanges;
   return object.published && !request.truncate ? kFewChanges : 1;
 }
 
-// The object is locked. Bytes or size are about to change.
-void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
+void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
   if (weight == 0) return;  // not its first change
   object->changes_in_place += weight;
@@ -49,40 +47,38 @@ void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
     handle->rewrites = std::make_unique<WrittenRanges>();
     ++object->rewriters;
   }
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  if (object->changes_in_place >= kFewChanges) mark(object);
 }
 
-// The object is locked.
-void StoreImpl::note_written(Handle* handle, uint64_t offset, uint64_t length) {
+void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
 }
 
-// The object is locked, and the handle is about to be closed. A file that is open is not evicted, so that it is early enough here.
-void StoreImpl::judge_changes(const Handle& handle) {
+void InPlaceChanges::judge(const Handle& handle) {
   const ObjectPtr& object = handle.object;
   if (!handle.rewrites) return;
   --object->rewriters;
   if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
-  if (object->in_place) set_in_place(object);
+  if (object->in_place) mark(object);
 }
 
-void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
+void InPlaceChanges::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
   const auto lock = object->lock();
   if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
   object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
   if (size_bytes > 0) object->changed_in_part = true;
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  if (object->changes_in_place >= kFewChanges) mark(object);
 }
 
-void StoreImpl::note_locked(Handle* handle) {
+void InPlaceChanges::note_locked(Handle* handle) {
   const ObjectPtr& object = handle->object;
   if (object->locked.load(std::memory_order_relaxed)) return;
   const auto lock = object->lock();
   object->locked = object->changed_in_part = true;
-  set_in_place(object);
+  mark(object);
 }
 
-bool StoreImpl::closes_quietly(Handle* handle) {
+bool InPlaceChanges::closes_quietly(Handle* handle) {
   Object& object = *handle->object;
   if (object.locked.load(std::memory_order_relaxed)) return false;
   const auto lock = object.lock();

@@ -1,19 +1,20 @@
 // Writes of bodies, and zeroing. A request is tried under the object's mutex; when it lacks memory, bytes of the volume, or space, it
 // lets go of every lock, gets that, and is tried again. Nothing waits on a thread of the caller.
+#include "store/requests/write_requests.h"
+
 #include <algorithm>
-#include <array>
 
 #include <fmt/format.h>
 
-#include "store/store_impl.h"
-#include "store/store_io.h"
+#include "store/requests/pending_write.h"
+
 
 namespace kvcachefs {
 
-Error StoreImpl::no_space(const Object& object, uint64_t bytes) const {
+Error WriteRequests::no_space(const Object& object, uint64_t bytes) const {
   return {Code::kNoSpace, 0,
           fmt::format("object {}: {} do not fit the capacity of {}", object.id.value, format_size(bytes),
-                      format_size(space_.limit_bytes()))};
+                      format_size(parts_.space.limit_bytes()))};
 }
 
 Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
@@ -23,8 +24,8 @@ Error too_big_to_seal(const Object& object, uint64_t size_bytes) {
                       object.id.value, format_size(size_bytes), format_size(kMaxSealedBytes))};
 }
 
-StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
-                                         WriteAttempt& attempt) {
+WriteRequests::Progress WriteRequests::try_write(const ObjectPtr& object_pointer, Handle* handle, WriteSource source,
+                                                 WriteAttempt& attempt) {
   Object& object = *object_pointer;
   const auto lock = object.lock();
   if (object.raw) return Progress::kIsRaw;  // since it was asked
@@ -33,7 +34,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   if (zeroing) end = std::min(end, object.size_bytes);
   if (end <= source.offset) return Progress::kDone;
   const uint64_t new_size = std::max(object.size_bytes, end);
-  if (!changes_->reserve_space(object, new_size)) return Progress::kNeedsSpace;
+  if (!parts_.changes.reserve_space(object, new_size)) return Progress::kNeedsSpace;
 
   const size_t first = unit_of(source.offset), last = unit_of(end - 1);
   if (object.clones_a_block(first, last, end)) object.memory_file.reset();
@@ -76,7 +77,7 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
   }
   object.size_bytes = new_size;
   object.note_written(source.offset, source.offset + source.length());
-  changes_->content_changed(object_pointer);
+  parts_.changes.content_changed(object_pointer);
   if (handle != nullptr && !handle->unflushed) {
     handle->unflushed = true;
     ++object.unflushed_handles;
@@ -86,23 +87,23 @@ StoreImpl::Progress StoreImpl::try_write(const ObjectPtr& object_pointer, Handle
 
 // Tries as long as memory can be had at once, or with none but what its blocks have; pieces one after the other. kDone:
 // `written` is set.
-StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memory) {
+WriteRequests::Progress WriteRequests::push_write(PendingWrite& pending, bool takes_memory) {
   while (true) {
     const Progress progress = try_write(pending.object, pending.handle, pending.source, pending.attempt);
     if (progress == Progress::kDone) {
       pending.let_go_of_memory();
       pending.attempt.with_clones = false;
       pending.written += pending.source.length();
-      if (pending.next_piece(cache_->piece_bytes())) continue;
+      if (pending.next_piece(parts_.cache.piece_bytes())) continue;
       return progress;
     }
     if (progress == Progress::kNeedsMemory && takes_memory) {
       pending.attempt.memory = Reservation();  // or its bytes would count twice
       if (pending.attempt.file.wanted) {
-        if (cache_->get_file(pending.attempt.file, MemoryFor::kWriter)) continue;
+        if (parts_.cache.get_file(pending.attempt.file, MemoryFor::kWriter)) continue;
         return progress;
       }
-      pending.attempt.memory = cache_->reserve(pending.attempt.memory_needed, MemoryFor::kWriter);
+      pending.attempt.memory = parts_.cache.reserve(pending.attempt.memory_needed, MemoryFor::kWriter);
       if (pending.attempt.memory.bytes() > 0) continue;
       return progress;
     }
@@ -112,9 +113,9 @@ StoreImpl::Progress StoreImpl::push_write(PendingWrite& pending, bool takes_memo
 }
 
 // After what it needed was loaded, with what it was given for the rest.
-void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
+void WriteRequests::continue_write(std::shared_ptr<PendingWrite> pending) {
   if (!pending->has_its_bytes())  // this may be a thread of the volume
-    return resumer_.answer_later([this, pending] {
+    return parts_.resumer.answer_later([this, pending] {
       if (fetch_bytes_of(pending)) continue_write(pending);
     });
   const Progress progress = push_write(*pending, true);
@@ -123,19 +124,19 @@ void StoreImpl::continue_write(std::shared_ptr<PendingWrite> pending) {
 }
 
 // Gets the memory for all of a write and for the parts of the body that it needs, and begins to read those; or nothing.
-bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
+bool WriteRequests::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
   pending->let_go_of_memory();
   WriteAttempt& lacks = pending->attempt;
   const std::span<const size_t> loads(lacks.loads.data(), lacks.load_count);
-  read_ahead_->note_demand(pending->object->id);
+  parts_.read_ahead.note_demand(pending->object->id);
   bool begun = attempt.may_take || lacks.memory_needed == 0;
   if (begun && lacks.memory_needed > 0) {
-    lacks.memory = cache_->reserve(lacks.memory_needed, MemoryFor::kWriter);
+    lacks.memory = parts_.cache.reserve(lacks.memory_needed, MemoryFor::kWriter);
     begun = lacks.memory.bytes() > 0;
   }
   auto waiter = std::make_shared<LoadWaiter>();  // never comes to an end if not all of them begin
   for (size_t i = 0; i < loads.size() && begun; ++i)
-    begun = loader_->start(pending->object, {loads[i], loads[i] + 1, loads[i] + 1}, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
+    begun = parts_.loader.start(pending->object, {loads[i], loads[i] + 1, loads[i] + 1}, MemoryFor::kWriter, waiter, &pending->pins[i], attempt);
   if (!begun) {
     pending->let_go_of_memory();
     attempt.lacks_bytes = lacks.memory_needed + loads.size() * kUnitBytes;
@@ -150,7 +151,7 @@ bool StoreImpl::begin_write_loads(const std::shared_ptr<PendingWrite>& pending, 
 }
 
 // True: it goes on, or is answered.
-bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
+bool WriteRequests::retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt) {
   if (!pending->has_its_bytes()) {
     if (!attempt.may_take) return false;  // those of one at a time are read
     if (!fetch_bytes_of(pending)) return true;
@@ -167,14 +168,14 @@ bool StoreImpl::retry_write(const std::shared_ptr<PendingWrite>& pending, Memory
 }
 
 // False: they do not come back, and it has been answered. Blocks on the volume.
-bool StoreImpl::fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending) {
+bool WriteRequests::fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending) {
   Status status = pending->fetch_bytes();
   if (status) return true;
   fail_write(pending, std::move(status).error());
   return false;
 }
 
-void StoreImpl::fail_write(const std::shared_ptr<PendingWrite>& pending, Error error) {
+void WriteRequests::fail_write(const std::shared_ptr<PendingWrite>& pending, Error error) {
   pending->let_go_of_memory();
   pending->error = std::move(error);
   {
@@ -184,17 +185,17 @@ void StoreImpl::fail_write(const std::shared_ptr<PendingWrite>& pending, Error e
   pending->finish();
 }
 
-void StoreImpl::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes) {
+void WriteRequests::wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes) {
   drop_unused_file(*pending->object);
   pending->let_go_of_memory();
   pending->put_bytes_aside();
-  cache_->wait(MemoryFor::kWriter, pending->object->id, lacks_bytes,
-                  [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt) || give_up_write(*pending); });
+  parts_.cache.wait(MemoryFor::kWriter, pending->object->id, lacks_bytes,
+                    [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt) || give_up_write(*pending); });
 }
 
 // Of one that waits for memory: the volume has taken nothing for a while, so none comes back. Its call hears of it.
-bool StoreImpl::give_up_write(PendingWrite& pending) {
-  auto refused = refusals_.lasting();
+bool WriteRequests::give_up_write(PendingWrite& pending) {
+  auto refused = parts_.refusals.lasting();
   if (!refused) return false;
   {
     const auto lock = pending.object->lock();
@@ -205,24 +206,24 @@ bool StoreImpl::give_up_write(PendingWrite& pending) {
   return true;
 }
 
-void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
+void WriteRequests::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {
   if (progress == Progress::kDone) return pending->finish();
-  if (progress == Progress::kIsRaw) return opener_.run([this, pending] { continue_in_raw(pending); });
+  if (progress == Progress::kIsRaw) return parts_.opener.run([this, pending] { continue_in_raw(pending); });
   if (progress == Progress::kNeedsLoad) {
-    MemoryWaiters::Try now{.may_take = cache_->may_take(MemoryFor::kWriter)};
+    MemoryWaiters::Try now{.may_take = parts_.cache.may_take(MemoryFor::kWriter)};
     if (!begin_write_loads(pending, now)) wait_to_write(pending, now.lacks_bytes);
     return;
   }
   if (progress == Progress::kNeedsSpace) {
     pending->let_go_of_memory();
     pending->put_bytes_aside();
-    const bool can_fit = pending->end() <= space_.limit_bytes();  // else nothing is evicted for it
-    if (can_fit && space_waiters_.wait(pending->turn_for_room, [this, pending] {
+    const bool can_fit = pending->end() <= parts_.space.limit_bytes();  // else nothing is evicted for it
+    if (can_fit && parts_.space_waiters.wait(pending->turn_for_room, [this, pending] {
           if (!fetch_bytes_of(pending)) return;
-          proceed(pending, push_write(*pending, cache_->may_take(MemoryFor::kWriter)));
+          proceed(pending, push_write(*pending, parts_.cache.may_take(MemoryFor::kWriter)));
         }))
       return;
-    counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
+    parts_.counters.errors_no_space.fetch_add(1, std::memory_order_relaxed);
     {
       const auto lock = pending->object->lock();
       pending->error = no_space(*pending->object, pending->source.length());
@@ -234,7 +235,7 @@ void StoreImpl::proceed(const std::shared_ptr<PendingWrite>& pending, Progress p
 }
 
 // The body became a raw file while this waited: it begins anew there, with what is left of it.
-void StoreImpl::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
+void WriteRequests::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
   pending->let_go_of_memory();
   pending->attempt = WriteAttempt();
   if (!fetch_bytes_of(pending)) return;
@@ -251,10 +252,10 @@ void StoreImpl::continue_in_raw(const std::shared_ptr<PendingWrite>& pending) {
   });
 }
 
-void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) {
+void WriteRequests::write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) {
   const ObjectPtr& object = handle->object;
-  counters_.write_requests.fetch_add(1, std::memory_order_relaxed);
-  counters_.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
+  parts_.counters.write_requests.fetch_add(1, std::memory_order_relaxed);
+  parts_.counters.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   if (bytes.empty()) return done(size_t{0});
   if (offset > kMaxFileBytes || bytes.size() > kMaxFileBytes - offset)
     return done(fail(Code::kTooBig, fmt::format("object {}: offset {} is past the largest file of {}", object->id.value,
@@ -262,8 +263,8 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   FilePtr raw;
   {
     const auto lock = object->lock();
-    note_change(object, handle);
-    note_written(handle, offset, bytes.size());
+    parts_.in_place.note_change(object, handle);
+    parts_.in_place.note_written(handle, offset, bytes.size());
     raw = object->raw;
   }
   if (raw)
@@ -278,12 +279,12 @@ void StoreImpl::write(Handle* handle, uint64_t offset, std::span<const std::byte
   pending->handle = handle;
   pending->bytes_left = bytes;
   pending->source.offset = offset;
-  pending->next_piece(cache_->piece_bytes());
+  pending->next_piece(parts_.cache.piece_bytes());
   pending->done = std::move(done);
-  const Progress progress = push_write(*pending, cache_->may_take(MemoryFor::kWriter));
+  const Progress progress = push_write(*pending, parts_.cache.may_take(MemoryFor::kWriter));
   if (progress == Progress::kDone) return pending->finish();
   if (progress == Progress::kIsRaw) return continue_in_raw(pending);
-  if (Status status = pending->own_bytes(*waiting_bytes_); !status) return fail_write(pending, std::move(status).error());
+  if (Status status = pending->own_bytes(parts_.waiting_bytes); !status) return fail_write(pending, std::move(status).error());
   proceed(pending, progress);
 }
 
