@@ -159,8 +159,12 @@ std::optional<std::string> root_attribute(Driver& driver, std::string_view name)
 void set_root_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
-  const bool is_known = is_option || name == "flush" || name == "drop_caches" || name == "scrub";
+  const bool is_known = is_option || name == "flush" || name == "drop_caches" || name == "scrub" || name == "refresh";
   if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+  if (name == "refresh")
+    return driver.store->refresh([&driver, request](Status status) {
+      driver.gone_names.forget_all([request, status = std::move(status)] { reply_status(request, status); });
+    });
   if (name == "flush") return driver.store->drain(true, replying(request));  // syncs the data of all users
   if (name == "drop_caches") {
     driver.store->drop_caches();

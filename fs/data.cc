@@ -100,6 +100,7 @@ void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
 void write(const Request& request, fuse_ino_t, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file), groups_of(request));
+  if (file->writepage) driver.store->note_page_written(handle_of(file));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());

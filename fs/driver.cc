@@ -68,14 +68,14 @@ fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   entry.ino = (stat.to_be_written ? driver.passthrough.node_to_write(stat.id) : driver.passthrough.node_of(stat.id)).value;
   entry.generation = 0;  // object ids are never used again
   entry.attr = to_stat(stat);
-  entry.attr_timeout = S_ISDIR(stat.mode) ? kDirectoryTimeoutSeconds : kAttributeTimeoutSeconds;
-  entry.entry_timeout = stat.brief ? 0 : S_ISDIR(stat.mode) ? kDirectoryTimeoutSeconds : kEntryTimeoutSeconds;
+  entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));
+  entry.entry_timeout = stat.brief ? 0 : driver.timeout_seconds(S_ISDIR(stat.mode));
   return entry;
 }
 
 void reply_attributes(const Request& request, const Stat& stat) {
   const struct stat attributes = to_stat(stat);
-  fuse_reply_attr(request, &attributes, S_ISDIR(stat.mode) ? kDirectoryTimeoutSeconds : kAttributeTimeoutSeconds);
+  fuse_reply_attr(request, &attributes, driver_of(request).timeout_seconds(S_ISDIR(stat.mode)));
 }
 
 }  // namespace kvcachefs

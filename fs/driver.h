@@ -39,6 +39,10 @@ inline constexpr double kAbsentTimeoutSeconds = 1.0;
 inline constexpr double kAttributeTimeoutSeconds = 1.0;
 // Of directories, names and attributes: a path of a chunk is several, and looking them up again tells nothing.
 inline constexpr double kDirectoryTimeoutSeconds = 600.0;
+// Where other nodes change names as well, of which this kernel hears nothing: what they made is to be found soon, and what they removed
+// or moved is told by a stale handle until then.
+inline constexpr double kSharedAbsentTimeoutSeconds = 0.25;
+inline constexpr double kSharedDirectoryTimeoutSeconds = 10.0;
 
 struct Driver {
   Driver();
@@ -55,6 +59,12 @@ struct Driver {
   FileLocks locks;
   NameInvalidator gone_names;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
+
+  double absent_timeout_seconds() const { return store->has_peers() ? kSharedAbsentTimeoutSeconds : kAbsentTimeoutSeconds; }
+  double timeout_seconds(bool directory) const {
+    if (!directory) return kEntryTimeoutSeconds;
+    return store->has_peers() ? kSharedDirectoryTimeoutSeconds : kDirectoryTimeoutSeconds;
+  }
 
   // The features that this machine does not offer, as text for people; empty if there are all.
   std::string features() const {

@@ -27,6 +27,7 @@ int errno_of(const Error& error) {
     case Code::kTooManyLinks: return EMLINK;
     case Code::kVersion: return EIO;
     case Code::kCanceled: return EIO;
+    case Code::kOtherNode: return EXDEV;  // mv copies then
     case Code::kNoData: return ENXIO;  // SEEK_DATA and SEEK_HOLE past the end
   }
   return EIO;

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <exception>
 #include <functional>
 #include <utility>
@@ -20,6 +21,7 @@ namespace kvcachefs {
 namespace {
 constexpr int kRaiseEpoch = 8;  // FUSE_NOTIFY_INC_EPOCH, which older headers do not have
 constexpr int64_t kKnownNs = 2'000'000'000;
+constexpr std::chrono::seconds kForgottenAfter{10};  // of a directory, where there are other nodes (driver.h)
 }  // namespace
 
 void NameInvalidator::start(fuse_session* session, NodesOf nodes_of) {
@@ -48,6 +50,17 @@ void NameInvalidator::add(std::vector<GoneName> names) {
   ready_.notify_one();
 }
 
+void NameInvalidator::forget_all(std::move_only_function<void()> then) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!stopping_ && thread_.joinable()) {
+      asked_.push_back(std::move(then));
+      return ready_.notify_one();
+    }
+  }
+  then();
+}
+
 void NameInvalidator::note_listing() { listed_ns_.store(system_clock().monotonic_ns(), std::memory_order_relaxed); }
 
 void NameInvalidator::raise_epoch() {
@@ -60,16 +73,29 @@ void NameInvalidator::raise_epoch() {
 void NameInvalidator::work() {
   while (true) {
     std::vector<GoneName> names;
+    std::vector<std::move_only_function<void()>> asked;
     {
       std::unique_lock lock(mutex_);
-      ready_.wait(lock, [&] { return stopping_ || !names_.empty(); });
-      if (stopping_) return;
+      ready_.wait(lock, [&] { return stopping_ || !names_.empty() || !asked_.empty(); });
+      if (stopping_) break;
       names.swap(names_);
+      asked.swap(asked_);
     }
     if (has_epochs_) raise_epoch();
+    if (!has_epochs_ && !asked.empty()) {
+      std::unique_lock lock(mutex_);
+      ready_.wait_for(lock, kForgottenAfter, [&] { return stopping_; });
+    }
+    for (auto& then : asked) then();
     for (const GoneName& name : names)
       for (const uint64_t node : nodes_of_(name.id)) fuse_lowlevel_notify_inval_inode(session_, node, -1, 0);
   }
+  std::vector<std::move_only_function<void()>> asked;
+  {
+    std::lock_guard lock(mutex_);
+    asked.swap(asked_);
+  }
+  for (auto& then : asked) then();
 }
 
 void NameInvalidator::stop() {

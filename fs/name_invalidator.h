@@ -1,4 +1,5 @@
-// Tells the kernel of names that went without a request of its own: chunks that were evicted.
+// Tells the kernel of names that went without a request of its own: chunks that were evicted; and, when that is asked for, of all that
+// other nodes changed.
 //
 // The kernel may go by what it was told of a name for a second. Names that were probed are not evicted for longer than that, so only
 // few that go can be known to it: what was made, or listed, a moment ago, and what went although it was leased.
@@ -37,6 +38,9 @@ class NameInvalidator {
   void start(fuse_session* session, NodesOf nodes_of);
   // From any thread; does not wait. What comes before start() or after stop() is dropped.
   void add(std::vector<GoneName> names);
+  // Runs `then` once the kernel asks for each name before it goes by it, on a thread that it must not hold: at once, or after the time for
+  // which it remembers names. From any thread.
+  void forget_all(std::move_only_function<void()> then);
   // A listing gave names with their attributes: the kernel knows them as if they had been probed.
   void note_listing();
   void stop();
@@ -52,6 +56,7 @@ class NameInvalidator {
   std::mutex mutex_;        // a leaf. Guards:
   std::condition_variable ready_;
   std::vector<GoneName> names_;
+  std::vector<std::move_only_function<void()>> asked_;
   bool stopping_ = false;
   std::thread thread_;
 };

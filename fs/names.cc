@@ -35,7 +35,7 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   auto found = driver.store->lookup(object_of(request, parent), name, caller_of(request));
   if (found || found.error().code != Code::kNotFound) return reply_entry(request, found);
   fuse_entry_param absent{};  // nodeid 0: the kernel may remember that there is no such name
-  absent.entry_timeout = kAbsentTimeoutSeconds;
+  absent.entry_timeout = driver.absent_timeout_seconds();
   fuse_reply_entry(request, &absent);
 }
 

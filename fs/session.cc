@@ -238,6 +238,7 @@ Status take_down(Driver& driver) {
 int run_mount(const MountRequest& request) {
   auto options = parse_mount_options(request.options);
   if (!options) return refuse(options.error());
+  if (Status status = check_options(options->store); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
   options->store.passthrough = may_pass_through(*options);
   Driver driver;

@@ -46,6 +46,16 @@ Json options_json(const Driver& driver) {
   return options;
 }
 
+Json peers_json(const StoreStatus& status) {
+  Json peers = Json::array();
+  for (const StoreStatus::Peer& peer : status.peers)
+    peers.push_back({{"node", peer.node}, {"host", peer.host}, {"state", peer.state}, {"reason", peer.reason}, {"epoch", peer.epoch},
+                     {"silent_ms", peer.silent_ms}, {"bytes_behind", peer.bytes_behind}, {"objects", peer.objects},
+                     {"physical_bytes", peer.physical_bytes}, {"polls", peer.polls}, {"batches", peer.batches}, {"reloads", peer.reloads},
+                     {"records_left_out", peer.records_left_out}});
+  return peers;
+}
+
 }  // namespace
 
 std::string status_json(Driver& driver) {
@@ -110,6 +120,8 @@ std::string status_json(Driver& driver) {
   json["scrub"] = {{"running", s.scrub_running}, {"passes", s.scrub_passes}, {"bodies", s.scrub_bodies}, {"bytes", s.scrub_bytes},
                    {"damaged", s.scrub_damaged}, {"unreadable", s.scrub_unreadable},
                    {"last_pass_s", s.scrub_ended_ns == 0 ? Json() : Json(s.scrub_ended_ns / 1'000'000'000)}};
+  json["peers"] = peers_json(s);
+  json["peers_problem"] = s.peers_problem;
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
   json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},

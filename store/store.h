@@ -91,6 +91,8 @@ class Store {
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
   // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.
   virtual void note_locked(Handle* handle) = 0;
+  // The write() that follows is of pages of a mapping.
+  virtual void note_page_written(Handle* handle) = 0;
   // Nobody needs to hear that a descriptor of this open is closed, which only reads.
   virtual bool closes_quietly(Handle* handle) = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;
@@ -153,6 +155,10 @@ class Store {
   virtual FileSystemSpace space() = 0;
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
   virtual void drain(bool sync, StatusCompletion done) = 0;
+  // All that other nodes of the volume published before the call is seen when it completes.
+  virtual void refresh(StatusCompletion done) = 0;
+  // Other nodes change names, too, which the kernel is not told of. Any thread, at any rate.
+  virtual bool has_peers() const = 0;
   virtual void drop_caches() = 0;  // clean bodies in RAM
   // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
   virtual Status begin_scrub() = 0;
@@ -174,6 +180,8 @@ class Store {
   virtual bool pump() = 0;
 };
 
+// Options that no volume could be opened with, the first of them in words. Makes nothing.
+Status check_options(const StoreOptions& options);
 // Who holds a volume's lock is told by the message of kBusy.
 // An empty or missing-but-creatable root is initialised; anything else must be a volume of ours.
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,

@@ -40,7 +40,7 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
   return stat;
 }
 
-// All but the size.
+// All but the size. Times of what a peer has last as long as it is in RAM: clients set them to note that they used it, and are not refused.
 Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
   const int64_t now = clock_.realtime_ns();
   Stat stat;
@@ -53,6 +53,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
     const ObjectPtr& object = kept.object;
     const auto lock = object->lock();
+    if (change.mode || change.uid || change.gid) KVC_TRY(check_may_change(*object));
     Attributes& attributes = object->attributes;
     if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
     if (change.uid) attributes.uid = *change.uid;
@@ -65,6 +66,8 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     changes_->mark_attributes_dirty(object);
     stat = kept.names.stat_of(*object);
   }
+  if (id.is_foreign())
+    if (ObjectPtr object = tree_->find(id)) tree_->forget_when_idle(object);
   dirty_.wake();
   return stat;
 }
@@ -77,6 +80,12 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   ObjectPtr object = *got;
   if (change.size_bytes && object->is_directory())
     return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
+  if (change.size_bytes && object->id.is_foreign()) {
+    if (Status may = check_may_change(*object); !may && *change.size_bytes != object->size_bytes) return done(std::unexpected(may.error()));
+    SetAttributes rest = change;  // it has that size
+    rest.size_bytes.reset();
+    return done(apply_attributes(id, rest));
+  }
   if (change.size_bytes && !object->is_regular())
     return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
   const auto raw_and_closed = [&] {
@@ -157,7 +166,7 @@ Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
     const auto lock = object->lock();
     return pick(object->attributes.xattrs);
   }
-  KVC_ASSIGN(auto record, index_->find_object_summary(id));
+  KVC_ASSIGN(auto record, tree_->read().record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return pick(record->attributes.xattrs);
 }
@@ -178,7 +187,8 @@ Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const Ob
     KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
     object = kept.object;
     const auto lock = object->lock();
-    status = change(object);
+    status = check_may_change(*object);
+    if (status) status = change(object);
     if (status) {
       object->attributes.ctime_ns = clock_.realtime_ns();
       changes_->mark_attributes_dirty(object);
@@ -234,7 +244,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
     const auto lock = object->lock();
     return names_of(object->attributes.xattrs);
   }
-  KVC_ASSIGN(auto record, index_->find_object_summary(id));
+  KVC_ASSIGN(auto record, tree_->read().record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return names_of(record->attributes.xattrs);
 }
@@ -255,6 +265,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     }
     const bool staged = object->content_dirty();
     facts.emplace_back("id", fmt::format("{}", id.value));
+    if (peers_) facts.emplace_back("owner", peers_->node_of(id));
     facts.emplace_back("kind", object->is_regular() ? (staged && body.version == 0 ? "staged" : kind) : "none");
     facts.emplace_back("state", body.quarantined ? "quarantined" : staged ? "staged" : "sealed");
     if (body.place.extent.valid())

@@ -52,6 +52,7 @@ void StoreImpl::tell_of_names(EvictWalk& walk) {
   }
   walk.after = page.back().cookie;
   for (const NameEntry& entry : page) {
+    if (entry.child.is_foreign()) continue;  // its node evicts it
     if (entry.type_bits == S_IFDIR) {
       evictor_->found_directory(directory, entry.name, entry.child, false);
       walk.directories.push_back(entry.child);
@@ -77,7 +78,7 @@ std::optional<Attributes> StoreImpl::attributes_of(const Tree::View& tree, Objec
     const auto lock = object->lock();
     return object->attributes;
   }
-  auto record = index_->find_object_summary(id);
+  auto record = tree.record_summary(id);
   if (!record || !*record) return std::nullopt;
   return std::move((*record)->attributes);
 }
@@ -164,7 +165,8 @@ bool StoreImpl::evict_ahead() {
   fill_evictor(/*to_the_end=*/true);
   const uint64_t lacking = marks.low + left - free;
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
-  if (evicted < lacking) evicted += evict(lacking - evicted, Evictor::Leases::kSettled, false);
+  for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
+    if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
   if (evicted == 0) return false;  // the next step tries again, a second later
   journal_names();
   space_.tell_below(space_.free_bytes() >= least ? least : 0);
@@ -194,7 +196,7 @@ bool StoreImpl::evict_for_room(uint64_t pressure) {
   if (lacking == 0) return true;
   using enum Evictor::Leases;
   uint64_t evicted = 0;
-  for (const Evictor::Leases leases : {kKeep, kSettled, kHalf, kQuarter, kPaired})
+  for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
   if (evicted >= lacking / 2) return true;
   drain_and_wait(/*for_room=*/true);  // what was just written may go as well
@@ -250,6 +252,11 @@ void StoreImpl::tell_gone(std::vector<GoneName> gone) {
   if (gone.empty()) return;
   eviction_.last_ns = clock_.monotonic_ns();
   dirty_.wake();
+  tell_kernel(std::move(gone));
+}
+
+// Any thread; no lock held.
+void StoreImpl::tell_kernel(std::vector<GoneName> gone) {
   NamesGone told;
   {
     std::lock_guard lock(names_gone_mutex_);
@@ -303,8 +310,8 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
   std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
   uint64_t objects = 0, bytes = 0;
   for (Going& each : going) {
-    const auto found = tree.find_name(each.member.directory, each.name);
-    const bool same = found && *found && (*found)->child == each.member.id && tree.live(each.member.id) == each.object;
+    const auto found = tree.names().own_child(each.member.directory, each.name);
+    const bool same = found && *found == each.member.id && tree.live(each.member.id) == each.object;
     if (!same || keeps_from_going(tree, each.object, each.member.directory, each.name, leases)) {
       tree.forget_if_idle(each.object);
       continue;
@@ -325,7 +332,7 @@ uint64_t StoreImpl::evict_unit(const Evictor::Victim& victim, Evictor::Leases le
 
 // The name that the object had in the directory when it was last heard of.
 std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const {
-  auto page = tree.names().list(member.directory, member.cookie - 1, 1);
+  auto page = tree.names().list_own(member.directory, member.cookie - 1, 1);
   if (!page) return std::nullopt;
   for (NameEntry& entry : *page)
     if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
@@ -336,7 +343,7 @@ std::optional<std::string> StoreImpl::name_with_cookie(const Tree::View& tree, c
 std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent,
                                                            std::string_view name, Evictor::Leases leases) const {
   if (tree.has_versions(parent, name)) return Kept{Evictor::Refused::kForNow, "several writers"};
-  if (const auto kept = keeps_object(tree, object)) return kept;
+  if (const auto kept = keeps_object(tree, object, leases)) return kept;
   const auto lock = object->lock();
   if (is_about_to_be_renamed(*object, name, leases == Evictor::Leases::kBreak ? kAboutToRenameNs : kLeftBehindNs))
     return Kept{Evictor::Refused::kForNow, "not renamed"};
@@ -345,11 +352,12 @@ std::optional<StoreImpl::Kept> StoreImpl::keeps_from_going(const Tree::Write& tr
 }
 
 // The same without a look at its name.
-std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object) const {
+std::optional<StoreImpl::Kept> StoreImpl::keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const {
   using enum Evictor::Refused;
   if (!object->is_regular()) return Kept{kForLong, "not a file"};
   if (object->locked) return Kept{kForLong, "locked"};
   if (object->in_place && object->changed_in_part) return Kept{kForLong, "changed in place"};
+  if (object->patched && leases != Evictor::Leases::kBreak) return Kept{kForNow, "changed in part"};
   if (object->nlink > 1) return Kept{kForLong, "several names"};  // all names of an object go, or none
   if (object->nlink == 0) return Kept{kForNow, "no name"};
   if (!object->durable) return Kept{kForNow, "not settled"};
@@ -387,7 +395,7 @@ uint64_t StoreImpl::remove_evicted(Tree::Write& tree, const ObjectPtr& object, O
     const Place& place = object->base.place;
     bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
   }
-  (*state)->child = {};
+  if ((*state)->child == object->id) (*state)->child = {};  // else a peer has it as well
   (*state)->erase_durable = (*state)->evicted = true;
   record_space_->accept(kNameRecordBytes + name.size());
   tree.touch_directory(parent);
@@ -416,7 +424,7 @@ void StoreImpl::describe_eviction(const Tree::View& tree, const ObjectPtr& objec
   if (!object->is_regular()) return;
   if (!evictor_->on()) return facts.emplace_back("kept_by", "evict=off"), void();
   const auto known = evictor_->known(object->id, thread_id);
-  const auto kept = keeps_object(tree, object);
+  const auto kept = keeps_object(tree, object, Evictor::Leases::kKeep);
   const char* by = "nothing";
   if (known && known->hold == evict::Hold::kPinned) by = "pinned";
   else if (kept) by = kept->why;

@@ -49,6 +49,7 @@
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
+#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
@@ -72,6 +73,7 @@
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
+#include "store/upkeep/peer_follower.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
 #include "store/volume/volume.h"
@@ -123,6 +125,7 @@ class StoreImpl final : public Store {
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
+  void note_page_written(Handle* handle) override { in_place_->note_page_written(handle); }
   bool closes_quietly(Handle* handle) override { return in_place_->closes_quietly(handle); }
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override {
     reads_->read(handle, offset, length, std::move(done));
@@ -141,8 +144,8 @@ class StoreImpl final : public Store {
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override {
     reads_->seek(handle, what, offset, std::move(done));
   }
-  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override { return reads_->seek_data(handle, offset); }
-  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override { return reads_->seek_hole(handle, offset); }
+  Result<uint64_t> seek_data(Handle* handle, uint64_t offset) override { return reads_->seek_now(handle, SeekFor::kData, offset); }
+  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset) override { return reads_->seek_now(handle, SeekFor::kHole, offset); }
   BackingFile backing_file(ObjectId id) override { return backing_->find(id); }
   Status expect_passthrough() override { return backing_->expect_passthrough(); }
   void backing_refused(bool in_memory) override { backing_->refuse(in_memory); }
@@ -161,6 +164,8 @@ class StoreImpl final : public Store {
   void leave_off() override { read_ahead_->leave_off(); }
 
   FileSystemSpace space() override;
+  void refresh(StatusCompletion done) override;
+  bool has_peers() const override { return peers_ && peers_->has_peers(); }
   void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
   void drop_caches() override { cache_->drop_all(); }
   Status begin_scrub() override;
@@ -205,7 +210,11 @@ class StoreImpl final : public Store {
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, const Caller& caller);
+  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
+                                     const Caller& caller);
+  bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
+  ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
+  Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
@@ -228,6 +237,7 @@ class StoreImpl final : public Store {
   bool make_room();
   void drain_and_wait(bool for_room = false);
   void measure_backing();
+  void look_for_volume();
   void keep_spare_files(const SpaceInfo& backing);
   void follow_size(const SpaceInfo& backing);
   void refill_reserve();
@@ -273,6 +283,7 @@ class StoreImpl final : public Store {
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   void evict_stranded();
   void tell_gone(std::vector<GoneName> gone);
+  void tell_kernel(std::vector<GoneName> gone);
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
   std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
   struct Kept {
@@ -281,12 +292,20 @@ class StoreImpl final : public Store {
   };
   std::optional<Kept> keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
                                        Evictor::Leases leases) const;
-  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object) const;
+  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const;
   bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
   void describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
                          std::vector<std::pair<std::string, std::string>>& facts) const;
   uint64_t remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
   Status set_pinned(ObjectId id, bool pinned) override;
+
+  // --- peers (store_peers.cc) ---
+  bool may_join() const;
+  bool is_shared() const;
+  Status find_peers();
+  Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
+  std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
+  void tell_peers(StoreStatus& status) const;
 
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);
@@ -428,6 +447,9 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
   bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
+
+  bool shared_ = false;  // is_shared(), at the start
+  std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/volume_error.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -35,7 +36,9 @@ Status StoreImpl::open_raw_file(const ObjectPtr& object) {
   const Place place = object->base.place;
   lock.unlock();
   if (place.kind != PlaceKind::kRaw) return {};
-  KVC_ASSIGN(FilePtr raw, extents_->open(place.extent, PlaceKind::kRaw));
+  auto opened = extents_->open(place.extent, PlaceKind::kRaw);
+  if (!opened) return std::unexpected(error_of_volume(std::move(opened).error()));
+  FilePtr raw = *std::move(opened);
   lock.lock();
   // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
   if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);

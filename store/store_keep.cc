@@ -46,6 +46,7 @@ void StoreImpl::refill_reserve() {
 
 // Others may fill the file system, or make room in it, at any time: what is accepted is held to what is free now.
 void StoreImpl::measure_backing() {
+  look_for_volume();
   raw_space_->measure_changed();
   auto backing = volume_->space();
   if (!backing) return;
@@ -58,6 +59,26 @@ void StoreImpl::measure_backing() {
   // The bulk lane tries again, or finds that nothing is left to try with.
   if (refusals_.is_failing()) dirty_.wake(true);
   keep_spare_files(*backing);
+}
+
+// Its files that are open can be read and written still where its directories were removed, but nothing of that is kept.
+void StoreImpl::look_for_volume() {
+  const auto found = volume_->info(epoch_directory(identity_.node, identity_.epoch));
+  const bool gone = !found && found.error().code == Code::kNotFound;
+  if (gone == refusals_.is_gone()) return;
+  Status status;
+  if (gone) {
+    const Error why{Code::kIo, 0, fmt::format("volume {}: its directories were removed, or others took their place, while it was mounted: what was "
+                                              "not read before is lost; `kvcachefs umount --lazy` ends this mount",
+                                              volume_->root())};
+    log::error("{}", why.message);
+    status = std::unexpected(why);
+    refusals_.set_gone(why);
+  } else {
+    refusals_.set_gone({});
+  }
+  health_.report(Health::Of::kVolume, status);
+  dirty_.wake(true);  // those who wait for what cannot come hear of it
 }
 
 // What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.
@@ -287,6 +308,7 @@ Status StoreImpl::write_checkpoint() {
   info.header = header;
   counters_.checkpoints.fetch_add(1, std::memory_order_relaxed);
   if (auto file = volume_->info(checkpoint_path(identity_.node, info.epoch, info.seq))) checkpoint_bytes_ = file->size_bytes;
+  if (peers_) peers_->note_checkpoint({info.epoch, info.seq});
   checkpoint_to_clear_ = std::move(info);
   return remove_before_checkpoint();
 }

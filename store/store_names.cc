@@ -18,11 +18,13 @@ namespace kvcachefs {
 Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, ObjectId id) {
   const Tree::Read tree = tree_->read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
-  if (!found || found->child != id || tree.has_versions(parent, name) || tree.is_one_of_several(id))
+  const bool to_be_adopted = found && found->type_bits == S_IFDIR && found->child.is_foreign();  // by a lookup
+  if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id))
     return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(Stat stat, tree.stat(id));
   // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
   stat.brief = evictor_->gives_leases();
+  evictor_->will_be_listed({&id, 1});
   return stat;
 }
 
@@ -37,6 +39,11 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     const bool versions = unknown || told || tree.has_versions(parent, name);
     if (!versions) {
       KVC_ASSIGN(auto found, tree.find_name(parent, name));
+      if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
+        tree.unlock();
+        KVC_TRY(tree_->write().adopt_directory(parent, name, next_id()));
+        return lookup(parent, name, caller);
+      }
       const ObjectId child = found ? found->child : ObjectId{};
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = tree.is_one_of_several(child);
@@ -58,6 +65,10 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   StaleOpens::Released released;
   const auto told = stale_opens_.note_lookup(caller.thread_id, parent, name, found.has_value(), released);
   tree.let_go(released);
+  if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
+    KVC_ASSIGN(const ObjectPtr directory, tree.adopt_directory(parent, name, next_id()));
+    found->child = directory->id;
+  }
   if (!found) {
     tree.unlock();
     probes_.missed(caller.thread_id, parent, name, why_absent(parent, name));
@@ -69,7 +80,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   bool brief = several;
   if (told && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
-    KVC_ASSIGN(ObjectPtr own, version_to_write(tree, parent, name, chosen, caller));
+    KVC_ASSIGN(ObjectPtr own, version_to_write(tree, parent, name, chosen, told->object, caller));
     brief |= own->id != chosen;
     chosen = own->id;
   }
@@ -99,6 +110,7 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
   counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
   space_waiters_.ask();  // for the next try
+  if (auto other = refusals_.gone()) return std::unexpected(*std::move(other));
   return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
 }
 
@@ -116,6 +128,7 @@ ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& cal
 // Gives a new object its first name.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  if (auto gone = refusals_.is_gone() ? refusals_.lasting() : std::nullopt) return std::unexpected(*std::move(gone));
   Tree::Write tree = tree_->write();
   KVC_TRY(tree.check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
@@ -171,7 +184,7 @@ Result<std::string> StoreImpl::read_symlink(ObjectId id) {
     const auto lock = object->lock();
     return target_of(object->type_bits, object->base);
   }
-  KVC_ASSIGN(auto record, index_->find_object(id));
+  KVC_ASSIGN(auto record, tree_->read().record(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return target_of(record->attributes.mode & S_IFMT, record->body);
 }
@@ -251,6 +264,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     KVC_ASSIGN(object, tree.get(id));
     if (object->is_directory()) return fail(Code::kPermission, fmt::format("object {} is a directory", id.value));
     if (object->nlink == 0) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
+    KVC_TRY(tree.check_own(*object, fmt::format("object {}", id.value)));
     {
       const auto object_lock = object->lock();
       if (object->write_error) return std::unexpected(*object->write_error);
@@ -286,7 +300,14 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
 // --- listing ---
 
 Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t after, size_t limit) {
-  return tree_->read().list(directory, after, limit);
+  const Tree::Read tree = tree_->read();
+  auto listed = tree.list(directory, after, limit);
+  if (!listed || !evictor_->gives_leases()) return listed;
+  std::vector<ObjectId> files;
+  for (const DirectoryItem& item : *listed)
+    if (item.type_bits == S_IFREG) files.push_back(item.id);
+  evictor_->will_be_listed(files);
+  return listed;
 }
 
 }  // namespace kvcachefs

@@ -13,6 +13,7 @@
 #include "store/base/cgroup.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
+#include "store/index/index.h"
 #include "store/recovery/first_records.h"
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
@@ -64,9 +65,14 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   });
 }
 
+Status check_options(const StoreOptions& options) {
+  KVC_TRY(check_store_options(options));
+  return options.index_directory.empty() ? Status() : check_index_place(options.index_directory);
+}
+
 Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
                                           std::string_view holder) {
-  KVC_TRY(check_store_options(options));
+  KVC_TRY(check_options(options));
   auto store = std::make_unique<StoreImpl>(std::move(volume), std::move(options), clock);
   KVC_TRY(store->start(holder));
   return store;
@@ -81,7 +87,8 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
-  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_));
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, may_join()));
+  shared_ = is_shared();
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -137,10 +144,7 @@ Status StoreImpl::start(std::string_view holder) {
       Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
-      [this](ObjectId id) -> std::optional<SuccessorsRecord> {
-        auto row = index_->find_successors(id);
-        return row ? std::move(*row) : std::nullopt;
-      },
+      [this](ObjectId id) { return successors_of(id); },
       options.prefetch ? options.prefetch_ahead_bytes : 0, options.memory_bytes / 2);
   options_.subscribe([this](const StoreOptions& now) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
@@ -156,7 +160,7 @@ Status StoreImpl::start(std::string_view holder) {
                          .most_pinned_bytes = now.capacity_bytes / 2});
     keeper_wakeup_.wake();
   });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_});
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});
@@ -190,7 +194,9 @@ Status StoreImpl::start(std::string_view holder) {
   in_place_.emplace(InPlaceChanges::Parts{*changes_, space_, dirty_, read_only_});
   writes_.emplace(WriteRequests::Parts{*volume_, *extents_, space_, *raw_space_, space_waiters_, *discards_, *changes_, dirty_, *cache_,
                                        *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
-                                       counters_, options_});
+                                       counters_, options_,
+                                       [this](const Object& object) { return check_may_change(object); }});
+  KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
@@ -315,6 +321,7 @@ Status StoreImpl::close() {
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = sync_point();
   }
+  if (peers_) peers_->stop();
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();

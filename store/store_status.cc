@@ -163,6 +163,7 @@ StoreStatus StoreImpl::status() {
   status.punched_ranges = c.punched_ranges;
   status.removed_extents = c.removed_extents;
   tell_evictions(status);
+  tell_peers(status);
   status.errors_checksum = c.errors_checksum;
   status.errors_volume_read = c.errors_volume_read;
   status.errors_volume_write = c.errors_volume_write;

@@ -13,6 +13,7 @@ void StoreImpl::start_threads() {
   bulk_->start();
   urgent_->start();
   threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
+  if (peers_) peers_->start();
   resumer_.start();
   opener_.start();
   read_ahead_->start();
@@ -40,6 +41,7 @@ void StoreImpl::stop_threads() {
   bulk_->ask_to_stop();
   urgent_->ask_to_stop();
   keeper_wakeup_.wake();
+  if (peers_) peers_->stop();
   opener_.stop();  // from now on such work is done where it comes up
   read_ahead_->stop();
   file_mover_->stop();
@@ -109,6 +111,7 @@ bool StoreImpl::pump() {
   any |= urgent_->step();
   any |= committer_->step();
   any |= keeper_step(false);
+  if (peers_ && !stopping_) peers_->step();
   if (!stopping_) {
     any |= read_ahead_->step();
     any |= file_mover_->step();

@@ -118,12 +118,18 @@ std::string group_text(const Json& group) {
   return text;
 }
 
-// Whether the cache is large enough, and every group of the status on a line, except the options, which `.kvcachefs/options` lists.
+// Whether the cache is large enough, and every group of the status on a line (of several of a kind, each), except the options, which `.kvcachefs/options` lists.
 void print_for_people(const Json& status) {
   CacheSummary(status).print();
   for (const auto& [name, value] : status.items()) {
     if (name == "options") continue;
-    fmt::print("{:<14}{}\n", name, value.is_object() ? group_text(value) : value_text(name, value));
+    const auto line = [&name](const std::string& text) { fmt::print("{:<14}{}\n", name, text); };
+    if (!value.is_array()) {
+      line(value.is_object() ? group_text(value) : value_text(name, value));
+      continue;
+    }
+    if (value.empty()) line("none");
+    for (const Json& each : value) line(group_text(each));
   }
 }
 

@@ -28,6 +28,7 @@
 #include <nlohmann/json.hpp>
 
 #include "store/base/clock.h"
+#include "store/base/mountinfo.h"
 #include "store/base/units.h"
 #include "tools/commands.h"
 #include "tools/mount_table.h"
@@ -158,34 +159,53 @@ Status unmount_by_helper(const std::string& mountpoint, bool lazy) {
               fmt::format("{}: {} (only root and the user who mounted it may unmount)", mountpoint, said));
 }
 
-Status unmount(const std::string& mountpoint, bool lazy) {
+Status try_to_unmount(const std::string& mountpoint, bool lazy) {
   if (umount2(mountpoint.c_str(), UMOUNT_NOFOLLOW | (lazy ? MNT_DETACH : 0)) == 0) return {};
   if (errno == EBUSY) return busy(mountpoint);
   if (errno == EPERM) return unmount_by_helper(mountpoint, lazy);
   return fail_errno(errno, fmt::format("unmounting {}", mountpoint));
 }
 
-// A process that still sees the file system: in a mount namespace of its own, as of a container, the mount goes on.
-std::optional<std::string> who_sees(dev_t device) {  // the number alone may be another's by now
+// What looks busy may be so for a moment: somebody looks at a file (a monitor, a mount namespace that is just being copied), or the
+// kernel has not closed yet what a process had open that has ended (that of an io_uring is closed later).
+Status unmount(const std::string& mountpoint, bool lazy) {
+  constexpr int kTries = 20;
+  constexpr milliseconds kBetweenTries{50};
+  for (int tries = 1;; ++tries) {
+    Status status = try_to_unmount(mountpoint, lazy);
+    if (status || status.error().code != Code::kBusy || tries == kTries) return status;
+    std::this_thread::sleep_for(kBetweenTries);
+  }
+}
+
+// A process that still sees the file system: in a mount namespace of its own, as of a container, the mount goes on. The number of a
+// device is given to the next mount as soon as this one is gone, so its source has to be the same as well.
+std::optional<std::string> who_sees(dev_t device, const std::string& source) {
   const std::string wanted = fmt::format(" {}:{} ", major(device), minor(device));
+  constexpr std::string_view kType = " - fuse.kvcachefs ";
   std::error_code error;
   for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
     std::ifstream mounts(process.path() / "mountinfo");
     for (std::string line; std::getline(mounts, line);)
-      if (line.find(wanted) < line.find('/') && line.find(" - fuse.kvcachefs ") != std::string::npos) return process.path().filename().string();
+      if (line.find(wanted) < line.find('/'))
+        if (const size_t type = line.find(kType); type != std::string::npos) {
+          const std::string_view behind = std::string_view(line).substr(type + kType.size());
+          if (unescape_mountinfo(behind.substr(0, behind.find(' '))) == source) return process.path().filename().string();
+        }
   }
   return std::nullopt;
 }
 
 // Until the daemon has ended. It ends by itself once it has written out what it holds, unless others still see the mount.
-Status wait_for_end(const Arguments& arguments, const std::string& mountpoint, int daemon, dev_t device) {
+Status wait_for_end(const Arguments& arguments, const MountEntry& mount, int daemon, dev_t device) {
+  const std::string& mountpoint = mount.mountpoint;
   Progress progress([&] {
     if (!arguments.quiet) fmt::print(stderr, "{}: unmounted, waiting for the daemon to close the volume\n", mountpoint);
   });
   constexpr int kLookMs = 2000;
   pollfd end{daemon, POLLIN, 0};
   std::optional<std::string> process;
-  while (!process && poll(&end, 1, kLookMs) <= 0) process = device == 0 ? std::nullopt : who_sees(device);
+  while (!process && poll(&end, 1, kLookMs) <= 0) process = device == 0 ? std::nullopt : who_sees(device, mount.source);
   close(daemon);
   if (!process) return {};
   return fail(Code::kBusy, fmt::format("{} is unmounted here and goes on in another mount namespace (process {} sees it, perhaps of "
@@ -218,7 +238,7 @@ Status unmount_whole(const Arguments& arguments) {
     close(daemon);
     ending = "its daemon writes out what is staged when the last open file is closed, and ends";
   } else if (daemon >= 0) {
-    KVC_TRY(wait_for_end(arguments, mountpoint, daemon, device));
+    KVC_TRY(wait_for_end(arguments, mount, daemon, device));
     ending = *drained ? "its daemon has closed the volume" : "its daemon has ended";
   }
   auto seconds = [](int64_t from, int64_t to) { return static_cast<double>(to - from) / 1e9; };

@@ -23,8 +23,8 @@ namespace {
 Result<uint64_t> size_in(std::string_view name, std::string_view value, uint64_t least, uint64_t most) {
   auto size = parse_size(value);
   if (!size || *size < least || *size > most)
-    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G)", name, value,
-                                            format_size(least), format_size(most)));
+    return fail(Code::kInvalid, fmt::format("option {}={}: expected a size from {} to {} (like 512M or 4G){}{}", name, value,
+                                            format_size(least), format_size(most), size ? "" : "; ", size ? "" : size.error().message));
   return *size;
 }
 
@@ -172,6 +172,8 @@ constexpr OptionEntry kOptions[] = {
      "on (default): where capacity is used up, the chunks that are expected to be used least make room; off: ENOSPC"},
     {"lease_ms", true, set_number<&StoreOptions::lease_ms, 0, 600'000>, get_number<&StoreOptions::lease_ms>,
      "what was probed or opened within it is not evicted; default 5000; 0 to 600000"},
+    {"peer_poll_ms", true, set_number<&StoreOptions::peer_poll_ms, 20, 10'000>, get_number<&StoreOptions::peer_poll_ms>,
+     "how often the journals of other nodes are read; default 250; 20 to 10000"},
     {"policy", true, set_policy, [](const StoreOptions& o) { return o.policy; },
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },

@@ -48,6 +48,7 @@ struct StoreOptions {
   uint64_t raw_above_bytes = 1 * kGiB;   // files sized beyond this are raw: 1:1 with a backing file
   uint64_t flush_interval_ms = 200;
   bool evict = true;                     // what is expected to be used least goes when the capacity is used up
+  uint64_t peer_poll_ms = 250;           // how often the journals of other nodes are read
   uint64_t lease_ms = 5'000;             // what was probed or opened within it is not evicted; 0: no leases
   std::string policy = "prefix";         // of eviction, see store/evict
   bool statfs_headroom = false;          // df shows as free what eviction can give back, but for 70 % of the capacity

@@ -38,6 +38,15 @@ struct StoreStatus {
   uint64_t eviction_objects = 0, eviction_bytes = 0, eviction_leases_broken = 0, eviction_refused = 0, eviction_came_back = 0;
   uint64_t eviction_known_objects = 0, eviction_known_units = 0, eviction_memory_bytes = 0;
   uint64_t eviction_remembered_units = 0;
+  // The other nodes of the volume, by name.
+  struct Peer {
+    std::string node, host, state, reason;
+    uint32_t epoch = 0;
+    int64_t silent_ms = 0;  // since it was seen to live
+    uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
+  };
+  std::vector<Peer> peers;
+  std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing
   struct Evicted {
     uint64_t objects = 0, bytes = 0;
   };

@@ -30,11 +30,22 @@ TEST(Units, ParsesWhatUsersWrite) {
   EXPECT_EQ(parse_size("1.5G").value(), kGiB + kGiB / 2);
   EXPECT_EQ(parse_size("2TiB").value(), 2 * kTiB);
   EXPECT_EQ(parse_size("9m").value(), 9 * kMiB);
+  EXPECT_EQ(parse_size("64Mi").value(), 64 * kMiB);
 }
 
 TEST(Units, RefusesTheRest) {
   for (const char* text : {"", "K", "-1", "4X", "4KK", "1e400", "99999999999T", "nan", "0.3", " 4", "4 "})
     EXPECT_FALSE(parse_size(text).has_value()) << text;
+}
+
+TEST(Units, RefusesWhatMayMeanPowersOfThousand) {
+  for (const char* text : {"64MB", "64Mb", "1.5gB", "8kb", "2TB"}) {
+    const auto size = parse_size(text);
+    ASSERT_FALSE(size) << text;
+    EXPECT_NE(size.error().message.find("powers of 1000"), std::string::npos) << size.error().message;
+  }
+  EXPECT_NE(parse_size("64MB").error().message.find("write 64M or 64MiB"), std::string::npos);
+  for (const char* text : {"64iB", "64B", "64Mib", "64MiBB", "64M i"}) EXPECT_FALSE(parse_size(text)) << text;
 }
 
 TEST(Units, PrintsWhatItParses) {

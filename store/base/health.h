@@ -18,7 +18,8 @@ class Health {
  public:
   explicit Health(const Clock& clock) : clock_(clock) {}
 
-  enum class Of : uint8_t { kData, kJournal, kIndex, kUpkeep };
+  // kVolume: it is not there any more, which is why all the rest fails.
+  enum class Of : uint8_t { kVolume, kData, kJournal, kIndex, kUpkeep };
 
   // The outcome of one piece of work. A success takes no lock while no failure of that kind stands.
   void report(Of of, const Status& status);
@@ -36,7 +37,7 @@ class Health {
  private:
   const Clock& clock_;
   mutable LeafMutex mutex_;
-  std::array<std::optional<Error>, 4> errors_;
+  std::array<std::optional<Error>, 5> errors_;
   std::atomic<uint8_t> failing_{0};  // a bit of each; written with mutex_ held, read without
   State state_;
 };

@@ -34,6 +34,7 @@ enum class Code : uint8_t {
   kVersion,         // on-volume format this program does not know
   kCanceled,        // shutting down
   kNoData,          // SEEK_DATA past the last byte
+  kOtherNode,       // of a peer, or shared with one: only its own node can do that
 };
 
 struct Error {

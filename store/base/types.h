@@ -25,6 +25,7 @@ struct ObjectId {
   }
   constexpr uint64_t number() const { return value & ((uint64_t{1} << kNumberBits) - 1); }
   constexpr bool valid() const { return value != 0; }
+  constexpr bool is_foreign() const { return node_ordinal() != 0; }  // of a peer
   auto operator<=>(const ObjectId&) const = default;
 };
 
@@ -33,8 +34,12 @@ inline constexpr uint32_t kMaxEpoch = (uint32_t{1} << ObjectId::kEpochBits) - 1;
 
 // An extent file: nodes/<node>/<epoch>/extents/<seq/4096>/<seq>.<kind>
 struct ExtentId {
-  uint32_t epoch = 0;
+  uint32_t epoch = 0;  // on a mount: with the ordinal of the node above its bits (0 = this node)
   uint64_t seq = 0;
+  constexpr uint32_t node_ordinal() const { return epoch >> ObjectId::kEpochBits; }
+  constexpr bool is_foreign() const { return node_ordinal() != 0; }
+  constexpr ExtentId here(uint32_t ordinal) const { return valid() ? ExtentId{(ordinal << ObjectId::kEpochBits) | epoch, seq} : *this; }
+  constexpr ExtentId there() const { return {epoch & kMaxEpoch, seq}; }  // as its node says
   constexpr bool valid() const { return epoch != 0; }
   auto operator<=>(const ExtentId&) const = default;
 };

@@ -28,6 +28,13 @@ Result<uint64_t> parse_size(std::string_view text) {
   auto refuse = [&] {
     return fail(Code::kInvalid, fmt::format("'{}' is not a size (examples: 4096, 64K, 1.5G, 2T)", text));
   };
+  // "64MB" is 64 x 1000 x 1000 to some and 64 x 1024 x 1024 to others.
+  auto refuse_ambiguous = [&](const char* letter) {
+    const std::string_view number(text.data(), static_cast<size_t>(letter - text.data()));
+    return fail(Code::kInvalid, fmt::format("'{}' may mean powers of 1000 or of 1024: write {}{} or {}{}iB, which are of 1024, or the "
+                                            "number of bytes",
+                                            text, number, *letter, number, *letter));
+  };
   double number = 0;
   const char* end = text.data() + text.size();
   auto [stop, ec] = std::from_chars(text.data(), end, number, std::chars_format::fixed);
@@ -36,10 +43,9 @@ Result<uint64_t> parse_size(std::string_view text) {
   if (stop != end) {
     unit = unit_bytes(*stop);
     if (unit == 0) return refuse();
-    ++stop;
-    if (stop != end && (*stop == 'i')) ++stop;
-    if (stop != end && (*stop == 'B' || *stop == 'b')) ++stop;
-    if (stop != end) return refuse();
+    const std::string_view rest(stop + 1, static_cast<size_t>(end - stop - 1));
+    if (rest == "B" || rest == "b") return refuse_ambiguous(stop);
+    if (!rest.empty() && rest != "i" && rest != "iB") return refuse();
   }
   const double bytes = number * static_cast<double>(unit);
   if (bytes >= 9.2e18 || bytes != std::floor(bytes)) return refuse();

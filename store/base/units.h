@@ -34,7 +34,7 @@ constexpr uint64_t unit_length(uint64_t size_bytes, size_t index) {
   return size_bytes - start < kUnitBytes ? size_bytes - start : kUnitBytes;
 }
 
-// "64K", "1.5G", "4096", "9m" -> bytes. Refuses anything else, overflow included.
+// "64K", "1.5G", "4096", "9m", "2TiB", "2Ti" -> bytes. Refuses anything else, overflow included, and "64MB", which says not of what.
 Result<uint64_t> parse_size(std::string_view text);
 // 10485760 -> "10M", 1536 -> "1.5K".
 std::string format_size(uint64_t bytes);

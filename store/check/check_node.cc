@@ -1,4 +1,6 @@
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -10,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
+#include "store/base/unique_fd.h"
 #include "store/check/body_check.h"
 #include "store/check/check.h"
 #include "store/check/dead_ranges.h"
@@ -17,6 +20,7 @@
 #include "store/check/recovered_index.h"
 #include "store/check/repair.h"
 #include "store/extent/extents.h"
+#include "store/index/index.h"
 #include "store/journal/extent_header.h"
 
 namespace kvcachefs {
@@ -25,18 +29,24 @@ namespace {
 
 constexpr size_t kDifferencesShown = 20;
 
-// A directory for scratch indexes beside the index (LMDB needs a local file system, and there is room), removed at the
-// end.
+// A directory for scratch indexes, removed at the end: beside the index (LMDB needs a local file system, and there is room) or,
+// where that takes no directory (no inodes are left, or it is read-only), in TMPDIR.
 class Scratch {
  public:
-  // "<beside>.fsck-" and six characters, which nothing had.
   static Result<std::unique_ptr<Scratch>> make(const std::string& beside) {
-    std::string path = beside + ".fsck-XXXXXX";
-    std::error_code error;
-    std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
-    if (error) return fail_errno(error.value(), "scratch directory " + path);
-    if (mkdtemp(path.data()) == nullptr) return fail_errno(errno, "scratch directory " + path);
-    return std::unique_ptr<Scratch>(new Scratch(std::move(path)));
+    std::error_code ignored;
+    std::filesystem::create_directories(std::filesystem::path(beside).parent_path(), ignored);
+    auto made = make_at(beside + ".fsck-XXXXXX");
+    if (made) return made;
+    const char* wanted = std::getenv("TMPDIR");
+    const std::string elsewhere = wanted != nullptr && *wanted == '/' ? wanted : "/var/tmp";
+    const std::string path = elsewhere + "/kvcachefs-fsck-XXXXXX";
+    if (check_index_place(path))
+      if (auto second = make_at(path)) return second;
+    made.error().message += fmt::format("; nor can one be made in {}: set TMPDIR to a directory of a local file system with room for "
+                                        "an index",
+                                        elsewhere);
+    return made;
   }
   ~Scratch() {
     std::error_code ignored;
@@ -46,6 +56,20 @@ class Scratch {
 
  private:
   explicit Scratch(std::string path) : path_(std::move(path)) {}
+  // Six characters, which nothing had, in the place of the last ones.
+  static Result<std::unique_ptr<Scratch>> make_at(std::string path) {
+    if (mkdtemp(path.data()) == nullptr) return fail_errno(errno, "scratch directory " + path);
+    std::unique_ptr<Scratch> made(new Scratch(path));
+    // More than two indexes have. (The directory may have been the last file for which there was room.)
+    constexpr int kFiles = 16;
+    for (int i = 0; i < kFiles; ++i) {
+      const std::string name = fmt::format("{}/{}", path, i);
+      if (UniqueFd(::open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600)).get() < 0)
+        return fail_errno(errno, "scratch directory " + path);
+    }
+    for (int i = 0; i < kFiles; ++i) ::unlink(fmt::format("{}/{}", path, i).c_str());
+    return made;
+  }
   const std::string path_;
 };
 

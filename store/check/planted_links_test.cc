@@ -6,6 +6,8 @@
 #include <functional>
 #include <iterator>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -139,6 +141,46 @@ TEST_F(PlantedLinks, ExtentsAreNotReadFromElsewhere) {
   store_.mount();  // nothing was lost
   EXPECT_EQ(store_.read_file("d/solo"), store_.payload(1, 6'000'000));
   EXPECT_EQ(store_.read_file("d/packed"), store_.payload(2, 300'000));
+}
+
+// Whatever is in the place of an extent, or nothing: of the chunk, which its client sees as a file, that is an I/O error.
+TEST_F(PlantedLinks, WhatIsNoExtentIsAnIoErrorToWhoReads) {
+  ASSERT_TRUE(store_->set_option("raw_above", "1M"));
+  store_->release(store_.create("d/raw"));
+  store_.truncate("d/raw", 2'000'000);
+  store_.drain();
+  const std::vector<std::pair<const char*, std::function<void(const std::string&)>>> plants = {
+      {"a directory", [](const std::string& path) { fs::create_directory(path); }},
+      {"a FIFO", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
+      {"a link", [&](const std::string& path) { fs::create_symlink(victim_, path); }},
+      {"another name of a file", [&](const std::string& path) { fs::create_hard_link(victim_, path); }},
+      {"nothing", [](const std::string&) {}},
+  };
+  for (const auto& [what, plant] : plants) {
+    SCOPED_TRACE(what);
+    store_.unmount();
+    std::vector<std::string> places;
+    for (const char* extension : {".solo", ".pack", ".raw"}) places.push_back(extent(extension));
+    for (const std::string& place : places) {
+      ASSERT_FALSE(place.empty());
+      fs::rename(place, place + ".away");
+      plant(place);
+    }
+    store_.mount();
+    for (const char* name : {"d/solo", "d/packed"}) EXPECT_EQ(store_.try_read_file(name), Code::kIo) << name;
+    const ObjectId raw = store_->lookup(store_->lookup(kRootId, "d", {})->id, "raw", {})->id;
+    const auto opened = store_->open(raw, {.read = true}, {});
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().code, Code::kIo);
+    EXPECT_NE(opened.error().message.find(".raw"), std::string::npos) << opened.error().message;
+    store_.unmount();
+    for (const std::string& place : places) {
+      fs::remove(place);
+      fs::rename(place + ".away", place);
+    }
+    store_.mount();
+    EXPECT_TRUE(store_.read_file("d/solo") == store_.payload(1, 6'000'000));
+  }
 }
 
 }  // namespace

@@ -23,6 +23,14 @@ uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + bo
 uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
 uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
 
+// A journal names what its own node has, and nothing else. False: nothing of the row is.
+bool leave_own(SuccessorsRecord& row) {
+  if (row.id.is_foreign()) return false;
+  if (row.predecessor.is_foreign()) row.predecessor = {};
+  std::erase_if(row.successors, [](const auto& link) { return link.first.is_foreign(); });
+  return true;
+}
+
 // Which goes with the object.
 bool lies_in_spill_file(const SealedBody& sealed) {
   return sealed.snapshot.spill && sealed.body.place.extent == sealed.snapshot.spill_extent;
@@ -57,6 +65,8 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
       commit.successors.push_back(std::move(row));
     }
     request.successors.clear();
+    std::ranges::move(request.answers, std::back_inserter(commit.answers));
+    request.answers.clear();
   }
   for (SuccessorsRecord& row : commit.body_rows) {  // after those of requests, which were drained before
     bytes += bytes_of(row);
@@ -224,6 +234,10 @@ bool BatchBuilder::build(Commit& commit) {
     commit.add(UnnameRecord{kRootId, fmt::format(".kvcachefs-nameless-{}", id.value), id}, kNamelessBytes);
     commit.dropped.push_back(id);
   }
+  if (commit.bodies.empty() && commit.changed.empty() && commit.pending.empty() && !commit.full()) {
+    for (Record& answer : commit.answers) commit.add(std::move(answer), kNamelessBytes);
+    commit.answers.clear();
+  }
   return !commit.batch.records.empty() || !commit.names.empty();
 }
 
@@ -296,11 +310,28 @@ bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commi
 BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,
                                                  ObjectId* named) const {
   *named = tree.version_to_keep(state);
+  if (named->is_foreign()) *named = {};
   if (named->valid() && is_known(tree, commit, *named) && is_known(tree, commit, parent))
     return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
     return would_be_nameless(tree, commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;
-  return state.child.valid() ? NameChange::kWaits : NameChange::kNone;
+  return state.child.valid() && !state.child.is_foreign() ? NameChange::kWaits : NameChange::kNone;
+}
+
+// What a client removed or replaced is gone on all nodes that read this batch. False: not all of it was said, and the name waits until it is.
+bool BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state) {
+  constexpr size_t kMostAtOnce = 20'000;  // a batch is one frame
+  if (state.overridden.empty() || tree.view().is_alone()) return true;
+  auto said = tree.view().statements_of_removal(name.parent, name.key.name, &state.overridden);
+  if (!said) {
+    if (said.error().code == Code::kNotFound) return true;  // it is gone with its directory
+    log::error("what peers have of {} cannot be removed yet: {}", entry_text(name.parent, name.key.name), said.error().message);
+    return false;
+  }
+  const bool all = said->size() <= kMostAtOnce;
+  if (!all) said->resize(kMostAtOnce);
+  for (Record& record : *said) commit.add(std::move(record), bytes_of(name));
+  return all;
 }
 
 void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
@@ -310,7 +341,14 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     ObjectId named;
-    switch (change_of(tree, commit, name.parent, *state, &named)) {
+    const NameChange change = change_of(tree, commit, name.parent, *state, &named);
+    const bool waits = change == NameChange::kWaits || change == NameChange::kWaitsForOther;
+    if (!waits && !add_statements(tree, commit, name, *state)) {
+      tree.names().put_back_pending(std::move(name));
+      parts_.dirty.wake();
+      continue;
+    }
+    switch (change) {
       case NameChange::kGiven:
         commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
@@ -318,7 +356,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         break;
       case NameChange::kTaken:
         commit.removes = true;
-        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && !state->child.valid()}, bytes_of(name));
+        commit.add(UnnameRecord{name.parent, name.key.name, state->durable, state->evicted && (!state->child.valid() || state->child.is_foreign())}, bytes_of(name));
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
       case NameChange::kWaits:  // its body is not sealed yet
@@ -326,9 +364,10 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kWaitsForOther:
+        commit.answers.clear();  // they are made again: a peer's statement is not answered before its name went
         tree.names().put_back_pending(std::move(name));
         break;
-      case NameChange::kNone:  // came and went between two commits
+      case NameChange::kNone:  // came and went between two commits, or only peers have it
         commit.names.emplace_back(std::move(name), ObjectId{});
         break;
     }
@@ -339,6 +378,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
 void BatchBuilder::add_rows(const Tree::View& tree, Commit& commit) {
   for (; !commit.successors.empty() && !commit.full(); commit.successors.pop_front()) {
     SuccessorsRecord& row = commit.successors.front();
+    if (!leave_own(row)) continue;
     const ObjectPtr object = tree.live(row.id);
     if (object && !object->durable && !commit.put.contains(row.id)) {
       if (object->nlink > 0) commit.early_rows.push_back(std::move(row));

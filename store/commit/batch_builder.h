@@ -53,6 +53,7 @@ class BatchBuilder {
   void add_bodies(Tree::Write& tree, Commit& commit);
   void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
   void add_names(Tree::Write& tree, Commit& commit);
+  bool add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state);
   void add_rows(const Tree::View& tree, Commit& commit);
   bool is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const;
   bool would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const;

@@ -153,11 +153,31 @@ Status Committer::may_mark() {
   return status;
 }
 
-// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more.
+namespace {
+bool speaks_of_peers(const Batch& batch) {
+  return std::ranges::any_of(batch.records, [](const Record& record) {
+    return std::holds_alternative<StatementRecord>(record) || std::holds_alternative<SeenRecord>(record);
+  });
+}
+}  // namespace
+
+// What is said of peers, and answered to them, changes what clients see of theirs.
+Result<std::vector<FreedPlace>> Committer::try_to_apply(const Batch& batch, JournalPosition after) {
+  if (!speaks_of_peers(batch)) return parts_.builds.index.apply(batch, after);
+  Result<std::vector<FreedPlace>> freed;
+  KVC_TRY(parts_.builds.tree.change_own(batch, after, [&]() -> Status {
+    freed = parts_.builds.index.apply(batch, after);
+    return freed ? Status{} : std::unexpected(freed.error());
+  }));
+  return freed;
+}
+
+// Behind the journal, so it must not fail: a damaged index is built anew first, or not committed any more. Without the lock of the Tree, for
+// that takes reading all journals.
 Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, JournalPosition after) {
   if (parts_.builds.index.damaged()) static_cast<void>(parts_.mend_index());
-  auto freed = parts_.builds.index.apply(batch, after);
-  if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = parts_.builds.index.apply(batch, after);
+  auto freed = try_to_apply(batch, after);
+  if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = try_to_apply(batch, after);
   if (!freed) parts_.builds.index.give_up_commits();
   return freed;
 }

@@ -64,6 +64,7 @@ class Committer {
   Status may_mark();
   Status mark_synced();
   Status apply(Commit& commit, JournalPosition after);
+  Result<std::vector<FreedPlace>> try_to_apply(const Batch& batch, JournalPosition after);
   Result<std::vector<FreedPlace>> apply_to_index(const Batch& batch, JournalPosition after);
 
   const Parts parts_;

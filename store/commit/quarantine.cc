@@ -23,6 +23,7 @@ SealedBody quarantine_record(const ObjectPtr& object) {
 }  // namespace
 
 void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again) {
+  if (object->id.is_foreign()) return put_foreign(object, base_version, why);
   SealedBody record;
   {
     Tree::Write tree = parts_.tree.write();
@@ -37,6 +38,18 @@ void Quarantine::put(const ObjectPtr& object, uint32_t base_version, const std::
   CommitRequest request;
   request.bodies.push_back(std::move(record));
   parts_.commits.add(std::move(request));
+}
+
+// Its node has given the place back a moment ago, as a rule, and this one reads of that next.
+void Quarantine::put_foreign(const ObjectPtr& object, uint32_t base_version, const std::string& why) {
+  {
+    Tree::Write tree = parts_.tree.write();
+    const auto lock = object->lock();
+    if (object->outdated || object->nlink == 0) return;  // there is another by now; who has this one open hears of it
+    if (object->base.version != base_version || tree.is_quarantined(object->id)) return;
+    tree.found_quarantined(object->id);
+  }
+  log::warn("object {} of another node reads as absent here until that node says something new of it: {}", object->id.value, why);
 }
 
 bool Quarantine::is_beyond_help(const Object& object) const {

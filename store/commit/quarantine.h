@@ -25,7 +25,7 @@ class Quarantine {
   };
   explicit Quarantine(Parts parts) : parts_(parts) {}
 
-  // The journaled body of this version. Nothing if the body has another by now. No lock held.
+  // The journaled body of this version. Nothing if the body has another by now. One of a peer is absent on this mount only. No lock held.
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, false); }
   // It is in quarantine, but the journal did not take that.
   void put_again(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, true); }
@@ -37,6 +37,7 @@ class Quarantine {
 
  private:
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why, bool again);
+  void put_foreign(const ObjectPtr& object, uint32_t base_version, const std::string& why);
 
   const Parts parts_;
 };

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "store/base/units.h"
+#include "store/base/volume_error.h"
 
 namespace kvcachefs {
 
@@ -20,8 +21,9 @@ bool RecordWaiters::has_room(uint64_t bytes) const {
 // What cannot be written does not become less while a call waits.
 std::optional<Error> RecordWaiters::refused(bool gives_back) const {
   if (gives_back && !parts_.records.overcrowded()) return std::nullopt;
-  if (auto error = parts_.health.error(Health::Of::kJournal)) return error;
-  return parts_.health.error(Health::Of::kUpkeep);
+  for (const Health::Of of : {Health::Of::kVolume, Health::Of::kJournal, Health::Of::kUpkeep})
+    if (auto error = parts_.health.error(of)) return error_of_volume(*std::move(error));
+  return std::nullopt;
 }
 
 void RecordWaiters::await_room(uint64_t bytes, bool gives_back, StatusCompletion then) {

@@ -1,5 +1,7 @@
 #include "store/commit/settler.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <utility>
 
@@ -136,7 +138,8 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
   if (state == nullptr) return;
   const ObjectId before = state->durable;
   if (!durable.valid()) state->erase_durable = false;
-  if (state->child.valid() && state->child != durable) {
+  if (durable.valid() && state->child == durable && state->type_bits == S_IFDIR) tree.directory_journaled(durable);
+  if (state->child.valid() && !state->child.is_foreign() && state->child != durable) {
     tree.names().put_back_pending(name);
     parts_.dirty.wake();
   }

@@ -28,6 +28,7 @@ class UnitTable {
     uint16_t stem = 0;        // see stem()
     uint16_t members = 0;     // of its unit; kept with the first
     uint8_t flags = 0;
+    uint16_t listed = 0;      // coarse ticks, of the caller; 0: never
 
     bool is(uint8_t flag) const { return (flags & flag) != 0; }
     void set(uint8_t flag, bool on) { flags = static_cast<uint8_t>(on ? flags | flag : flags & ~flag); }

@@ -32,8 +32,14 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind) {
                      suffix(kind));
 }
 
-Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files)
-    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files) {}
+Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose)
+    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files), whose_(whose) {}
+
+// It has one writer, and this is another node's.
+Status Extents::refuse_of_peer(std::string_view what) const {
+  if (whose_ == Whose::kOwn) return {};
+  return fail(Code::kReadOnly, fmt::format("extents of node '{}', a peer: not {} here", identity_.node, what));
+}
 
 Status Extents::make_parents(const std::string& directory) {
   {
@@ -61,6 +67,7 @@ Result<Extents::Made> Extents::make(PlaceKind kind) {
 }
 
 Result<Extents::Made> Extents::make_file(PlaceKind kind) {
+  KVC_TRY(refuse_of_peer("made"));
   const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
   const std::string path = extent_path(identity_.node, id, kind);
   KVC_TRY(make_parents(parent_of(path)));
@@ -140,7 +147,17 @@ void Extents::close_idle() {
   ages_.clear();
 }
 
+namespace {
+std::unexpected<Error> unknown_node(ExtentId id) {
+  return fail(Code::kNotFound, fmt::format("the node of extent {}/{} is not known any more", id.there().epoch, id.seq));
+}
+}  // namespace
+
 FilePtr Extents::cached(ExtentId id) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    return peer ? peer->cached(id.there()) : nullptr;
+  }
   std::lock_guard lock(mutex_);
   auto found = open_.find(id);
   if (found == open_.end()) return nullptr;
@@ -149,15 +166,21 @@ FilePtr Extents::cached(ExtentId id) {
 }
 
 Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    if (!peer) return unknown_node(id);
+    return peer->open(id.there(), kind);
+  }
   if (FilePtr file = cached(id)) return file;
   const bool raw = kind == PlaceKind::kRaw;
+  const bool writable = raw && whose_ == Whose::kOwn;
   uint64_t removals = 0;
   {
     std::lock_guard lock(mutex_);
     removals = removals_;
   }
   const auto open_file = [&] {
-    return volume_->open(extent_path(identity_.node, id, kind), {.writable = raw, .direct = !raw && volume_->features().direct_io});
+    return volume_->open(extent_path(identity_.node, id, kind), {.writable = writable, .direct = !raw && volume_->features().direct_io});
   };
   auto opened = open_file();
   if (!opened && lacks_descriptors(opened.error())) {
@@ -182,6 +205,11 @@ Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
 }
 
 Result<FilePtr> Extents::open_fresh(ExtentId id, PlaceKind kind) {
+  if (id.is_foreign()) {
+    const std::shared_ptr<Extents> peer = peer_of(id);
+    if (!peer) return unknown_node(id);
+    return peer->open_fresh(id.there(), kind);
+  }
   return volume_->open(extent_path(identity_.node, id, kind),
                        {.writable = false, .direct = kind != PlaceKind::kRaw && volume_->features().direct_io});
 }
@@ -191,10 +219,15 @@ Result<FilePtr> Extents::open_buffered(ExtentId id, PlaceKind kind) {
 }
 
 Result<FilePtr> Extents::open_for_punch(ExtentId id) {
+  KVC_TRY(refuse_of_peer("punched"));
   return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true});
 }
 
 void Extents::close_cached(ExtentId id) {
+  if (id.is_foreign()) {
+    if (const std::shared_ptr<Extents> peer = peer_of(id)) peer->close_cached(id.there());
+    return;
+  }
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
   auto found = open_.find(id);
@@ -223,9 +256,14 @@ void Extents::forget(ExtentId id) {
 
 Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) const { return volume_->info(path(id, kind)); }
 
-std::string Extents::path(ExtentId id, PlaceKind kind) const { return extent_path(identity_.node, id, kind); }
+std::string Extents::path(ExtentId id, PlaceKind kind) const {
+  if (!id.is_foreign()) return extent_path(identity_.node, id, kind);
+  const std::shared_ptr<Extents> peer = peer_of(id);
+  return extent_path(peer ? peer->identity().node : "(unknown node)", id.there(), kind);
+}
 
 Status Extents::remove(ExtentId id, PlaceKind kind) {
+  KVC_TRY(refuse_of_peer("removed"));
   const std::string path = extent_path(identity_.node, id, kind);
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed
   KVC_TRY(volume_->remove_file(path));

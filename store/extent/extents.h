@@ -1,9 +1,11 @@
 // Extent files: their names, the cache of open ones for reading, and making new ones.
 //   nodes/<node>/<epoch>/extents/<seq/4096>/<seq>.{pack,solo,raw}
+// Those of a peer are read and nothing else: calls that would change something there fail with kReadOnly.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <list>
 #include <memory>
 #include <optional>
@@ -25,7 +27,12 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind);
 // Thread-safe. Calls that open or make files block on the volume.
 class Extents {
  public:
-  Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files);
+  enum class Whose : uint8_t { kOwn, kPeers };
+  Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose = Whose::kOwn);
+
+  // Where the extents of a peer are read, by its ordinal; null: it is not known any more. Before any of them is asked for.
+  using OfPeer = std::function<std::shared_ptr<Extents>(uint32_t ordinal)>;
+  void set_peers(OfPeer of_peer) { of_peer_ = std::move(of_peer); }
 
   // Numbers given out from now on start at `first_seq`.
   void start_at(uint64_t first_seq) { next_seq_ = first_seq; }
@@ -45,7 +52,8 @@ class Extents {
   bool give_up_spare();
   // Before the end: those that nothing was written to.
   void remove_spares();
-  // Open for reading (raw: also for writing); from the cache where it is there. May block on an open.
+  // Those that read, and path() and info(), know the extents of peers as well.
+  // Open for reading (own raw ones: also for writing); from the cache where it is there. May block on an open.
   Result<FilePtr> open(ExtentId id, PlaceKind kind);
   // From the cache only.
   FilePtr cached(ExtentId id);
@@ -93,7 +101,10 @@ class Extents {
   Volume& volume() { return *volume_; }
 
  private:
+  // What has them; null: none is known.
+  std::shared_ptr<Extents> peer_of(ExtentId id) const { return of_peer_ ? of_peer_(id.node_ordinal()) : nullptr; }
   Result<Made> make_file(PlaceKind kind);
+  Status refuse_of_peer(std::string_view what) const;
   std::optional<Made> take_spare(PlaceKind kind);
   void close_idle();
   Status make_parents(const std::string& directory);
@@ -109,6 +120,8 @@ class Extents {
   const std::shared_ptr<Volume> volume_;
   const FileIdentity identity_;
   const size_t max_open_files_;
+  OfPeer of_peer_;
+  const Whose whose_;
   std::atomic<uint64_t> next_seq_{0};
 
   LeafMutex mutex_;  // a leaf; guards all below; never held across a call to the volume

@@ -175,6 +175,8 @@ class Index {
 // kExists if `directory` holds anything but an index of this program's: files of others, another program's LMDB, links. Changes
 // nothing; an absent or empty one is fine.
 Status check_index_directory(const std::string& directory);
+// Whether an index may be made there: the reason if not. Leaves nothing. For what a user chose, before anything else is made.
+Status check_index_place(const std::string& directory);
 // Removes an index that nobody has open; the next open makes it anew, for checkpoint and journals. kExists, and nothing is
 // removed, if the directory holds anything else.
 Status remove_index(const std::string& directory);

@@ -11,6 +11,7 @@
 #include <array>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <utility>
@@ -69,10 +70,16 @@ constexpr std::array<uint32_t, 19> kNetworkFileSystems = {
     0x013111a8,  // IBRIX
 };
 
-Status check_local(const std::string& path) {
+// The directory, or the nearest above it that is there.
+fs::path nearest_existing(const std::string& path) {
   std::error_code ignored;
   fs::path existing = path;
   while (existing.has_relative_path() && !fs::exists(existing, ignored)) existing = existing.parent_path();
+  return existing;
+}
+
+Status check_local(const std::string& path) {
+  const fs::path existing = nearest_existing(path);
   struct statfs info = {};
   if (statfs(existing.c_str(), &info) != 0) return fail_errno(errno, fmt::format("index {}", path));
   const auto type = static_cast<uint32_t>(info.f_type);
@@ -269,6 +276,22 @@ uint64_t IndexDirectory::data_bytes() const {
 }
 
 Status check_index_directory(const std::string& directory) { return check_own(directory); }
+
+Status check_index_place(const std::string& directory) {
+  KVC_TRY(check_local(directory));
+  const fs::path existing = nearest_existing(directory);
+  struct stat info = {};
+  if (stat(existing.c_str(), &info) != 0) return fail_errno(errno, fmt::format("index {}", directory));
+  if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, fmt::format("index {}: {} is not a directory", directory, existing.string()));
+  if (existing != fs::path(directory)) {  // only a try tells: of a file system without a place for it, read-only or full
+    std::string probe = (existing / ".kvcachefs-XXXXXX").string();
+    if (mkdtemp(probe.data()) == nullptr) return fail_errno(errno, fmt::format("index {}: making a directory in {}", directory, existing.string()));
+    rmdir(probe.c_str());
+  } else if (access(existing.c_str(), W_OK | X_OK) != 0) {
+    return fail_errno(errno, fmt::format("index {}: nothing can be made in it", directory));
+  }
+  return check_own(directory);
+}
 
 Status remove_index(const std::string& directory) {
   KVC_TRY(check_own(directory));

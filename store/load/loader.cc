@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "store/base/log.h"
+#include "store/base/volume_error.h"
 
 namespace kvcachefs {
 
@@ -306,7 +307,7 @@ void Loader::finish(LoadJobPtr job, Result<size_t> result) {
     goes = object.loading.empty() && std::exchange(object.goes_when_loaded, false);
   }
   if (!status && !superseded) note_failed(*job, status);
-  settle(job, goes, std::move(waiting), superseded ? Status{} : status);  // superseded: they look at what is there now
+  settle(job, goes, std::move(waiting), superseded ? Status{} : status_of_volume(std::move(status)));  // superseded: they look at what is there now
 }
 
 // Through a descriptor that no cache knows. How many bytes came.
@@ -357,7 +358,7 @@ void Loader::second_look(const LoadJobPtr& job) {
     waiting = take_waiting(*job);
     goes = job->object->loading.empty() && std::exchange(job->object->goes_when_loaded, false);
   }
-  settle(job, goes, std::move(waiting), superseded ? Status{} : status);
+  settle(job, goes, std::move(waiting), superseded ? Status{} : status_of_volume(std::move(status)));
 }
 
 }  // namespace kvcachefs

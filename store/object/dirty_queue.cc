@@ -87,6 +87,7 @@ void DirtyQueue::stop() {
 }
 
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
+  if (object->id.is_foreign()) return;  // its node's journal tells of them; here they live as long as the object is in RAM
   const bool first = object->attributes_version == object->attributes_durable;
   ++object->attributes_version;
   if (!first) return;

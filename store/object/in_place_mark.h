@@ -1,4 +1,4 @@
-// The mark of a file that changes where it is, kept with the attributes of the object so that it holds after a remount. Its name is
+// The mark of a file that changes where it is, or was not written as a chunk is, kept with the attributes of the object so that it holds after a remount. Its name is
 // in no namespace of xattrs that clients can name; its value tells how the file changed.
 #pragma once
 
@@ -15,15 +15,18 @@ inline constexpr std::string_view kInPlaceMark = "kvcachefs.in_place";
 enum class InPlace : uint8_t {
   kNo,
   kWhole,   // rewritten as a whole, more than once: a chunk that was stored again
+  kPatched, // appended to, or changed in part, by those who filled it, and not since
   kPartly,  // appended to, locked, or changed in part: no chunk
 };
 
-inline constexpr std::string_view kWholeValue = "whole";  // any other value, or none, as of earlier versions: partly
+// Any other value, or none, as of earlier versions: partly.
+inline constexpr std::string_view kWholeValue = "whole", kPatchedValue = "patched";
 
 inline InPlace in_place_mark_of(const Attributes& attributes) {
   const auto mark =
       std::find_if(attributes.xattrs.begin(), attributes.xattrs.end(), [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
   if (mark == attributes.xattrs.end()) return InPlace::kNo;
+  if (mark->value == kPatchedValue) return InPlace::kPatched;
   return mark->value == kWholeValue ? InPlace::kWhole : InPlace::kPartly;
 }
 

@@ -23,6 +23,7 @@
 #include "store/memory/pool.h"
 #include "store/object/failed_write.h"
 #include "store/object/file_request.h"
+#include "store/object/first_writes.h"
 #include "store/object/plans.h"
 #include "store/object/unit.h"
 #include "store/volume/volume.h"
@@ -78,6 +79,7 @@ class Object {
   bool in_dirty_queue = false;
   bool extent_is_long_enough = false;  // its file was seen to have the body's length; or it is new
   bool may_be_frozen = false;  // blocks of it may be of a memory file that was passed through
+  bool outdated = false;          // of a peer, which has replaced it since: it is forgotten with its last handle
   bool goes_when_loaded = false;  // removed while reads of it were under way: it leaves with the last of them
   bool replaces = false;          // a rename put it in the place of another, which goes once this one is sealed
   bool replaced_checked = false;  // sharing the place of what it replaced did not work out: write it
@@ -94,8 +96,9 @@ class Object {
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   uint32_t kept_for_repeat = 0;   // a call that was told kStale found it, and opens it next
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
-  uint32_t changes_in_place = 0;  // since it is whole, see store_in_place.cc
+  uint32_t changes_in_place = 0;  // since it is whole, see requests/in_place_changes.h
   uint32_t rewriters = 0;         // open handles that changed it without O_TRUNC: whether as a whole shows when they close it
+  std::unique_ptr<FirstWrites> first_writes;  // null: not to be judged, see requests/in_place_changes.h
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
@@ -117,8 +120,8 @@ class Object {
   bool temporary = false;     // its name is one that clients rename: several writers get a version each
   std::atomic<bool> locked{false};    // (atomic) somebody took a lock of it
   // (atomic; set with the lock held) It changes where it is, so the kernel may not read it past the daemon; and what then was changed in
-  // part as well is no chunk (store_in_place.cc).
-  std::atomic<bool> in_place{false}, changed_in_part{false};
+  // part as well is no chunk, nor is what was `patched` while it was filled (requests/in_place_changes.h).
+  std::atomic<bool> in_place{false}, changed_in_part{false}, patched{false};
 
   bool is_regular() const { return type_bits == 0100000; }
   bool is_directory() const { return type_bits == 0040000; }

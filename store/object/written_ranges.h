@@ -25,6 +25,13 @@ class WrittenRanges {
     scattered_ = true;
     ranges_ = {};
   }
+  // Those in [begin, end), in order: visit(from, to).
+  template <class Visit>
+  void for_each_in(uint64_t begin, uint64_t end, const Visit& visit) const {
+    for (const Range& range : ranges_)
+      if (range.begin < end && range.end > begin) visit(std::max(begin, range.begin), std::min(end, range.end));
+  }
+  bool empty() const { return ranges_.empty() && !scattered_; }
   // Of [0, size_bytes). An empty file was not rewritten.
   bool covers(uint64_t size_bytes) const {
     return size_bytes > 0 && ranges_.size() == 1 && ranges_.front().begin == 0 && ranges_.front().end >= size_bytes;

@@ -1,6 +1,5 @@
 #include "store/peers/discovery.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -9,6 +8,7 @@
 #include "store/base/log.h"
 #include "store/base/node_name.h"
 #include "store/journal/file_header.h"
+#include "store/peers/slot_reader.h"
 
 namespace kvcachefs {
 
@@ -26,10 +26,10 @@ Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clo
   std::erase_if(ordinals_, [](const auto& each) { return each.second == 0 || each.second > kLastOrdinal; });
 }
 
-void Discovery::look() {
+void Discovery::look(Listing listing) {
   const int64_t now_ns = clock_.monotonic_ns();
-  if (!listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
-  for (auto& [name, node] : nodes_) look_at(name, node, watches_[name]);
+  if (listing == Listing::kAll || !listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
+  for (auto& [name, node] : nodes_) look_at(name, node, watches_[name], listing);
 }
 
 void Discovery::list_nodes(int64_t now_ns) {
@@ -69,10 +69,10 @@ void Discovery::take_ordinal(const std::string& name, Node& node) {
   log::warn("node {}: {}", name, node.problem);
 }
 
-void Discovery::look_at(const std::string& name, Node& node, Watch& watch) {
+void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listing listing) {
   if (node.ordinal == 0) return;
   const int64_t before_ns = clock_.monotonic_ns();
-  const Result<bool> moved = read(name, node, watch, before_ns);
+  const Result<bool> moved = read(name, node, watch, listing, before_ns);
   const int64_t now_ns = clock_.monotonic_ns();
   // How long it stands is counted from when it can be read well.
   if (!moved || now_ns - before_ns > limits_.slow_read_ns) {
@@ -86,6 +86,7 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch) {
   } else if (node.head) {
     node.problem.clear();
   }
+  if (moved.value_or(false)) node.moved_ns = now_ns;
   node.presence = presence(node.presence, moved.value_or(false), watch, now_ns);
 }
 
@@ -100,12 +101,12 @@ Discovery::Presence Discovery::presence(Presence before, bool moved, const Watch
 }
 
 // Whether there was a sign of life.
-Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, int64_t now_ns) {
+Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, Listing listing, int64_t now_ns) {
   // Where the daemon was started again its old HEAD stands still.
   const bool is_still = !node.head || !watch.stands_since_ns || now_ns - *watch.stands_since_ns >= limits_.still_ns;
   const bool is_due = !watch.epochs_listed_ns || now_ns - *watch.epochs_listed_ns >= limits_.still_ns;
   bool again = false;
-  if (is_still && is_due) {
+  if (listing == Listing::kAll || (is_still && is_due)) {
     KVC_ASSIGN(again, list_its_epochs(name, node, watch));
     watch.epochs_listed_ns = now_ns;
   }
@@ -132,21 +133,15 @@ Result<bool> Discovery::read_head(const std::string& name, Node& node, Watch& wa
   identity.node = name;
   identity.epoch = node.epoch;
   if (!watch.head) {
-    const std::string directory = epoch_directory(name, node.epoch);
-    KVC_ASSIGN(const auto files, volume_->list(directory));
-    const bool has_one = std::ranges::any_of(files, [](const DirectoryEntry& entry) { return entry.name == kHeadFileName; });
-    if (!has_one) {
-      node.problem = directory + " has no HEAD";
+    KVC_ASSIGN(watch.head, open_slots(*volume_, identity, kHeadFileName));
+    if (!watch.head) {
+      node.problem = epoch_directory(name, node.epoch) + " has no HEAD";
       return false;
     }
-    KVC_ASSIGN(watch.head, volume_->open(directory + "/" + kHeadFileName, {.direct = volume_->features().direct_io}));
   }
-  Bytes slots(2 * kHeadSlotBytes);
-  KVC_ASSIGN(const size_t bytes, buffer_.read(*watch.head, slots, 0));
-  auto head = decode_head(identity, ByteSpan(slots).first(bytes));
-  if (!head) return std::unexpected(std::move(head).error().at(watch.head->path()));
-  const bool moved = node.head && (head->counter != node.head->counter || head->instance != node.head->instance);
-  node.head = std::move(*head);
+  KVC_ASSIGN(Head head, kvcachefs::read_head(*watch.head, identity, buffer_));
+  const bool moved = node.head && (head.counter != node.head->counter || head.instance != node.head->instance);
+  node.head = std::move(head);
   return moved;
 }
 

@@ -38,14 +38,19 @@ class Discovery {
     Presence presence = Presence::kSilent;
     std::optional<Head> head;  // the last one that was read, of that epoch
     std::string problem;       // why there is no newer one; empty: there is none
+    std::optional<int64_t> moved_ns;  // when it was seen to move last, by the clock that is handed in
     Outlook outlook() const;
   };
 
   // `ordinals`: that were given before. Those of nodes that the volume does not have any more are given to others.
   Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits);
 
-  // Reads what is due: each HEAD, and directories where they may have changed. To be called every second or so.
-  void look();
+  enum class Listing : uint8_t {
+    kWhereDue,  // directories that may have changed, now and then
+    kAll,       // so that what was there before the call is found
+  };
+  // Reads each HEAD, and directories. To be called every second or so.
+  void look(Listing listing = Listing::kWhereDue);
   const std::map<std::string, Node>& nodes() const { return nodes_; }
   // To be kept for the next life.
   const std::map<std::string, uint32_t>& ordinals() const { return ordinals_; }
@@ -59,8 +64,8 @@ class Discovery {
   };
   void list_nodes(int64_t now_ns);
   void take_ordinal(const std::string& name, Node& node);
-  void look_at(const std::string& name, Node& node, Watch& watch);
-  Result<bool> read(const std::string& name, Node& node, Watch& watch, int64_t now_ns);
+  void look_at(const std::string& name, Node& node, Watch& watch, Listing listing);
+  Result<bool> read(const std::string& name, Node& node, Watch& watch, Listing listing, int64_t now_ns);
   Result<bool> list_its_epochs(const std::string& name, Node& node, Watch& watch);
   Result<bool> read_head(const std::string& name, Node& node, Watch& watch);
   Presence presence(Presence before, bool moved, const Watch& watch, int64_t now_ns) const;

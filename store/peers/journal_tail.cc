@@ -84,7 +84,12 @@ void JournalTail::leave_file() {
 // Where the file that position_ is in was begun, and how.
 Result<JournalTail::Step> JournalTail::open_current() {
   auto opened = open_(position_.seq);
-  if (!opened && is_gone(opened.error())) return Step{Step::What::kReload, std::move(opened).error().message};
+  if (!opened && is_gone(opened.error())) {
+    // A checkpoint that goes to the end of a file takes it along, and the next one is there before it goes.
+    KVC_ASSIGN(Step next, go_on_in(position_.seq + 1));
+    if (next.what != Step::What::kNothing) return next;
+    return Step{Step::What::kReload, std::move(opened).error().message};
+  }
   KVC_TRY(opened);
   file_ = std::move(*opened);
   window_.clear();

@@ -24,4 +24,11 @@ inline ObjectId id_here(uint32_t ordinal, ObjectId its) {
 }
 inline ObjectId id_there(ObjectId here) { return ObjectId::make(0, here.epoch(), here.number()); }
 
+inline SuccessorsRecord successors_here(uint32_t ordinal, SuccessorsRecord row) {
+  row.id = id_here(ordinal, row.id);
+  row.predecessor = id_here(ordinal, row.predecessor);
+  for (auto& [next, seen] : row.successors) next = id_here(ordinal, next);
+  return row;
+}
+
 }  // namespace kvcachefs

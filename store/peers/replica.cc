@@ -15,17 +15,45 @@
 #include "store/index/record_check.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/epoch_ends.h"
+#include "store/journal/journal_file.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kMostRows = 50'000;                     // not committed
 constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
+constexpr uint64_t kRecordsBetween = 1000;                 // of a checkpoint, from one look at what must not wait to the next
 constexpr int64_t kPatienceNs = 2'000'000'000;             // with an answer to what was not read yet
 constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
 
 // What an epoch begins with, if it says how far those before it count.
 const EndsRecord* ends_of(const Batch& batch) { return batch.records.empty() ? nullptr : std::get_if<EndsRecord>(&batch.records.front()); }
+
+std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
+
+// Ascending.
+Result<std::vector<uint64_t>> generations_in(const std::string& directory) {
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  std::vector<uint64_t> found;
+  for (std::filesystem::directory_iterator each(directory, error), end; !error && each != end; each.increment(error)) {
+    const std::string name = each->path().filename().string();
+    uint64_t number = 0;
+    const auto [last, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
+    if (failed == std::errc() && last == name.data() + name.size()) found.push_back(number);
+  }
+  if (error) return fail_errno(error.value(), directory);
+  std::ranges::sort(found);
+  return found;
+}
+
+Status remove_generation(const std::string& path) {
+  KVC_TRY(remove_index(path));
+  std::error_code ignored;
+  std::filesystem::remove(path, ignored);
+  std::filesystem::remove_all(path + ".damaged", ignored);
+  return {};
+}
 
 }  // namespace
 
@@ -34,21 +62,15 @@ Replica::~Replica() = default;
 
 // --- the directory: an index for each load, numbered; the highest complete one counts ---
 
-std::string Replica::path_of(uint64_t generation) const { return fmt::format("{}/{}", setup_.directory, generation); }
+std::string Replica::path_of(uint64_t generation) const { return generation_path(setup_.directory, generation); }
 
-Result<std::vector<uint64_t>> Replica::generations() const {
+Status Replica::remove(const std::string& directory) {
+  KVC_ASSIGN(const auto there, generations_in(directory));
+  for (const uint64_t generation : there) KVC_TRY(remove_generation(generation_path(directory, generation)));
   std::error_code error;
-  std::filesystem::create_directories(setup_.directory, error);
-  std::vector<uint64_t> found;
-  for (std::filesystem::directory_iterator each(setup_.directory, error), end; !error && each != end; each.increment(error)) {
-    const std::string name = each->path().filename().string();
-    uint64_t number = 0;
-    const auto [last, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (failed == std::errc() && last == name.data() + name.size()) found.push_back(number);
-  }
-  if (error) return fail_errno(error.value(), setup_.directory);
-  std::ranges::sort(found);
-  return found;
+  std::filesystem::remove(directory, error);
+  if (error) return fail_errno(error.value(), directory);
+  return {};
 }
 
 Result<Replica::IndexPtr> Replica::open_index(uint64_t generation, Index::Found& found) const {
@@ -58,79 +80,85 @@ Result<Replica::IndexPtr> Replica::open_index(uint64_t generation, Index::Found&
   return IndexPtr(std::move(index));
 }
 
-Status Replica::remove_generation(uint64_t generation) const {
-  const std::string path = path_of(generation);
-  KVC_TRY(remove_index(path));
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  std::filesystem::remove_all(path + ".damaged", ignored);
-  return {};
-}
-
 void Replica::remove_retired() {
   std::erase_if(retired_, [this](const auto& each) {
     if (!each.first.expired()) return false;
-    if (Status removed = remove_generation(each.second); !removed) log::warn("peer {}: {}", setup_.identity.node, removed.error().message);
+    if (Status removed = remove_generation(path_of(each.second)); !removed) log::warn("peer {}: {}", setup_.identity.node, removed.error().message);
     return true;
   });
 }
 
 // --- loading ---
 
-Status Replica::load(const Outlook& outlook) {
-  auto filled = find_or_fill(outlook.epoch);
-  if (!filled) {
+Status Replica::load(const Outlook& outlook, const Meanwhile& meanwhile) {
+  meanwhile_ = meanwhile;
+  Status loaded = load_anew(outlook);
+  meanwhile_ = nullptr;
+  if (!loaded && loaded.error().code != Code::kCanceled) {
     state_ = State::kUnreadable;
-    reason_ = filled.error().message;
-    return std::unexpected(std::move(filled).error());
+    reason_ = loaded.error().message;
   }
+  return loaded;
+}
+
+Status Replica::load_anew(const Outlook& outlook) {
+  KVC_ASSIGN(Filled filled, find_or_fill(outlook.epoch));
   auto statements = std::make_shared<Statements>();
-  KVC_TRY(statements->load(*filled->index));
-  index_ = std::move(filled->index);
+  KVC_TRY(statements->load(*filled.index));
+  if (index_ != nullptr) retired_.emplace_back(index_, generation_);
+  index_ = std::move(filled.index);
+  generation_ = filled.generation;
   statements_ = std::move(statements);
-  checkpoint_ = filled->checkpoint;
-  before_epoch_ = filled->position.epoch == outlook.epoch ? JournalPosition{} : filled->position;
+  checkpoint_ = filled.checkpoint;
+  before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
   applied_since_ns_.reset();
   wants_load_ = false;
   state_ = State::kLive;
   reason_.clear();
-  waits_ = filled->waits;
+  waits_ = filled.waits;
   if (waits_) {
-    follow_from(filled->position);
+    follow_from(filled.position);
     hold(std::string(kHeldBack));
   } else {
-    follow_from(filled->position.epoch < outlook.epoch ? JournalPosition{outlook.epoch, 0, 0} : filled->position);
+    follow_from(filled.position.epoch < outlook.epoch ? JournalPosition{outlook.epoch, 0, 0} : filled.position);
   }
   return {};
 }
 
 Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
-  KVC_ASSIGN(const auto there, generations());
-  const auto apply_to = [this](Index& index) {
+  KVC_ASSIGN(const auto there, generations_in(setup_.directory));
+  const ApplyTo apply_to = [this](Index& index) {
     return [this, &index](const Batch& batch, JournalPosition after) -> Status {
+      KVC_TRY(meanwhile_());
       KVC_TRY(index.apply(possible(batch, after.epoch), after));
       return index.overlay_rows() >= kMostRows ? index.commit() : Status();
     };
   };
   for (size_t at = there.size(); index_ == nullptr && at-- > 0;) {
-    KVC_ASSIGN(auto left, open_left(there[at]));
+    KVC_ASSIGN(std::optional<Filled> left, open_left(there[at]));
     if (!left) {
-      KVC_TRY(remove_generation(there[at]));
+      KVC_TRY(remove_generation(path_of(there[at])));
       continue;
     }
-    for (size_t older = 0; older < at; ++older) KVC_TRY(remove_generation(there[older]));
-    KVC_ASSIGN(left->waits, catch_up(left->position, epoch, apply_to(*left->index)));
-    KVC_TRY(left->index->commit());
-    generation_ = there[at];
+    for (size_t older = 0; older < at; ++older) KVC_TRY(remove_generation(path_of(there[older])));
+    auto waits = catch_up(left->position, epoch, apply_to(*left->index));
+    if (waits)
+      if (Status committed = left->index->commit(); !committed) waits = std::unexpected(std::move(committed).error());
+    if (!waits && left->index->damaged()) {
+      log::warn("peer {}: {}", setup_.identity.node, waits.error().message);
+      left.reset();
+      KVC_TRY(remove_generation(path_of(there[at])));
+      continue;
+    }
+    KVC_TRY(waits);
+    left->waits = *waits;
     return std::move(*left);
   }
   const uint64_t generation = (there.empty() ? 0 : there.back()) + 1;
-  KVC_ASSIGN(Filled filled, fill(generation));
-  checkpoint_ = filled.checkpoint;
-  KVC_ASSIGN(filled.waits, catch_up(filled.position, epoch, apply_to(*filled.index)));
-  KVC_TRY(filled.index->commit());
-  if (index_ != nullptr) retired_.emplace_back(index_, generation_);
-  generation_ = generation;
+  auto filled = fill(generation, apply_to, epoch);
+  if (!filled) {  // or each try would leave one behind
+    if (Status removed = remove_generation(path_of(generation)); !removed) log::warn("peer {}: {}", setup_.identity.node, removed.error().message);
+  }
   return filled;
 }
 
@@ -142,7 +170,7 @@ Result<std::optional<Replica::Filled>> Replica::open_left(uint64_t generation) {
   const JournalPosition position = index->position();
   KVC_ASSIGN(const bool fits, goes_on_from(position));
   if (!fits) return std::nullopt;
-  return Filled{std::move(index), position, std::nullopt, false};
+  return Filled{generation, std::move(index), position, std::nullopt, false};
 }
 
 Result<bool> Replica::goes_on_from(JournalPosition position) const {
@@ -156,11 +184,15 @@ Result<bool> Replica::goes_on_from(JournalPosition position) const {
   return ends.counts(position);
 }
 
-Result<Replica::Filled> Replica::fill(uint64_t generation) {
+Result<Replica::Filled> Replica::fill(uint64_t generation, const ApplyTo& apply_to, uint32_t epoch) {
   Filled filled;
+  filled.generation = generation;
   Index::Found found{};
   KVC_ASSIGN(filled.index, open_index(generation, found));
   KVC_TRY(load_checkpoint(filled));
+  checkpoint_ = filled.checkpoint;
+  KVC_ASSIGN(filled.waits, catch_up(filled.position, epoch, apply_to(*filled.index)));
+  KVC_TRY(filled.index->commit());
   return filled;
 }
 
@@ -173,7 +205,10 @@ Status Replica::load_checkpoint(Filled& filled) {
       log::error("peer {}: checkpoint: {}", setup_.identity.node, line);
     });
     KVC_TRY(filled.index->begin_load());
+    uint64_t records = 0;
     KVC_TRY(read_checkpoint(*setup_.volume, setup_.identity, *newest, [&](Record&& record) -> Status {
+      if (++records % kRecordsBetween == 0)
+        if (Status goes_on = meanwhile_(); !goes_on) return goes_on;
       return filter.believes(record, newest->header.covers.epoch) ? filled.index->load(std::move(record)) : Status();
     }, problems));
     KVC_TRY(filled.index->finish_load(newest->header.covers, ReplayFilter::believed(newest->header.stamp)));
@@ -204,6 +239,7 @@ Result<bool> Replica::catch_up(JournalPosition& position, uint32_t before_epoch,
 
 void Replica::follow_from(JournalPosition position) {
   position_ = position;
+  begun_ = position.seq > 0 || position.offset > 0;
   FileIdentity identity = setup_.identity;
   identity.epoch = position.epoch;
   tail_.emplace(identity, position, [volume = setup_.volume, identity](uint64_t seq) {
@@ -225,6 +261,7 @@ void Replica::hold(std::string why) {
 
 Result<Replica::Polled> Replica::poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read) {
   remove_retired();
+  if (!wants_load_ && index_->damaged()) reload("its index on this machine is damaged");
   if (wants_load_) return Polled{};
   auto polled = follow(outlook, now_ns, change, has_read);
   if (!polled) {
@@ -245,12 +282,20 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   }
   if (waits_) return Polled{};
   Polled polled;
-  const Change counting = [&](const Batch& batch, const std::function<Status()>& work) {
+  const Change counting = [&](const Batch& batch, JournalPosition after, const std::function<Status()>& work) {
     ++polled.batches;
-    return change(batch, work);
+    return change(batch, after, work);
   };
   if (outlook.epoch > position_.epoch) KVC_TRY(enter_epoch(outlook.epoch, counting));
   if (wants_load_ || waits_) return polled;
+  if (!begun_) {
+    KVC_ASSIGN(begun_, is_begun());
+    if (!begun_) {
+      state_ = State::kLive;
+      reason_.clear();
+      return polled;
+    }
+  }
   auto written = outlook.written;
   if (written && written->epoch != position_.epoch) written.reset();
   bool early = false;
@@ -258,6 +303,7 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
     early = comes_too_early(batch, now_ns, has_read);
     return early ? fail(Code::kCanceled, "not to be applied yet") : apply(batch, after, counting);
   });
+  polled.waits = early;
   if (early || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
   KVC_TRY(read);
   position_ = tail_->position();
@@ -271,6 +317,16 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
     case JournalTail::State::kDamaged: hold(std::move(read->why)); break;
   }
   return polled;
+}
+
+// An epoch is made before its journal: a daemon that starts reads what is there first, which may take long. Names that may not be there are
+// looked for in listings.
+Result<bool> Replica::is_begun() {
+  const std::string journals = journal_directory(setup_.identity.node, position_.epoch);
+  KVC_ASSIGN(const auto there, setup_.volume->list(epoch_directory(setup_.identity.node, position_.epoch)));
+  if (std::ranges::none_of(there, [&journals](const DirectoryEntry& entry) { return journals.ends_with("/" + entry.name); })) return false;
+  KVC_ASSIGN(const auto seqs, list_seqs(*setup_.volume, journals, ".log"));
+  return !seqs.empty();
 }
 
 // The peer's daemon was started again. What is left of the epochs before that is read by the rules of a start, for nobody writes there
@@ -319,7 +375,7 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
     statements_->apply(believed, after);
     return {};
   };
-  KVC_TRY(change(believed, work));
+  KVC_TRY(change(believed, after, work));
   position_ = after;
   return {};
 }
@@ -345,6 +401,11 @@ Batch Replica::possible(const Batch& batch, uint32_t epoch) {
 Status Replica::commit(int64_t now_ns) {
   if (index_ == nullptr || !applied_since_ns_) return {};
   if (index_->overlay_rows() < kMostRows && now_ns - *applied_since_ns_ < kMostAgeNs) return {};
+  return commit_all();
+}
+
+Status Replica::commit_all() {
+  if (index_ == nullptr || !applied_since_ns_) return {};
   KVC_TRY(index_->commit());
   applied_since_ns_.reset();
   return {};
@@ -354,6 +415,7 @@ Status Replica::forget(std::string_view node, JournalPosition answered) {
   if (index_ == nullptr) return {};
   KVC_TRY(index_->forget_statements(node, answered));
   statements_->forget(node, answered);
+  if (!applied_since_ns_) applied_since_ns_ = 0;  // the next commit writes it
   return {};
 }
 

@@ -38,8 +38,10 @@ class Replica {
     std::string directory;  // for its indexes and nothing else
     uint32_t ordinal = 0;
   };
-  // Runs `work`, which applies the batch, while nobody reads the part; NameView::change() within it.
-  using Change = std::function<Status(const Batch& batch, const std::function<Status()>& work)>;
+  // Runs `work`, which applies the batch that ends at `after`, while nobody reads the part; NameView::change() within it.
+  using Change = std::function<Status(const Batch& batch, JournalPosition after, const std::function<Status()>& work)>;
+  // Called often during a load, which can take minutes: for what must not wait so long, other than this replica. An error ends the load.
+  using Meanwhile = std::function<Status()>;
 
   enum class State : uint8_t {
     kLoading,     // nothing to be read yet
@@ -54,12 +56,13 @@ class Replica {
   // Whether load() is to be called: there is nothing yet, or what is there does not count any more.
   bool wants_load() const { return wants_load_; }
   // Opens the index that an earlier life left, or makes one anew, beside the one that is served. After it part() is another one, which
-  // belongs into the view before the next poll().
-  Status load(const Outlook& outlook);
+  // belongs into the view before the next poll(). The epoch that is looked out for is not 0.
+  Status load(const Outlook& outlook, const Meanwhile& meanwhile = [] { return Status(); });
 
   struct Polled {
     uint64_t batches = 0;
-    bool more = false;  // there may be more to read at once
+    bool more = false;   // there may be more to read at once
+    bool waits = false;  // the next batch answers what was not read yet
   };
   // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
   using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
@@ -70,6 +73,9 @@ class Replica {
 
   // Makes durable on this machine what was applied, where that is much or long ago. Loses nothing if it fails.
   Status commit(int64_t now_ns);
+  Status commit_all();
+  // Removes a directory of indexes that no replica uses. Nothing else that may lie there is touched, and keeps it.
+  static Status remove(const std::string& directory);
 
   // What the peer said of `node` up to there is answered, and all who ask know it. While nobody reads.
   Status forget(std::string_view node, JournalPosition answered);
@@ -91,19 +97,23 @@ class Replica {
   using IndexPtr = std::shared_ptr<Index>;
   // An index with all of the epochs before the highest one.
   struct Filled {
+    uint64_t generation = 0;
     IndexPtr index;
     JournalPosition position;
     std::optional<HeadCheckpoint> checkpoint;
     bool waits = false;  // for a checkpoint: what comes next does not go on from there
   };
+  using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
+  using ApplyTo = std::function<ApplyBatch(Index&)>;
+  Status load_anew(const Outlook& outlook);
   Result<Filled> find_or_fill(uint32_t epoch);
   Result<std::optional<Filled>> open_left(uint64_t generation);
-  Result<Filled> fill(uint64_t generation);
+  Result<Filled> fill(uint64_t generation, const ApplyTo& apply_to, uint32_t epoch);
   Status load_checkpoint(Filled& filled);
   // Applies what came behind `position` in the epochs before this one. True: it stopped where the peer's next checkpoint is needed.
-  using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
   Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
   Result<bool> goes_on_from(JournalPosition position) const;
+  Result<bool> is_begun();
   Status enter_epoch(uint32_t epoch, const Change& change);
   Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
   bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
@@ -114,9 +124,7 @@ class Replica {
   void hold(std::string why);
   void follow_from(JournalPosition position);
   Result<IndexPtr> open_index(uint64_t generation, Index::Found& found) const;
-  Result<std::vector<uint64_t>> generations() const;
   std::string path_of(uint64_t generation) const;
-  Status remove_generation(uint64_t generation) const;
   void remove_retired();
 
   const Setup setup_;
@@ -130,11 +138,13 @@ class Replica {
   State state_ = State::kLoading;
   std::string reason_;
   bool wants_load_ = true;
+  bool begun_ = false;  // the journal of the epoch that is followed has a file
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
   std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
   uint64_t reloads_ = 0, records_left_out_ = 0;
+  Meanwhile meanwhile_;  // of the load under way
 };
 
 }  // namespace kvcachefs

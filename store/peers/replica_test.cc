@@ -6,6 +6,8 @@
 
 #include <cerrno>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +18,12 @@
 #include "store/journal/test_records.h"
 #include "store/peers/testing/history.h"
 #include "store/volume/fault_volume.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define KVCACHEFS_SANITIZED 1
+#else
+#define KVCACHEFS_SANITIZED 0
+#endif
 
 namespace kvcachefs {
 namespace {
@@ -116,7 +124,7 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
   }
   static Status load(Replica& replica, const Daemon& daemon) { return replica.load(daemon.outlook()); }
   uint64_t poll(Replica& replica, const Outlook& outlook, int64_t now_ns = 0) {
-    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, const std::function<Status()>& work) { return work(); },
+    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, JournalPosition, const std::function<Status()>& work) { return work(); },
                                      [this](const std::string& node, JournalPosition position) {
                                        const auto read = read_.find(node);
                                        return read == read_.end() || read->second >= position;
@@ -429,7 +437,7 @@ TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
   });
   Replica replica({volume, test_identity(0), scratch_.path("node-a"), 3});
   const auto poll_it = [&] {
-    return replica.poll(daemon->outlook(), 0, [](const Batch&, const std::function<Status()>& work) { return work(); },
+    return replica.poll(daemon->outlook(), 0, [](const Batch&, JournalPosition, const std::function<Status()>& work) { return work(); },
                         [](const std::string&, JournalPosition) { return true; });
   };
   ASSERT_FALSE(load(replica, *daemon) && poll_it());
@@ -440,6 +448,90 @@ TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
   ASSERT_TRUE(poll_it());
   EXPECT_EQ(replica.state(), State::kLive);
   EXPECT_EQ(replica.reason(), "");
+}
+
+TEST_P(ReplicaTest, ADamagedIndexIsMadeAnew) {
+  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
+  auto daemon = start(1);
+  for (uint64_t number = 10; number < 200; ++number) daemon->make_file(number, std::to_string(number));
+  daemon->make_checkpoint(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  const Names before = names(*replica);
+  ASSERT_EQ(before.size(), 190u);
+  {
+    std::fstream file(scratch_.path("node-a/1/data.mdb"), std::ios::in | std::ios::out | std::ios::binary);
+    const std::string garbage(std::filesystem::file_size(scratch_.path("node-a/1/data.mdb")) - 2 * 4096, '\xff');
+    file.seekp(2 * 4096).write(garbage.data(), static_cast<std::streamsize>(garbage.size()));
+  }
+  static_cast<void>(replica->part().index->find_name(kRootId, "10"));  // a client
+  ASSERT_TRUE(replica->part().index->damaged());
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 0u);
+  ASSERT_TRUE(replica->wants_load());
+  ASSERT_TRUE(load(*replica, *daemon));
+  daemon->make_file(200, "200");
+  EXPECT_EQ(poll(*replica, daemon->outlook()), 1u);
+  EXPECT_EQ(names(*replica).size(), 191u);
+  EXPECT_EQ(replica->state(), State::kLive);
+  EXPECT_EQ(replica->reloads(), 1u);
+}
+
+TEST_P(ReplicaTest, ALoadThatFailsLeavesNothing) {
+  auto daemon = start(1);
+  const auto end = daemon->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  daemon->make_file(6, "late");
+  poll(*replica, daemon->outlook());
+  auto second = start(2, daemon.get());
+  second->say({EndsRecord{end, false}});
+  poll(*replica, second->outlook());
+  ASSERT_TRUE(replica->wants_load());
+  const auto generations = [this] {
+    const std::filesystem::directory_iterator all(scratch_.path("node-a"));
+    return std::distance(begin(all), std::filesystem::directory_iterator());
+  };
+  int calls = 0;
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(replica->load(second->outlook(), [&calls]() -> Status {
+      ++calls;
+      return fail(Code::kCanceled, "no more");
+    }));
+    EXPECT_EQ(generations(), 1);
+    EXPECT_EQ(names(*replica).size(), 2u) << "what was read before is served";
+  }
+  EXPECT_EQ(calls, 3) << "a load that is not wanted any more does not go on";
+  ASSERT_TRUE(load(*replica, *second));
+  EXPECT_EQ(replica->state(), State::kLive);
+}
+
+TEST_P(ReplicaTest, AnEpochBeginsWithItsJournal) {
+  auto daemon = start(1);
+  daemon->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  poll(*replica, daemon->outlook());
+  ASSERT_TRUE(volume_->make_directories("nodes/node-a/2"));
+  Outlook begun;
+  begun.epoch = 2;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_EQ(poll(*replica, begun), 0u);
+    EXPECT_FALSE(replica->wants_load());
+    EXPECT_EQ(replica->state(), State::kLive);
+    ASSERT_TRUE(volume_->make_directories("nodes/node-a/2/journal"));
+  }
+  auto late = std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("late"), 3});
+  ASSERT_TRUE(late->load(begun));
+  EXPECT_EQ(poll(*late, begun), 0u);
+  EXPECT_FALSE(late->wants_load());
+  auto second = start(2, daemon.get());
+  second->make_file(6, "b");
+  for (Replica* each : {replica.get(), late.get()}) {
+    EXPECT_EQ(poll(*each, second->outlook()), 1u);
+    EXPECT_EQ(names(*each).size(), 2u);
+    EXPECT_EQ(each->reloads(), 0u);
+  }
 }
 
 // Whenever it is loaded, and from which checkpoint, it comes to the same.

@@ -23,7 +23,7 @@ bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
 
 }  // namespace
 
-NameView::NameView(Part own, DirectoryClasses& classes) : classes_(classes) { parts_.push_back(std::move(own)); }
+NameView::NameView(Part own, DirectoryClasses& classes, bool shared) : shared_(shared), classes_(classes) { parts_.push_back(std::move(own)); }
 
 void NameView::set_peers(std::vector<Part> peers) {
   parts_.resize(1);
@@ -58,13 +58,17 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (is_alone()) return std::vector{directory};
   if (directory == kRootId) return roots();
   const auto known = classes_.find(directory);
+  if (!known && !directory.is_foreign()) return std::vector{directory};  // where it lies is not known: what this node has in it
   if (!known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", directory.value));
   if (known->as_of == as_of_) return known->members;
   auto above = members(known->parent);
   if (!above && above.error().code == Code::kNotFound && !known->held.valid()) classes_.drop(directory);
   KVC_TRY(above);
   KVC_ASSIGN(auto found, directories_at(*above, known->name));
-  if (known->held.valid() && std::ranges::find(found, known->held) == found.end()) found.insert(found.begin(), known->held);
+  if (known->held.valid()) {  // and none that this node's index still has there
+    std::erase_if(found, [](ObjectId id) { return !id.is_foreign(); });
+    found.insert(found.begin(), known->held);
+  }
   if (found.empty()) {
     classes_.drop(directory);
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
@@ -73,6 +77,12 @@ Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (classes_.note(known->parent, known->name, found, as_of_) != directory)
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
   return found;
+}
+
+void NameView::hold_new(ObjectId parent, std::string_view name, ObjectId id) {
+  if (!shared_) return;
+  classes_.hold(parent, name, id, id);
+  classes_.note(parent, name, {id}, as_of_);
 }
 
 Result<bool> NameView::has_foreign_member(ObjectId directory) const {
@@ -120,7 +130,11 @@ Result<std::vector<NameView::Live>> NameView::live(const std::vector<ObjectId>& 
 }
 
 Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::string_view name) const {
-  if (is_alone()) return own().index->find_name(directory, name);
+  if (is_alone()) {
+    KVC_ASSIGN(auto entry, own().index->find_name(directory, name));
+    if (shared_ && entry && is_directory(*entry)) classes_.note(directory, name, {entry->child}, as_of_);  // for when there are peers
+    return entry;
+  }
   KVC_ASSIGN(const auto ids, members(directory));
   if (const auto known = classes_.find_as_of(directory, name, as_of_))
     return NameEntry{std::string(name), *known, S_IFDIR, name_cookie(name)};
@@ -244,6 +258,7 @@ Result<std::optional<ObjectRecord>> NameView::read(ObjectId id, Read how) const 
   std::string given_by;
   show_attributes(*part, *object, given_by);
   object->id = id;
+  object->body.place.extent = object->body.place.extent.here(part->ordinal);
   return object;
 }
 
@@ -288,22 +303,21 @@ Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) c
   if (part == nullptr) return std::nullopt;
   KVC_ASSIGN(auto row, part->index->find_successors(id_there(id)));
   if (!row) return std::nullopt;
-  row->id = id;
-  row->predecessor = id_here(part->ordinal, row->predecessor);
-  for (auto& [next, seen] : row->successors) next = id_here(part->ordinal, next);
-  return row;
+  return successors_here(part->ordinal, std::move(*row));
 }
 
 // --- what this node has to journal ---
 
-Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name) const {
+Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name,
+                                                            const std::vector<ObjectId>* children) const {
   std::vector<Record> records;
   KVC_ASSIGN(const auto ids, members(directory));
   for (const ObjectId member : ids) {
     const Part* const part = part_of(member);
     if (part == nullptr || part == &own()) continue;
     KVC_ASSIGN(const auto entry, part->index->find_name(id_there(member), name));
-    if (entry) KVC_TRY(state_removal(*part, id_there(member), *entry, records));
+    if (!entry || (children != nullptr && std::ranges::find(*children, id_here(part->ordinal, entry->child)) == children->end())) continue;
+    KVC_TRY(state_removal(*part, id_there(member), *entry, records));
   }
   return records;
 }

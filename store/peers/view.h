@@ -23,24 +23,32 @@ namespace kvcachefs {
 
 class NameView {
  public:
-  NameView(Part own, DirectoryClasses& classes);
+  // `shared`: there may be peers. Else nothing is remembered of directories.
+  NameView(Part own, DirectoryClasses& classes, bool shared = true);
 
   // The parts of all others. Which directories are one is worked out anew.
   void set_peers(std::vector<Part> peers);
   // `work` applies the batch to the part of this ordinal.
   Status change(uint32_t ordinal, const Batch& batch, const std::function<Status()>& work);
   bool is_alone() const { return parts_.size() == 1; }
+  const Part& own() const { return parts_.front(); }
+  const Part* peer(uint32_t ordinal) const { return part_of(ObjectId::make(ordinal, 0, 0)); }  // null: it is not known
 
-  // `directory`: kStale if it is not known (it was not looked up since it was dropped for want of room), kNotFound if it is gone.
+  // `directory`: where it is not known (it was not looked up since it was dropped for want of room) one of this node has what this node
+  // gave it, and one of a peer is kStale; kNotFound if it is gone.
   Result<std::optional<NameEntry>> find_name(ObjectId directory, std::string_view name) const;
   // Names with cookie > `after`, ascending, about `limit` of them; names of equal cookie are never split. The ids of directories are
   // those that a lookup would give.
   Result<std::vector<NameEntry>> list(ObjectId directory, uint64_t after, size_t limit) const;
   Result<bool> is_empty(ObjectId directory) const;
-  // With the attributes that others gave it. Places are those of the node that has it.
+  // With the attributes that others gave it. The place's extent has the ordinal of its node.
   Result<std::optional<ObjectRecord>> find_object(ObjectId id) const;
   Result<std::optional<ObjectRecord>> find_object_summary(ObjectId id) const;
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId id) const;
+
+  // This node made the directory there, or moved it there, which its index does not tell yet; until DirectoryClasses::release(). What peers have
+  // under the path is gone for clients, and is said to be with the next batch.
+  void hold_new(ObjectId parent, std::string_view name, ObjectId id);
 
   // Which directories of the nodes it consists of.
   Result<std::vector<ObjectId>> members(ObjectId directory) const;
@@ -56,8 +64,10 @@ class NameView {
   };
   Result<std::vector<Binding>> bindings(ObjectId directory, std::string_view name) const;
 
-  // What this node says when it removes or replaces a name: for every peer's child of it, what is left of its names first.
-  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name) const;
+  // What this node says when it removes or replaces a name: for every peer's child of it, or those of `children` only, what is left of its
+  // names first.
+  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name,
+                                                    const std::vector<ObjectId>* children = nullptr) const;
   // Directories that this node has to make before it gives a name below `directory`: the upper ones first; none if it has it.
   struct Level {
     ObjectId directory, parent;
@@ -73,7 +83,6 @@ class NameView {
     NameEntry entry;
   };
   using Read = Result<std::optional<ObjectRecord>> (Index::*)(ObjectId) const;
-  const Part& own() const { return parts_.front(); }
   const Part* part_of(ObjectId id) const;
   Result<bool> changes_directories(const Batch& batch, const Part& part) const;
   std::vector<ObjectId> roots() const;
@@ -87,6 +96,7 @@ class NameView {
   void show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const;
   Status state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const;
 
+  const bool shared_;
   std::vector<Part> parts_;  // this node's first, then by ordinal
   DirectoryClasses& classes_;
   uint64_t as_of_ = 1;

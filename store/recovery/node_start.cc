@@ -33,21 +33,21 @@ Result<std::unique_ptr<VolumeLock>> NodeStart::lock_first_mount() {
   }
 }
 
-Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only) {
+Result<FileIdentity> NodeStart::settle(const std::string& node, bool read_only, bool may_join) {
   std::unique_ptr<VolumeLock> first;
   if (auto nodes = volume_->list("nodes"); !nodes || nodes->empty()) {
     KVC_TRY(check_may_be_volume(*volume_));
     KVC_ASSIGN(first, lock_first_mount());  // its file stays: a start that waits for it has opened this one, not another of that name
   }
-  return take_node(node, read_only);
+  return take_node(node, read_only, may_join);
 }
 
-Result<FileIdentity> NodeStart::take_node(const std::string& node, bool read_only) {
+Result<FileIdentity> NodeStart::take_node(const std::string& node, bool read_only, bool may_join) {
   FileIdentity identity;
   KVC_ASSIGN(const VolumeHeader header, open_or_make_volume(*volume_, stamps_.next()));
   identity.volume_uuid = header.uuid;
   identity.node = node.empty() ? node_name_of_host() : node;
-  KVC_TRY(check_is_only_node(identity));
+  if (!may_join) KVC_TRY(check_is_only_node(identity));
   KVC_TRY(volume_->make_directories("nodes/" + identity.node));
   if (read_only) return identity;
   KVC_TRY(volume_->sync_directory(""));  // also when they were there: a first start may have been cut short before this
@@ -68,8 +68,9 @@ Status NodeStart::check_is_only_node(const FileIdentity& identity) {
   }
   if (others.empty()) return {};
   return fail(Code::kPermission,
-              fmt::format("volume {} belongs to node {}, this is node '{}': mount with -o node={} to take it over",
-                          volume_->root(), others, identity.node, others.substr(0, others.find(','))));
+              fmt::format("volume {} belongs to node {}, this is node '{}': mount with -o node={} to take it over, or with -o node={} to "
+                          "share it",
+                          volume_->root(), others, identity.node, others.substr(0, others.find(',')), identity.node));
 }
 
 // --- a new epoch ---

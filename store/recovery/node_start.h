@@ -27,8 +27,9 @@ class NodeStart {
   NodeStart(std::shared_ptr<Volume> volume, HybridClock& stamps) : volume_(std::move(volume)), stamps_(stamps) {}
 
   // The id of the volume, which is made in an empty directory, and the node's name; no epoch yet. `node`: as the option says, empty for
-  // the machine's name. Where another node has the volume, or the directory holds something else, an error that says what to do.
-  Result<FileIdentity> settle(const std::string& node, bool read_only);
+  // the machine's name. Where the directory holds something else, or another node has the volume, and this one may not join it, an error
+  // that says what to do.
+  Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join);
   // The largest epoch of the node that was begun; 0: none.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;
   // The next one, with its journal. Older ones are only read from now on.
@@ -37,7 +38,7 @@ class NodeStart {
 
  private:
   Result<std::unique_ptr<VolumeLock>> lock_first_mount();
-  Result<FileIdentity> take_node(const std::string& node, bool read_only);
+  Result<FileIdentity> take_node(const std::string& node, bool read_only, bool may_join);
   Status check_is_only_node(const FileIdentity& identity);
 
   const std::shared_ptr<Volume> volume_;

@@ -23,7 +23,7 @@ class NodeStartTest : public ::testing::Test {
     ASSERT_TRUE(test::write_file_atomically(*sim, path, content));
   }
   FileIdentity settled(const std::string& name = "one") {
-    auto identity = node.settle(name, false);
+    auto identity = node.settle(name, false, false);
     EXPECT_TRUE(identity) << identity.error().message;
     return identity ? *identity : FileIdentity{};
   }
@@ -60,7 +60,7 @@ TEST_F(NodeStartTest, WithoutTheOptionTheNodeHasTheNameOfTheMachine) { EXPECT_FA
 TEST_F(NodeStartTest, ADirectoryOfAnotherKindIsRefusedAndLeftAsItIs) {
   make_file("photo.jpg");
   const auto files = sim->all_files();
-  auto identity = node.settle("one", false);
+  auto identity = node.settle("one", false, false);
   ASSERT_FALSE(identity);
   EXPECT_EQ(identity.error().code, Code::kExists);
   EXPECT_NE(identity.error().message.find("photo.jpg"), std::string::npos) << identity.error().message;
@@ -69,7 +69,7 @@ TEST_F(NodeStartTest, ADirectoryOfAnotherKindIsRefusedAndLeftAsItIs) {
 
 TEST_F(NodeStartTest, TheVolumeOfAnotherNodeIsTakenOverByItsNameOnly) {
   const FileIdentity first = settled("one");
-  auto other = node.settle("two", false);
+  auto other = node.settle("two", false, false);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().code, Code::kPermission);
   EXPECT_NE(other.error().message.find("-o node=one"), std::string::npos) << other.error().message;

@@ -30,7 +30,7 @@ class RecoveryTest : public ::testing::Test {
  protected:
   void SetUp() override {
     NodeStart node(volume, stamps);
-    auto settled = node.settle("test", false);
+    auto settled = node.settle("test", false, false);
     ASSERT_TRUE(settled) << settled.error().message;
     identity = *settled;
   }

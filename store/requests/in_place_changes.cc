@@ -19,18 +19,27 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 
 }  // namespace
 
-// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
-void InPlaceChanges::mark(const ObjectPtr& object) {
-  object->in_place = true;
-  const InPlace how = object->changed_in_part || object->rewriters > 0 ? InPlace::kPartly : InPlace::kWhole;
+// The object is locked.
+void InPlaceChanges::put_mark(const ObjectPtr& object, InPlace how) {
   const InPlace told = in_place_mark_of(object->attributes);
   if (told == how || parts_.read_only || (told == InPlace::kNo && parts_.space.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
-  auto where = mark_in(xattrs);
-  if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
-  where->value = how == InPlace::kWhole ? kWholeValue : std::string_view();
+  if (how == InPlace::kNo) {
+    xattrs.erase(mark_in(xattrs));
+  } else {
+    auto where = mark_in(xattrs);
+    if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
+    where->value = how == InPlace::kWhole ? kWholeValue : how == InPlace::kPatched ? kPatchedValue : std::string_view();
+  }
   parts_.changes.mark_attributes_dirty(object);
   parts_.dirty.wake();
+}
+
+// The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
+void InPlaceChanges::mark(const ObjectPtr& object) {
+  object->in_place = true;
+  if (object->changed_in_part || object->rewriters > 0) return put_mark(object, InPlace::kPartly);
+  put_mark(object, object->patched ? InPlace::kPatched : InPlace::kWhole);
 }
 
 uint8_t InPlaceChanges::weight_of(const Tree::View&, const Object& object, const OpenRequest& request) {
@@ -40,6 +49,7 @@ uint8_t InPlaceChanges::weight_of(const Tree::View&, const Object& object, const
 }
 
 void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
+  if (object->size_bytes == 0) object->first_writes = std::make_unique<FirstWrites>();
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
   if (weight == 0) return;  // not its first change
   object->changes_in_place += weight;
@@ -52,14 +62,32 @@ void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
 
 void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
+  Object& object = *handle->object;
+  if (object.write_error) object.first_writes.reset();  // a client may write again what failed
+  else if (object.first_writes) object.first_writes->add(offset, offset + length, handle->request.append);
+}
+
+void InPlaceChanges::note_page_written(Handle* handle) {
+  const auto lock = handle->object->lock();
+  handle->object->first_writes.reset();
 }
 
 void InPlaceChanges::judge(const Handle& handle) {
   const ObjectPtr& object = handle.object;
+  if (handle.request.write && object->write_handles == 1) judge_first_writes(object);
   if (!handle.rewrites) return;
   --object->rewriters;
   if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
   if (object->in_place) mark(object);
+}
+
+// The object is locked, and its last writer about to close it.
+void InPlaceChanges::judge_first_writes(const ObjectPtr& object) {
+  if (!object->first_writes) return;
+  const bool patched = !object->first_writes->are_of_a_chunk(object->size_bytes);
+  if (object->patched.exchange(patched) == patched) return;
+  if (object->in_place) mark(object);
+  else put_mark(object, patched ? InPlace::kPatched : InPlace::kNo);
 }
 
 void InPlaceChanges::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {

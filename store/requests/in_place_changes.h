@@ -1,7 +1,9 @@
 // Which files change where they are: what is locked, appended to, changed in part, or rewritten again and again. The kernel may not
 // read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
-// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was found is
-// kept with the attributes of the object, so that it holds after a remount.
+// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was appended to
+// or changed in part by those who filled it, before it was renamed or left RAM (`patched`: a log, a small database, a header that is
+// written last), is evicted only where nothing else is left: some clients may write chunks so. What was found is kept with the
+// attributes of the object, so that it holds after a remount.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +12,7 @@
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
+#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/space/space.h"
 #include "store/tree/tree.h"
@@ -41,10 +44,15 @@ class InPlaceChanges {
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
   // As in store.h.
   void note_locked(Handle* handle);
+  // The kernel writes pages of a mapping when it likes, some several times.
+  void note_page_written(Handle* handle);
   bool closes_quietly(Handle* handle);
 
  private:
+  // The object is locked.
   void mark(const ObjectPtr& object);
+  void put_mark(const ObjectPtr& object, InPlace how);
+  void judge_first_writes(const ObjectPtr& object);
 
   const Parts parts_;
 };

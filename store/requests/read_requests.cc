@@ -201,29 +201,18 @@ void ReadRequests::seek_in(ObjectPtr object, SeekFor what, uint64_t offset, int 
              });
 }
 
-Result<uint64_t> ReadRequests::seek_data(Handle* handle, uint64_t offset) {
+Result<uint64_t> ReadRequests::seek_now(Handle* handle, SeekFor what, uint64_t offset) {
   Object& object = *handle->object;
   auto lock = object.lock();
   const uint64_t size_bytes = object.size_bytes;
   if (offset >= size_bytes) return nothing_past(object, offset);
   if (FilePtr raw = object.raw) {
     lock.unlock();
-    return seek_raw(*raw, SeekFor::kData, offset, size_bytes);
+    return seek_raw(*raw, what, offset, size_bytes);
   }
-  if (auto found = DataAndHoles(object, SeekFor::kData, true).find(offset)) return *found;
+  if (auto found = DataAndHoles(object, what, true).find(offset)) return *found;
+  if (what == SeekFor::kHole) return size_bytes;
   return nothing_past(object, offset);
-}
-
-Result<uint64_t> ReadRequests::seek_hole(Handle* handle, uint64_t offset) {
-  Object& object = *handle->object;
-  auto lock = object.lock();
-  const uint64_t size_bytes = object.size_bytes;
-  if (offset >= size_bytes) return nothing_past(object, offset);
-  if (FilePtr raw = object.raw) {
-    lock.unlock();
-    return seek_raw(*raw, SeekFor::kHole, offset, size_bytes);
-  }
-  return DataAndHoles(object, SeekFor::kHole, true).find(offset).value_or(size_bytes);
 }
 
 }  // namespace kvcachefs

@@ -41,8 +41,7 @@ class ReadRequests {
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done);
   // As in store.h.
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done);
-  Result<uint64_t> seek_data(Handle* handle, uint64_t offset);
-  Result<uint64_t> seek_hole(Handle* handle, uint64_t offset);
+  Result<uint64_t> seek_now(Handle* handle, SeekFor what, uint64_t offset);
 
   // Reads of raw files that wait for their turn.
   size_t raw_waiting() const { return raw_turns_.waiting(); }

@@ -206,8 +206,8 @@ TEST_F(ReadRequestsTest, DataAndHolesAreFoundInWhatIsNotInRam) {
   const ObjectId id = put_body(40 * kUnitBytes, PlaceKind::kSolo);
   const ObjectPtr body = object(id);
   const auto handle = open(body);
-  EXPECT_EQ(*requests.seek_data(handle.get(), 5), 5u) << "taken for data without a read";
-  EXPECT_EQ(*requests.seek_hole(handle.get(), 5), body->size_bytes);
+  EXPECT_EQ(*requests.seek_now(handle.get(), SeekFor::kData, 5), 5u) << "taken for data without a read";
+  EXPECT_EQ(*requests.seek_now(handle.get(), SeekFor::kHole, 5), body->size_bytes);
   EXPECT_TRUE(reads.empty());
   auto found = seek(*handle, SeekFor::kHole, 5);
   ASSERT_TRUE(found && *found);

@@ -8,10 +8,10 @@
 
 #include "store/requests/pending_write.h"
 
-
 namespace kvcachefs {
 
 Error WriteRequests::no_space(const Object& object, uint64_t bytes) const {
+  if (auto other = parts_.refusals.gone()) return *std::move(other);
   return {Code::kNoSpace, 0,
           fmt::format("object {}: {} do not fit the capacity of {}", object.id.value, format_size(bytes),
                       format_size(parts_.space.limit_bytes()))};
@@ -257,6 +257,7 @@ void WriteRequests::write(Handle* handle, uint64_t offset, std::span<const std::
   parts_.counters.write_requests.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.write_received_bytes.fetch_add(bytes.size(), std::memory_order_relaxed);
   if (bytes.empty()) return done(size_t{0});
+  if (Status may = parts_.check_may_change(*object); !may) return done(std::unexpected(std::move(may).error()));
   if (offset > kMaxFileBytes || bytes.size() > kMaxFileBytes - offset)
     return done(fail(Code::kTooBig, fmt::format("object {}: offset {} is past the largest file of {}", object->id.value,
                                                 offset, format_size(kMaxFileBytes))));

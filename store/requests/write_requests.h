@@ -3,8 +3,10 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "store/api/counters.h"
@@ -56,8 +58,9 @@ class WriteRequests {
     Resumer& resumer;
     Counters& counters;
     const LiveOptions& options;
+    std::function<Status(const Object&)> check_may_change;  // an error: bytes of this object are not to be changed (it is of a peer)
   };
-  explicit WriteRequests(Parts parts) : parts_(parts), raw_turns_(parts.resumer) {}
+  explicit WriteRequests(Parts parts) : parts_(std::move(parts)), raw_turns_(parts_.resumer) {}
 
   // `bytes` is copied before the call returns, also when the completion comes later.
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);

@@ -113,6 +113,7 @@ Status WriteRequests::resize_now(const ObjectPtr& object, uint64_t size_bytes, R
 }
 
 void WriteRequests::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  if (Status may = parts_.check_may_change(*handle->object); !may) return done(std::move(may));
   {
     const auto lock = handle->object->lock();
     parts_.in_place.note_change(handle->object, handle);

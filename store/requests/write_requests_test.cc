@@ -112,6 +112,7 @@ class WriteRequestsTest : public LoadFixture {
   }
 
   int rounds_asked = 0;
+  Status may_change;  // what the store says of each object
   RawSpace raw_space{space, false};
   BodyChanges changes{{clock, space, records, dirty, discards, options}};
   WaitingBytes waiting{volume,
@@ -127,7 +128,8 @@ class WriteRequestsTest : public LoadFixture {
   InPlaceChanges in_place{{changes, space, dirty, false}};
   SpaceWaiters space_waiters{space, counters.errors_no_space, clock, [this] { ++rounds_asked; }};
   WriteRequests requests{{*volume, extents, space, raw_space, space_waiters, discards, changes, dirty, cache, policy, waiting, loader, ahead,
-                          in_place, refusals, opener, resumer, counters, options}};
+                          in_place, refusals, opener, resumer, counters, options,
+                          [this](const Object&) { return may_change; }}};
 };
 
 // --- bodies ---
@@ -456,6 +458,62 @@ TEST_F(WriteRequestsTest, AChunkThatIsStoredAgainAsAWholeIsNotChangedInPart) {
   EXPECT_FALSE(body->changed_in_part);
   const auto lock = body->lock();
   EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kWhole);
+}
+
+TEST_F(WriteRequestsTest, WhatIsPatchedWhileItIsFilledSaysSoWithItsAttributes) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  body->write_handles = 1;
+  const auto judged = [&] {
+    const auto lock = body->lock();
+    in_place.judge(*handle);
+    return in_place_mark_of(body->attributes);
+  };
+  write_now(*handle, 0, bytes_of(5000, 1));
+  EXPECT_EQ(judged(), InPlace::kNo);
+  write_now(*handle, 0, bytes_of(10, 2));
+  EXPECT_EQ(judged(), InPlace::kPatched);
+  EXPECT_TRUE(body->patched);
+  write_now(*handle, 10, bytes_of(4990, 3));
+  EXPECT_EQ(judged(), InPlace::kNo) << "all of it was stored twice";
+  EXPECT_FALSE(body->patched);
+}
+
+TEST_F(WriteRequestsTest, PagesOfAMappingAreNotJudged) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  body->write_handles = 1;
+  write_now(*handle, 0, bytes_of(5000, 1));
+  in_place.note_page_written(handle.get());
+  write_now(*handle, 0, bytes_of(10, 2));
+  const auto lock = body->lock();
+  in_place.judge(*handle);
+  EXPECT_FALSE(body->patched);
+  EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kNo);
+}
+
+TEST_F(WriteRequestsTest, ABodyThatIsNotToBeChangedIsNot) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  const Bytes bytes = bytes_of(5000, 1);
+  write_now(*handle, 0, bytes);
+  may_change = fail(Code::kReadOnly, "of a peer");
+  Told<size_t> told, nothing;
+  write(*handle, 0, bytes_of(10, 2), told);
+  EXPECT_TRUE(told.is_error(Code::kReadOnly));
+  EXPECT_TRUE(allocate(*handle, AllocateMode::kPunchHole, 0, 100).is_error(Code::kReadOnly));
+  write(*handle, 0, {}, nothing);
+  EXPECT_TRUE(nothing.is(0)) << "it changes nothing";
+  EXPECT_EQ(bytes_in(body), bytes);
+}
+
+TEST_F(WriteRequestsTest, OfAVolumeThatIsGoneAWriteWithoutRoomSaysSo) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  refusals.set_gone(Error{Code::kIo, 0, "no such device"});
+  Told<size_t> told;
+  write(*handle, space.limit_bytes(), bytes_of(10, 2), told);
+  EXPECT_TRUE(told.is_error(Code::kIo));
 }
 
 TEST_F(WriteRequestsTest, ALockedFileIsNoChunk) {

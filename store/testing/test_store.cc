@@ -31,8 +31,16 @@ TestStore::TestStore(StoreOptions options) : options_(std::move(options)) {
   mount();
 }
 
+TestStore::TestStore(StoreOptions options, const TestStore& first) : root_(first.root_), owns_root_(false), options_(std::move(options)) {
+  options_.background = false;
+  options_.extent_bytes = first.options_.extent_bytes;
+  if (options_.memory_bytes == 0) options_.memory_bytes = 256 * kMiB;
+  mount();
+}
+
 TestStore::~TestStore() {
   if (store_) unmount();
+  if (!owns_root_) return;
   std::error_code ignored;
   fs::remove_all(root_, ignored);
 }
@@ -83,6 +91,12 @@ void TestStore::drain() {
   auto result = wait<void>([&](auto done) { store_->drain(true, std::move(done)); });
   EXPECT_TRUE(result) << result.error().message;
   settle();
+}
+
+void TestStore::refresh() {
+  auto result = wait<void>([&](auto done) { store_->refresh(std::move(done)); });
+  EXPECT_TRUE(result) << result.error().message;
+  settle();  // answers
 }
 
 std::string TestStore::payload(int seed, size_t bytes) {
@@ -212,6 +226,11 @@ bool TestStore::unlink(const std::string& path) {
   return wait<void>([&](auto done) { store_->unlink(parent, name, {}, std::move(done)); }).has_value();
 }
 
+bool TestStore::rmdir(const std::string& path) {
+  auto [parent, name] = parent_of(path);
+  return wait<void>([&](auto done) { store_->remove_directory(parent, name, std::move(done)); }).has_value();
+}
+
 void TestStore::truncate(const std::string& path, uint64_t size) {
   SetAttributes change;
   change.size_bytes = size;
@@ -244,6 +263,22 @@ std::map<std::string, std::string> TestStore::tree() {
   std::map<std::string, std::string> tree;
   add_to_tree(kRootId, "", tree);
   return tree;
+}
+
+std::map<std::string, std::string> TestStore::contents(const std::string& below) {
+  std::map<std::string, std::string> found;
+  const ObjectId directory = resolve(below);
+  for (uint64_t after = 0;;) {
+    auto items = store_->list(directory, after, 16);
+    EXPECT_TRUE(items) << items.error().message;
+    if (!items || items->empty()) return found;
+    for (const DirectoryItem& item : *items) {
+      after = item.cookie;
+      const std::string path = below.empty() ? item.name : below + "/" + item.name;
+      EXPECT_TRUE(found.emplace(path, S_ISDIR(item.type_bits) ? "/" : read_file(path)).second) << "listed twice: " << path;
+      if (S_ISDIR(item.type_bits)) found.merge(contents(path));
+    }
+  }
 }
 
 uint64_t TestStore::allocated_bytes() const {

@@ -14,6 +14,8 @@ namespace kvcachefs::testing {
 class TestStore {
  public:
   explicit TestStore(StoreOptions options = {});
+  // Another node, named by the options, of the volume of one that outlives it.
+  TestStore(StoreOptions options, const TestStore& first);
   ~TestStore();
   TestStore(const TestStore&) = delete;
   TestStore& operator=(const TestStore&) = delete;
@@ -30,6 +32,7 @@ class TestStore {
   void die();    // the store object goes away without a close
   void crash();  // and a new one is mounted
   void drain();
+  void refresh();  // what other nodes published is seen
   // Runs background work until nothing is left to do.
   void settle();
 
@@ -41,6 +44,7 @@ class TestStore {
   bool exists(const std::string& path);
   bool rename(const std::string& from, const std::string& to, uint32_t thread = 1);
   bool unlink(const std::string& path);
+  bool rmdir(const std::string& path);
   void truncate(const std::string& path, uint64_t size);
   Handle* create(const std::string& path, uint32_t thread = 1);
   Handle* open(const std::string& path, OpenRequest request, uint32_t thread = 1);
@@ -50,6 +54,8 @@ class TestStore {
   Code try_pwrite(Handle* handle, uint64_t offset, const std::string& bytes);
   bool close(Handle* handle);
   std::map<std::string, std::string> tree();  // path -> attributes and content
+  // path -> content, of directories "/"; each looked up, as clients do.
+  std::map<std::string, std::string> contents(const std::string& below = "");
   uint64_t allocated_bytes() const;           // of extents on the volume
   void flip_in_extents(const std::string& needle);
 
@@ -61,6 +67,7 @@ class TestStore {
   void add_to_tree(ObjectId directory, const std::string& path, std::map<std::string, std::string>& tree);
 
   std::string root_;
+  bool owns_root_ = true;
   StoreOptions options_;
   std::unique_ptr<Store> store_;
 };

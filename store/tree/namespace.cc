@@ -22,25 +22,36 @@ Result<std::optional<Namespace::Found>> Namespace::find(ObjectId parent, std::st
     if (!state->child.valid()) return std::nullopt;
     return Found{state->child, state->type_bits};
   }
-  KVC_ASSIGN(auto entry, index_.find_name(parent, name));
+  KVC_ASSIGN(auto entry, view_.find_name(parent, name));
   if (!entry) return std::nullopt;
   return Found{entry->child, entry->type_bits};
 }
 
-Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) {
+Result<ObjectId> Namespace::own_child(ObjectId parent, std::string_view name) const {
+  if (const NameState* state = dirty(parent, name)) return state->child;
+  KVC_ASSIGN(const auto entry, index_.find_name(parent, name));
+  return entry ? entry->child : ObjectId{};
+}
+
+Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) { return edit_as_seen(parent, name, view_.is_alone()); }
+Result<Namespace::Edit> Namespace::edit_own(ObjectId parent, std::string_view name) { return edit_as_seen(parent, name, true); }
+
+Result<Namespace::Edit> Namespace::edit_as_seen(ObjectId parent, std::string_view name, bool alone) {
   LocalName key{name_cookie(name), std::string(name)};
   Directory& directory = directories_[parent];
   auto found = directory.find(key);
   if (found == directory.end()) {
     auto entry = index_.find_name(parent, name);
-    if (!entry) {
+    auto seen = !entry || alone ? entry : view_.find_name(parent, name);
+    if (!entry || !seen) {
       if (directory.empty()) directories_.erase(parent);
-      return std::unexpected(std::move(entry).error());
+      return std::unexpected(entry ? std::move(seen).error() : std::move(entry).error());
     }
     NameState fresh;
-    if (*entry) {
-      fresh.child = fresh.durable = (*entry)->child;
-      fresh.type_bits = (*entry)->type_bits;
+    if (*entry) fresh.durable = (*entry)->child;
+    if (*seen) {
+      fresh.child = (*seen)->child;
+      fresh.type_bits = (*seen)->type_bits;
     }
     found = directory.emplace(key, std::move(fresh)).first;
   }
@@ -65,15 +76,23 @@ void Namespace::note_mentions(NameState& state) {
 }
 
 Result<std::vector<NameEntry>> Namespace::list(ObjectId parent, uint64_t after, size_t limit) const {
+  return merge(parent, after, limit, [&](uint64_t from) { return view_.list(parent, from, limit); });
+}
+
+Result<std::vector<NameEntry>> Namespace::list_own(ObjectId parent, uint64_t after, size_t limit) const {
+  return merge(parent, after, limit, [&](uint64_t from) { return index_.list(parent, from, limit); });
+}
+
+Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from) const {
   auto changed = directories_.find(parent);
-  if (changed == directories_.end()) return index_.list(parent, after, limit);
+  if (changed == directories_.end()) return journaled_from(after);
 
   const Directory& directory = changed->second;
   std::vector<NameEntry> merged;
   uint64_t cut = after;  // everything up to here was looked at
   while (merged.empty() && cut != UINT64_MAX) {  // a stretch of removed names yields nothing: look further
     const uint64_t from = cut;
-    KVC_ASSIGN(auto indexed, index_.list(parent, from, limit));
+    KVC_ASSIGN(auto indexed, journaled_from(from));
     cut = indexed.empty() ? UINT64_MAX : indexed.back().cookie;
     auto first = directory.upper_bound(LocalName{from, std::string(256, '\xff')});
     auto end = first;
@@ -144,7 +163,9 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (found == directory->second.end()) return;
   NameState& state = found->second;
   state.durable = durable;
-  if (state.child != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
+  if (!state.pending) state.overridden.clear();
+  const ObjectId own = state.child.is_foreign() ? ObjectId{} : state.child;
+  if (own != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
   forget_mentions(state);
   directory->second.erase(found);
   if (directory->second.empty()) directories_.erase(directory);

@@ -1,6 +1,6 @@
 // The current view of names: what clients see, which runs ahead of what is journaled. It holds only names that differ from
-// the index ("dirty"); all others are read through to the index. No I/O but index reads; no lock of its own: the
-// Tree guards it (shared for const members, exclusive for the others).
+// the journals ("dirty"); all others are read through to the view of all nodes (peers/view.h), which is this node's index where it is alone.
+// No I/O but index reads; no lock of its own: the Tree guards it (shared for const members, exclusive for the others).
 #pragma once
 
 #include <cstdint>
@@ -16,17 +16,19 @@
 
 #include "store/base/records.h"
 #include "store/index/index.h"
+#include "store/peers/view.h"
 
 namespace kvcachefs {
 
 // One dirty name.
 struct NameState {
-  ObjectId child;              // what the name is now; invalid = nothing
+  ObjectId child;              // what the name is now; invalid = nothing. A peer's object only until the change that made it dirty
   uint32_t type_bits = 0;
-  ObjectId durable;            // what the journal says; invalid = nothing
+  ObjectId durable;            // what this node's journal says; invalid = nothing
   bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
                                // come back, even while `child` is not sealed yet
   bool evicted = false;  // taken away to make room; void with the next edit()
+  std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: it goes, too
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled
@@ -51,7 +53,7 @@ std::string entry_text(ObjectId parent, std::string_view name);  // for messages
 
 class Namespace {
  public:
-  explicit Namespace(Index& index) : index_(index) {}
+  Namespace(const Index& index, const NameView& view) : index_(index), view_(view) {}
 
   struct Found {
     ObjectId child;
@@ -59,6 +61,8 @@ class Namespace {
   };
   // What the name is now.
   Result<std::optional<Found>> find(ObjectId parent, std::string_view name) const;
+  // The same of what this node has under it, whatever peers have.
+  Result<ObjectId> own_child(ObjectId parent, std::string_view name) const;
   // The state of a dirty name; null if the name is as the index says.
   const NameState* dirty(ObjectId parent, std::string_view name) const;
   // A name being changed; what it is then is taken note of when this goes.
@@ -81,14 +85,18 @@ class Namespace {
     Namespace* names_ = nullptr;
     NameState* state_ = nullptr;
   };
-  // Makes the name dirty (loading what the index says) and returns its state to be changed. Valid until the name is
+  // Makes the name dirty (loading what the journals say) and returns its state to be changed. Valid until the name is
   // settled.
   Result<Edit> edit(ObjectId parent, std::string_view name);
+  // The same, as if this node were alone: also of what peers hide.
+  Result<Edit> edit_own(ObjectId parent, std::string_view name);
   // Whether a dirty name speaks of the object, now or in the journal, or lies in it. Until then the index may count other
   // names of it than clients see.
   bool mentions(ObjectId id) const { return mentions_.contains(id) || directories_.contains(id); }
   // Merged listing: names with cookie > after, ascending; cookies are never split.
   Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const;
+  // The same of what this node has.
+  Result<std::vector<NameEntry>> list_own(ObjectId parent, uint64_t after, size_t limit) const;
 
   // Names changed since the last call; states stay dirty until settle().
   std::vector<DirtyName> take_pending();
@@ -110,10 +118,14 @@ class Namespace {
 
  private:
   using Directory = std::map<LocalName, NameState>;
+  using JournaledFrom = std::function<Result<std::vector<NameEntry>>(uint64_t after)>;
+  Result<std::vector<NameEntry>> merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from) const;
+  Result<Edit> edit_as_seen(ObjectId parent, std::string_view name, bool alone);
   void note_mentions(NameState& state);
   void forget_mentions(NameState& state);
   void list_pending(NameState& state, DirtyName name);
-  Index& index_;
+  const Index& index_;  // this node's
+  const NameView& view_;
   std::unordered_map<ObjectId, Directory> directories_;
   std::vector<DirtyName> pending_;
   std::set<DirtyName> several_;

@@ -22,6 +22,7 @@ class StaleOpens {
   struct Told {
     bool open = false;                     // an open; else another call
     bool write = false, truncate = false;  // what it was opened for
+    ObjectId object{};                     // by whose id; invalid: it is not known
   };
   // What was kept for calls that are not repeated any more. Each was counted in its kept_for_repeat: the caller counts it back.
   using Released = std::vector<ObjectPtr>;

@@ -40,7 +40,7 @@ void Tree::forget_when_idle(const ObjectPtr& object) { write().forget_if_idle(ob
 bool Tree::stays_in_ram(Object& object) const {
   const Read names = read();
   const auto lock = object.lock();
-  return object.nlink > 0 && object.published && object.any_in_ram();
+  return object.nlink > 0 && object.published && object.any_in_ram() && !object.outdated;
 }
 
 std::vector<uint32_t> Tree::writers_of(ObjectId parent, std::string_view name, uint32_t thread_id, bool to_be_written) const {
@@ -78,18 +78,19 @@ ObjectPtr Tree::View::live(ObjectId id) const {
 
 Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   if (ObjectPtr object = live(id)) return object;
-  KVC_ASSIGN(auto record, tree().parts_.index.find_object(id));
+  KVC_ASSIGN(auto found, record(id));
   // Without a name it is gone, though the journal does not say so yet. What has names that are not journaled yet stays in the
   // table until they are: here the index knows them all.
-  if (!record || tree().leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
-  auto object = std::make_shared<Object>(id, std::move(record->attributes));
-  object->size_bytes = record->body.size_bytes;
-  object->base_valid_bytes = record->body.place.kind == PlaceKind::kRaw ? 0 : record->body.size_bytes;
-  object->base = std::move(record->body);
-  object->nlink = record->nlink;
+  if (!found || tree().leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  auto object = std::make_shared<Object>(id, std::move(found->attributes));
+  object->size_bytes = found->body.size_bytes;
+  object->base_valid_bytes = found->body.place.kind == PlaceKind::kRaw ? 0 : found->body.size_bytes;
+  object->base = std::move(found->body);
+  object->nlink = found->nlink;
   object->durable = object->published = true;
   const InPlace in_place = in_place_mark_of(object->attributes);
-  object->in_place = in_place != InPlace::kNo;
+  object->in_place = in_place == InPlace::kWhole || in_place == InPlace::kPartly;
+  object->patched = in_place == InPlace::kPatched;
   object->changed_in_part = in_place == InPlace::kPartly;
   tree().table_.emplace(id, object);
   return object;
@@ -106,7 +107,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
     if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
     if (!object->loading.empty()) {
-      object->goes_when_loaded = gone;
+      object->goes_when_loaded = gone || object->outdated;
       return;
     }
     if (!gone) {
@@ -114,7 +115,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
         return;
       if (object->write_error || names().mentions(object->id)) return;  // the index may count its names otherwise
       if (keep_for_rename(object)) return;
-      if (object->any_in_ram()) return;
+      if (object->any_in_ram() && !object->outdated) return;
     }
     if (gone) {
       note_removed(stat_of(*object));
@@ -197,6 +198,14 @@ Stat Tree::View::stat_of(const Object& object) const {
   return stat;
 }
 
+Result<std::optional<ObjectRecord>> Tree::View::record(ObjectId id) const {
+  return id.is_foreign() ? view().find_object(id) : tree_->parts_.index.find_object(id);
+}
+
+Result<std::optional<ObjectRecord>> Tree::View::record_summary(ObjectId id) const {
+  return id.is_foreign() ? view().find_object_summary(id) : tree_->parts_.index.find_object_summary(id);
+}
+
 Result<Stat> Tree::View::stat(ObjectId id) const {
   if (ObjectPtr object = live(id)) {
     const auto lock = object->lock();
@@ -205,7 +214,7 @@ Result<Stat> Tree::View::stat(ObjectId id) const {
   if (auto removed = tree_->removed_.find(id); removed != tree_->removed_.end()) return removed->second;
   // The index may not know yet.
   if (tree_->leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
-  KVC_ASSIGN(auto record, tree_->parts_.index.find_object_summary(id));
+  KVC_ASSIGN(auto record, record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   Object object(record->id, std::move(record->attributes));
   object.size_bytes = record->body.size_bytes;

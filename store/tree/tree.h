@@ -8,10 +8,13 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <shared_mutex>
 #include <span>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -27,6 +30,8 @@
 #include "store/memory/pool.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/object.h"
+#include "store/peers/directory_classes.h"
+#include "store/peers/view.h"
 #include "store/space/discards.h"
 #include "store/space/record_space.h"
 #include "store/space/space.h"
@@ -49,8 +54,11 @@ class Tree {
     DirtyQueue& dirty;
     const MemoryPool& pool;
     bool lingers = true;  // end_lingering() is called; else nothing lingers, for nobody would end it
+    std::string node{};   // this one, among those of the volume
+    bool shared = false;  // there may be others
   };
-  explicit Tree(Parts parts) : parts_(parts), names_(parts.index) {}
+  explicit Tree(Parts parts)
+      : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {}
 
   class View;
   class Read;
@@ -76,6 +84,12 @@ class Tree {
   bool has_quarantined() const { return quarantined_count_.load(std::memory_order_relaxed) > 0; }  // some object; no lock
   TemporaryNames& temporary_names() { return temporary_names_; }
   void clear();  // at the end: what is left in RAM
+  // --- peers (tree_peers.cc); each takes the lock, alone
+  Status load_statements();  // that the index has; at the start
+  std::shared_ptr<const Statements> statements() const { return statements_; }  // of this node; read and changed under the lock
+  NameView& view() { return view_; }  // for whoever changes the parts of peers, while it has the lock alone
+  // `work` applies a batch of this node's journal to its index: one that speaks of what peers have, or answers them.
+  Status change_own(const Batch& batch, JournalPosition after, const std::function<Status()>& work);
 
  private:
   struct Lingering {
@@ -90,6 +104,11 @@ class Tree {
   std::atomic<uint64_t> quarantined_count_{0};
 
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
+  DirectoryClasses classes_;
+  std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go with those of peers
+  ObjectId adopted_looked_at_;  // of a pass over them, the last one
+  const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // of this node, about what peers have
+  NameView view_;  // of all nodes of the volume
   Namespace names_;
   std::unordered_map<ObjectId, ObjectPtr> table_;
   std::deque<Lingering> lingering_;        // oldest first

@@ -15,10 +15,14 @@ class Tree::View {
   View& operator=(const View&) = delete;
 
   const Namespace& names() const { return tree_->names_; }
+  const NameView& view() const { return tree_->view_; }  // of what is journaled, on all nodes
   ObjectPtr live(ObjectId id) const;  // in the table, else null
   size_t objects_in_ram() const { return tree_->table_.size(); }
   Stat stat_of(const Object& object) const;  // the object is locked
   Result<Stat> stat(ObjectId id) const;
+  // As it is journaled, by whichever node.
+  Result<std::optional<ObjectRecord>> record(ObjectId id) const;
+  Result<std::optional<ObjectRecord>> record_summary(ObjectId id) const;
 
   // What clients see under a name: a quarantined object is absent (and its name may be taken by a new one).
   Result<std::optional<Namespace::Found>> find_name(ObjectId parent, std::string_view name) const;
@@ -32,6 +36,9 @@ class Tree::View {
   };
   // What a probe of this name says of the body whose sidecar it is; `there`: the sidecar exists.
   std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
+
+  // kOtherNode if peers have a part in it: only its node may give it another name.
+  Status check_own(const Object& object, const std::string& what) const;
 
   // Several write the name, each a version of its own.
   bool has_versions(ObjectId parent, std::string_view name) const;
@@ -78,6 +85,8 @@ class Tree::Write final : public Tree::View {
 
   Namespace& names() { return tree().names_; }
   using View::names;
+  NameView& view() { return tree().view_; }
+  using View::view;
 
   // --- the table (tree.cc) ---
   Result<ObjectPtr> get(ObjectId id);  // from the table or the index, then in the table
@@ -117,6 +126,22 @@ class Tree::Write final : public Tree::View {
   void look_at_unlinked(size_t most, const std::function<bool(ObjectId)>& is_done) { tree().unlinked_.look_at(most, is_done); }
   void not_leaving(ObjectId id) { tree().leaving_.erase(id); }
 
+  // --- peers (tree_peers.cc) ---
+  // A directory that so far only peers have named, as one of this node, with this id; or that which is there.
+  Result<ObjectPtr> adopt_directory(ObjectId parent, std::string_view name, ObjectId id);
+  // Where a directory that was made or moved lies, which the index does not tell yet; until directory_journaled() or drop_directory().
+  void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
+  // Directories that were adopted, and that no peer has any more, go as well: at most so many are looked at. True: all were by now.
+  bool drop_left_directories(size_t most);
+  void directory_journaled(ObjectId id) { tree().classes_.release(id); }
+  // A batch of a peer was applied; or all that is known of one was made anew.
+  void follow(uint32_t ordinal, const Batch& batch);
+  void follow_all(uint32_t ordinal);
+  // Takes from this node what the peer said is gone, up to there. Returns what is to be journaled once these names are.
+  Result<std::vector<Record>> answer(const Part& peer, JournalPosition until);
+  // What this node said of the peer's objects up to there was answered, and everybody has read the answer.
+  Status forget_statements(const std::string& peer, JournalPosition answered);
+
   // --- quarantine and places ---
   void mark_quarantined(const ObjectPtr& object);  // the object is locked
   void found_quarantined(ObjectId id);             // at the start
@@ -149,6 +174,9 @@ class Tree::Write final : public Tree::View {
   Write(Tree& tree, std::try_to_lock_t attempt) : View(tree), own_(&tree), lock_(tree.mutex_, attempt) {}
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
+  void look_again(ObjectId id);
+  void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
+  Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
   void note_moved(Rename& rename);
   void settle_links(const Rename& rename, std::span<const ObjectId> dropped_versions);

@@ -77,6 +77,7 @@ void Tree::Write::change_links(const ObjectPtr& object, int by) {
   const Parts& parts = tree().parts_;
   const auto lock = object->lock();
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
+  if (object->id.is_foreign()) return;  // its node counts, and gives its space back
   object->attributes.ctime_ns = parts.clock.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object, parts.records, parts.dirty);
   tree().unlinked_.add(object->id);
@@ -114,9 +115,11 @@ void Tree::Write::take_from_quarantined(ObjectId id) {
 Status Tree::Write::give_name(ObjectId parent, std::string_view name, const ObjectPtr& object) {
   KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
   take_from_quarantined(state->child);
+  if (state->child.is_foreign()) override_peers(state, parent, name);
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   state->child = object->id;
   state->type_bits = object->type_bits;
+  tree().adopted_.erase(parent);
   return {};
 }
 
@@ -138,7 +141,10 @@ Status Tree::Write::make_entry(const ObjectPtr& directory, std::string_view name
     mark_attributes_dirty(object, parts.records, parts.dirty);
   }
   add(object);
-  if (is_directory) change_links(directory, +1);
+  if (is_directory) {
+    change_links(directory, +1);
+    hold_directory(directory->id, name, object->id);
+  }
   touch_directory(directory->id);
   return {};
 }
@@ -169,6 +175,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   if (!kept.empty()) kept.pop_back();
   state->older_versions = std::move(kept);
   if (!state->child.valid() || std::count(removed.begin(), removed.end(), state->durable) > 0) state->erase_durable = true;
+  if (!state->child.valid()) override_peers(state, parent, name);
   tree().parts_.records.accept(kNameRecordBytes + name.size());
   touch_directory(parent);
   for (ObjectId id : removed)
@@ -198,6 +205,7 @@ Status Tree::Write::clear_directory(ObjectId directory) {
     std::vector<ObjectId> versions = std::exchange(state->older_versions, {});
     versions.push_back(std::exchange(state->child, {}));
     state->erase_durable = true;
+    override_peers(state, directory, entry.name);
     for (ObjectId id : versions) take_from_quarantined(id);
   }
   return {};
@@ -210,6 +218,8 @@ void Tree::Write::drop_directory(const ObjectPtr& directory) {
     directory->nlink = 0;
     note_removed(stat_of(*directory));
   }
+  tree().classes_.drop(directory->id);
+  tree().adopted_.erase(directory->id);
   tree().unlinked_.add(directory->id);
   forget_if_idle(directory);
   tree().leaving_.insert(directory->id);
@@ -225,6 +235,7 @@ Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
   KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
   state->child = {};
   state->erase_durable = true;
+  override_peers(state, parent, name);
   drop_directory(object);
   change_links(directory, -1);
   touch_directory(parent);

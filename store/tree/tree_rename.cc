@@ -22,8 +22,11 @@ constexpr int64_t kRelookupNs = 1'000'000'000;
 // chunks.
 void forget_in_place(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
   object->changes_in_place = 0;
-  if (!object->locked) object->changed_in_part = false;
-  if (object->locked || !object->in_place.exchange(false)) return;
+  object->first_writes.reset();
+  if (object->locked) return;
+  object->changed_in_part = false;
+  const bool was_patched = object->patched.exchange(false);
+  if (!object->in_place.exchange(false) && !was_patched) return;
   std::erase_if(object->attributes.xattrs, [](const Xattr& xattr) { return xattr.name == kInPlaceMark; });
   mark_attributes_dirty(object, records, dirty);
 }
@@ -56,7 +59,19 @@ Status Tree::Write::resolve_rename(Rename& rename) {
     KVC_ASSIGN(rename.target, get(to->child));
     rename.looked_at.push_back(rename.target);
   }
+  KVC_TRY(check_own(*source, rename.old_text()));
+  if (rename.exchanges()) KVC_TRY(check_own(*rename.target, rename.new_text()));
   rename.source = std::move(source);
+  return {};
+}
+
+// What a peer has a part in is copied instead.
+Status Tree::View::check_own(const Object& object, const std::string& what) const {
+  if (object.id.is_foreign()) return fail(Code::kOtherNode, what + " is of another node");
+  if (!object.is_directory() || view().is_alone()) return {};
+  const auto shared = view().has_foreign_member(object.id);
+  if (!shared && shared.error().code != Code::kNotFound) return std::unexpected(shared.error());
+  if (shared && *shared) return fail(Code::kOtherNode, what + " is a directory of several nodes");
   return {};
 }
 
@@ -103,6 +118,10 @@ std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Ed
   std::vector<ObjectId> dropped = std::exchange(new_state->older_versions, {});  // an exchange finds none
   new_state->child = source_id;
   new_state->type_bits = rename.source->type_bits;
+  tree().adopted_.erase(rename.new_parent);
+  if (!rename.exchanges()) override_peers(new_state, rename.new_parent, rename.new_name);
+  if (rename.source->is_directory()) hold_directory(rename.new_parent, rename.new_name, source_id);
+  if (rename.exchanges() && rename.target->is_directory()) hold_directory(rename.parent, rename.name, rename.target->id);
   return dropped;
 }
 

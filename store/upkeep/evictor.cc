@@ -22,8 +22,12 @@ constexpr int64_t kJustWrittenMs = 2'000;
 constexpr int64_t kSidecarMs = 250;          // until what belongs to a body that was just renamed is there, too
 constexpr int64_t kRefusedMs = 500;         // open, or not whole yet
 constexpr int64_t kRefusedLongMs = 60'000;  // no chunk
+constexpr int64_t kListedTickMs = 128;
 constexpr uint32_t kSmallerInARow = 64;     // after so many smaller ones that is what is usual
 constexpr size_t kLeastRemembered = 1'024, kMostRemembered = 1 << 20, kForgottenAtOnce = 16;  // units that were evicted
+
+// It comes round after some hours: what was listed so long ago may look as if it had been listed just now, which does little harm.
+uint16_t listed_tick(int64_t ms) { return static_cast<uint16_t>(std::max<int64_t>(ms / kListedTickMs % 0x10000, 1)); }
 
 evict::StreamKey stream_of(uint32_t thread_id, const UnitName& name) {
   return {evict::mix_key(name.stem.value + thread_id)};
@@ -137,7 +141,7 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   const UnitName of = table_.name_of(directory, name);
   UnitKey follows;
   if (state_ == State::kReady) follows = links_.see({of.unit, stream_of(thread_id, of), false, false}, {now}, *policy_);
-  if (!id.valid()) return;
+  if (!id.valid() || id.is_foreign()) return;  // the node that stored it evicts it
   const uint32_t slot = enter(directory, name, id, size_bytes);
   Entry& entry = table_.at(slot);
   note_look(entry, thread_id, now);
@@ -155,6 +159,15 @@ void Evictor::will_be_told(ObjectId id, uint32_t thread_id) {
   if (slot == kNoSlot) return;
   note_look(table_.at(slot), thread_id, now);
   note_use(table_.at(slot), now, true);
+}
+
+void Evictor::will_be_listed(std::span<const ObjectId> ids) {
+  if (!gives_leases()) return;
+  const int64_t now = now_ms();
+  listed_ms_.store(now, std::memory_order_relaxed);
+  std::lock_guard lock(mutex_);
+  for (const ObjectId id : ids)
+    if (const uint32_t slot = table_.find(id); slot != kNoSlot) table_.at(slot).listed = listed_tick(now - origin_ms_);
 }
 
 void Evictor::opened(ObjectId id, uint64_t size_bytes) {
@@ -214,7 +227,7 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
 // A name that was probed is promised, whatever object has it: the same chunk may be stored again by another client meanwhile.
 void Evictor::inherit_lease(Entry& entry, int64_t now) {
   bool looked = table_.any_of(entry.unit, [&](const Entry& other) {
-    return other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_leased(other, now, Leases::kKeep);
+    return other.cookie == entry.cookie && other.directory == entry.directory && other.is(kLooked) && is_used_lately(other, now, Leases::kKeep);
   });
   Passed& passed = passed_[entry.cookie % kPassed];
   if (passed.cookie == entry.cookie && passed.directory == entry.directory) {
@@ -303,7 +316,8 @@ void Evictor::nameless(ObjectId id) { deleted(id); }
 int64_t Evictor::stays_ms(bool looked, Leases leases) const {
   const int64_t lease = lease_ms();
   switch (leases) {
-    case Leases::kKeep: return lease;
+    case Leases::kKeep:
+    case Leases::kListed: return lease;
     case Leases::kSettled: return looked ? lease : std::min(lease, kJustWrittenMs);
     case Leases::kHalf: return looked ? lease / 2 : std::min(lease / 2, kKernelKnowsMs);
     case Leases::kQuarter: return looked ? lease / 4 : std::min(lease / 4, kKernelKnowsMs);
@@ -314,15 +328,21 @@ int64_t Evictor::stays_ms(bool looked, Leases leases) const {
   return lease;
 }
 
-bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
+bool Evictor::is_used_lately(const Entry& entry, int64_t now, Leases leases) const {
   return ms_since(entry.used, now) < stays_ms(entry.is(kLooked), leases);
+}
+
+bool Evictor::is_leased(const Entry& entry, int64_t now, Leases leases) const {
+  if (is_used_lately(entry, now, leases)) return true;
+  if (leases != Leases::kKeep || entry.listed == 0) return false;
+  return static_cast<uint16_t>(listed_tick(now - origin_ms_) - entry.listed) * kListedTickMs < lease_ms();
 }
 
 // It was probed or opened within the lease.
 bool Evictor::is_promised(UnitKey unit, int64_t now, const Entry* as) const {
   return table_.any_of(unit, [&](const Entry& member) {
     const Entry& entry = as != nullptr && as->id == member.id ? *as : member;
-    return entry.is(kLooked) && is_leased(entry, now, Leases::kKeep);
+    return entry.is(kLooked) && is_used_lately(entry, now, Leases::kKeep);
   });
 }
 
@@ -373,7 +393,9 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
     if (chosen_.empty()) {
       if (choice.reason == evict::Reason::kBusy && ++busy < kMostBusy) continue;
       if (let_grow_up(true, now)) continue;
-      if (++busy < kMostBusy && policy_->part_chains(ask)) continue;  // rather than to break leases
+      // What was just listed may hold all ends of chains: those leases are rather broken than all chains cut.
+      const bool listed = leases == Leases::kKeep && now - listed_ms_.load(std::memory_order_relaxed) < lease_ms();
+      if (++busy < kMostBusy && !listed && policy_->part_chains(ask)) continue;  // rather than to break leases
       break;
     }
     for (const UnitKey unit : chosen_) {

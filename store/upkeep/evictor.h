@@ -12,6 +12,7 @@
 #include <deque>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -55,6 +56,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
 
   // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
   void will_be_told(ObjectId id, uint32_t thread_id);
+  // The same by a listing, which is no use: as a walk over all names tells of all objects, this lease is the first to be broken.
+  void will_be_listed(std::span<const ObjectId> ids);
 
   // --- filling, by one thread: from when filling() tells of a number, all directories (parents first) and files that are there
   // are told of under that number, and then build() is called until it is done. Another number: from the beginning.
@@ -128,8 +131,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   };
   struct Gone { evict::UnitKey key; };
   struct Usual {  // size of the bodies of a stem
-    uint32_t blocks = 0;
-    uint32_t smaller = 0;  // ones in a row
+    uint32_t blocks = 0, smaller = 0;  // how many smaller ones came in a row
   };
 
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
@@ -155,6 +157,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   evict::Hold hold_of(evict::UnitKey unit, int64_t now, Leases leases, const Entry* as = nullptr) const;
   int64_t lease_ms() const { return settings_.lease_ms > 0 ? settings_.lease_ms + kKernelKnowsMs : 0; }
   int64_t stays_ms(bool looked, Leases leases) const;
+  bool is_used_lately(const Entry& entry, int64_t now, Leases leases) const;
   bool is_leased(const Entry& entry, int64_t now, Leases leases) const;
   bool is_promised(evict::UnitKey unit, int64_t now, const Entry* as = nullptr) const;
   Victim victim_of(evict::UnitKey unit, int64_t now) const;
@@ -165,7 +168,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
 
   Clock& clock_;
   std::atomic<bool> on_{false}, leases_{false};
-  std::atomic<int64_t> hopeless_until_ms_{INT64_MIN};
+  std::atomic<int64_t> hopeless_until_ms_{INT64_MIN}, listed_ms_{INT64_MIN / 2};
   mutable LeafMutex mutex_;  // a leaf. Guards all that follows but for building_
   Settings settings_;
   State state_ = State::kOff;

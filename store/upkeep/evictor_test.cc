@@ -59,6 +59,32 @@ class EvictorTest : public ::testing::Test {
 };
 using Numbers = std::vector<uint64_t>;
 
+TEST_F(EvictorTest, WhatWasOnlyListedIsTheFirstLeaseToBeBroken) {
+  using enum Evictor::Leases;
+  fill();
+  for (uint64_t number = 1; number <= 5; ++number) store(number);
+  pass(7 * kSecond);  // what was written is not leased any more
+  evictor_.will_be_told(id_of(1), 9);
+  const std::vector<ObjectId> listed = {id_of(1), id_of(2), id_of(3), id_of(4)};
+  evictor_.will_be_listed(listed);
+  EXPECT_EQ(evict(9), Numbers{5});
+  evictor_.opened(id_of(4), kChunk);
+  EXPECT_EQ(evict(9, kListed), (Numbers{3, 2})) << "neither what was probed before nor what was opened since";
+  EXPECT_EQ(evict(9, kSettled), Numbers{});
+  EXPECT_EQ(evictor_.counts().broken_leases, 0u);
+  pass(4 * kSecond);
+  evictor_.will_be_listed(listed);  // this lengthens no lease of a use
+  pass(3 * kSecond);
+  EXPECT_EQ(evict(9), Numbers{}) << "still listed";
+  EXPECT_EQ(evict(9, kListed), (Numbers{1, 4}));
+  store(6);
+  pass(7 * kSecond);
+  const ObjectId six = id_of(6);
+  evictor_.will_be_listed({&six, 1});
+  pass(7 * kSecond);
+  EXPECT_EQ(evict(9), Numbers{6}) << "it ends as others do";
+}
+
 TEST_F(EvictorTest, WhatWasUsedLongestAgoGoesFirst) {
   fill();
   for (uint64_t i = 0; i < 4; ++i) {

@@ -42,9 +42,10 @@ struct EvictorTypes {
     bool pinned = false;
   };
   // Leases are of what was probed or opened, and of what was written: the kernel knows that name for a second, and answers probes
-  // of it unheard. What is broken first was written some seconds ago; then the oldest, in steps.
+  // of it unheard. What is broken first was only listed; then what was written some seconds ago; then the oldest, in steps.
   enum class Leases : uint8_t {
     kKeep,     // none is broken
+    kListed,   // of what a listing told of, and nobody used since
     kSettled,  // of what was written some seconds ago; its sidecar, or the rest of its unit, is not about to come any more
     kHalf,     // ... and of what was probed or opened longer ago than half of its lease
     kQuarter,

@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "store/base/thread.h"
+#include "store/base/volume_error.h"
 
 namespace kvcachefs {
 
@@ -108,7 +109,7 @@ void UrgentLane::commit(Turn& turn, const std::vector<ObjectId>& failed, const S
       auto lock = item.object->lock();
       Status own = own_error(*item.object);
       lock.unlock();
-      item.done(own ? status : std::move(own));
+      item.done(status_of_volume(own ? status : std::move(own)));
       continue;
     }
     turn.request.sync |= item.sync;
@@ -118,7 +119,7 @@ void UrgentLane::commit(Turn& turn, const std::vector<ObjectId>& failed, const S
     if (result && wrote) parts_.refusals.succeeded();
     for (UrgentItem& item : *waiting) {
       if (!result || is_journaled(item)) {
-        item.done(result);
+        item.done(status_of_volume(result));
         continue;
       }
       // Its body was to take over the place of another, and that did not work out: it is sealed again.

@@ -23,6 +23,9 @@ class VolumeRefusals {
   void failed(const Error& error);
   // One succeeded. True: the one before had failed.
   bool succeeded();
+  // The volume is not there any more: nothing is worth a try or a wait until it is again. Nothing: it is there.
+  void set_gone(std::optional<Error> gone);
+  bool is_gone() const { return gone_.load(std::memory_order_relaxed); }
   // The reason may be over: the next try is made at once.
   void try_soon() { backoff_.try_soon(); }
   bool may_try() const { return backoff_.may_try(clock_.monotonic_ns()); }
@@ -34,7 +37,9 @@ class VolumeRefusals {
   bool journal_lacks_room() const { return clock_.monotonic_ns() < journal_lacks_until_ns_.load(std::memory_order_relaxed); }
   // Why the last try failed; nothing: it did not.
   std::optional<Error> last() const;
-  // For calls that wait: every try failed for a while, and waiting longer is of no use.
+  // Why the volume is not there; nothing: it is. (Not for a volume that takes nothing for a while: what then does not fit is undone.)
+  std::optional<Error> gone() const;
+  // For calls that wait: every try failed for a while, or the volume is gone, and waiting longer is of no use.
   std::optional<Error> lasting() const;
 
  private:
@@ -43,7 +48,8 @@ class VolumeRefusals {
   Backoff backoff_{20'000'000, 2'000'000'000};
   std::atomic<int64_t> journal_lacks_until_ns_{INT64_MIN};
   mutable LeafMutex mutex_;
-  std::optional<Error> last_;
+  std::optional<Error> last_, gone_why_;
+  std::atomic<bool> gone_{false};
 };
 
 }  // namespace kvcachefs

@@ -47,6 +47,9 @@ BAD_OPTIONS = [
     ("log_level", "loud", ["info", "debug", "warn"]),
     ("journal", "never", ["auto", "packed", "blocks"]),
     ("node", "../escape", None),
+    ("capacity", "64MB", ["64M", "64MiB"]),
+    ("memory", "1.5Gb", ["1.5G", "1.5GiB"]),
+    ("pack_below", "512kB", ["512k", "512kiB"]),
     ("node", "", None),
 ]
 
@@ -65,6 +68,27 @@ def refused(mount, *named):
 
 
 pytestmark = pytest.mark.needs_daemon
+
+
+@pytest.mark.parametrize("kind", ["beside a file", "of another program", "a file", "not writable"])
+def test_a_bad_index_is_refused_before_anything_is_made(new_mount, temp_dir, kind):
+    where = os.path.join(temp_dir, "where")
+    os.mkdir(where)
+    index = os.path.join(where, "index")
+    if kind == "of another program":
+        os.mkdir(index)
+        with open(os.path.join(index, "letters"), "w", encoding="ascii") as file:
+            file.write("mine")
+    elif kind == "not writable":
+        index = "/proc/kvcachefs-index"
+    else:
+        with open(where + "/file", "w", encoding="ascii") as file:
+            file.write("mine")
+        index = where + ("/file/index" if kind == "beside a file" else "/file")
+    mount = new_mount({"index": index}, start=False)
+    before = os.path.exists(mount.volume) and os.listdir(mount.volume)
+    refused(mount, index)
+    assert (os.path.exists(mount.volume) and os.listdir(mount.volume)) == before, "nothing was made"
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The mount as a cache: a full volume goes on taking chunks, what must stay stays, and what went is gone for everybody at once."""
 
 import errno
+import mmap
 import os
 import subprocess
 import threading
@@ -242,6 +243,28 @@ def test_a_file_tells_what_keeps_it(new_mount):
     assert kept_by(4) in ("not settled", "changed in place")
     text = run_command("info", path[0]).stdout
     assert "kept_by" in text and " ago; " in text, text
+
+
+def test_how_a_file_is_written_tells_whether_it_is_a_chunk(new_mount):
+    """Pages of a mapping are written when the kernel likes, some of them twice: that is no change of what was written."""
+    mount = new_mount(OPTIONS)
+    path = {name: os.path.join(mount.path, name) for name in ("mapped", "patched", "log")}
+    with open(path["mapped"], "w+b") as file:
+        file.truncate(MIB)
+        with mmap.mmap(file.fileno(), MIB) as mapped:
+            for at in (0, 4096, 10, MIB - 10, 20):
+                mapped[at:at + 10] = b"0123456789"
+                mapped.flush()
+    with open(path["patched"], "wb") as file:
+        file.write(payload("patched", MIB))
+        file.seek(4)
+        file.write(b"size")
+    with open(path["log"], "ab") as file:
+        file.write(b"line\n")
+    mount.drain()
+    kept_by = {name: os.getxattr(where, "user.kvcachefs.kept_by").decode() for name, where in path.items()}
+    assert kept_by["patched"] == kept_by["log"] == "changed in part", kept_by
+    assert not kept_by["mapped"].startswith("changed"), kept_by
 
 
 def df_used_percent(path):

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import stat
 import struct
@@ -381,6 +382,61 @@ def test_umount_of_a_busy_mount_leaves_it_usable(new_mount):
     os.close(fd)
     mount.remount()
     check(mount, "more")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="an ordinary user unmounts by fusermount3")
+def test_umount_waits_while_a_mount_is_busy_for_a_moment(new_mount, temp_dir):
+    """Somebody looks at a file at that very moment, or the kernel has not closed yet what an ended process had open."""
+    library = os.path.join(temp_dir, "busy_umount.so")
+    source = os.path.join(os.path.dirname(kvc_mount.__file__), "native", "busy_umount.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source], check=True)
+    mount = new_mount()
+    put(mount, "chunk")
+    sanitizer = os.environ.get("ASAN_OPTIONS", "")
+    environment = dict(os.environ, LD_PRELOAD=library, KVCACHEFS_TEST_BUSY="3",
+                       ASAN_OPTIONS=f"{sanitizer}:verify_asan_link_order=0".lstrip(":"))
+    result = run_command("umount", mount.path, env=environment)
+    assert result.returncode == 0, result.stderr
+    mount._wait_for_end(60)
+    mount.start()
+    check(mount, "chunk")
+
+
+def test_a_volume_that_was_removed_below_the_mount(new_mount):
+    """New names are refused with an I/O error, not for want of room; the status says why, nothing hangs, and the mount can be ended."""
+    mount = new_mount({"memory": "64M", "capacity": "256M"})
+    for number in range(4):
+        put(mount, f"chunk{number}", 6 * MIB if number % 2 else MIB // 16)
+    mount.drain()
+    shutil.rmtree(mount.volume)
+    put_errors = set()
+
+    def is_refused():
+        try:
+            put(mount, "more", 6 * MIB)
+        except OSError as error:
+            put_errors.add(error.errno)
+            return error.errno == errno.EIO
+        return False
+
+    wait_until(is_refused, 60, "new chunks are refused")
+    assert put_errors == {errno.EIO}
+    for call in (os.mkdir, os.mkfifo, lambda path: os.symlink("to", path)):
+        with pytest.raises(OSError) as caught:
+            call(os.path.join(mount.path, "new"))
+        assert caught.value.errno == errno.EIO
+    state = mount.status()["volume"]
+    assert state["state"] == "degraded" and "removed" in state["reason"], state
+    for number in range(4):
+        try:
+            check(mount, f"chunk{number}", 6 * MIB if number % 2 else MIB // 16)
+        except OSError as error:  # what is not in RAM
+            assert error.errno == errno.EIO
+    result = run_command("umount", "--lazy", mount.path)
+    assert result.returncode == 0, result.stderr
+    mount.process.wait(60 * kvc_env.SCALE)
+    mount.process = None
+    kvc_mount.watchdog().tell(op="unmount", path=mount.path)
 
 
 # For a shell in a mount namespace of its own: it has copies of the mounts of the tests that run beside it, whose `umount` would

@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import run_command, wait_until
 from kvc_volume import Sampler
 
 pytestmark = pytest.mark.needs_daemon
@@ -166,6 +166,29 @@ def test_no_inodes_left(new_mount, temp_dir):
         for name, data in chunks.items():
             with open(join(mount, name), "rb") as file:
                 assert_bytes(file.read(), data, name)
+
+
+@pytest.mark.parametrize("left", [0, 2], ids=["none", "two"])
+def test_fsck_without_inodes(new_mount, temp_dir, left):
+    """Its scratch indexes lie in TMPDIR then; or it tells what to do."""
+    with disk(temp_dir, 64 * MIB, "mkfs.ext4", "-q", "-N", "64") as (where, _, _):
+        mount = new_mount({"memory": "64M"}, volume=os.path.join(where, "volume"))
+        with open(join(mount, "chunk"), "wb") as file:
+            file.write(payload("chunk", MIB))
+        mount.stop()
+        fillers = until_full(lambda i: open(os.path.join(where, f"filler{i}"), "wb").close(), 1000)
+        for number in range(left):
+            os.unlink(os.path.join(where, f"filler{number}"))
+        elsewhere = os.path.join(temp_dir, "scratch")
+        os.mkdir(elsewhere)
+        result = run_command("fsck", mount.volume, env=dict(os.environ, TMPDIR=elsewhere))
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert "1 bodies read" in result.stdout
+        assert not os.listdir(elsewhere)
+        result = run_command("fsck", mount.volume, env=dict(os.environ, TMPDIR=os.path.join(where, "none")))
+        assert result.returncode == 8 and "set TMPDIR" in result.stderr, result.stdout + result.stderr
+        for number in range(left, fillers):
+            os.unlink(os.path.join(where, f"filler{number}"))
 
 
 def test_percentages_follow_a_disk_that_grows(new_mount, temp_dir):

@@ -106,7 +106,7 @@ def new_mount(request):
         return mount.start() if start else mount
 
     yield make
-    for mount in mounts:
+    for mount in reversed(mounts):  # one may lie on the volume of one before
         mount.destroy()
         kvc_mount.remove_temp_dir(mount.base)
 

@@ -1,0 +1,34 @@
+// How a peer is doing, as this node sees it: for people.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "store/base/records.h"
+
+namespace kvcachefs {
+
+struct PeerStatus {
+  enum class State : uint8_t {
+    kLive,        // its HEAD moves, and its journals are read
+    kSilent,      // its HEAD stands, or was never seen to move; nobody takes it for gone yet
+    kAbsent,      // ... for so long that nobody waits for it; what it has is read all the same
+    kLoading,     // nothing of it is seen here yet
+    kHeld,        // what was read is seen; it goes on with its next checkpoint
+    kUnreadable,  // what was read is seen; tried again
+    kLeftOut,     // the volume has too many nodes
+  };
+  std::string node;
+  uint32_t ordinal = 0;
+  uint32_t epoch = 0;
+  State state = State::kLoading;
+  std::string reason;  // of the state; or what else cannot be read or written of it
+  std::string host;    // where it runs; empty: it did not say
+  int64_t lag_ms = 0;  // since its HEAD was seen to move, or since the node was found, by the clock of this one
+  uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
+  JournalPosition applied;
+};
+
+const char* peer_state_name(PeerStatus::State state);
+
+}  // namespace kvcachefs

@@ -1,0 +1,383 @@
+#include "store/peers/peers.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "store/base/boot_id.h"
+#include "store/base/log.h"
+#include "store/base/node_name.h"
+#include "store/journal/journal_file.h"
+#include "store/peers/peers_peer.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr int64_t kSecondNs = Peers::kSecondNs;
+constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node that has no HEAD may
+constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a second at most
+constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
+constexpr int64_t kRetryNs = kSecondNs / 20;
+constexpr int64_t kForgetNs = 60 * kSecondNs;
+
+}  // namespace
+
+Peers::Peers(Parts parts)
+    : parts_(std::move(parts)),
+      host_(node_name_of_host()),
+      boot_id_(boot_id()),
+      poll_every_ns_(parts_.poll_every_ns),
+      head_(parts_.volume, parts_.own),
+      acks_(parts_.volume, parts_.own) {
+  if (::getrandom(instance_.data(), instance_.size(), 0) != static_cast<ssize_t>(instance_.size()))
+    log::warn("no random number for HEAD: another daemon under this node's name is told by its host");
+  auto ordinals = read_ordinals(parts_.directory + "/.ordinals");
+  if (!ordinals) log::warn("numbers of peers are given anew: {}", ordinals.error().message);
+  kept_ordinals_ = ordinals.value_or(Ordinals());
+  discovery_ = std::make_unique<Discovery>(parts_.volume, parts_.own, parts_.clock, kept_ordinals_, parts_.limits);
+}
+
+Peers::~Peers() = default;
+
+int64_t Peers::round() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (ending_) return now_ns + kSecondNs;
+  {
+    const std::lock_guard lock(mutex_);
+    if (!asked_.empty()) refreshed_since_ns_ = now_ns;
+    std::ranges::move(asked_, std::back_inserter(refreshes_));
+    asked_.clear();
+  }
+  const bool thorough = !refreshes_.empty();
+  look(thorough, now_ns);
+  take_in_nodes();
+  write_head(now_ns);
+  keep_ordinals(now_ns);
+  load_due(thorough);
+  if (!ending_ && show()) poll_due(thorough);
+  for (const auto& [name, peer] : peers_) {
+    commit(*peer);
+    tell_trouble(*peer);
+  }
+  forget_answered(parts_.clock.monotonic_ns());
+  remove_leaving();
+  write_acks(parts_.clock.monotonic_ns());
+  for (const auto& [name, peer] : peers_) publish(*peer);
+  answer_refreshes();
+  return next_round_ns();
+}
+
+void Peers::stop() {
+  ending_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    std::ranges::move(asked_, std::back_inserter(refreshes_));
+    asked_.clear();
+  }
+  for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
+  for (const auto& [name, peer] : peers_)
+    if (peer->replica)
+      if (Status committed = peer->replica->commit_all(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+}
+
+// --- which nodes there are ---
+
+void Peers::look(bool thorough, int64_t now_ns) {
+  if (!thorough && looked_ns_ && now_ns - *looked_ns_ < kSecondNs) return;
+  discovery_->look(thorough ? Discovery::Listing::kAll : Discovery::Listing::kWhereDue);
+  looked_ns_ = now_ns;
+  note_problem("nodes", discovery_->problem().empty() ? Status() : fail(Code::kIo, discovery_->problem()));
+}
+
+void Peers::take_in_nodes() {
+  const auto& nodes = discovery_->nodes();
+  for (auto each = peers_.begin(); each != peers_.end();) {
+    if (nodes.contains(each->first)) {
+      ++each;
+      continue;
+    }
+    log::info("peer {}: the volume does not have this node any more", each->first);
+    {
+      const std::lock_guard lock(mutex_);
+      known_.erase(each->first);
+      by_ordinal_.erase(each->second->ordinal);
+      indexes_.erase(each->second->ordinal);
+      positions_.erase(each->second->ordinal);
+    }
+    if (each->second->has_part()) unshown_.push_back(each->second->ordinal);
+    if (each->second->replica) gone_.push_back(std::move(each->second));
+    each = peers_.erase(each);
+  }
+  for (const auto& [name, node] : nodes) {
+    const bool leaves = std::ranges::any_of(leaving_, [&name](const Leaving& each) { return each.node == name; }) ||
+                        std::ranges::any_of(gone_, [&name](const PeerPtr& each) { return each->node == name; });
+    if (leaves || peers_.contains(name)) continue;
+    const auto& peer = peers_[name] = make_peer(name, node);
+    publish(*peer);
+  }
+  followed_ = static_cast<size_t>(
+      std::ranges::count_if(nodes, [](const auto& each) { return each.second.presence != Discovery::Presence::kAbsent; }));
+  if (looked_ns_ && discovery_->problem().empty() && !std::exchange(removed_unknown_, true)) remove_unknown_directories();
+}
+
+Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& node) {
+  auto peer = std::make_unique<Peer>();
+  peer->node = name;
+  peer->ordinal = node.ordinal;
+  peer->found_ns = parts_.clock.monotonic_ns();
+  if (node.ordinal == 0) return peer;
+  FileIdentity identity = parts_.own;
+  identity.node = name;
+  identity.epoch = 0;
+  std::error_code error;
+  std::filesystem::create_directories(parts_.directory, error);
+  if (error) log::warn("{}: {}", parts_.directory, error.message());
+  peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
+  peer->extents = std::make_shared<Extents>(parts_.volume, identity, parts_.open_extents, Extents::Whose::kPeers);
+  const std::lock_guard lock(mutex_);
+  by_ordinal_[node.ordinal] = {name, peer->extents};
+  return peer;
+}
+
+// Of nodes that the volume does not have any more.
+void Peers::remove_leaving() {
+  std::erase_if(leaving_, [this](const Leaving& each) {
+    if (!each.index.expired()) return false;
+    if (Status removed = Replica::remove(directory_of(each.node)); !removed) log::warn("peer {}: {}", each.node, removed.error().message);
+    return true;
+  });
+}
+
+// ... that it lost while this one was away.
+void Peers::remove_unknown_directories() {
+  std::error_code error;
+  std::vector<std::string> unknown;
+  for (std::filesystem::directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {
+    const std::string name = each->path().filename().string();
+    if (is_node_name(name) && each->is_directory(error) && !peers_.contains(name)) unknown.push_back(name);
+  }
+  for (const std::string& name : unknown)
+    if (Status removed = Replica::remove(directory_of(name)); !removed) log::warn("peer {}: {}", name, removed.error().message);
+}
+
+void Peers::keep_ordinals(int64_t now_ns) {
+  if (discovery_->ordinals() == kept_ordinals_ || !ordinals_pause_.may_try(now_ns)) return;
+  const Status kept = write_ordinals(parts_.directory + "/.ordinals", discovery_->ordinals());
+  note_problem("ordinals", kept);
+  if (!kept) return ordinals_pause_.failed(now_ns);
+  kept_ordinals_ = discovery_->ordinals();
+  ordinals_pause_.succeeded();
+}
+
+// --- loading ---
+
+// One a round, for it may take long, those that live first; all, where somebody waits for everything.
+void Peers::load_due(bool thorough) {
+  const auto& nodes = discovery_->nodes();
+  std::vector<Peer*> due;
+  for (const auto& [name, peer] : peers_) {
+    const auto node = nodes.find(name);
+    if (!peer->replica || !peer->replica->wants_load() || node == nodes.end() || node->second.epoch == 0) continue;
+    const int64_t due_from_ns = !thorough ? due_ns(*peer) : is_loaded_for_refresh(*peer) ? peer->load_pause.next_try_ns() : INT64_MIN;
+    if (due_from_ns <= parts_.clock.monotonic_ns()) due.push_back(peer.get());
+  }
+  std::ranges::sort(due, {}, [&nodes](const Peer* peer) { return std::pair(nodes.at(peer->node).presence, std::string_view(peer->node)); });
+  for (Peer* const peer : due) {
+    if (ending_) return;
+    load(*peer);
+    if (!thorough) return;
+  }
+}
+
+// Somebody waits: the pause between loads does not count, once.
+bool Peers::is_loaded_for_refresh(const Peer& peer) const { return peer.load_begun_ns && *peer.load_begun_ns >= refreshed_since_ns_; }
+
+void Peers::load(Peer& peer) {
+  const auto node = discovery_->nodes().find(peer.node);
+  if (node == discovery_->nodes().end()) return;  // since the one before was loaded
+  const Outlook outlook = node->second.outlook();
+  peer.load_begun_ns = parts_.clock.monotonic_ns();
+  peer.load_pause.failed(*peer.load_begun_ns);
+  loading_ = &peer;
+  meanwhile_ns_ = next_round_ns();
+  const Status loaded = peer.replica->load(outlook, [this] { return meanwhile(); });
+  loading_ = nullptr;
+  if (ending_) return;
+  peer.failed = !loaded;
+  if (!loaded) {
+    peer.pause.failed(parts_.clock.monotonic_ns());
+  } else {
+    peer.loaded_ns = parts_.clock.monotonic_ns();
+    peer.polled_ns.reset();
+    set_position(peer.ordinal, peer.replica->position());
+    unshown_.push_back(peer.ordinal);
+    static_cast<void>(show());
+  }
+  publish(peer);
+}
+
+// A load can take minutes, which nobody else has to wait for. Which nodes there are stays as it is: take_in_nodes() is not called.
+Status Peers::meanwhile() {
+  if (ending_) return fail(Code::kCanceled, "the node's daemon ends");
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (now_ns < meanwhile_ns_) return {};
+  write_head(now_ns);
+  look(false, now_ns);
+  if (show()) poll_due(false);
+  write_acks(parts_.clock.monotonic_ns());
+  for (const auto& [name, peer] : peers_) publish(*peer);
+  meanwhile_ns_ = next_round_ns();
+  return {};
+}
+
+// Brings the view up to the parts that there are; until then nothing is applied.
+Status Peers::show() {
+  if (unshown_.empty() && gone_.empty()) return {};
+  Status shown = parts_.alone([this]() -> Status {
+    std::vector<Part> parts;
+    for (const auto& [name, peer] : peers_)
+      if (peer->has_part()) parts.push_back(peer->replica->part());
+    parts_.view.set_peers(std::move(parts));
+    for (const uint32_t ordinal : unshown_)
+      if (parts_.replaced) parts_.replaced(ordinal);
+    return {};
+  });
+  if (!shown) return shown;
+  unshown_.clear();
+  for (const PeerPtr& peer : gone_) leaving_.push_back({peer->node, peer->replica->part().index});
+  gone_.clear();
+  return {};
+}
+
+// --- following ---
+
+void Peers::poll_due(bool thorough) {
+  const auto& nodes = discovery_->nodes();
+  for (const auto& [name, peer] : peers_) {
+    const auto node = nodes.find(name);
+    if (ending_ || !peer->replica || peer.get() == loading_ || peer->replica->wants_load() || node == nodes.end()) continue;
+    if (!thorough && due_ns(*peer) > parts_.clock.monotonic_ns()) continue;
+    poll(*peer, node->second, thorough);
+  }
+}
+
+void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  peer.polled_ns = now_ns;
+  ++peer.polls;
+  Outlook outlook = node.outlook();
+  // Where the journal says nothing in the file that it leaves, HEAD does, a second later.
+  if (const JournalPosition at = peer.replica->position(); thorough && at.epoch == outlook.epoch && at.offset > 0) {
+    const auto seqs = list_seqs(*parts_.volume, journal_directory(peer.node, at.epoch), ".log");
+    if (seqs && !seqs->empty() && seqs->back() > at.seq) outlook.written = std::max(outlook.written, std::optional(JournalPosition{at.epoch, seqs->back(), 0}));
+  }
+  const auto change = [this, &peer](const Batch& batch, JournalPosition after, const std::function<Status()>& work) {
+    return parts_.alone([&]() -> Status {
+      KVC_TRY(parts_.view.change(peer.ordinal, batch, work));
+      ++peer.batches;
+      set_position(peer.ordinal, after);
+      if (parts_.applied) parts_.applied(peer.ordinal, batch);
+      return {};
+    });
+  };
+  const auto polled = peer.replica->poll(outlook, now_ns, change,
+                                         [this](const std::string& by, JournalPosition position) { return has_read(by, position); });
+  if (ending_ && !polled) return;
+  peer.failed = !polled;
+  peer.behind = polled && (polled->more || polled->waits);
+  set_position(peer.ordinal, peer.replica->position());
+  if (!polled) {
+    peer.pause.failed(parts_.clock.monotonic_ns());
+  } else {
+    if (polled->more) peer.polled_ns.reset();
+    peer.pause.succeeded();
+    if (peer.loaded_ns && now_ns - *peer.loaded_ns >= kFollowedNs) peer.load_pause.succeeded();
+  }
+}
+
+bool Peers::has_read(const std::string& node, JournalPosition position) const {
+  const auto peer = peers_.find(node);
+  return peer == peers_.end() || !peer->second->replica || peer->second->replica->position() >= position;
+}
+
+void Peers::commit(Peer& peer) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!peer.replica || !peer.commit_pause.may_try(now_ns)) return;
+  const Status committed = peer.replica->commit(now_ns);
+  if (!committed && peer.commit_problem.empty()) log::warn("peer {}: {}", peer.node, committed.error().message);
+  peer.commit_problem = committed ? std::string() : committed.error().message;
+  if (!committed) return peer.commit_pause.failed(now_ns);
+  peer.commit_pause.succeeded();
+}
+
+// What a peer said of objects of others, and they had answered a minute ago.
+void Peers::forget_answered(int64_t now_ns) {
+  if (peers_.empty() || (forgot_ns_ && now_ns - *forgot_ns_ < kForgetNs)) return;
+  forgot_ns_ = now_ns;
+  std::map<std::pair<std::string, std::string>, JournalPosition> answers;
+  const auto forget = [&](Peer& by, const std::string& node, const Statements* answering) -> Status {
+    const auto said = by.has_part() ? by.replica->part().statements : nullptr;
+    if (!answering || !said || !said->speaks_of(node, {})) return {};
+    answers[{by.node, node}] = answering->seen(by.node);
+    const auto before = answers_.find({by.node, node});
+    return before == answers_.end() ? Status() : by.replica->forget(node, before->second);
+  };
+  const Status forgot = parts_.alone([&]() -> Status {
+    for (const auto& [name, by] : peers_) {
+      KVC_TRY(forget(*by, parts_.own.node, parts_.own_statements.get()));
+      for (const auto& [other, peer] : peers_)
+        if (peer != by && peer->has_part()) KVC_TRY(forget(*by, other, peer->replica->part().statements.get()));
+    }
+    return {};
+  });
+  if (!forgot) return log::warn("statements that are answered are not forgotten: {}", forgot.error().message);
+  answers_ = std::move(answers);
+}
+
+// Once, until it is over. What holds a replica that logs itself.
+void Peers::tell_trouble(Peer& peer) {
+  const auto node = discovery_->nodes().find(peer.node);
+  if (!peer.replica || node == discovery_->nodes().end()) return;
+  std::string trouble;
+  if (node->second.epoch == 0) trouble = node->second.problem;
+  if (peer.failed && peer.replica->state() == Replica::State::kUnreadable) trouble = peer.replica->reason();
+  if (!trouble.empty() && peer.trouble.empty()) log::warn("peer {}: cannot be read: {}", peer.node, trouble);
+  if (trouble.empty() && !peer.trouble.empty()) log::info("peer {}: is read again", peer.node);
+  peer.trouble = std::move(trouble);
+}
+
+// --- when ---
+
+int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
+  if (node.presence == Discovery::Presence::kAbsent) return std::max(kAbsentPollNs, poll_every_ns_.load());
+  return std::max(poll_every_ns_.load(), static_cast<int64_t>(followed_) * kReadNs);
+}
+
+// INT64_MIN: at once.
+int64_t Peers::due_ns(const Peer& peer) const {
+  const auto node = discovery_->nodes().find(peer.node);
+  if (!peer.replica || node == discovery_->nodes().end() || node->second.epoch == 0 || &peer == loading_) return INT64_MAX;
+  if (peer.replica->wants_load()) return std::max(peer.load_pause.next_try_ns(), peer.pause.next_try_ns());
+  if (!peer.polled_ns) return peer.pause.next_try_ns();
+  return std::max(*peer.polled_ns + poll_period_ns(node->second), peer.pause.next_try_ns());
+}
+
+int64_t Peers::next_round_ns() const {
+  const auto after = [](const std::optional<int64_t>& last_ns) { return last_ns ? *last_ns + kSecondNs : INT64_MIN; };
+  int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
+  // While one is loaded, polls only: the others are loaded behind it.
+  for (const auto& [name, peer] : peers_)
+    if (loading_ == nullptr || !peer->replica || !peer->replica->wants_load()) next_ns = std::min(next_ns, due_ns(*peer));
+  if (loading_ == nullptr && !refreshes_.empty())
+    next_ns = std::min(next_ns, parts_.clock.monotonic_ns() + std::min(poll_every_ns_.load(), kRetryNs));
+  // The view could not be changed just now, and nothing is polled before that.
+  if (!unshown_.empty() || !gone_.empty()) next_ns = std::max(next_ns, parts_.clock.monotonic_ns() + kRetryNs);
+  return next_ns;
+}
+
+}  // namespace kvcachefs

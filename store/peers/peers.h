@@ -1,0 +1,189 @@
+// The other nodes of the volume, kept up with: finds them, follows each one's journals into an index on this machine and into the view of names,
+// and tells them how this node is doing (HEAD) and how far it has followed them (ACKS). Writes nothing of a peer.
+//
+// No thread and no clock of its own. round(), stop() and the constructor are called by one thread at a time and block on the volume and on
+// local files; the others may be called from any thread, beside them, and do no I/O unless it is said.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "store/base/backoff.h"
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/records.h"
+#include "store/base/result.h"
+#include "store/extent/extents.h"
+#include "store/journal/journal.h"
+#include "store/peers/discovery.h"
+#include "store/peers/ordinals_file.h"
+#include "store/peers/peer_status.h"
+#include "store/peers/slot_writer.h"
+#include "store/peers/view.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class Peers {
+ public:
+  static constexpr int64_t kSecondNs = Discovery::kSecondNs;
+
+  struct Parts {
+    std::shared_ptr<Volume> volume;
+    FileIdentity own;
+    const Clock& clock;
+    std::string directory;  // on a local file system, for this class alone: indexes in <node>/, ordinals in .ordinals
+    NameView& view;
+    // How this node is doing: end and beginning of its journals, checkpoint, bytes, address. Any thread. The rest is set here.
+    std::function<Head()> own_head;
+    // Runs `work` while nobody reads the view, or the parts of which it consists, and gives back its result.
+    std::function<Status(const std::function<Status()>& work)> alone;
+    // Within `alone`. A batch of a peer was applied; up to where in its journal tells position_of().
+    std::function<void(uint32_t ordinal, const Batch& batch)> applied;
+    // Within `alone`. This node's part is there for the first time, is another one as a whole, or is gone.
+    std::function<void(uint32_t ordinal)> replaced;
+    // Within `alone`; may be empty. Objects of the peer, in its ids, ascending, that were removed and are still read here.
+    std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;
+    // Of this node, changed within `alone` only: what peers said of its objects is forgotten when it was answered. Null: it is kept.
+    std::shared_ptr<const Statements> own_statements;
+    Discovery::Limits limits = {};
+    int64_t poll_every_ns = kSecondNs / 4;
+    size_t open_extents = 64;  // of each peer, kept open for the next reader
+  };
+  explicit Peers(Parts parts);
+  ~Peers();
+
+  // All that is due: HEAD, looking, one load, polls, ACKS, commits. When the next one is due, on the monotonic clock; at once, if the next load
+  // waits for it.
+  int64_t round();
+  // A load under way is given up, the round ends soon, and later ones do nothing.
+  void end_soon() { ending_ = true; }
+  // Behind the last round(), before the view and this go: what was applied is committed. The volume is not touched: that nobody lives here any more others are told
+  // by a HEAD that stands.
+  void stop();
+
+  void set_poll_every(int64_t every_ns) { poll_every_ns_ = every_ns; }
+  // HEAD is written by the next round: where a checkpoint was made, or a journal file begun, others need not wait a second for it.
+  void tell_soon() { head_soon_ = true; }
+  // All that peers published before the call is applied when `done` is called, or it says what kept it from that. By the thread of round(), which
+  // the caller wakes: the rounds that follow look for everything, and wait for nodes that are being loaded. Absent ones are passed over.
+  using Refreshed = std::move_only_function<void(Status)>;
+  void refresh(Refreshed done);
+
+  std::vector<PeerStatus> status() const;
+  // What this node itself cannot do for the others: list them, write HEAD, ACKS or ordinals. Empty: nothing.
+  std::string problem() const;
+  // For bodies of that node: read only. Null: no such node.
+  std::shared_ptr<Extents> extents_of(uint32_t ordinal) const;
+  std::optional<std::string> node_of(uint32_t ordinal) const;
+  // What its node has learned to come behind an object of a peer. Reads that node's index, which is in memory.
+  std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
+  // Everything before it in the journals of that node is applied; also within `applied` and `replaced`. Zeros: nothing is.
+  JournalPosition position_of(uint32_t ordinal) const;
+  // Whether the volume has other nodes, as far as is known.
+  bool knows_any() const;
+  // Whether another node was seen to live, and is not absent since.
+  bool has_peers() const;
+
+  struct Acknowledged {
+    JournalPosition position;      // all who are waited for have applied this node's journals up to there
+    std::string by;                // the one that is furthest behind; empty: there is none
+    std::string reason;            // why nothing is known of that one; empty: it says so itself
+    std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
+  };
+  // Nobody waits for absent nodes, nor for those that are left out; without any others it is the end of the journal. Reads the ACKS of each:
+  // blocks on the volume.
+  Acknowledged acknowledged_by_all() const;
+
+ private:
+  struct Peer;
+  struct Known {  // of a peer, for other threads
+    PeerStatus status;
+    Discovery::Presence presence = Discovery::Presence::kSilent;
+    bool was_live = false;
+    int64_t still_since_ns = 0;
+  };
+  using PeerPtr = std::unique_ptr<Peer>;
+
+  void look(bool thorough, int64_t now_ns);
+  void take_in_nodes();
+  void remove_leaving();
+  void remove_unknown_directories();
+  void keep_ordinals(int64_t now_ns);
+  std::unique_ptr<Peer> make_peer(const std::string& name, const Discovery::Node& node);
+  std::string directory_of(const std::string& node) const { return parts_.directory + "/" + node; }
+
+  void load_due(bool thorough);
+  bool is_loaded_for_refresh(const Peer& peer) const;
+  void load(Peer& peer);
+  Status meanwhile();
+  Status show();
+  void poll_due(bool thorough);
+  void poll(Peer& peer, const Discovery::Node& node, bool thorough);
+  bool has_read(const std::string& node, JournalPosition position) const;
+  void commit(Peer& peer);
+  void forget_answered(int64_t now_ns);
+  void tell_trouble(Peer& peer);
+  int64_t poll_period_ns(const Discovery::Node& node) const;
+  int64_t due_ns(const Peer& peer) const;
+  int64_t next_round_ns() const;
+
+  void write_head(int64_t now_ns);
+  void write_acks(int64_t now_ns);
+  std::optional<Acks> acks_to_write() const;
+  void note_problem(const char* of, const Status& status);
+
+  void publish(const Peer& peer);
+  void set_position(uint32_t ordinal, JournalPosition position);
+  void answer_refreshes();
+  std::optional<Status> refreshed() const;
+
+  const Parts parts_;
+  std::array<std::byte, 16> instance_{};
+  std::string host_, boot_id_;
+  std::atomic<bool> ending_{false}, head_soon_{false};
+  std::atomic<int64_t> poll_every_ns_;
+
+  // Of the thread of round():
+  std::unique_ptr<Discovery> discovery_;
+  std::map<std::string, PeerPtr> peers_;
+  std::vector<PeerPtr> gone_;           // the view has their parts still
+  std::vector<uint32_t> unshown_;       // the view has another part, or none, of them
+  struct Leaving {
+    std::string node;
+    std::weak_ptr<const Index> index;
+  };
+  std::vector<Leaving> leaving_;        // their directories are removed once nobody reads them
+  bool removed_unknown_ = false;
+  size_t followed_ = 0;                 // nodes that are not absent
+  Peer* loading_ = nullptr;
+  int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
+  int64_t refreshed_since_ns_ = 0;      // the last of those that wait was asked for
+  std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
+  Ordinals kept_ordinals_;
+  Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
+  HeadWriter head_;
+  AcksWriter acks_;
+  std::vector<Acks::Peer> written_acks_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_;
+  std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
+
+  mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`
+  std::map<std::string, Known> known_;
+  std::map<uint32_t, std::pair<std::string, std::shared_ptr<Extents>>> by_ordinal_;
+  std::map<uint32_t, std::shared_ptr<const Index>> indexes_;
+  std::map<uint32_t, JournalPosition> positions_;
+  std::map<std::string, std::string> problems_;
+  std::vector<Refreshed> asked_;
+  bool stopped_ = false;
+};
+
+}  // namespace kvcachefs

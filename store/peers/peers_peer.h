@@ -1,0 +1,37 @@
+// Inside this room: one peer, as Peers drives it. Of the thread of round().
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "store/base/backoff.h"
+#include "store/extent/extents.h"
+#include "store/peers/peers.h"
+#include "store/peers/replica.h"
+
+namespace kvcachefs {
+
+struct Peers::Peer {
+  std::string node;
+  uint32_t ordinal = 0;
+  int64_t found_ns = 0;
+  std::unique_ptr<Replica> replica;  // null: the node is left out
+  std::shared_ptr<Extents> extents;
+
+  std::optional<int64_t> polled_ns, load_begun_ns, loaded_ns;
+  uint64_t polls = 0, batches = 0;
+  bool was_live = false;
+  bool behind = false;   // the last poll did not come to the end
+  bool failed = false;   // the last load or poll did
+  std::string trouble;   // that was logged and is not over
+  std::string commit_problem;
+  Backoff pause{kSecondNs, 60 * kSecondNs};        // after errors
+  Backoff load_pause{kSecondNs, 60 * kSecondNs};   // between loads, which cost much: as if each had failed, until it has been followed for a while
+  Backoff commit_pause{kSecondNs, 60 * kSecondNs};
+
+  bool has_part() const { return replica && replica->part().index != nullptr; }
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,287 @@
+// What Peers tells: the other nodes by HEAD and ACKS, and other threads of this one.
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/journal/file_header.h"
+#include "store/peers/peers_peer.h"
+#include "store/peers/slot_reader.h"
+
+namespace kvcachefs {
+
+using Presence = Discovery::Presence;
+
+const char* peer_state_name(PeerStatus::State state) {
+  using State = PeerStatus::State;
+  switch (state) {
+    case State::kLive: return "live";
+    case State::kSilent: return "silent";
+    case State::kAbsent: return "absent";
+    case State::kLoading: return "loading";
+    case State::kHeld: return "held";
+    case State::kUnreadable: return "unreadable";
+    case State::kLeftOut: return "left out";
+  }
+  return "unknown";
+}
+
+// --- to the others ---
+
+void Peers::write_head(int64_t now_ns) {
+  const bool soon = head_soon_.exchange(false);
+  if (!soon && head_ns_ && now_ns - *head_ns_ < kSecondNs) return;
+  head_ns_ = now_ns;
+  if (peers_.empty()) return;  // there is nobody to tell
+  Head head = parts_.own_head();
+  head.instance = instance_;
+  head.host = host_;
+  head.boot_id = boot_id_;
+  note_problem("HEAD", head_.write(std::move(head)));
+}
+
+void Peers::write_acks(int64_t now_ns) {
+  if (acks_ns_ && now_ns - *acks_ns_ < kSecondNs) return;
+  acks_ns_ = now_ns;
+  auto acks = acks_to_write();
+  if (!acks) return;
+  const auto peers = acks->peers;
+  const Status written = acks_.write(std::move(*acks));  // what does not fit waits: its owners give back nothing until it does
+  note_problem("ACKS", written);
+  if (written) written_acks_ = peers;
+}
+
+// If they differ from what was told.
+std::optional<Acks> Peers::acks_to_write() const {
+  Acks acks;
+  std::vector<uint32_t> ordinals;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->has_part()) continue;
+    acks.peers.push_back({name, peer->replica->position(), {}});
+    ordinals.push_back(peer->ordinal);
+  }
+  if (parts_.pinned) {
+    const Status asked = parts_.alone([&]() -> Status {
+      for (size_t at = 0; at < ordinals.size(); ++at) acks.peers[at].pinned = parts_.pinned(ordinals[at]);
+      return {};
+    });
+    if (!asked) return std::nullopt;
+  }
+  if (acks.peers == written_acks_) return std::nullopt;
+  return acks;
+}
+
+// Once, until it is over.
+void Peers::note_problem(const char* of, const Status& status) {
+  const std::string text = status ? std::string() : status.error().message;
+  std::string before;
+  {
+    const std::lock_guard lock(mutex_);
+    before = std::exchange(problems_[of], text);
+  }
+  if (before.empty() && !text.empty()) log::warn("{} for peers: {}", of, text);
+  if (!before.empty() && text.empty()) log::info("{} for peers: good again", of);
+}
+
+// --- to other threads ---
+
+void Peers::publish(const Peer& peer) {
+  const auto& nodes = discovery_->nodes();
+  const auto found = nodes.find(peer.node);
+  if (found == nodes.end()) return;
+  const Discovery::Node& node = found->second;
+  Known known;
+  known.presence = node.presence;
+  known.was_live = node.presence == Presence::kLive;
+  known.still_since_ns = node.moved_ns.value_or(peer.found_ns);
+  PeerStatus& status = known.status;
+  using State = PeerStatus::State;
+  status.node = peer.node;
+  status.ordinal = peer.ordinal;
+  status.epoch = node.epoch;
+  status.state = node.presence == Presence::kLive ? State::kLive : node.presence == Presence::kSilent ? State::kSilent : State::kAbsent;
+  status.reason = node.problem;
+  if (node.head) {
+    status.host = node.head->host;
+    status.physical_bytes = node.head->physical_bytes;
+  }
+  if (!peer.replica) {
+    status.state = State::kLeftOut;
+  } else {
+    const Replica& replica = *peer.replica;
+    switch (replica.state()) {
+      case Replica::State::kLoading: status.state = node.epoch == 0 && !node.problem.empty() ? State::kUnreadable : State::kLoading; break;
+      case Replica::State::kHeld: status.state = State::kHeld; break;
+      case Replica::State::kUnreadable: status.state = State::kUnreadable; break;
+      case Replica::State::kLive: break;
+    }
+    if (!replica.reason().empty()) status.reason = replica.reason();
+    if (status.reason.empty()) status.reason = peer.commit_problem;
+    status.bytes_behind = replica.bytes_behind(node.outlook());
+    status.objects = replica.objects();
+    status.reloads = replica.reloads();
+    status.records_left_out = replica.records_left_out();
+    status.applied = replica.position();
+  }
+  status.polls = peer.polls;
+  status.batches = peer.batches;
+  const std::lock_guard lock(mutex_);
+  if (peer.has_part()) indexes_[peer.ordinal] = peer.replica->part().index;
+  Known& before = known_[peer.node];
+  known.was_live |= before.was_live && node.presence == Presence::kSilent;
+  before = std::move(known);
+}
+
+std::vector<PeerStatus> Peers::status() const {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  std::vector<PeerStatus> all;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, known] : known_) {
+    all.push_back(known.status);
+    all.back().lag_ms = std::max<int64_t>(0, now_ns - known.still_since_ns) / 1'000'000;
+  }
+  return all;
+}
+
+std::string Peers::problem() const {
+  std::string text;
+  const std::lock_guard lock(mutex_);
+  for (const auto& [of, problem] : problems_)
+    if (!problem.empty()) text += fmt::format("{}{}: {}", text.empty() ? "" : "; ", of, problem);
+  return text;
+}
+
+std::shared_ptr<Extents> Peers::extents_of(uint32_t ordinal) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_ordinal_.find(ordinal);
+  return found == by_ordinal_.end() ? nullptr : found->second.second;
+}
+
+std::optional<std::string> Peers::node_of(uint32_t ordinal) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = by_ordinal_.find(ordinal);
+  if (found == by_ordinal_.end()) return std::nullopt;
+  return found->second.first;
+}
+
+std::optional<SuccessorsRecord> Peers::successors_of(ObjectId id) const {
+  std::shared_ptr<const Index> index;
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = indexes_.find(id.node_ordinal());
+    if (found == indexes_.end()) return std::nullopt;
+    index = found->second;
+  }
+  auto row = index->find_successors(id_there(id));
+  if (!row || !*row) return std::nullopt;
+  return successors_here(id.node_ordinal(), std::move(**row));
+}
+
+void Peers::set_position(uint32_t ordinal, JournalPosition position) {
+  const std::lock_guard lock(mutex_);
+  positions_[ordinal] = position;
+}
+
+JournalPosition Peers::position_of(uint32_t ordinal) const {
+  const std::lock_guard lock(mutex_);
+  const auto found = positions_.find(ordinal);
+  return found == positions_.end() ? JournalPosition{} : found->second;
+}
+
+bool Peers::knows_any() const {
+  const std::lock_guard lock(mutex_);
+  return !known_.empty();
+}
+
+bool Peers::has_peers() const {
+  const std::lock_guard lock(mutex_);
+  return std::ranges::any_of(known_, [](const auto& each) { return each.second.was_live; });
+}
+
+// --- refresh ---
+
+void Peers::refresh(Refreshed done) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_) return asked_.push_back(std::move(done));
+  }
+  done(fail(Code::kCanceled, "the node's daemon ends"));
+}
+
+void Peers::answer_refreshes() {
+  if (refreshes_.empty()) return;
+  const std::optional<Status> result = refreshed();
+  if (!result) return;
+  for (Refreshed& done : std::exchange(refreshes_, {})) done(*result);
+}
+
+// Of a thorough round. None: it is not all there yet.
+std::optional<Status> Peers::refreshed() const {
+  if (ending_) return std::nullopt;
+  if (!discovery_->problem().empty()) return fail(Code::kIo, discovery_->problem());
+  if (!unshown_.empty() || !gone_.empty()) return std::nullopt;
+  bool complete = true;
+  for (const auto& [name, peer] : peers_) {
+    const auto node = discovery_->nodes().find(name);
+    if (!peer->replica || node == discovery_->nodes().end() || node->second.presence == Presence::kAbsent) continue;
+    const Replica::State state = peer->replica->state();
+    const bool unknown = node->second.epoch == 0 && !node->second.problem.empty();
+    if (unknown) return fail(Code::kIo, fmt::format("peer {}: {}", name, node->second.problem));
+    if (peer->failed || state == Replica::State::kHeld) return fail(Code::kIo, fmt::format("peer {}: {}", name, peer->replica->reason()));
+    if (peer->replica->wants_load() && is_loaded_for_refresh(*peer) && peer->load_pause.next_try_ns() > parts_.clock.monotonic_ns() + kSecondNs)
+      return fail(Code::kBusy, fmt::format("peer {}: it was loaded a moment ago, and has to be again", name));
+    if (node->second.epoch != 0) complete &= !peer->replica->wants_load() && !peer->behind;
+  }
+  if (!complete) return std::nullopt;
+  return Status();
+}
+
+// --- what they acknowledged ---
+
+Peers::Acknowledged Peers::acknowledged_by_all() const {
+  Acknowledged all;
+  all.position = parts_.own_head().journal_end;
+  all.position.epoch = parts_.own.epoch;
+  std::vector<std::pair<std::string, uint32_t>> waited_for;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [name, known] : known_)
+      if (known.status.ordinal != 0 && known.presence != Presence::kAbsent) waited_for.emplace_back(name, known.status.epoch);
+  }
+  BlockBuffer buffer;
+  JournalPosition least;
+  for (const auto& [name, epoch] : waited_for) {
+    FileIdentity identity = parts_.own;
+    identity.node = name;
+    identity.epoch = epoch;
+    JournalPosition applied;
+    std::string reason = fmt::format("{} has no ACKS", epoch_directory(name, epoch));
+    const auto read = [&]() -> Status {
+      KVC_ASSIGN(const FilePtr file, open_slots(*parts_.volume, identity, kAcksFileName));
+      if (!file) return {};
+      KVC_ASSIGN(const Acks acks, read_acks(*file, identity, buffer));
+      reason = "it has read nothing of this node";
+      for (const Acks::Peer& peer : acks.peers) {
+        if (peer.node != parts_.own.node) continue;
+        applied = peer.applied;
+        reason.clear();
+        all.pinned.insert(all.pinned.end(), peer.pinned.begin(), peer.pinned.end());
+      }
+      return {};
+    };
+    if (Status done = read(); !done) reason = std::move(done).error().message;
+    if (!all.by.empty() && applied >= least) continue;
+    least = applied;
+    all.by = name;
+    all.reason = std::move(reason);
+  }
+  if (!all.by.empty()) all.position = std::min(all.position, least);
+  std::ranges::sort(all.pinned);
+  const auto same = std::ranges::unique(all.pinned);
+  all.pinned.erase(same.begin(), same.end());
+  return all;
+}
+
+}  // namespace kvcachefs

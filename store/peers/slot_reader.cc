@@ -1,0 +1,71 @@
+#include "store/peers/slot_reader.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "store/base/boot_id.h"
+#include "store/journal/file_header.h"
+
+namespace kvcachefs {
+namespace {
+
+template <class T>
+Result<T> read_slots(File& file, const FileIdentity& identity, BlockBuffer& buffer, size_t slot_bytes,
+                     Result<T> (*decode)(const FileIdentity& identity, ByteSpan file)) {
+  Bytes slots(2 * slot_bytes);
+  KVC_ASSIGN(const size_t bytes, buffer.read(file, slots, 0));
+  auto decoded = decode(identity, ByteSpan(slots).first(bytes));
+  if (!decoded) return std::unexpected(std::move(decoded).error().at(file.path()));
+  return decoded;
+}
+
+// Of the last epoch that has one.
+Result<FilePtr> open_newest_head(Volume& volume, FileIdentity& identity) {
+  auto epochs = list_epochs(volume, identity.node);
+  if (!epochs && epochs.error().code == Code::kNotFound) return FilePtr();
+  KVC_TRY(epochs);
+  for (size_t at = epochs->size(); at-- > 0;) {
+    identity.epoch = (*epochs)[at];
+    KVC_ASSIGN(FilePtr file, open_slots(volume, identity, kHeadFileName));
+    if (file) return file;
+  }
+  return FilePtr();
+}
+
+}  // namespace
+
+Result<FilePtr> open_slots(Volume& volume, const FileIdentity& identity, const char* name) {
+  const std::string directory = epoch_directory(identity.node, identity.epoch);
+  KVC_ASSIGN(const auto files, volume.list(directory));
+  if (std::ranges::none_of(files, [name](const DirectoryEntry& entry) { return entry.name == name; })) return FilePtr();
+  return volume.open(directory + "/" + name, {.direct = volume.features().direct_io});
+}
+
+Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& buffer) {
+  return read_slots<Head>(file, identity, buffer, kHeadSlotBytes, decode_head);
+}
+
+Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer) {
+  return read_slots<Acks>(file, identity, buffer, kAcksSlotBytes, decode_acks);
+}
+
+Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Sleep& sleep, int64_t most_ns) {
+  constexpr int64_t kStepNs = 500'000'000;
+  FileIdentity identity = own;
+  BlockBuffer buffer;
+  KVC_ASSIGN(const FilePtr file, open_newest_head(volume, identity));
+  if (!file) return std::nullopt;
+  auto first = read_head(*file, identity, buffer);
+  if (!first && first.error().code == Code::kCorrupt) return std::nullopt;  // cut short while it was made: by nobody who lives
+  KVC_TRY(first);
+  if (!first->boot_id.empty() && first->boot_id == boot_id()) return std::nullopt;
+  for (int64_t slept_ns = 0; slept_ns < most_ns; slept_ns += kStepNs) {
+    sleep(kStepNs);
+    KVC_ASSIGN(const Head again, read_head(*file, identity, buffer));
+    if (again.counter != first->counter || again.instance != first->instance) return again.host;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvcachefs

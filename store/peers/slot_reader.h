@@ -1,0 +1,30 @@
+// Reads HEAD and ACKS of any node, as slot_writer.h writes them. Blocks on the volume.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "store/base/result.h"
+#include "store/journal/block_buffer.h"
+#include "store/journal/journal.h"
+#include "store/peers/head_file.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// The file of this name in the epoch of `identity`, opened past the page cache; null if there is none, which is told from a listing: a client
+// of a network file system that looked for a name remembers for long that it was not there.
+Result<FilePtr> open_slots(Volume& volume, const FileIdentity& identity, const char* name);
+Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& buffer);
+Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer);
+
+// Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 that is mounted
+// with "nolock" end at the machine. To be asked before this life makes its epoch. The host that runs it, if the newest HEAD of the node moves
+// while `sleep` is called for `most_ns` in all; at once, without sleep, if there is no HEAD, or one of this start of this machine, on which
+// locks do work.
+using Sleep = std::function<void(int64_t for_ns)>;
+Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Sleep& sleep, int64_t most_ns = 3'000'000'000);
+
+}  // namespace kvcachefs

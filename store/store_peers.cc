@@ -1,0 +1,77 @@
+// Whether this volume may have other nodes, and what of them the store tells.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/store_impl.h"
+
+namespace kvcachefs {
+
+// A local file system is one machine's, unless whoever mounts says that this is one node among others.
+bool StoreImpl::may_join() const { return volume_->features().network || !options_.current().node.empty(); }
+
+// Others may come, or are there.
+bool StoreImpl::is_shared() const {
+  if (may_join()) return true;
+  const auto nodes = volume_->list("nodes");
+  return nodes && std::ranges::any_of(*nodes, [this](const DirectoryEntry& each) { return each.is_directory && each.name != identity_.node; });
+}
+
+Status StoreImpl::find_peers() {
+  if (!shared_) return {};
+  KVC_TRY(tree_->load_statements());
+  const auto own_head = [this] {
+    Head head;
+    head.identity = identity_;
+    head.journal_end = journal_->position();
+    head.oldest_journal = {identity_.epoch, 0, 0};
+    head.physical_bytes = space_.physical_bytes();
+    head.capacity_bytes = options_.current().capacity_bytes;
+    return head;
+  };
+  peers_ = std::make_unique<PeerFollower>(
+      PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
+                          [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
+  options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
+  extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
+  return {};
+}
+
+std::optional<SuccessorsRecord> StoreImpl::successors_of(ObjectId id) const {
+  if (id.is_foreign()) return peers_ ? peers_->successors_of(id) : std::nullopt;
+  auto row = index_->find_successors(id);
+  return row ? std::move(*row) : std::nullopt;
+}
+
+Status StoreImpl::check_may_change(const Object& object) const {
+  if (!object.id.is_foreign()) return {};
+  return fail(Code::kReadOnly, fmt::format("object {} was stored by node '{}': another can replace or remove it, not change it", object.id.value,
+                                           peers_->node_of(object.id)));
+}
+
+void StoreImpl::refresh(StatusCompletion done) {
+  if (!peers_) return done({});
+  peers_->refresh(std::move(done));
+}
+
+void StoreImpl::tell_peers(StoreStatus& status) const {
+  if (!peers_) return;
+  status.peers_problem = peers_->problem();
+  for (PeerStatus& peer : peers_->status())
+    status.peers.push_back({.node = std::move(peer.node),
+                            .host = std::move(peer.host),
+                            .state = peer_state_name(peer.state),
+                            .reason = std::move(peer.reason),
+                            .epoch = peer.epoch,
+                            .silent_ms = peer.lag_ms,
+                            .bytes_behind = peer.bytes_behind,
+                            .objects = peer.objects,
+                            .physical_bytes = peer.physical_bytes,
+                            .polls = peer.polls,
+                            .batches = peer.batches,
+                            .reloads = peer.reloads,
+                            .records_left_out = peer.records_left_out});
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,206 @@
+// Two nodes of one volume, driven from one thread: whatever they do to the same names, in the end both see one tree.
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+#include <random>
+#include <set>
+#include <string>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "store/base/units.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+StoreOptions node(const char* name) {
+  StoreOptions options;
+  options.node = name;
+  options.memory_bytes = 64 * kMiB;
+  return options;
+}
+
+class StorePeers : public ::testing::Test {
+ protected:
+  // Until all has been read and answered by both.
+  void publish() {
+    for (int round = 0; round < 3; ++round) {
+      a.drain();
+      b.drain();
+      a.refresh();
+      b.refresh();
+    }
+  }
+  void expect_one_tree() { EXPECT_EQ(a.contents(), b.contents()); }
+
+  TestStore a;
+  TestStore b{node("other"), a};
+};
+
+TEST_F(StorePeers, OneReadsWhatTheOtherStored) {
+  a.mkdir("d");
+  ASSERT_TRUE(a.write_file("d/small", TestStore::payload(1, 100)));
+  ASSERT_TRUE(a.write_file("d/large", TestStore::payload(2, 3 * kMiB)));
+  publish();
+  EXPECT_EQ(b.read_file("d/small"), TestStore::payload(1, 100));
+  EXPECT_EQ(b.read_file("d/large"), TestStore::payload(2, 3 * kMiB));
+  ASSERT_TRUE(b.write_file("d/back", TestStore::payload(3, 5000)));
+  publish();
+  EXPECT_EQ(a.read_file("d/back"), TestStore::payload(3, 5000));
+  b.remount();
+  EXPECT_EQ(b.read_file("d/back"), TestStore::payload(3, 5000));
+  publish();
+  EXPECT_EQ(b.read_file("d/large"), TestStore::payload(2, 3 * kMiB));
+}
+
+TEST_F(StorePeers, WhatIsReplacedOrRemovedIsGoneForBothAndItsSpaceComesBack) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 2 * kMiB)));
+  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 2 * kMiB)));
+  publish();
+  const uint64_t before = a->status().live_bytes;
+  ASSERT_TRUE(b.write_file("tmp", TestStore::payload(3, 1000)));
+  ASSERT_TRUE(b.rename("tmp", "x"));
+  ASSERT_TRUE(b.unlink("y"));
+  EXPECT_FALSE(b.exists("y"));
+  publish();
+  EXPECT_EQ(a.read_file("x"), TestStore::payload(3, 1000));
+  EXPECT_FALSE(a.exists("y"));
+  EXPECT_EQ(a->status().live_bytes, before - 4 * kMiB);
+  expect_one_tree();
+}
+
+TEST_F(StorePeers, ARewriteGivesTheWriterAFileOfItsOwn) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 100'000)));
+  publish();
+  Handle* handle = b.open_for_rewrite("x", 7);
+  ASSERT_NE(handle, nullptr);
+  b.pwrite(handle, 0, TestStore::payload(2, 50'000));
+  ASSERT_TRUE(b.close(handle));
+  publish();
+  EXPECT_EQ(a.read_file("x"), TestStore::payload(2, 50'000));
+  expect_one_tree();
+}
+
+TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 1 * kMiB)));
+  publish();
+  Handle* reader = b.open("x", {.read = true});
+  ASSERT_NE(reader, nullptr);
+  EXPECT_EQ(b.read_file("x"), TestStore::payload(1, 1 * kMiB));
+  Handle* writer = a.open_for_rewrite("x", 7);
+  a.pwrite(writer, 0, TestStore::payload(2, 10'000));
+  ASSERT_TRUE(a.close(writer));
+  publish();
+  EXPECT_TRUE(b.close(reader));
+  EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
+}
+
+TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
+  a.mkdir("d");
+  for (int i = 0; i < 10; ++i) ASSERT_TRUE(a.write_file(fmt::format("d/{}", i), TestStore::payload(i, 10'000)));
+  a.drain();
+  a.die();
+  b.refresh();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(b.read_file(fmt::format("d/{}", i)), TestStore::payload(i, 10'000));
+  ASSERT_TRUE(b.unlink("d/3"));
+  b.drain();
+  a.mount();
+  publish();
+  EXPECT_FALSE(a.exists("d/3"));
+  expect_one_tree();
+}
+
+// Journals are removed behind a checkpoint: who had not read them takes that.
+TEST_F(StorePeers, WhoComesLateTakesTheCheckpoint) {
+  b.unmount();
+  for (int life = 0; life < 12; ++life) {
+    ASSERT_TRUE(a.write_file(fmt::format("{}", life), TestStore::payload(life, 10'000)));
+    EXPECT_TRUE(life == 0 || a.unlink(fmt::format("{}", life - 1)));
+    a.remount();
+  }
+  b.mount();
+  publish();
+  EXPECT_EQ(b.read_file("11"), TestStore::payload(11, 10'000));
+  expect_one_tree();
+}
+
+// Calls of both, in any order, on few names; now and then both come to the same, or one dies.
+TEST_F(StorePeers, WhateverBothDoTheyComeToOneTree) {
+  const int steps = std::getenv("KVCACHEFS_LONG") != nullptr ? 20'000 : 1'500;
+  const char* asked = std::getenv("KVCACHEFS_SEED");
+  const unsigned seed = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 20261126;
+  SCOPED_TRACE(fmt::format("KVCACHEFS_SEED={}", seed));
+  std::mt19937 random(seed);
+  const auto any = [&](int below) { return static_cast<int>(random() % static_cast<unsigned>(below)); };
+  const std::vector<std::string> directories = {"", "p/", "p/q/", "r/"};
+  std::map<std::string, std::set<std::string>> ever;  // what was stored under a name
+  int stored = 0;
+  for (int step = 0; step < steps && !::testing::Test::HasFailure(); ++step) {
+    TestStore& store = any(2) == 0 ? a : b;
+    const std::string directory = directories[static_cast<size_t>(any(4))];
+    const std::string path = directory + std::to_string(any(6));
+    const bool inside = directory.empty() || store.exists(directory.substr(0, directory.size() - 1));
+    switch (any(12)) {
+      case 0: case 1: case 2: case 3: {
+        if (!inside) break;
+        const std::string content = TestStore::payload(++stored, static_cast<size_t>(any(2) == 0 ? 200 : 20'000 + any(400'000)));
+        ever[path].insert(content);
+        EXPECT_TRUE(!store.write_file(path + ".tmp", content) || store.rename(path + ".tmp", path));
+        break;
+      }
+      case 4: case 5: {
+        if (inside) store.unlink(path);
+        break;
+      }
+      case 6: {
+        if (!directory.empty() && !inside && (directory != "p/q/" || store.exists("p"))) store.mkdir(directory.substr(0, directory.size() - 1));
+        break;
+      }
+      case 7: {  // all of a directory
+        if (directory.empty() || !inside) break;
+        const std::string removed = directory.substr(0, directory.size() - 1);
+        for (int i = 0; i < 6; ++i) store.unlink(directory + std::to_string(i));
+        store.rmdir(removed);
+        break;
+      }
+      case 8: {
+        if (!inside || !store.exists(path)) break;
+        if (Handle* handle = store.open_for_rewrite(path, 7)) {
+          const std::string content = TestStore::payload(++stored, static_cast<size_t>(100 + any(50'000)));
+          ever[path].insert(content);
+          store.pwrite(handle, 0, content);
+          EXPECT_TRUE(store.close(handle));
+        }
+        break;
+      }
+      case 9: {
+        if (!inside || !store.exists(path)) break;
+        const std::string content = store.read_file(path);
+        EXPECT_TRUE(ever[path].contains(content)) << path << " reads what was never stored under it: " << content.size() << " bytes";
+        break;
+      }
+      case 10: {
+        store.drain();
+        store.refresh();
+        break;
+      }
+      default: {
+        if (any(4) != 0) break;
+        publish();
+        expect_one_tree();
+        if (any(3) == 0) store.remount();
+        else if (any(2) == 0) store.crash();
+      }
+    }
+  }
+  publish();
+  expect_one_tree();
+}
+
+}  // namespace
+}  // namespace kvcachefs

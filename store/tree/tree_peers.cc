@@ -1,0 +1,202 @@
+// What peers do, as clients of this node see it: their batches, their directories, and what they took from this node.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+#include <variant>
+
+#include "store/base/log.h"
+#include "store/peers/removal.h"
+#include "store/tree/tree.h"
+
+namespace kvcachefs {
+
+// --- calls that take the lock ---
+
+Status Tree::load_statements() {
+  const Write names = write();
+  return statements_->load(parts_.index);
+}
+
+Status Tree::change_own(const Batch& batch, JournalPosition after, const std::function<Status()>& work) {
+  const Write names = write();
+  return view_.change(0, batch, [&]() -> Status {
+    KVC_TRY(work());
+    statements_->apply(batch, after);
+    return {};
+  });
+}
+
+// --- directories ---
+
+// Clients know each directory by an id of this node, so what they do in it is journaled as everything is. One that only peers have
+// named gets one here when it is looked up first; it goes when it is removed, on whichever node.
+Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view name, ObjectId id) {
+  const Parts& parts = tree().parts_;
+  KVC_ASSIGN(const auto found, names().find(parent, name));
+  if (!found || found->type_bits != S_IFDIR) return fail(Code::kNotFound, entry_text(parent, name));
+  if (!found->child.is_foreign()) return get(found->child);
+  KVC_ASSIGN(ObjectPtr above, directory_for_entry(parent));
+  KVC_ASSIGN(auto record, view().find_object_summary(found->child));
+  if (!record) return fail(Code::kNotFound, entry_text(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  auto object = std::make_shared<Object>(id, std::move(record->attributes));
+  parts.records.accept(kNameRecordBytes + name.size());
+  state->child = id;
+  state->type_bits = S_IFDIR;
+  object->published = true;
+  {
+    const auto lock = object->lock();
+    object->nlink = 2;
+    mark_attributes_dirty(object, parts.records, parts.dirty);
+  }
+  add(object);
+  tree().adopted_.insert(id);
+  change_links(above, +1);
+  tree().classes_.hold(parent, name, id, id);  // beside those of peers
+  parts.dirty.wake();
+  return object;
+}
+
+bool Tree::Write::drop_left_directories(size_t most) {
+  const auto& adopted = tree().adopted_;
+  std::vector<ObjectId> looked_at;
+  for (auto each = adopted.upper_bound(tree().adopted_looked_at_); each != adopted.end() && looked_at.size() < most; ++each) looked_at.push_back(*each);
+  tree().adopted_looked_at_ = looked_at.size() < most ? ObjectId{} : looked_at.back();
+  bool dropped = false;
+  for (const ObjectId id : looked_at) {
+    const auto path = tree().classes_.find(id);
+    const auto shared = view().has_foreign_member(id);
+    if (!path || !shared || *shared) continue;
+    const ObjectPtr object = live(id);
+    if (object && object->handles > 0) continue;
+    const auto own = names().own_child(path->parent, path->name);
+    const auto left = names().list_own(id, 0, 1);
+    if (!own || *own != id || !left || !left->empty()) continue;
+    if (Status gone = remove_directory(path->parent, path->name); !gone) log::debug("directory {}: {}", id.value, gone.error().message);
+    tree().parts_.dirty.wake();
+    dropped = true;  // the one above it may be empty now
+  }
+  return looked_at.size() < most && !dropped;
+}
+
+// The batch that journals the name says that this is gone; what they name so meanwhile stays.
+void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name) {
+  if (view().is_alone()) return;
+  const auto there = view().bindings(parent, name);
+  if (!there) return;  // it is gone with its directory
+  for (const NameView::Binding& binding : *there)
+    if (const ObjectId id = binding.entry.child; id.is_foreign() && std::ranges::find(state->overridden, id) == state->overridden.end())
+      state->overridden.push_back(id);
+}
+
+// --- what peers did ---
+
+void Tree::Write::follow(uint32_t ordinal, const Batch& batch) {
+  const auto spoken_of = [&](const Record& record) -> ObjectId {
+    if (const auto* put = std::get_if<PutRecord>(&record)) return put->object.id;
+    if (const auto* changed = std::get_if<AttributesRecord>(&record)) return changed->id;
+    if (const auto* named = std::get_if<NameRecord>(&record)) return named->child;
+    if (const auto* unnamed = std::get_if<UnnameRecord>(&record)) return unnamed->child;
+    if (const auto* moved = std::get_if<MoveRecord>(&record)) return moved->id;
+    return {};
+  };
+  for (const Record& record : batch.records)
+    if (const ObjectId id = id_here(ordinal, spoken_of(record)); id.is_foreign()) look_again(id);  // not the root, which is this node's here
+}
+
+void Tree::Write::follow_all(uint32_t ordinal) {
+  std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
+  tree().quarantined_count_.store(tree().quarantined_.size());
+  std::vector<ObjectId> ids;
+  for (const auto& [id, object] : tree().table_)
+    if (id.node_ordinal() == ordinal) ids.push_back(id);
+  for (const ObjectId id : ids) look_again(id);
+}
+
+// Whoever has it open reads on what it opened; the next to open it gets what its node says now.
+void Tree::Write::look_again(ObjectId id) {
+  end_quarantine(id);
+  forget_removed(id);
+  const ObjectPtr object = live(id);
+  if (!object) return;
+  auto record = view().find_object(id);
+  if (!record) return log::warn("object {} of a peer: {}", id.value, record.error().message);
+  {
+    const auto lock = object->lock();
+    object->nlink = *record ? (*record)->nlink : 0;
+    if (*record) {
+      object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
+                         (*record)->body.checksums != object->base.checksums;
+      object->attributes = std::move((*record)->attributes);
+    }
+  }
+  forget_if_idle(object);
+}
+
+// --- what peers took ---
+
+Result<std::vector<Record>> Tree::Write::answer(const Part& peer, JournalPosition until) {
+  const KeepsName is_shared = [&](ObjectId id) {
+    const ObjectPtr object = live(id);
+    if (!object) return false;
+    const auto lock = object->lock();
+    return object->write_handles > 0 && !object->published;
+  };
+  KVC_ASSIGN(auto records, kvcachefs::answer(view().own(), peer, until, is_shared));
+  std::vector<Record> to_journal;
+  for (Record& record : records) {
+    if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
+      KVC_TRY(take_name(*gone));
+    } else if (auto* given = std::get_if<AttributesRecord>(&record)) {
+      KVC_ASSIGN(const ObjectPtr object, get(given->id));
+      const auto lock = object->lock();
+      object->attributes = std::move(given->attributes);
+      mark_attributes_dirty(object, tree().parts_.records, tree().parts_.dirty);
+    } else {
+      to_journal.push_back(std::move(record));
+    }
+  }
+  return to_journal;
+}
+
+Status Tree::Write::forget_statements(const std::string& peer, JournalPosition answered) {
+  tree().statements_->forget(peer, answered);
+  return tree().parts_.index.forget_statements(peer, answered);
+}
+
+// As by an unlink, of what this node's journal has there. It was hidden since the peer's batch was applied.
+Status Tree::Write::take_name(const UnnameRecord& gone) {
+  const NameState* const before = names().dirty(gone.parent, gone.name);
+  if (before != nullptr && before->child != gone.child) {  // it was replaced or removed here since, which may wait to be journaled
+    if (before->durable != gone.child) return {};
+    KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
+    state->erase_durable = true;
+    tree().parts_.dirty.wake();
+    return {};
+  }
+  KVC_ASSIGN(const ObjectPtr object, get(gone.child));
+  if (object->is_directory()) {
+    KVC_ASSIGN(const auto left, names().list_own(gone.child, 0, 1));
+    if (!left.empty()) return {};  // a name was given in it since, which its journal does not tell yet
+  }
+  // What replaced it is seen at once, unless the directory is hidden with it.
+  auto edited = names().edit(gone.parent, gone.name);
+  if (!edited && (edited.error().code == Code::kNotFound || edited.error().code == Code::kStale)) edited = names().edit_own(gone.parent, gone.name);
+  KVC_ASSIGN(Namespace::Edit state, std::move(edited));
+  if (state->child == gone.child) state->child = {};
+  state->erase_durable = true;
+  tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
+  if (object->is_directory()) {
+    drop_directory(object);
+    if (auto above = get(gone.parent)) change_links(*above, -1);
+  } else {
+    change_links(object, -1);
+    forget_if_idle(object);
+  }
+  forget_removed(gone.child);
+  tree().parts_.dirty.wake();
+  return {};
+}
+
+}  // namespace kvcachefs

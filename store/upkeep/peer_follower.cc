@@ -1,0 +1,166 @@
+#include "store/upkeep/peer_follower.h"
+
+#include <algorithm>
+#include <chrono>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "store/base/log.h"
+#include "store/base/thread.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
+constexpr int64_t kForgetNs = 60'000'000'000;
+}  // namespace
+
+PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)) {
+  const auto alone = [this](const std::function<Status()>& work) {
+    Tree::Write tree = parts_.tree.write();
+    tree_ = &tree;
+    Status status = work();
+    tree_ = nullptr;
+    return status;
+  };
+  const auto applied = [this](uint32_t ordinal, const Batch& batch) {
+    tree_->follow(ordinal, batch);
+    names_went_ |= std::ranges::any_of(batch.records, [](const Record& record) {
+      return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<StatementRecord>(record);
+    });
+    answer(*tree_, ordinal);
+  };
+  const auto replaced = [this](uint32_t ordinal) {
+    tree_->follow_all(ordinal);
+    names_went_ = true;
+    answer(*tree_, ordinal);
+  };
+  peers_ = std::make_unique<Peers>(Peers::Parts{.volume = parts_.volume,
+                                                .own = parts_.own,
+                                                .clock = parts_.clock,
+                                                .directory = parts_.directory,
+                                                .view = parts_.tree.view(),
+                                                .own_head = [this] { return own_head(); },
+                                                .alone = alone,
+                                                .applied = applied,
+                                                .replaced = replaced,
+                                                .pinned = {},
+                                                .own_statements = parts_.tree.statements()});
+}
+
+void PeerFollower::start() {
+  thread_ = start_thread("kvc-peers", [this] {
+    while (!stopping_) {
+      const int64_t left_ns = round() - parts_.clock.monotonic_ns();
+      if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
+    }
+  });
+}
+
+void PeerFollower::stop() {
+  stopping_ = true;
+  peers_->end_soon();
+  wakeup_.wake();
+  if (thread_.joinable()) thread_.join();
+  peers_->stop();
+}
+
+void PeerFollower::step() {
+  if (parts_.clock.monotonic_ns() >= due_ns_) due_ns_ = round();
+}
+
+// Returns when the next one is due.
+int64_t PeerFollower::round() {
+  const int64_t due_ns = peers_->round();
+  const bool has_peers = peers_->knows_any();
+  if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
+  answer_again();
+  drop_left_directories();
+  forget_answered();
+  if (!to_journal_.empty()) {
+    CommitRequest request;
+    request.answers = std::exchange(to_journal_, {});
+    parts_.commits.add(std::move(request));
+  }
+  return due_ns;
+}
+
+void PeerFollower::set_poll_every(int64_t every_ns) {
+  peers_->set_poll_every(every_ns);
+  wakeup_.wake();
+}
+
+void PeerFollower::refresh(StatusCompletion done) {
+  peers_->refresh(std::move(done));
+  if (!thread_.joinable()) due_ns_ = 0;
+  wakeup_.wake();
+}
+
+// --- answers ---
+
+// What a peer said of this node's objects happens here at once; that it was seen is journaled behind the names that went.
+void PeerFollower::answer(Tree::Write& tree, uint32_t ordinal) {
+  const Part* const peer = tree.view().peer(ordinal);
+  if (peer == nullptr || !peer->index) return;
+  auto answered = tree.answer(*peer, peers_->position_of(ordinal));
+  if (!answered) return log::error("what node {} removed of this one stays for now: {}", peer->node, answered.error().message);
+  std::ranges::move(*answered, std::back_inserter(to_journal_));
+}
+
+void PeerFollower::answer_again() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (now_ns - answered_ns_ < kAnswerAgainNs) return;
+  answered_ns_ = now_ns;
+  Tree::Write tree = parts_.tree.write();
+  for (const PeerStatus& peer : peers_->status()) answer(tree, peer.ordinal);
+}
+
+// Not all at once: clients wait for the lock.
+void PeerFollower::drop_left_directories() {
+  constexpr size_t kMostAtOnce = 4096;
+  if (!std::exchange(names_went_, false)) return;
+  names_went_ = !parts_.tree.write().drop_left_directories(kMostAtOnce);
+}
+
+// Who has loaded a checkpoint without a statement must have read its answer: it is kept for a minute after that.
+void PeerFollower::forget_answered() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (now_ns - forgot_ns_ < kForgetNs) return;
+  forgot_ns_ = now_ns;
+  Tree::Write tree = parts_.tree.write();
+  std::map<std::string, JournalPosition> answered;
+  for (const PeerStatus& status : peers_->status()) {
+    const Part* const peer = tree.view().peer(status.ordinal);
+    if (peer == nullptr || !peer->statements) continue;
+    if (const auto before = answered_.find(status.node); before != answered_.end())
+      if (Status forgot = tree.forget_statements(status.node, before->second); !forgot) log::warn("index: {}", forgot.error().message);
+    answered.emplace(status.node, peer->statements->seen(parts_.own.node));
+  }
+  answered_ = std::move(answered);
+}
+
+// --- what others are told ---
+
+Head PeerFollower::own_head() const {
+  Head head = parts_.own_head();
+  std::lock_guard lock(mutex_);
+  head.checkpoint = checkpoint_;
+  return head;
+}
+
+void PeerFollower::note_checkpoint(HeadCheckpoint newest) {
+  {
+    std::lock_guard lock(mutex_);
+    checkpoint_ = newest;
+  }
+  peers_->tell_soon();
+  wakeup_.wake();
+}
+
+std::string PeerFollower::node_of(ObjectId id) const {
+  if (!id.is_foreign()) return parts_.own.node;
+  return peers_->node_of(id.node_ordinal()).value_or("(unknown)");
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,87 @@
+// The other nodes of the volume, for this mount: the thread that follows them (Peers), what their batches change for clients (Tree), and
+// the answers to what they said (Committer). Only where a volume may have several nodes.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/api/request_types.h"
+#include "store/base/clock.h"
+#include "store/base/mutex.h"
+#include "store/base/work_queue.h"
+#include "store/commit/commit_queue.h"
+#include "store/extent/extents.h"
+#include "store/peers/peers.h"
+#include "store/tree/tree.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// Thread-safe but for start(), stop() and step(), which the owner calls one at a time. Rounds block on the volume, and take the lock of the Tree alone, a batch of a peer at a time.
+class PeerFollower {
+ public:
+  struct Parts {
+    std::shared_ptr<Volume> volume;
+    FileIdentity own;
+    std::string directory;  // of indexes of peers, on this machine
+    Tree& tree;
+    CommitQueue& commits;
+    const Clock& clock;
+    std::function<Head()> own_head;  // but for the checkpoint. Any thread
+    std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
+  };
+  explicit PeerFollower(Parts parts);
+  ~PeerFollower() { stop(); }
+
+  void start();
+  // Answers what waits. When no thread of this runs any more it keeps what was read, for the next life.
+  void stop();
+  // What is due, where no thread runs.
+  void step();
+
+  void set_poll_every(int64_t every_ns);
+  void note_checkpoint(HeadCheckpoint newest);
+  // Completes once all is seen that peers had published before, or with what kept it from that; on the thread of the rounds.
+  void refresh(StatusCompletion done);
+
+  // None of these blocks.
+  bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
+  std::shared_ptr<Extents> extents_of(uint32_t ordinal) const { return peers_->extents_of(ordinal); }
+  std::string node_of(ObjectId id) const;
+  std::optional<SuccessorsRecord> successors_of(ObjectId id) const { return peers_->successors_of(id); }
+  std::vector<PeerStatus> status() const { return peers_->status(); }
+  std::string problem() const { return peers_->problem(); }
+
+ private:
+  int64_t round();
+  void answer(Tree::Write& tree, uint32_t ordinal);
+  void answer_again();
+  void drop_left_directories();
+  void forget_answered();
+  Head own_head() const;
+
+  const Parts parts_;
+  std::unique_ptr<Peers> peers_;
+  std::atomic<bool> has_peers_{true}, stopping_{false};
+  Wakeup wakeup_;
+  std::thread thread_;
+
+  // Of the thread of the rounds:
+  bool names_went_ = false;         // of peers, since directories were looked at
+  Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
+  std::vector<Record> to_journal_;  // that something was seen
+  std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
+  int64_t answered_ns_ = 0, forgot_ns_ = 0, due_ns_ = 0;
+
+  mutable LeafMutex mutex_;  // a leaf; guards:
+  std::optional<HeadCheckpoint> checkpoint_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,403 @@
+"""Two nodes on one volume, as two mounts of one directory: what one stores the other reads; both change names in one tree."""
+
+import errno
+import os
+import shutil
+import threading
+
+import pytest
+
+from kvc_data import assert_bytes, payload
+from kvc_env import KIB, MIB
+from kvc_mount import Mount, MountFailed, make_temp_dir, remove_temp_dir, run_command, wait_until
+
+pytestmark = pytest.mark.needs_daemon
+SIZES = {"inline": 100, "packed": 300 * KIB, "solo": 6 * MIB}
+SOON = 20  # seconds: only a hang takes so long
+
+
+def refresh(mount):
+    os.setxattr(mount.path, "user.kvcachefs.refresh", b"1")
+
+
+def publish(*mounts):
+    """All that was stored is seen everywhere."""
+    for mount in mounts:
+        mount.drain()
+    for mount in mounts:
+        refresh(mount)
+
+
+def store(mount, name, content):
+    """As clients do: under another name, then renamed."""
+    path = os.path.join(mount.path, name)
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path + ".tmp", "wb") as file:
+        file.write(content)
+    os.rename(path + ".tmp", path)
+
+
+def load(mount, name):
+    with open(os.path.join(mount.path, name), "rb") as file:
+        return file.read()
+
+
+def exists(mount, name):
+    return os.path.exists(os.path.join(mount.path, name))
+
+
+def found(mount, name):
+    wait_until(lambda: exists(mount, name), SOON, f"{name} is there")
+
+
+def gone(mount, name):
+    wait_until(lambda: not exists(mount, name), SOON, f"{name} is gone")
+
+
+def tree(mount):
+    """All paths, with the content of files."""
+    paths = {}
+    for directory, _, files in os.walk(mount.path):
+        inside = os.path.relpath(directory, mount.path)
+        if inside.split(os.sep)[0] == ".kvcachefs":
+            continue
+        paths[inside] = None
+        for name in files:
+            paths[os.path.join(inside, name)] = load(mount, os.path.join(inside, name))
+    return paths
+
+
+@pytest.fixture
+def nodes(new_mount):
+    first = new_mount({"node": "a"})
+    return first, new_mount({"node": "b"}, volume=first.volume)
+
+
+@pytest.mark.parametrize("size", SIZES.values(), ids=SIZES)
+def test_what_one_stores_the_other_reads(nodes, size):
+    a, b = nodes
+    for index in range(5):
+        store(a, f"model/rank/{index}", payload(index, size))
+    for index in range(5):
+        found(b, f"model/rank/{index}")
+        assert_bytes(load(b, f"model/rank/{index}"), payload(index, size))
+        assert os.stat(os.path.join(b.path, f"model/rank/{index}")).st_size == size
+    assert sorted(os.listdir(os.path.join(b.path, "model/rank"))) == sorted(str(index) for index in range(5))
+    assert os.getxattr(os.path.join(b.path, "model/rank/0"), "user.kvcachefs.owner") == b"a"
+    store(b, "model/rank/5", payload(5, size))  # beside those, in a directory that the other made
+    found(a, "model/rank/5")
+    assert_bytes(load(a, "model/rank/5"), payload(5, size))
+    publish(a, b)
+    assert tree(a) == tree(b)
+
+
+def test_refresh_shows_all_that_is_on_the_volume(nodes):
+    a, b = nodes
+    for index in range(10):
+        assert not exists(b, f"chunk{index}")
+        store(a, f"chunk{index}", payload(index, 64 * KIB))
+        publish(a, b)
+        assert_bytes(load(b, f"chunk{index}"), payload(index, 64 * KIB))
+
+
+def test_each_starts_with_what_is_there(nodes):
+    a, b = nodes
+    for index in range(20):
+        store((a, b)[index % 2], f"d{index % 3}/{index}", payload(index, 40 * KIB))
+    publish(a, b)
+    whole = tree(a)
+    assert len(whole) == 24
+    b.remount()
+    wait_until(lambda: tree(b) == whole, SOON, "all is there after a start")
+    a.kill()
+    assert tree(b) == whole, "of a node that is dead"
+    a.start()
+    wait_until(lambda: tree(a) == whole, SOON, "all is there after a crash")
+
+
+def test_what_one_removes_is_gone_on_the_other(nodes):
+    a, b = nodes
+    for index in range(4):
+        store(a, f"d/{index}", payload(index, 2 * MIB))
+    publish(a, b)
+    before = a.status()["capacity"]["live_bytes"]
+    os.unlink(os.path.join(b.path, "d/0"))
+    assert not exists(b, "d/0")
+    gone(a, "d/0")
+    with pytest.raises(FileNotFoundError):
+        os.unlink(os.path.join(a.path, "d/0"))
+    wait_until(lambda: a.status()["capacity"]["live_bytes"] <= before - 2 * MIB, SOON, "its space comes back")
+    os.unlink(os.path.join(a.path, "d/1"))
+    gone(b, "d/1")
+    shutil.rmtree(os.path.join(b.path, "d"))
+    gone(a, "d")
+    publish(a, b)
+    assert tree(a) == tree(b) == {".": None}
+    store(a, "d/0", b"anew")
+    found(b, "d/0")
+    assert load(b, "d/0") == b"anew"
+
+
+def test_the_one_that_replaces_wins(nodes):
+    a, b = nodes
+    store(a, "chunk", b"a" * 100_000)
+    store(a, "other", b"a" * 100_000)
+    publish(a, b)
+    store(b, "chunk", b"b" * 90_000)
+    assert load(b, "chunk") == b"b" * 90_000
+    with open(os.path.join(b.path, "other"), "wb") as file:  # O_TRUNC
+        file.write(b"B" * 50_000)
+    publish(b, a)
+    for mount in nodes:
+        assert load(mount, "chunk") == b"b" * 90_000
+        assert load(mount, "other") == b"B" * 50_000
+    store(a, "chunk", b"A" * 80_000)
+    publish(a, b)
+    assert load(b, "chunk") == load(a, "chunk") == b"A" * 80_000
+    os.unlink(os.path.join(b.path, "chunk"))
+    publish(b, a)
+    assert not exists(a, "chunk") and not exists(b, "chunk")
+
+
+def test_what_another_stored_is_not_changed(nodes):
+    a, b = nodes
+    store(a, "chunk", b"a" * 10_000)
+    publish(a, b)
+    path = os.path.join(b.path, "chunk")
+    descriptor = os.open(path, os.O_RDWR)
+    try:
+        assert os.pread(descriptor, 100, 0) == b"a" * 100
+        os.ftruncate(descriptor, 10_000)  # as it is
+        for change in (lambda: os.pwrite(descriptor, b"b", 0), lambda: os.ftruncate(descriptor, 5), lambda: os.chmod(path, 0o600),
+                       lambda: os.setxattr(path, "user.note", b"b")):
+            with pytest.raises(OSError) as error:
+                change()
+            assert error.value.errno == errno.EROFS
+    finally:
+        os.close(descriptor)
+    os.utime(path)
+    for change in (lambda: os.rename(path, path + "2"), lambda: os.link(path, path + "3")):
+        with pytest.raises(OSError) as error:
+            change()
+        assert error.value.errno == errno.EXDEV
+    shutil.move(path, path + "2")  # which copies
+    publish(b, a)
+    assert sorted(os.listdir(a.path)) == sorted(os.listdir(b.path)) == ["chunk2"]
+    assert load(a, "chunk2") == b"a" * 10_000
+
+
+def test_who_has_it_open_reads_on(nodes):
+    a, b = nodes
+    content = payload(1, 1 * MIB)
+    store(a, "chunk", content)
+    publish(a, b)
+    with open(os.path.join(b.path, "chunk"), "rb", buffering=0) as file:
+        assert_bytes(file.read(), content)
+        os.unlink(os.path.join(a.path, "chunk"))
+        publish(a, b)
+        assert not exists(b, "chunk")
+        file.seek(0)
+        assert_bytes(file.read(), content)
+
+
+def test_directories_that_both_make_are_one(nodes):
+    a, b = nodes
+    barrier = threading.Barrier(2)
+
+    def work(mount, name):
+        barrier.wait()
+        for index in range(50):
+            store(mount, f"model/{index % 5}/{name}{index}", name.encode() * 1000)
+
+    threads = [threading.Thread(target=work, args=(mount, name)) for mount, name in ((a, "a"), (b, "b"))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publish(a, b)
+    assert tree(a) == tree(b)
+    assert len(tree(a)) == 107
+    with pytest.raises(OSError) as error:
+        os.rename(os.path.join(a.path, "model"), os.path.join(a.path, "elsewhere"))
+    assert error.value.errno == errno.EXDEV
+    with pytest.raises(OSError) as error:
+        os.rmdir(os.path.join(a.path, "model/0"))
+    assert error.value.errno == errno.ENOTEMPTY
+
+
+def test_both_store_the_same_chunks_at_once(nodes):
+    barrier = threading.Barrier(2)
+
+    def work(mount):
+        barrier.wait()
+        for index in range(100):
+            store(mount, f"chunks/{index}", payload(index, 100 * KIB))
+
+    threads = [threading.Thread(target=work, args=(mount,)) for mount in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publish(*nodes)
+    for mount in nodes:
+        assert len(os.listdir(os.path.join(mount.path, "chunks"))) == 100
+        for index in range(100):
+            assert_bytes(load(mount, f"chunks/{index}"), payload(index, 100 * KIB))
+
+
+def test_what_one_evicts_is_absent_on_the_other(new_mount):
+    a = new_mount({"node": "a", "capacity": "64M", "memory": "64M", "lease_ms": "0"})
+    b = new_mount({"node": "b", "memory": "64M"}, volume=a.volume)
+    for index in range(200):
+        store(a, f"chunk{index}", payload(index, 1 * MIB))
+    publish(a, b)
+    assert sorted(os.listdir(a.path)) == sorted(os.listdir(b.path))
+    assert 20 < len(os.listdir(b.path)) < 100
+    for name in os.listdir(b.path):
+        assert_bytes(load(b, name), payload(int(name.removeprefix("chunk")), 1 * MIB))
+
+
+def test_a_name_of_a_node_that_lives_is_refused(nodes):
+    a, _ = nodes
+    base = make_temp_dir()
+    try:
+        with pytest.raises(MountFailed) as error:
+            Mount(base, {"node": "a"}, volume=a.volume).start()
+        assert "in use" in error.value.output
+    finally:
+        remove_temp_dir(base)
+
+
+def test_the_status_tells_of_peers(nodes):
+    a, b = nodes
+    store(a, "chunk", b"a" * 1000)
+    publish(a, b)
+    peers = b.status()["peers"]
+    assert [peer["node"] for peer in peers] == ["a"]
+    wait_until(lambda: b.status()["peers"][0]["state"] == "live", SOON, "it lives")
+    assert peers[0]["objects"] >= 1
+    assert b.status()["peers_problem"] == ""
+    shown = run_command("status", b.path).stdout
+    assert any(line.startswith("peers ") and "node a, " in line and "state live" in line for line in shown.splitlines()), shown
+
+
+def test_fsck_finds_both_parts_whole(nodes):
+    a, b = nodes
+    for index in range(10):
+        store((a, b)[index % 2], f"d/{index}", payload(index, 300 * KIB))
+    publish(a, b)
+    os.unlink(os.path.join(a.path, "d/1"))
+    publish(a, b)
+    for mount in nodes:
+        mount.stop()
+    for name in ("a", "b"):
+        result = run_command("fsck", a.volume, "--node", name)
+        assert result.returncode == 0, result.stdout + result.stderr
+    result = run_command("fsck", a.volume)
+    assert result.returncode != 0 and "--node" in result.stderr
+
+
+def test_a_third_node_reads_all(nodes, new_mount):
+    a, b = nodes
+    for index in range(30):
+        store((a, b)[index % 2], f"d/{index}", payload(index, 50 * KIB))
+    publish(a, b)
+    os.unlink(os.path.join(a.path, "d/1"))
+    store(b, "d/2", b"by b")
+    publish(a, b)
+    a.kill()
+    c = new_mount({"node": "c"}, volume=a.volume)
+    wait_until(lambda: tree(c) == tree(b), SOON, "the third sees what the second sees")
+    assert not exists(c, "d/1") and load(c, "d/2") == b"by b"
+    os.unlink(os.path.join(c.path, "d/0"))  # of the one that is dead
+    publish(c, b)
+    assert not exists(b, "d/0")
+    a.start()
+    publish(a, c, b)
+    assert tree(a) == tree(b) == tree(c)
+
+
+@pytest.mark.parametrize("durability", ["close", "sync"])
+def test_what_is_durable_is_published(new_mount, durability):
+    a = new_mount({"node": "a", "durability": durability, "flush_interval_ms": "60000"})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    for index in range(5):
+        store(a, f"chunk{index}", payload(index, 100 * KIB))
+        refresh(b)
+        assert_bytes(load(b, f"chunk{index}"), payload(index, 100 * KIB))
+    a.kill()
+    assert_bytes(load(b, "chunk4"), payload(4, 100 * KIB))
+
+
+def test_a_damaged_peer_keeps_nobody_else_from_working(nodes):
+    a, b = nodes
+    store(a, "chunk", b"a" * 1000)
+    publish(a, b)
+    a.stop()
+    for directory, _, files in os.walk(os.path.join(a.volume, "nodes/a")):
+        for name in files:
+            if name.endswith((".log", "HEAD", "ACKS")):
+                with open(os.path.join(directory, name), "r+b") as file:
+                    content = file.read()
+                    file.seek(0)
+                    file.write(bytes(byte ^ 0x5A for byte in content))
+    b.remount()
+    store(b, "own", b"b" * 1000)
+    assert load(b, "own") == b"b" * 1000
+    wait_until(lambda: b.status()["peers"][0]["state"] in ("held", "unreadable", "loading"), SOON, "the status tells")
+    assert exists(b, "own") and b.status()["volume"]["state"] == "ok"
+
+
+def test_o_trunc_over_what_another_replaced_a_moment_ago(new_mount):
+    a = new_mount({"node": "a", "peer_poll_ms": "20"})
+    b = new_mount({"node": "b", "peer_poll_ms": "20"}, volume=a.volume)
+    for index in range(5):
+        for first, other in ((a, b), (b, a)):
+            name = f"{index}{'ab'[first is b]}"
+            store(first, name, b"first")
+            publish(first, other)
+            os.stat(os.path.join(first.path, name))  # its kernel knows that for a second
+            before = first.status()["peers"][0]["batches"]
+            store(other, name, b"other")
+            other.drain()
+            wait_until(lambda first=first, before=before: first.status()["peers"][0]["batches"] > before, SOON, "it is read")
+            with open(os.path.join(first.path, name), "wb") as file:
+                file.write(b"anew")
+            publish(first, other)
+            assert load(first, name) == load(other, name)
+
+
+def test_a_directory_that_was_only_looked_at_does_not_come_back(nodes):
+    a, b = nodes
+    for index in range(5):
+        name = f"d{index}"
+        store(a, f"{name}/x/f", b"a")
+        publish(a, b)
+        os.stat(os.path.join(b.path, name, "x", "f"))
+        shutil.rmtree(os.path.join(a.path, name))
+        publish(a, b)
+        publish(a, b)
+        wait_until(lambda name=name: not exists(a, name) and not exists(b, name), SOON, "it is gone on both")
+
+
+def test_a_local_volume_that_is_not_named_for_this_machine_is_joined_by_name_only(nodes, new_mount):
+    a, _ = nodes
+    with pytest.raises(MountFailed) as error:
+        new_mount({}, volume=a.volume)
+    assert "-o node=" in error.value.output
+
+
+def test_a_local_volume_that_got_another_node_is_shared_from_the_next_mount_on(new_mount):
+    first = new_mount({})
+    other = new_mount({"node": "other"}, volume=first.volume)
+    store(first, "by_first", b"first")
+    first.drain()
+    refresh(other)
+    assert load(other, "by_first") == b"first"
+    store(other, "by_other", b"other")
+    os.unlink(os.path.join(other.path, "by_first"))
+    other.drain()
+    assert first.status()["peers"] == []
+    first.remount()
+    publish(other, first)
+    assert load(first, "by_other") == b"other" and not exists(first, "by_first")
