@@ -5,7 +5,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -14,6 +13,7 @@
 #include <vector>
 
 #include "store/api/counters.h"
+#include "store/api/gone_names.h"
 #include "store/api/live_options.h"
 #include "store/api/probe_counts.h"
 #include "store/base/backoff.h"
@@ -49,7 +49,6 @@
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
-#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
@@ -70,6 +69,7 @@
 #include "store/store.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/eviction.h"
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/pack_sweep.h"
@@ -173,7 +173,8 @@ class StoreImpl final : public Store {
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
-  void set_names_gone(NamesGone told) override;
+  void set_names_gone(NamesGone told) override { gone_names_.set(std::move(told)); }
+  Status set_pinned(ObjectId id, bool pinned) override;
   void stop() override;
   Status close() override;
   bool pump() override;
@@ -181,6 +182,7 @@ class StoreImpl final : public Store {
  private:
   // --- names (store_names.cc) ---
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
 
   // --- rename (store_rename.cc) ---
@@ -193,6 +195,7 @@ class StoreImpl final : public Store {
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
+  bool is_full() const { return space_.free_bytes() == 0 && !evictor_->may_evict(); }
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
@@ -235,6 +238,7 @@ class StoreImpl final : public Store {
   bool still_needed(const FreedPlace& freed);
   void want_reclaim();  // at once, for a call that waits for space
   bool make_room();
+  void journal_names();
   void drain_and_wait(bool for_room = false);
   void measure_backing();
   void look_for_volume();
@@ -252,52 +256,6 @@ class StoreImpl final : public Store {
   std::unique_ptr<PackSweep> make_pack_sweep();
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool sweep_packs();
-
-  // --- eviction (store_evict.cc) ---
-  struct EvictWalk {  // over all directories, from the root down, a page of names at a time
-    uint64_t number = 0;
-    std::deque<ObjectId> directories;
-    uint64_t after = 0;
-    bool over = false;
-  };
-  struct WaterMarks {
-    uint64_t high = 0, low = 0;  // bytes left free
-  };
-  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
-  static bool is_pin_mark(std::string_view name);
-  void tell_of_names(EvictWalk& walk);
-  std::optional<Attributes> attributes_of(const Tree::View& tree, ObjectId id) const;
-  bool fill_evictor(bool to_the_end);
-  uint64_t usable_bytes() const;
-  uint64_t shown_free_bytes() const;
-  WaterMarks water_marks();
-  void note_eviction_round(int64_t begun_ns);
-  uint64_t most_left_bytes() const;
-  uint64_t bytes_to_punch(uint64_t room_wanted) const;
-  uint64_t room_wanted(uint64_t pressure);
-  bool evict_ahead();
-  bool evict_for_room(uint64_t pressure);
-  bool may_evict() const;  // a call that finds no room may get some that way
-  bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
-  void journal_names();
-  uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
-  void evict_stranded();
-  void tell_gone(std::vector<GoneName> gone);
-  void tell_kernel(std::vector<GoneName> gone);
-  uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
-  std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
-  struct Kept {
-    Evictor::Refused how;
-    const char* why;  // in words
-  };
-  std::optional<Kept> keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
-                                       Evictor::Leases leases) const;
-  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const;
-  bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
-  void describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
-                         std::vector<std::pair<std::string, std::string>>& facts) const;
-  uint64_t remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
-  Status set_pinned(ObjectId id, bool pinned) override;
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -364,10 +322,7 @@ class StoreImpl final : public Store {
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
-  // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
-  LeafMutex names_gone_mutex_;  // a leaf
-  NamesGone names_gone_;
-
+  GoneNames gone_names_;
   DirtyQueue dirty_;
   std::optional<BodyChanges> changes_;
   std::unique_ptr<Tree> tree_;
@@ -394,6 +349,7 @@ class StoreImpl final : public Store {
   std::optional<Relocator> relocator_;
   std::optional<BulkLane> bulk_;
   std::optional<UrgentLane> urgent_;
+  std::optional<Eviction> eviction_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
@@ -414,17 +370,6 @@ class StoreImpl final : public Store {
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
   SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { want_reclaim(); }};
   // Only the keeper (or close()) touches these.
-  EvictWalk evict_walk_;
-  struct {
-    int64_t last_ns = INT64_MIN / 2;   // when anything was evicted
-    uint64_t left_bytes = 0;           // dead, in ranges too short to be worth a call yet
-    bool leaves_short_ranges = false;  // those that were punched last were short
-  } eviction_;
-  struct {
-    int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there
-    uint64_t written_bytes = 0;
-    double bytes_per_ns = 0;
-  } evict_rate_;
   std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
   std::string upkeep_told_;     // the last error of upkeep
   int64_t upkeep_told_ns_ = 0;

@@ -152,7 +152,7 @@ Status StoreImpl::start(std::string_view holder) {
   evictor_ = std::make_unique<Evictor>(clock_);
   accesses_->set_listener(evictor_.get());
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
-  space_waiters_.set_source([this] { return may_evict(); });
+  space_waiters_.set_source([this] { return evictor_->may_evict(); });
   options_.subscribe([this](const StoreOptions& now) {
     evictor_->configure({.on = now.evict && !read_only_,
                          .lease_ms = static_cast<int64_t>(now.lease_ms),
@@ -196,6 +196,8 @@ Status StoreImpl::start(std::string_view holder) {
                                        *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
                                        counters_, options_,
                                        [this](const Object& object) { return check_may_change(object); }});
+  eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
+                                    keeper_wakeup_, [this] { journal_names(); }, [this] { drain_and_wait(/*for_room=*/true); }, read_only_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());

@@ -32,7 +32,7 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
+                          [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};

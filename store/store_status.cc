@@ -10,7 +10,7 @@ FileSystemSpace StoreImpl::space() {
   FileSystemSpace result;
   const uint64_t limit = space_.limit_bytes();
   result.blocks = limit / kBlockBytes;
-  result.blocks_free = std::min(shown_free_bytes(), limit) / kBlockBytes;
+  result.blocks_free = std::min(eviction_->shown_free_bytes(), limit) / kBlockBytes;
   const IndexTotals totals = index_->totals();
   constexpr uint64_t kMaxFiles = uint64_t{1} << ObjectId::kNumberBits;
   result.files = kMaxFiles;

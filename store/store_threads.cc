@@ -34,6 +34,7 @@ void StoreImpl::keeper_loop() {
 
 void StoreImpl::stop_threads() {
   stopping_ = true;
+  eviction_->stop();
   scrubber_->stop();
   cache_->stop();
   space_waiters_.stop();
