@@ -8,8 +8,6 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "store/api/counters.h"
@@ -69,13 +67,17 @@
 #include "store/store.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/checkpointer.h"
+#include "store/upkeep/drainer.h"
 #include "store/upkeep/eviction.h"
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
-#include "store/upkeep/pack_sweep.h"
+#include "store/upkeep/keeper.h"
+#include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/peer_follower.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
+#include "store/upkeep/volume_watch.h"
 #include "store/volume/volume.h"
 #include "store/writeback/bulk_lane.h"
 #include "store/writeback/relocator.h"
@@ -222,40 +224,6 @@ class StoreImpl final : public Store {
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
-  void end_lingering(bool all = false);
-
-  // --- upkeep (store_keep.cc) ---
-  bool keeper_step(bool force);
-  void sync_ahead();
-  Status sync_point();           // data, then journal, then a SyncedRecord
-  bool mend_index();             // if it was found damaged; whether it was built anew
-  Status index_point(const Reclaimer::Amount& amount = {});          // sync_point, index commit, checkpoint if due
-  Status write_checkpoint();
-  uint64_t least_checkpoint_bytes() const;
-  void note_upkeep(const Status& status, int64_t now_ns);
-  Status remove_before_checkpoint();
-  void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
-  bool still_needed(const FreedPlace& freed);
-  void want_reclaim();  // at once, for a call that waits for space
-  bool make_room();
-  void journal_names();
-  void drain_and_wait(bool for_room = false);
-  void measure_backing();
-  void look_for_volume();
-  void keep_spare_files(const SpaceInfo& backing);
-  void follow_size(const SpaceInfo& backing);
-  void refill_reserve();
-  void refresh_space();
-  void measure_overhead();
-  bool checkpoint_for_room();
-
-  // --- what earlier lives left (store_sweep.cc) ---
-  bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
-  uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
-  void count_orphans();
-  std::unique_ptr<PackSweep> make_pack_sweep();
-  void sweep_extents(std::span<const FreedPlace> dead, bool list);
-  bool sweep_packs();
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -271,8 +239,7 @@ class StoreImpl final : public Store {
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_open.cc) ---
-  Status fill_in_options();
-  void take_over(Recovered& found);
+  Result<SpaceInfo> fill_in_options();  // answers how large the file system is
   void forget_reclaimed();
   void remove_unjournaled();
 
@@ -283,7 +250,6 @@ class StoreImpl final : public Store {
   void answer_unfinished();
   void finish_handed_on_work();
   void finish_raw_turns();
-  void keeper_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
@@ -307,7 +273,6 @@ class StoreImpl final : public Store {
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
-  uint64_t index_rebuilds_ = 0;  // seen by the keeper
   bool background_ = true;
   bool read_only_ = false;
   ReadTimes read_times_ = ReadTimes::kRelative;
@@ -349,7 +314,6 @@ class StoreImpl final : public Store {
   std::optional<Relocator> relocator_;
   std::optional<BulkLane> bulk_;
   std::optional<UrgentLane> urgent_;
-  std::optional<Eviction> eviction_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
   std::unique_ptr<WaitingBytes> waiting_bytes_;
@@ -366,32 +330,16 @@ class StoreImpl final : public Store {
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::optional<Discards> discards_;
-  std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { want_reclaim(); }};
-  // Only the keeper (or close()) touches these.
-  std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
-  std::string upkeep_told_;     // the last error of upkeep
-  int64_t upkeep_told_ns_ = 0;
-  uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
-  uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
-  int64_t last_index_point_ns_ = 0;
-  uint64_t hopes_at_index_point_ = 0;
-  SpaceInfo backing_seen_;       // when it was measured last
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { keeper_->want_reclaim(); }};
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
-  bool spares_refused_ = false;  // the last try to make one failed
-  bool reclaim_cut_short_ = false;  // by the time it takes: the next step goes on
-  // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
-  // are gone for good: a checkpoint comes before anything is given back.
-  bool judged_tail_ = false;
-  int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
-  bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
-  bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead
-  bool pack_sweep_over_ = false;   // this life does not look for dead ranges of packs any more
-  std::unique_ptr<PackSweep> pack_sweep_;
-  std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
-  bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
+  std::optional<Drainer> drainer_;
+  std::optional<Eviction> eviction_;
+  std::optional<OrphanSweep> sweep_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<VolumeWatch> watch_;
+  std::optional<Keeper> keeper_;
 
   bool shared_ = false;  // is_shared(), at the start
   std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
@@ -399,7 +347,7 @@ class StoreImpl final : public Store {
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended
   Verify verify_ = Verify::kAuto;            // fixed after start()
-  std::vector<std::thread> threads_;
+  bool has_threads_ = false;
 };
 
 }  // namespace kvcachefs

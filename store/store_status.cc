@@ -75,7 +75,7 @@ Status StoreImpl::begin_scrub() {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only: what is found damaged could not be recorded");
   drain(/*sync=*/false, [this](Status) {
     keeper_work_.add([this] {
-      note_upkeep(index_point({}), clock_.monotonic_ns());
+      keeper_->index_now();
       scrubber_->begin_now();
     });
   });
