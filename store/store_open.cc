@@ -144,7 +144,8 @@ Status StoreImpl::start(std::string_view holder) {
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,
       Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
-                       [this] { return !commits_.idle(); }},
+                       [this] { return !commits_.idle(); },
+                       [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) { return successors_of(id); },
@@ -201,13 +202,13 @@ Status StoreImpl::start(std::string_view holder) {
                                        [this](const Object& object) { return check_may_change(object); }});
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
-                                    keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); }, read_only_});
+                                    keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
+                                    [this] { return has_peers(); }, read_only_});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
                                     [this] { return checkpointer_->sync_point(); }, background_, found.records_lost});
   checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
                                             *extents_, *committer_, *relocator_, *drainer_, *tree_, *accesses_, dead_, *raw_space_, *record_space_,
-                                            orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, options_, next_number_,
-                                            [this](const CheckpointInfo& info) { if (peers_) peers_->note_checkpoint({info.epoch, info.seq}); }},
+                                            orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},
                         Checkpointer::Found{found.checkpoint_bytes, found.journal_files, found.older_journals_bytes, found.judged_tail});
   watch_.emplace(VolumeWatch::Parts{*volume_, identity_, *extents_, *index_, space_, *raw_space_, dead_, *reserve_, *checkpointer_, refusals_, health_,
                                     dirty_, options_, [this](const SpaceInfo& backing) { return option_defaults(backing); }, read_only_, background_},
@@ -238,6 +239,7 @@ Status StoreImpl::start(std::string_view holder) {
 void StoreImpl::forget_reclaimed() {
   const bool some = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
                                            [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
+  dead_.found_before(index_->position());
   if (some) keeper_->want_reclaim();
 }
 

@@ -32,7 +32,9 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
+                          [this] { keeper_->want_reclaim(); },
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
+  checkpointer_->follow_peers(*peers_);
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};
@@ -57,6 +59,7 @@ void StoreImpl::refresh(StatusCompletion done) {
 
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
+  status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes();
   status.peers_problem = peers_->problem();
   for (PeerStatus& peer : peers_->status())
     status.peers.push_back({.node = std::move(peer.node),

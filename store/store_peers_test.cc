@@ -1,11 +1,13 @@
 // Two nodes of one volume, driven from one thread: whatever they do to the same names, in the end both see one tree.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdlib>
 #include <map>
 #include <random>
 #include <set>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <fmt/format.h>
@@ -98,6 +100,33 @@ TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   publish();
   EXPECT_TRUE(b.close(reader));
   EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
+}
+
+// ACKS are written and read once a second or so.
+TEST_F(StorePeers, WhatAnotherHasOpenIsGivenBackWhenItCloses) {
+  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 3 * kMiB)));
+  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 3 * kMiB)));
+  publish();
+  Handle* reader = b.open("x", {.read = true});
+  ASSERT_NE(reader, nullptr);
+  ASSERT_TRUE(a.unlink("x"));
+  ASSERT_TRUE(a.unlink("y"));
+  a.settle();
+  EXPECT_EQ(a->status().reclaimable_bytes, 6 * kMiB) << "nobody has told yet that it knows";
+  const auto until = [&](uint64_t dead_bytes) {
+    for (int i = 0; i < 1000 && a->status().reclaimable_bytes != dead_bytes; ++i) {
+      b.settle();
+      a.settle();
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+    EXPECT_EQ(a->status().reclaimable_bytes, dead_bytes);
+  };
+  until(3 * kMiB);
+  EXPECT_FALSE(b.exists("x"));
+  EXPECT_EQ(b.read(reader), TestStore::payload(1, 3 * kMiB));
+  ASSERT_TRUE(b.close(reader));
+  until(0);
+  EXPECT_EQ(a->status().held_for_peers_bytes, 0u);
 }
 
 TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {

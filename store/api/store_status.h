@@ -46,6 +46,7 @@ struct StoreStatus {
     uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
   };
   std::vector<Peer> peers;
+  uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up
   std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing
   struct Evicted {
     uint64_t objects = 0, bytes = 0;

@@ -126,10 +126,12 @@ struct Batch {
   std::vector<Record> records;
 };
 
-// A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6).
+// A place that no record names any more after a batch: to be reclaimed once that batch is synced (invariant 6), and other nodes have
+// read it.
 struct FreedPlace {
   ObjectId object;
   Place place;
+  JournalPosition given_up_at = {};  // the end of that batch; zeros: no record ever named it
 };
 
 }  // namespace kvcachefs

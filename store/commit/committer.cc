@@ -179,6 +179,8 @@ Result<std::vector<FreedPlace>> Committer::apply_to_index(const Batch& batch, Jo
   auto freed = try_to_apply(batch, after);
   if (!freed && parts_.builds.index.damaged() && parts_.mend_index()) freed = try_to_apply(batch, after);
   if (!freed) parts_.builds.index.give_up_commits();
+  if (freed)
+    for (FreedPlace& place : *freed) place.given_up_at = after;
   return freed;
 }
 

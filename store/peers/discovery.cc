@@ -26,6 +26,14 @@ Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clo
   std::erase_if(ordinals_, [](const auto& each) { return each.second == 0 || each.second > kLastOrdinal; });
 }
 
+Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentity& own) {
+  KVC_ASSIGN(const auto listed, volume.list("nodes"));
+  std::set<std::string> names;
+  for (const DirectoryEntry& entry : listed)
+    if (entry.is_directory && entry.name != own.node && is_node_name(entry.name)) names.insert(entry.name);
+  return names;
+}
+
 void Discovery::look(Listing listing) {
   const int64_t now_ns = clock_.monotonic_ns();
   if (listing == Listing::kAll || !listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
@@ -33,15 +41,13 @@ void Discovery::look(Listing listing) {
 }
 
 void Discovery::list_nodes(int64_t now_ns) {
-  const auto listed = volume_->list("nodes");
+  const auto listed = list_other_nodes(*volume_, own_);
   if (!listed) {
     problem_ = listed.error().message;
     return;
   }
   problem_.clear();
-  std::set<std::string> there;
-  for (const DirectoryEntry& entry : *listed)
-    if (entry.is_directory && entry.name != own_.node && is_node_name(entry.name)) there.insert(entry.name);
+  const std::set<std::string>& there = *listed;
   // Of what is gone nothing is left, but for the ordinal: ids with it may be known to clients as long as this mount lasts.
   std::erase_if(nodes_, [&there](const auto& each) { return !there.contains(each.first); });
   std::erase_if(watches_, [&there](const auto& each) { return !there.contains(each.first); });
@@ -76,9 +82,9 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listi
   const int64_t now_ns = clock_.monotonic_ns();
   // How long it stands is counted from when it can be read well.
   if (!moved || now_ns - before_ns > limits_.slow_read_ns) {
-    watch.stands_since_ns.reset();
-  } else if (*moved || !watch.stands_since_ns) {
-    watch.stands_since_ns = now_ns;
+    node.stands_since_ns.reset();
+  } else if (*moved || !node.stands_since_ns) {
+    node.stands_since_ns = now_ns;
   }
   if (!moved) {
     watch.head.reset();
@@ -87,15 +93,16 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listi
     node.problem.clear();
   }
   if (moved.value_or(false)) node.moved_ns = now_ns;
-  node.presence = presence(node.presence, moved.value_or(false), watch, now_ns);
+  node.presence = presence(node, moved.value_or(false), now_ns);
 }
 
 // One that was never seen to move is not known to live.
-Discovery::Presence Discovery::presence(Presence before, bool moved, const Watch& watch, int64_t now_ns) const {
+Discovery::Presence Discovery::presence(const Node& node, bool moved, int64_t now_ns) const {
   if (moved) return Presence::kLive;
+  const Presence before = node.presence;
   if (before == Presence::kAbsent) return before;
-  if (!watch.stands_since_ns) return Presence::kSilent;
-  const int64_t stands_ns = now_ns - *watch.stands_since_ns;
+  if (!node.stands_since_ns) return Presence::kSilent;
+  const int64_t stands_ns = now_ns - *node.stands_since_ns;
   if (stands_ns >= limits_.absent_ns) return Presence::kAbsent;
   return stands_ns >= limits_.still_ns ? Presence::kSilent : before;
 }
@@ -103,7 +110,7 @@ Discovery::Presence Discovery::presence(Presence before, bool moved, const Watch
 // Whether there was a sign of life.
 Result<bool> Discovery::read(const std::string& name, Node& node, Watch& watch, Listing listing, int64_t now_ns) {
   // Where the daemon was started again its old HEAD stands still.
-  const bool is_still = !node.head || !watch.stands_since_ns || now_ns - *watch.stands_since_ns >= limits_.still_ns;
+  const bool is_still = !node.head || !node.stands_since_ns || now_ns - *node.stands_since_ns >= limits_.still_ns;
   const bool is_due = !watch.epochs_listed_ns || now_ns - *watch.epochs_listed_ns >= limits_.still_ns;
   bool again = false;
   if (listing == Listing::kAll || (is_still && is_due)) {

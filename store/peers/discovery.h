@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -19,6 +20,9 @@
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
+
+// By listing, now.
+Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentity& own);
 
 class Discovery {
  public:
@@ -39,6 +43,7 @@ class Discovery {
     std::optional<Head> head;  // the last one that was read, of that epoch
     std::string problem;       // why there is no newer one; empty: there is none
     std::optional<int64_t> moved_ns;  // when it was seen to move last, by the clock that is handed in
+    std::optional<int64_t> stands_since_ns;  // the HEAD, or its absence, while it could be read well
     Outlook outlook() const;
   };
 
@@ -59,7 +64,6 @@ class Discovery {
  private:
   struct Watch {
     FilePtr head;                            // of the epoch
-    std::optional<int64_t> stands_since_ns;  // the HEAD, or its absence, while it could be read well
     std::optional<int64_t> epochs_listed_ns;
   };
   void list_nodes(int64_t now_ns);
@@ -68,7 +72,7 @@ class Discovery {
   Result<bool> read(const std::string& name, Node& node, Watch& watch, Listing listing, int64_t now_ns);
   Result<bool> list_its_epochs(const std::string& name, Node& node, Watch& watch);
   Result<bool> read_head(const std::string& name, Node& node, Watch& watch);
-  Presence presence(Presence before, bool moved, const Watch& watch, int64_t now_ns) const;
+  Presence presence(const Node& node, bool moved, int64_t now_ns) const;
 
   const std::shared_ptr<Volume> volume_;
   const FileIdentity own_;

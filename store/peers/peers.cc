@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 #include <utility>
+#include <variant>
 
 #include "store/base/boot_id.h"
 #include "store/base/log.h"
@@ -23,6 +24,11 @@ constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a secon
 constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
 constexpr int64_t kRetryNs = kSecondNs / 20;
 constexpr int64_t kForgetNs = 60 * kSecondNs;
+
+// As eviction does, for which writers may wait. What is replaced is given up too, and nobody is in a hurry for it.
+bool gives_a_place_up(const Record& record) {
+  return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<MoveRecord>(record);
+}
 
 }  // namespace
 
@@ -88,6 +94,7 @@ void Peers::stop() {
 // --- which nodes there are ---
 
 void Peers::look(bool thorough, int64_t now_ns) {
+  thorough |= look_soon_.exchange(false);
   if (!thorough && looked_ns_ && now_ns - *looked_ns_ < kSecondNs) return;
   discovery_->look(thorough ? Discovery::Listing::kAll : Discovery::Listing::kWhereDue);
   looked_ns_ = now_ns;
@@ -281,6 +288,7 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
       KVC_TRY(parts_.view.change(peer.ordinal, batch, work));
       ++peer.batches;
       set_position(peer.ordinal, after);
+      acks_soon_ |= std::ranges::any_of(batch.records, gives_a_place_up);
       if (parts_.applied) parts_.applied(peer.ordinal, batch);
       return {};
     });
@@ -370,6 +378,7 @@ int64_t Peers::due_ns(const Peer& peer) const {
 int64_t Peers::next_round_ns() const {
   const auto after = [](const std::optional<int64_t>& last_ns) { return last_ns ? *last_ns + kSecondNs : INT64_MIN; };
   int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
+  if (acks_soon_ && acks_ns_) next_ns = std::min(next_ns, *acks_ns_ + kAcksSoonNs);
   // While one is loaded, polls only: the others are loaded behind it.
   for (const auto& [name, peer] : peers_)
     if (loading_ == nullptr || !peer->replica || !peer->replica->wants_load()) next_ns = std::min(next_ns, due_ns(*peer));

@@ -98,10 +98,11 @@ class Peers {
     std::string by;                // the one that is furthest behind; empty: there is none
     std::string reason;            // why nothing is known of that one; empty: it says so itself
     std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
+    bool operator==(const Acknowledged&) const = default;
   };
-  // Nobody waits for absent nodes, nor for those that are left out; without any others it is the end of the journal. Reads the ACKS of each:
-  // blocks on the volume.
-  Acknowledged acknowledged_by_all() const;
+  // Absent nodes are not waited for, nor those that are left out, nor those whose HEAD has stood for `silent_ns` while it could be read;
+  // without any others it is the end of the journal. Lists the nodes and reads the ACKS of each: blocks on the volume.
+  Acknowledged acknowledged_by_all(int64_t silent_ns = INT64_MAX) const;
 
  private:
   struct Peer;
@@ -110,6 +111,7 @@ class Peers {
     Discovery::Presence presence = Discovery::Presence::kSilent;
     bool was_live = false;
     int64_t still_since_ns = 0;
+    std::optional<int64_t> stands_since_ns;  // while its HEAD could be read
   };
   using PeerPtr = std::unique_ptr<Peer>;
 
@@ -150,6 +152,7 @@ class Peers {
   std::array<std::byte, 16> instance_{};
   std::string host_, boot_id_;
   std::atomic<bool> ending_{false}, head_soon_{false};
+  mutable std::atomic<bool> look_soon_{false};  // a node is there that is not known yet
   std::atomic<int64_t> poll_every_ns_;
 
   // Of the thread of round():
@@ -173,6 +176,7 @@ class Peers {
   HeadWriter head_;
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
+  bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
   std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 

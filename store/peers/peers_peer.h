@@ -13,6 +13,8 @@
 
 namespace kvcachefs {
 
+constexpr int64_t kAcksSoonNs = Peers::kSecondNs / 4;
+
 struct Peers::Peer {
   std::string node;
   uint32_t ordinal = 0;

@@ -43,8 +43,9 @@ void Peers::write_head(int64_t now_ns) {
 }
 
 void Peers::write_acks(int64_t now_ns) {
-  if (acks_ns_ && now_ns - *acks_ns_ < kSecondNs) return;
+  if (acks_ns_ && now_ns - *acks_ns_ < (acks_soon_ ? kAcksSoonNs : kSecondNs)) return;
   acks_ns_ = now_ns;
+  acks_soon_ = false;
   auto acks = acks_to_write();
   if (!acks) return;
   const auto peers = acks->peers;
@@ -96,6 +97,7 @@ void Peers::publish(const Peer& peer) {
   known.presence = node.presence;
   known.was_live = node.presence == Presence::kLive;
   known.still_since_ns = node.moved_ns.value_or(peer.found_ns);
+  known.stands_since_ns = node.stands_since_ns;
   PeerStatus& status = known.status;
   using State = PeerStatus::State;
   status.node = peer.node;
@@ -240,15 +242,28 @@ std::optional<Status> Peers::refreshed() const {
 
 // --- what they acknowledged ---
 
-Peers::Acknowledged Peers::acknowledged_by_all() const {
+Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
   Acknowledged all;
   all.position = parts_.own_head().journal_end;
   all.position.epoch = parts_.own.epoch;
+  // Behind that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
+  const auto there = list_other_nodes(*parts_.volume, parts_.own);
+  if (!there) return {{}, "all nodes", there.error().message, {}};
   std::vector<std::pair<std::string, uint32_t>> waited_for;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& [name, known] : known_)
-      if (known.status.ordinal != 0 && known.presence != Presence::kAbsent) waited_for.emplace_back(name, known.status.epoch);
+    for (const std::string& name : *there) {
+      if (known_.contains(name)) continue;
+      look_soon_ = true;
+      return {{}, name, "it has just come", {}};
+    }
+    for (const auto& [name, known] : known_) {
+      // One that was never seen to live was gone before this node came.
+      const int64_t enough_ns = known.was_live ? silent_ns : std::min(silent_ns, 5 * kSecondNs);
+      const bool is_silent = known.presence == Presence::kSilent && known.stands_since_ns && now_ns - *known.stands_since_ns >= enough_ns;
+      if (known.status.ordinal != 0 && known.presence != Presence::kAbsent && !is_silent) waited_for.emplace_back(name, known.status.epoch);
+    }
   }
   BlockBuffer buffer;
   JournalPosition least;

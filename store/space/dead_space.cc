@@ -183,6 +183,11 @@ void DeadSpace::found(std::span<const FreedPlace> freed) {
   space_.set_dead(dead_bytes());
 }
 
+void DeadSpace::found_before(JournalPosition position) {
+  std::lock_guard lock(mutex_);
+  for (FreedPlace& freed : freed_) freed.given_up_at = position;
+}
+
 void DeadSpace::clear() {
   std::lock_guard lock(mutex_);
   freed_.clear();

@@ -68,6 +68,8 @@ class DeadSpace {
   // --- at a start, before any other thread uses this ---
   // A batch that was replayed, or made by the start itself, freed these.
   void found(std::span<const FreedPlace> freed);
+  // Of what was found it is not known which batch gave it up: one before this.
+  void found_before(JournalPosition position);
   // The index is filled anew: what was found is found once more.
   void clear();
   // The journals tell what was given up, not what was reclaimed since. Forgets places in extents that are gone, and counts of

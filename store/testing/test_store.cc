@@ -197,6 +197,12 @@ Code TestStore::try_read_file(const std::string& path) {
 std::string TestStore::read_file(const std::string& path) {
   Handle* handle = open(path, {});
   if (handle == nullptr) return "(absent)";
+  std::string content = read(handle);
+  store_->release(handle);
+  return content;
+}
+
+std::string TestStore::read(Handle* handle) {
   std::string content;
   while (true) {
     auto reply = wait<ReadReply>([&](auto done) { store_->read(handle, content.size(), 1 << 20, std::move(done)); });
@@ -207,7 +213,6 @@ std::string TestStore::read_file(const std::string& path) {
     for (const iovec& piece : reply->pieces) content.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
     if (reply->bytes < (1 << 20)) break;
   }
-  store_->release(handle);
   return content;
 }
 

@@ -53,6 +53,7 @@ class TestStore {
   void pwrite(Handle* handle, uint64_t offset, const std::string& bytes);
   Code try_pwrite(Handle* handle, uint64_t offset, const std::string& bytes);
   bool close(Handle* handle);
+  std::string read(Handle* handle);  // from the beginning to the end
   std::map<std::string, std::string> tree();  // path -> attributes and content
   // path -> content, of directories "/"; each looked up, as clients do.
   std::map<std::string, std::string> contents(const std::string& below = "");

@@ -224,14 +224,10 @@ Result<Stat> Tree::View::stat(ObjectId id) const {
 
 // --- places on the volume ---
 
-namespace {
-
-bool is_read_still(Object& object) {
+bool Tree::View::is_read_still(Object& object) {
   const auto lock = object.lock();
   return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
 }
-
-}  // namespace
 
 bool Tree::View::still_needed(const FreedPlace& freed) const {
   for (const auto& [place, former] : tree_->shared_places_)
@@ -252,7 +248,7 @@ void Tree::Write::keep_shared_place(ObjectId former, const Place& place) {
 }
 
 void Tree::Write::drop_unread_places() {
-  std::erase_if(tree().shared_places_, [](const auto& shared) { return !is_read_still(*shared.second); });
+  std::erase_if(tree().shared_places_, [](const auto& shared) { return !View::is_read_still(*shared.second); });
 }
 
 }  // namespace kvcachefs

@@ -54,6 +54,7 @@ class Tree::View {
   // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
   // does, whose place it took over.
   bool still_needed(const FreedPlace& freed) const;
+  static bool is_read_still(Object& object);
 
  protected:
   explicit View(const Tree& tree) : tree_(&tree) {}
@@ -91,8 +92,7 @@ class Tree::Write final : public Tree::View {
   // --- the table (tree.cc) ---
   Result<ObjectPtr> get(ObjectId id);  // from the table or the index, then in the table
   void add(const ObjectPtr& object) { tree().table_.emplace(object->id, object); }
-  // Gives a table entry up when nothing needs it any more. Of an object that was forgotten before, the one in the table now is
-  // another's business.
+  // Gives a table entry up when nothing needs it any more. One that was forgotten before is not that which the table has now.
   void forget_if_idle(const ObjectPtr& object);
   // The journal knows that it is gone.
   void note_gone(ObjectId id);
@@ -137,6 +137,8 @@ class Tree::Write final : public Tree::View {
   // A batch of a peer was applied; or all that is known of one was made anew.
   void follow(uint32_t ordinal, const Batch& batch);
   void follow_all(uint32_t ordinal);
+  // In its ids, ascending: what the peer removed or replaced and is open or being read here; a few hundred at most.
+  std::vector<ObjectId> still_read(uint32_t ordinal);
   // Takes from this node what the peer said is gone, up to there. Returns what is to be journaled once these names are.
   Result<std::vector<Record>> answer(const Part& peer, JournalPosition until);
   // What this node said of the peer's objects up to there was answered, and everybody has read the answer.

@@ -131,7 +131,25 @@ void Tree::Write::look_again(ObjectId id) {
       object->attributes = std::move((*record)->attributes);
     }
   }
+  const bool given_up = object->nlink == 0 || object->outdated;  // both change under the lock of the names, too
   forget_if_idle(object);
+  if (given_up) tree().given_up_by_peers_.insert(id);
+}
+
+std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
+  constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes
+  std::vector<ObjectId> ids;
+  auto& given_up = tree().given_up_by_peers_;
+  for (auto each = given_up.lower_bound(ObjectId::make(ordinal, 0, 0)); each != given_up.end() && each->node_ordinal() == ordinal;) {
+    const ObjectPtr object = live(*each);
+    if (!object || !is_read_still(*object)) {
+      each = given_up.erase(each);
+      continue;
+    }
+    if (ids.size() < kMost) ids.push_back(id_there(*each));
+    ++each;
+  }
+  return ids;
 }
 
 // --- what peers took ---

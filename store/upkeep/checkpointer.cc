@@ -2,8 +2,8 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <utility>
-#include <variant>
 
 #include <fmt/format.h>
 
@@ -114,7 +114,7 @@ Status Checkpointer::write_checkpoint() {
   info.header = header;
   parts_.counters.checkpoints.fetch_add(1, std::memory_order_relaxed);
   if (auto file = parts_.volume->info(checkpoint_path(parts_.identity.node, info.epoch, info.seq))) found_.checkpoint_bytes = file->size_bytes;
-  parts_.written(info);
+  if (peers_ != nullptr) peers_->note_checkpoint({info.epoch, info.seq});
   to_clear_ = std::move(info);
   return remove_before_checkpoint();
 }
@@ -122,13 +122,42 @@ Status Checkpointer::write_checkpoint() {
 Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
-  KVC_TRY(remove_covered(*parts_.volume, parts_.identity, to_clear_->header.covers, *to_clear_));
+  kept_journals_.reset();
+  const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->followed_by_all()) : covers;
+  KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
+  if (followed < covers) {
+    const int64_t now_ns = parts_.clock.monotonic_ns();
+    kept_journals_ = KeptJournals{*to_clear_, found_.older_journals_bytes + parts_.committer.journal_bytes(), now_ns, now_ns};
+  }
   to_clear_.reset();
   found_.journal_files = 1;
   found_.older_journals_bytes = 0;
   parts_.committer.note_checkpoint();
   measure_overhead();
   return {};
+}
+
+// The others would have to load the checkpoint; not long, or much.
+void Checkpointer::remove_kept_journals(bool room_is_wanted) {
+  constexpr int64_t kTryAgainNs = 1'000'000'000, kMostNs = 600'000'000'000;
+  constexpr uint64_t kMostBytes = kGiB;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!kept_journals_ || now_ns - kept_journals_->tried_ns < kTryAgainNs) return;
+  kept_journals_->tried_ns = now_ns;
+  const JournalPosition covers = kept_journals_->checkpoint.header.covers;
+  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > kMostBytes || room_is_wanted;
+  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->followed_by_all());
+  if (Status removed = remove_covered(*parts_.volume, parts_.identity, followed, kept_journals_->checkpoint); !removed) {
+    log::warn("journals that the checkpoint covers: {}", removed.error().message);
+  } else if (followed == covers) {
+    kept_journals_.reset();
+    measure_overhead();
+  }
+}
+
+void Checkpointer::follow_peers(PeerFollower& peers) {
+  peers_ = &peers;
+  holds_.emplace(PeerHolds::Source{[&peers] { return peers.acknowledged(); }, [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
 }
 
 // Attributes and small bodies lie in them.
@@ -148,7 +177,7 @@ bool Checkpointer::checkpoint_for_room() {
 void Checkpointer::measure_overhead() {
   RecordSpace::Measured measured;
   measured.journal_bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
-  measured.checkpoint_bytes = found_.checkpoint_bytes;
+  measured.checkpoint_bytes = found_.checkpoint_bytes + (kept_journals_ ? kept_journals_->bytes : 0);
   measured.reserve_bytes = parts_.reserve.held_bytes();
   struct stat data {};
   if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0 && !parts_.volume->features().network)
@@ -160,9 +189,12 @@ void Checkpointer::measure_overhead() {
 
 void Checkpointer::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
   parts_.tree.write().drop_unread_places();
+  if (holds_) holds_->begin();
   const Reclaimer::Outcome outcome = parts_.reclaimer.reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
+  if (holds_) holds_->end(outcome.held_places > 0);
+  held_for_peers_bytes_ = outcome.held_bytes;
   reclaim_cut_short_ = outcome.cut_short;
-  parts_.eviction.note_reclaimed(outcome);
+  parts_.eviction.note_reclaimed(outcome, holds_ ? holds_->read_bytes() : 0);
 }
 
 }  // namespace kvcachefs

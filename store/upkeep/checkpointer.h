@@ -2,9 +2,9 @@
 // (invariants 3, 4 and 6 of the store).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -12,6 +12,7 @@
 
 #include "store/api/counters.h"
 #include "store/api/live_options.h"
+#include "store/base/clock.h"
 #include "store/base/health.h"
 #include "store/chain/access_tracker.h"
 #include "store/commit/committer.h"
@@ -29,6 +30,8 @@
 #include "store/upkeep/eviction.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/orphan_sweep.h"
+#include "store/upkeep/peer_follower.h"
+#include "store/upkeep/peer_holds.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/volume/volume.h"
 #include "store/writeback/relocator.h"
@@ -63,9 +66,9 @@ class Checkpointer {
     Eviction& eviction;
     Health& health;
     Counters& counters;
+    Clock& clock;
     const LiveOptions& options;
     const std::atomic<uint64_t>& next_number;  // of an object
-    std::function<void(const CheckpointInfo&)> written;  // told of each that is whole
   };
   // What a start found.
   struct Found {
@@ -92,6 +95,20 @@ class Checkpointer {
   bool judged_tail() const { return found_.judged_tail; }
   bool reclaim_was_cut_short() const { return reclaim_cut_short_; }  // by the time it takes: the next one goes on
   uint64_t journal_files() const { return found_.journal_files; }
+  // The volume has other nodes: they hear of checkpoints, journals stay until they have read them, and places while they may read there.
+  // Before the first index point.
+  void follow_peers(PeerFollower& peers);
+  bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
+  // What was dead and held for them when it was asked last. Any thread.
+  uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }
+  // Of that, without what is read there: what comes back once they have followed.
+  uint64_t awaited_from_peers_bytes() const {
+    const uint64_t held = held_for_peers_bytes_, read = holds_ ? holds_->read_bytes() : 0;
+    return held - std::min(held, read);
+  }
+  PeerHolds* holds() { return holds_ ? &*holds_ : nullptr; }
+  // Those of the journals that a checkpoint covers which peers have read by now; all, where a call waits for room.
+  void remove_kept_journals(bool room_is_wanted);
   // The end has begun: what is open or lingers is given back as well.
   void end_reading() { nobody_reads_ = true; }
   bool nobody_reads() const { return nobody_reads_; }
@@ -104,6 +121,15 @@ class Checkpointer {
 
   const Parts parts_;
   Found found_;
+  PeerFollower* peers_ = nullptr;  // null: this volume has one node
+  std::optional<PeerHolds> holds_;  // with it
+  struct KeptJournals {  // that peers have not read yet
+    CheckpointInfo checkpoint;  // which covers them
+    uint64_t bytes = 0;         // at most
+    int64_t since_ns = 0, tried_ns = 0;
+  };
+  std::optional<KeptJournals> kept_journals_;
+  std::atomic<uint64_t> held_for_peers_bytes_{0};
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
   bool reclaim_cut_short_ = false;

@@ -47,7 +47,9 @@ Eviction::WaterMarks Eviction::water_marks() {
     rate_.written_bytes = written;
   }
   const uint64_t limit = usable_bytes();
-  const auto ahead = static_cast<uint64_t>(rate_.bytes_per_ns * static_cast<double>(rate_.round_ns));
+  // Peers follow within a second, and before that nothing comes back.
+  const int64_t until_back_ns = rate_.round_ns + (parts_.has_peers() ? 1'000'000'000 : 0);
+  const auto ahead = static_cast<uint64_t>(rate_.bytes_per_ns * static_cast<double>(until_back_ns));
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 
@@ -63,7 +65,14 @@ uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
   return room_wanted_bytes - std::min(room, room_wanted_bytes);
 }
 
-void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome) {
+// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open.
+uint64_t Eviction::free_soon_bytes() const {
+  const uint64_t free = parts_.space.free_bytes();
+  return free - std::min(free, read_by_peers_bytes_);
+}
+
+void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes) {
+  read_by_peers_bytes_ = read_by_peers_bytes;
   left_bytes_ = outcome.left_bytes;
   leaves_short_ranges_ = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
 }
@@ -83,7 +92,7 @@ bool Eviction::evict_ahead() {
   if (!parts_.evictor.on() || parts_.refusals.is_failing()) return false;
   evict_stranded();
   const WaterMarks marks = water_marks();
-  const uint64_t free = parts_.space.free_bytes(), left = most_left_bytes(), least = marks.high + left;
+  const uint64_t free = free_soon_bytes(), left = most_left_bytes(), least = marks.high + left;
   if (free >= least) {
     parts_.space.tell_below(least);
     return false;
@@ -113,7 +122,7 @@ bool Eviction::evict_for_room(uint64_t pressure) {
   const bool refuses = parts_.refusals.is_failing();
   const uint64_t wanted = refuses ? usable_bytes() / 64 : room_wanted(pressure) + most_left_bytes();
   const auto lacks = [&] {
-    const uint64_t free = parts_.space.free_bytes();
+    const uint64_t free = free_soon_bytes();
     return wanted - std::min(free, wanted);
   };
   const uint64_t lacking = lacks();

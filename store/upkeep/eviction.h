@@ -45,6 +45,7 @@ class Eviction {
     Wakeup& keeper;
     std::function<void()> journal_names;   // returns once the names that wait are journaled, or could not be
     std::function<void()> drain_for_room;  // the same of what was just written
+    std::function<bool()> has_peers;       // other nodes
     bool read_only;
   };
   explicit Eviction(Parts parts)
@@ -63,8 +64,9 @@ class Eviction {
   // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
   uint64_t bytes_to_punch_ahead() { return bytes_to_punch(water_marks().low); }
   uint64_t bytes_to_punch_for_room(uint64_t pressure) { return bytes_to_punch(room_wanted(pressure)); }
-  // What that left, and which ranges it punched.
-  void note_reclaimed(const Reclaimer::Outcome& outcome);
+  // What that left, and which ranges it punched. `read_by_peers_bytes` are dead, and do not come back for as long as another node has
+  // them open.
+  void note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes);
   // Dead, in ranges too short to be worth a call yet.
   uint64_t left_bytes() const { return left_bytes_; }
   // Nothing was evicted for so long that such ranges are given back as well.
@@ -82,6 +84,7 @@ class Eviction {
   uint64_t usable_bytes() const;
   WaterMarks water_marks();
   uint64_t most_left_bytes() const;
+  uint64_t free_soon_bytes() const;
   uint64_t room_wanted(uint64_t pressure);
   uint64_t bytes_to_punch(uint64_t room_wanted_bytes) const;
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
@@ -96,7 +99,7 @@ class Eviction {
   EvictWalk walk_;
   std::atomic<bool> stopping_{false};
   int64_t last_ns_ = INT64_MIN / 2;  // when anything was evicted
-  uint64_t left_bytes_ = 0;
+  uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0;
   bool leaves_short_ranges_ = false;  // those that were punched last were short
   struct {
     int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there

@@ -49,7 +49,7 @@ class EvictionTest : public LoadFixture {
   int journaled = 0, drained = 0;
   std::vector<ObjectId> ids;
   Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [this] { ++journaled; },
-                     [this] { ++drained; }, /*read_only=*/false}};
+                     [this] { ++drained; }, [] { return false; }, /*read_only=*/false}};
 };
 
 TEST_F(EvictionTest, WhatWasUsedLongestAgoGoesAheadUntilTheLowMarkIsFree) {
@@ -128,13 +128,22 @@ TEST_F(EvictionTest, ShortRangesAreLeftWhileChunksGoAndGivenBackWhenItIsQuiet) {
   EXPECT_TRUE(eviction.is_quiet());
   EXPECT_TRUE(eviction.evict_ahead());
   EXPECT_FALSE(eviction.is_quiet());
-  eviction.note_reclaimed({.left_bytes = 3 * kBody, .punched = 2, .punched_bytes = 2 * kBody});
+  eviction.note_reclaimed({.left_bytes = 3 * kBody, .punched = 2, .punched_bytes = 2 * kBody}, /*read_by_peers_bytes=*/0);
   EXPECT_EQ(eviction.left_bytes(), 3 * kBody);
   const size_t before = there();
   EXPECT_TRUE(eviction.evict_ahead()) << "what is left dead is not free: more goes beside it";
   EXPECT_LT(there(), before);
   clock.advance_ns(6 * kSecond);
   EXPECT_TRUE(eviction.is_quiet());
+}
+
+TEST_F(EvictionTest, WhatAnotherNodeReadsIsNoRoom) {
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.evict_ahead());
+  const size_t before = there();
+  eviction.note_reclaimed({}, /*read_by_peers_bytes=*/4 * kBody);
+  EXPECT_TRUE(eviction.evict_ahead()) << "that does not come back soon";
+  EXPECT_LT(there(), before);
 }
 
 TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {

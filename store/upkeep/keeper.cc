@@ -58,7 +58,7 @@ bool Keeper::step(bool force) {
   const int64_t now = parts_.clock.monotonic_ns();
   const bool tidies = parts_.eviction.is_quiet();
   const uint64_t left = tidies ? 0 : parts_.eviction.left_bytes();
-  const bool dead_worth_it = parts_.dead.bytes() > kReclaimBytes + left;
+  const bool dead_worth_it = parts_.dead.bytes() > kReclaimBytes + left + parts_.checkpointer.held_for_peers_bytes();
   due |= tidies && parts_.eviction.left_bytes() > 0;
   due |= reclaim_wanted && dead;
   const bool ran = parts_.work.run(), filled = parts_.eviction.go_on_filling();
@@ -70,6 +70,7 @@ bool Keeper::step(bool force) {
   parts_.files.settle();
   parts_.cache.keep_to_limit();
   parts_.record_waiters.resume();
+  parts_.checkpointer.remove_kept_journals(/*room_is_wanted=*/parts_.space_waiters.count() > 0);
   log::tell_repeated();
   const uint64_t rows = parts_.index.overlay_rows();
   if (now - verified_again_ns_ > kIndexIntervalNs) {
@@ -131,7 +132,9 @@ bool Keeper::mend_index() {
 // Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
 // and those who wait try again. True if anybody waited.
 bool Keeper::make_room() {
-  const auto round = parts_.space_waiters.begin_round();
+  auto round = parts_.space_waiters.begin_round();
+  constexpr int64_t kAgainNs = 1'000'000'000;
+  if (!round && held_round_ && (reclaim_wanted_ || parts_.clock.monotonic_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
   if (!round) return false;
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return parts_.counters.reclaimed_bytes + parts_.counters.removed_extents; };
@@ -149,8 +152,29 @@ bool Keeper::make_room() {
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();
   if (evicted) parts_.eviction.note_round(begun_ns);
-  const bool swept = parts_.space.orphaned_bytes() < orphaned;
-  parts_.space_waiters.end_round(*round, given_back() != before || journals_went || swept, goes_on);
+  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  if (!gave_back && hold_round(*round)) return true;
+  held_round_.reset();
+  parts_.space_waiters.end_round(*round, gave_back, goes_on);
+  return true;
+}
+
+// What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
+// their readers get errors instead.
+bool Keeper::hold_round(const SpaceWaiters::Round& round) {
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  PeerHolds* holds = parts_.checkpointer.holds();
+  const uint64_t held_bytes = parts_.checkpointer.awaited_from_peers_bytes();
+  if (holds == nullptr || held_bytes == 0 || stopping_) return false;
+  const int64_t since_ns = held_round_ ? held_round_->since_ns : now_ns;
+  if (now_ns - since_ns >= kPatienceNs) {
+    if (!holds->lose_patience()) return false;
+    log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
+              holds->waits_for(), format_size(held_bytes));
+    want_reclaim();
+  }
+  held_round_ = HeldRound{round, since_ns, now_ns};
   return true;
 }
 

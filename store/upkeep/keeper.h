@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -90,6 +91,7 @@ class Keeper {
  private:
   void run();
   bool make_room();
+  bool hold_round(const SpaceWaiters::Round& round);
   bool mend_index();
   bool sweep_packs();
   void note_upkeep(const Status& status, int64_t now_ns);
@@ -97,6 +99,11 @@ class Keeper {
   const Parts parts_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> reclaim_wanted_{false};
+  struct HeldRound {
+    SpaceWaiters::Round round;
+    int64_t since_ns = 0, tried_ns = 0;  // the first and the last time that it ended so
+  };
+  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers
   std::string told_;  // the last error of upkeep
   int64_t told_ns_ = 0;
   int64_t last_index_point_ns_ = 0, verified_again_ns_ = 0;

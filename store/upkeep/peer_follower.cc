@@ -14,9 +14,11 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
 constexpr int64_t kForgetNs = 60'000'000'000;
+constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
+constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
 }  // namespace
 
-PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)) {
+PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged_pause_(kAcknowledgedNs, kAcknowledgedSeldomNs) {
   const auto alone = [this](const std::function<Status()>& work) {
     Tree::Write tree = parts_.tree.write();
     tree_ = &tree;
@@ -45,7 +47,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)) {
                                                 .alone = alone,
                                                 .applied = applied,
                                                 .replaced = replaced,
-                                                .pinned = {},
+                                                .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
                                                 .own_statements = parts_.tree.statements()});
 }
 
@@ -83,7 +85,37 @@ int64_t PeerFollower::round() {
     request.answers = std::exchange(to_journal_, {});
     parts_.commits.add(std::move(request));
   }
-  return due_ns;
+  return std::min(due_ns, read_acknowledged());
+}
+
+// When that is due again.
+int64_t PeerFollower::read_acknowledged() {
+  if (!acknowledged_wanted_) return INT64_MAX;
+  if (!acknowledged_pause_.may_try(parts_.clock.monotonic_ns())) return acknowledged_pause_.next_try_ns();
+  const auto now_known = std::make_shared<const Peers::Acknowledged>(peers_->acknowledged_by_all(kSilentNs));
+  bool moved = false;
+  {
+    std::lock_guard lock(mutex_);
+    moved = !acknowledged_ || *acknowledged_ != *now_known;
+    acknowledged_ = now_known;
+  }
+  if (moved) acknowledged_pause_.succeeded();
+  acknowledged_pause_.failed(parts_.clock.monotonic_ns());  // not at once in any case
+  if (moved && parts_.acknowledged) parts_.acknowledged();
+  return acknowledged_pause_.next_try_ns();
+}
+
+PeerFollower::Acknowledged PeerFollower::acknowledged() const {
+  std::lock_guard lock(mutex_);
+  return acknowledged_;
+}
+
+JournalPosition PeerFollower::followed_by_all() const { return peers_->acknowledged_by_all(kSilentNs).position; }
+
+void PeerFollower::want_acknowledged(bool wanted) {
+  if (acknowledged_wanted_.exchange(wanted) || !wanted) return;
+  if (!thread_.joinable()) due_ns_ = 0;
+  wakeup_.wake();
 }
 
 void PeerFollower::set_poll_every(int64_t every_ns) {

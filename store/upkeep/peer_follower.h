@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "store/api/request_types.h"
+#include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/work_queue.h"
@@ -35,6 +36,7 @@ class PeerFollower {
     CommitQueue& commits;
     const Clock& clock;
     std::function<Head()> own_head;  // but for the checkpoint. Any thread
+    std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
@@ -51,6 +53,14 @@ class PeerFollower {
   // Completes once all is seen that peers had published before, or with what kept it from that; on the thread of the rounds.
   void refresh(StatusCompletion done);
 
+  // How far the others had followed this node when that was read last; null: it was not read yet. Who needs it to move asks for that,
+  // and is told by Parts::acknowledged.
+  using Acknowledged = std::shared_ptr<const Peers::Acknowledged>;
+  Acknowledged acknowledged() const;
+  void want_acknowledged(bool wanted);
+  // To where all who live have read this node's journals. Reads ACKS: blocks on the volume.
+  JournalPosition followed_by_all() const;
+
   // None of these blocks.
   bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
   std::shared_ptr<Extents> extents_of(uint32_t ordinal) const { return peers_->extents_of(ordinal); }
@@ -61,6 +71,7 @@ class PeerFollower {
 
  private:
   int64_t round();
+  int64_t read_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
   void answer_again();
   void drop_left_directories();
@@ -69,7 +80,7 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{true}, stopping_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false};
   Wakeup wakeup_;
   std::thread thread_;
 
@@ -79,9 +90,11 @@ class PeerFollower {
   std::vector<Record> to_journal_;  // that something was seen
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
   int64_t answered_ns_ = 0, forgot_ns_ = 0, due_ns_ = 0;
+  Backoff acknowledged_pause_;  // longer where nothing moves
 
   mutable LeafMutex mutex_;  // a leaf; guards:
   std::optional<HeadCheckpoint> checkpoint_;
+  Acknowledged acknowledged_;
 };
 
 }  // namespace kvcachefs

@@ -67,6 +67,13 @@ std::vector<Reclaimer::File> Reclaimer::group(const std::vector<FreedPlace>& dea
       in_use.insert(place.extent);
       continue;
     }
+    if (dead[i].object.valid() && users_.held && users_.held(dead[i])) {
+      kept.push_back(dead[i]);
+      outcome.held_bytes += align_up(place.length, kBlockBytes);
+      ++outcome.held_places;
+      in_use.insert(place.extent);
+      continue;
+    }
     if (files.empty() || files.back().id != place.extent) files.push_back({.id = place.extent, .kind = place.kind, .ranges = {}});
     std::vector<Range>& ranges = files.back().ranges;
     const bool goes_on = !ranges.empty() && ranges.back().first + ranges.back().count == i && ranges.back().end == place.offset;

@@ -27,6 +27,7 @@ class Reclaimer {
   struct Users {
     std::function<bool(const FreedPlace&)> needs;  // an object reads from there still; once false it stays false
     std::function<bool()> commits;                 // batches are under way, whose dead places DeadSpace does not know yet
+    std::function<bool(const FreedPlace&)> held = {};  // for other nodes, which may not know yet that it was given up. May be empty
   };
   struct Amount {
     uint64_t enough_bytes = UINT64_MAX;  // ranges are punched until so much came back; what is removed as a whole is
@@ -35,6 +36,8 @@ class Reclaimer {
   struct Outcome {
     bool cut_short = false;     // by most_ns
     uint64_t needed_bytes = 0;  // are dead, and read still
+    uint64_t held_bytes = 0;    // are dead, and held for other nodes
+    size_t held_places = 0;
     uint64_t left_bytes = 0;    // were more than enough
     uint64_t punched = 0, punched_bytes = 0;
   };

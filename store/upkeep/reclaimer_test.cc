@@ -41,7 +41,8 @@ class ReclaimerTest : public ::testing::Test {
   void use(unsigned threads, bool can_punch = true) {
     reclaimer_ = std::make_unique<Reclaimer>(
         dead_, extents_, index_, counters_, clock_,
-        Reclaimer::Users{[this](const FreedPlace& freed) { return needed_.contains(freed.object.value); }, [this] { return commits_; }},
+        Reclaimer::Users{[this](const FreedPlace& freed) { return needed_.contains(freed.object.value); }, [this] { return commits_; },
+                         [this](const FreedPlace& freed) { return held_.contains(freed.object.value); }},
         can_punch, threads);
   }
   void SetUp() override { use(0); }
@@ -52,7 +53,7 @@ class ReclaimerTest : public ::testing::Test {
   DeadSpace dead_{space_};
   FakeIndex index_;
   Counters counters_;
-  std::set<uint64_t> needed_;
+  std::set<uint64_t> needed_, held_;
   bool commits_ = false;
   int64_t punch_takes_ns_ = 0;
   int punch_errno_ = 0;
@@ -69,6 +70,20 @@ class ReclaimerTest : public ::testing::Test {
                    FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
   std::unique_ptr<Reclaimer> reclaimer_;
 };
+
+TEST_F(ReclaimerTest, WhatIsHeldForOtherNodesStaysWithItsPack) {
+  const ExtentId pack = make_pack(0);
+  held_ = {8};
+  const auto outcome = reclaim({body(pack, 0, 7), body(pack, 1, 8)});
+  EXPECT_EQ(outcome.held_places, 1u);
+  EXPECT_EQ(outcome.held_bytes, kBody);
+  EXPECT_TRUE(is_there(pack));
+  EXPECT_EQ(dead_.bytes(), kBody);
+  held_.clear();
+  EXPECT_EQ(reclaimer_->reclaim(dead_.take(), {}).held_places, 0u);
+  EXPECT_FALSE(is_there(pack));
+  EXPECT_EQ(dead_.bytes(), 0u);
+}
 
 TEST_F(ReclaimerTest, NeighboursArePunchedTogether) {
   const ExtentId pack = make_pack(kBody);

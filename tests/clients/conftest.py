@@ -37,11 +37,8 @@ def shims(tmp_path_factory) -> pathlib.Path:
     return target
 
 
-@pytest.fixture(scope="module")
-def client(request, volume, shims, tmp_path_factory):
-    """The client library that the test module names in CLIENT."""
-    module = request.module.CLIENT
-    environment = {
+def make_client(module: str, volume: harness.Volume, shims: pathlib.Path, scratch: pathlib.Path) -> harness.Client:
+    return harness.Client(module, scratch, {
         **os.environ,
         "PYTHONPATH": str(harness.HERE),
         "PYTHONDONTWRITEBYTECODE": "1",
@@ -57,8 +54,22 @@ def client(request, volume, shims, tmp_path_factory):
         "LMCACHE_LOG_LEVEL": "ERROR",
         "HF_HUB_OFFLINE": "1",
         "DO_NOT_TRACK": "1",
-    }
-    made = harness.Client(module, tmp_path_factory.mktemp(module), environment)
+    })
+
+
+@pytest.fixture(scope="module")
+def client(request, volume, shims, tmp_path_factory):
+    """The client library that the test module names in CLIENT, or, where its tests are of several, the parameter."""
+    module = getattr(request, "param", None) or request.module.CLIENT
+    made = make_client(module, volume, shims, tmp_path_factory.mktemp(module))
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def nodes(volume):
+    """Two mounts of one volume, each a node of its own; on a plain directory twice the same."""
+    made = harness.Nodes(volume)
     yield made
     made.close()
 

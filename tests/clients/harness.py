@@ -36,13 +36,13 @@ class Volume:
 
     def __init__(self, directory: pathlib.Path, binary: str | None, volume: str | None, options: str):
         self.path = directory
-        self._binary = binary
+        self.binary = binary
         self._volume = volume
         self._options = options
 
     @property
     def is_mount(self) -> bool:
-        return self._binary is not None
+        return self.binary is not None
 
     def remount(self) -> None:
         """A clean stop and a new start of the daemon: what was stored must be found by what the volume holds.
@@ -85,24 +85,66 @@ class Volume:
             os.setxattr(self.path, "user.kvcachefs.option.capacity", b"90%")
 
     def _remount(self) -> None:
+        self.unmount()
+        self.mount()
+
+    def unmount(self) -> None:
         self._command("umount", str(self.path))
         if mounted_type(self.path) is not None:
-            raise AssertionError(f"{self.path}: still mounted after '{self._binary} umount'")
+            raise AssertionError(f"{self.path}: still mounted after '{self.binary} umount'")
+
+    def mount(self) -> None:
         self._command("mount", self._volume, str(self.path), "-o", self._options)
         if mounted_type(self.path) != "fuse.kvcachefs":
-            raise AssertionError(f"{self.path}: not mounted after '{self._binary} mount' returned success")
+            raise AssertionError(f"{self.path}: not mounted after '{self.binary} mount' returned success")
 
     def _command(self, *arguments: str) -> None:
         # The daemon that `mount` leaves behind may keep inherited pipes open, so output goes to a file.
         log = self.path.parent / "remount.log"
         with open(log, "ab") as file:
             done = subprocess.run(
-                [self._binary, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=120, check=False
+                [self.binary, *arguments], stdin=subprocess.DEVNULL, stdout=file, stderr=file, timeout=120, check=False
             )
         if done.returncode != 0:
             raise AssertionError(
-                f"'{self._binary} {' '.join(arguments)}' ended with {done.returncode}:\n{tail(log)}"
+                f"'{self.binary} {' '.join(arguments)}' ended with {done.returncode}:\n{tail(log)}"
             )
+
+
+class Nodes:
+    """Two nodes that share a volume, mounted beside the directory under test: what one stores the other finds."""
+
+    def __init__(self, volume: Volume):
+        self._is_mount = volume.is_mount
+        if not volume.is_mount:
+            self._mounts = [volume, volume]
+            self.paths = [volume.path, volume.path]
+            return
+        home = volume.path.parent / "nodes"
+        self.paths = [home / "a", home / "b"]
+        self._mounts = []
+        (home / "volume").mkdir(parents=True)
+        for path in self.paths:
+            path.mkdir()
+            mount = Volume(path, volume.binary, str(home / "volume"), f"memory=512M,node={path.name}")
+            mount.mount()
+            self._mounts.append(mount)
+
+    def meet(self) -> None:
+        """All that was stored so far on either is seen on both."""
+        if not self._is_mount:
+            return
+        for name in ("flush", "refresh"):
+            for path in self.paths:
+                os.setxattr(path, f"user.kvcachefs.{name}", b"1")
+
+    def status(self) -> list[dict]:
+        return [mount.status() for mount in self._mounts]
+
+    def close(self) -> None:
+        if self._is_mount:
+            for mount in self._mounts:
+                mount.unmount()
 
 
 def tail(path: pathlib.Path, lines: int = 60) -> str:

@@ -44,26 +44,25 @@ if [[ -z ${KVCACHEFS_BIN:-} && -n $plain_dir && ! -d $plain_dir ]]; then
 fi
 
 root=
-mountpoint_dir=
 plain_made=
 tests_pid=
 
 mount_line() { awk -v at="$1" '$5 == at { print $3 }' /proc/self/mountinfo; }
+mounts_below() { awk -v root="$1/" 'index($5, root) == 1 { print $5 }' /proc/self/mountinfo | sort -r; }
 
-# Never leaves the mount behind: a daemon that does not answer any more is cut off through its FUSE connection.
+# unmount MOUNTPOINT: never leaves it behind: a daemon that does not answer any more is cut off through its FUSE connection.
 unmount() {
-  [[ -n $(mount_line "$mountpoint_dir") ]] || return 0
-  timeout 120 "$KVCACHEFS_BIN" umount "$mountpoint_dir" >>"$root/mount.log" 2>&1 || true
+  timeout 120 "$KVCACHEFS_BIN" umount "$1" >>"$root/mount.log" 2>&1 || true
   local device
-  device=$(mount_line "$mountpoint_dir")
+  device=$(mount_line "$1")
   [[ -n $device ]] || return 0
-  echo "$0: '$KVCACHEFS_BIN umount' left $mountpoint_dir mounted; cutting it off" >&2
+  echo "$0: '$KVCACHEFS_BIN umount' left $1 mounted; cutting it off" >&2
   cat "$root/mount.log" >&2
   local abort=/sys/fs/fuse/connections/${device#*:}/abort
   [[ ! -w $abort ]] || echo 1 >"$abort"
-  [[ $EUID -ne 0 ]] || umount -i -f "$mountpoint_dir" 2>/dev/null || true  # ends the connection too
-  [[ -n $(mount_line "$mountpoint_dir") ]] || return 1
-  fusermount3 -u -z "$mountpoint_dir" 2>/dev/null || umount -l "$mountpoint_dir"
+  [[ $EUID -ne 0 ]] || umount -i -f "$1" 2>/dev/null || true  # ends the connection too
+  [[ -n $(mount_line "$1") ]] || return 1
+  fusermount3 -u -z "$1" 2>/dev/null || umount -l "$1"
   return 1
 }
 
@@ -74,8 +73,11 @@ cleanup() {
     kill -TERM "$tests_pid" 2>/dev/null || true
     wait "$tests_pid" 2>/dev/null || true
   fi
-  if [[ -n $mountpoint_dir ]]; then
-    unmount || { [[ $status -ne 0 ]] || status=1; }
+  local each
+  if [[ -n $root && -n ${KVCACHEFS_BIN:-} ]]; then
+    for each in $(mounts_below "$root"); do  # also what the tests mounted
+      unmount "$each" || { [[ $status -ne 0 ]] || status=1; }
+    done
   fi
   [[ -z $plain_made ]] || rm -rf --one-file-system "$plain_made"
   [[ -z $root ]] || rm -rf --one-file-system "$root"
@@ -124,12 +126,11 @@ if [[ -n ${KVCACHEFS_BIN:-} ]]; then
   KVCACHEFS_BIN=$(realpath "$KVCACHEFS_BIN")
   export KVCACHEFS_BIN
   export CLIENTS_VOLUME=$root/volume CLIENTS_DIR=$root/mnt CLIENTS_MOUNT_OPTIONS=$mount_options
-  mountpoint_dir=$root/mnt
-  mkdir "$CLIENTS_VOLUME" "$mountpoint_dir"
+  mkdir "$CLIENTS_VOLUME" "$CLIENTS_DIR"
   # The daemon keeps what it inherits: not this script's output, on which a caller may wait.
-  if ! "$KVCACHEFS_BIN" mount "$CLIENTS_VOLUME" "$mountpoint_dir" -o "$mount_options" \
+  if ! "$KVCACHEFS_BIN" mount "$CLIENTS_VOLUME" "$CLIENTS_DIR" -o "$mount_options" \
       </dev/null >"$root/mount.log" 2>&1; then
-    echo "$0: '$KVCACHEFS_BIN mount $CLIENTS_VOLUME $mountpoint_dir -o $mount_options' failed:" >&2
+    echo "$0: '$KVCACHEFS_BIN mount $CLIENTS_VOLUME $CLIENTS_DIR -o $mount_options' failed:" >&2
     cat "$root/mount.log" >&2
     exit 1
   fi

@@ -1,0 +1,56 @@
+// Which dead places are held for other nodes: one that has not followed this node's journal to where a place was given up may read it
+// still, and so may clients there that have it open (FORMAT.md, "Several nodes"). It keeps readers from errors only: what is read from a
+// place that was given back is found out by its checksums.
+//
+// Used by the keeper's thread alone.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "store/base/records.h"
+#include "store/peers/peers.h"
+
+namespace kvcachefs {
+
+class PeerHolds {
+ public:
+  struct Source {
+    std::function<std::shared_ptr<const Peers::Acknowledged>()> acknowledged;  // null: it is not known yet
+    std::function<void(bool)> want_acknowledged;                               // it is to be read anew, again and again
+  };
+  explicit PeerHolds(Source source) : source_(std::move(source)) {}
+
+  // Before places are asked for.
+  void begin() {
+    read_bytes_ = 0;
+    known_ = source_.acknowledged();
+    if (impatient_at_ && known_ && known_->position != *impatient_at_) impatient_at_.reset();
+  }
+  bool holds(const FreedPlace& freed);
+  // Behind them: whether any was held.
+  void end(bool any_held) { source_.want_acknowledged(any_held || impatient_at_); }
+  // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
+  // was already.
+  bool lose_patience() {
+    if (impatient_at_) return false;
+    impatient_at_ = known_ ? known_->position : JournalPosition{};
+    return true;
+  }
+  // Of what was held since begin(): what is open or being read on another node, so nobody knows when it comes back.
+  uint64_t read_bytes() const { return read_bytes_; }
+  // The node that is furthest behind, and why where that is known; empty: none is waited for.
+  std::string waits_for() const;
+
+ private:
+  const Source source_;
+  std::shared_ptr<const Peers::Acknowledged> known_;
+  uint64_t read_bytes_ = 0;
+  std::optional<JournalPosition> impatient_at_;
+};
+
+}  // namespace kvcachefs

@@ -1,0 +1,75 @@
+#include "store/upkeep/peer_holds.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+class PeerHoldsTest : public ::testing::Test {
+ protected:
+  static FreedPlace place(uint64_t object, uint64_t offset) {
+    return {ObjectId{object}, Place{PlaceKind::kPacked, ExtentId{1}, 0, 4096}, JournalPosition{1, 2, offset}};
+  }
+  void tell(uint64_t offset, std::vector<ObjectId> pinned = {}) {
+    Peers::Acknowledged told;
+    told.position = {1, 2, offset};
+    told.by = "other";
+    told.pinned = std::move(pinned);
+    told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
+  }
+  bool holds(const FreedPlace& freed) {
+    holds_.begin();
+    const bool held = holds_.holds(freed);
+    holds_.end(held);
+    return held;
+  }
+
+  bool wanted_ = false;
+  std::shared_ptr<const Peers::Acknowledged> told_;
+  PeerHolds holds_{{[this] { return told_; }, [this](bool wanted) { wanted_ = wanted; }}};
+};
+
+TEST_F(PeerHoldsTest, UntilAllHaveReadThatItWasGivenUp) {
+  EXPECT_TRUE(holds(place(1, 100))) << "nothing is known yet";
+  EXPECT_TRUE(wanted_);
+  tell(99);
+  EXPECT_TRUE(holds(place(1, 100)));
+  EXPECT_EQ(holds_.waits_for(), "other");
+  tell(100);
+  EXPECT_FALSE(holds(place(1, 100)));
+  EXPECT_FALSE(wanted_);
+  EXPECT_TRUE(holds(place(1, 101)));
+}
+
+TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
+  tell(200, {ObjectId{3}, ObjectId{5}});
+  EXPECT_FALSE(holds(place(4, 100)));
+  EXPECT_TRUE(holds(place(5, 100)));
+  EXPECT_EQ(holds_.read_bytes(), 4096u);
+  EXPECT_TRUE(wanted_);
+  tell(200, {ObjectId{3}});
+  EXPECT_FALSE(holds(place(5, 100)));
+  EXPECT_EQ(holds_.read_bytes(), 0u);
+}
+
+TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {
+  FreedPlace never_named = place(1, 100);
+  never_named.given_up_at = {};
+  EXPECT_FALSE(holds(never_named));
+}
+
+TEST_F(PeerHoldsTest, WhoDoesNotFollowIsNotWaitedForAgainBeforeItDoes) {
+  tell(50, {ObjectId{7}});
+  EXPECT_TRUE(holds(place(1, 100)));
+  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_FALSE(holds(place(1, 100)));
+  EXPECT_TRUE(holds(place(7, 40))) << "it says that it reads this";
+  EXPECT_FALSE(holds(place(1, 100)));
+  EXPECT_FALSE(holds_.lose_patience()) << "that was tried";
+  EXPECT_TRUE(wanted_) << "or it would not be known that it follows again";
+  tell(60);
+  EXPECT_TRUE(holds(place(1, 100))) << "it follows again";
+}
+
+}  // namespace
+}  // namespace kvcachefs
