@@ -71,7 +71,7 @@ uint64_t number_of_name(fuse_ino_t parent, std::string_view name) {
   return 0;
 }
 
-void lookup(const Request& request, fuse_ino_t parent, const char* name) {
+void look_up_control(const Request& request, fuse_ino_t parent, const char* name) {
   if (std::string_view(name) == "..") return reply_parent(request);  // of a file handle
   const uint64_t number = number_of_name(parent, name);
   if (number == 0) return void(fuse_reply_err(request, ENOENT));
@@ -83,12 +83,12 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   fuse_reply_entry(request, &entry);
 }
 
-void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
+void get_control_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   const struct stat attributes = stat_of(driver_of(request), number_of(node));
   fuse_reply_attr(request, &attributes, kAttributeTimeoutSeconds);
 }
 
-void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
+void open_control(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if ((file->flags & O_ACCMODE) != O_RDONLY) return void(fuse_reply_err(request, EACCES));
   auto text = std::make_unique<std::string>(content(driver_of(request), number_of(node)));  // one reader sees one moment
   file->fh = reinterpret_cast<uint64_t>(text.get());
@@ -97,25 +97,25 @@ void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if (fuse_reply_open(request, file) == 0) text.release();
 }
 
-void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
+void read_control(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
   const auto& text = *reinterpret_cast<std::string*>(file->fh);
   const size_t start = std::min(text.size(), static_cast<size_t>(offset));
   const std::string piece = text.substr(start, size);  // once the reply is on its way RELEASE may come on another thread
   fuse_reply_buf(request, piece.data(), piece.size());
 }
 
-void release(const Request& request, fuse_ino_t, fuse_file_info* file) {
+void release_control(const Request& request, fuse_ino_t, fuse_file_info* file) {
   delete reinterpret_cast<std::string*>(file->fh);
   fuse_reply_err(request, 0);
 }
 
-void open_directory(const Request& request, fuse_ino_t, fuse_file_info* file) {
+void open_control_directory(const Request& request, fuse_ino_t, fuse_file_info* file) {
   file->keep_cache = 0;
   fuse_reply_open(request, file);
 }
 
 template <bool plus>
-void list(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
+void list_control_names(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   std::vector<char> bytes(size);
   size_t used = 0;
   for (off_t at = offset; at < static_cast<off_t>(std::size(kFiles)); ++at) {
@@ -132,7 +132,7 @@ void list(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
   fuse_reply_buf(request, bytes.data(), used);
 }
 
-void list_xattrs(const Request& request, fuse_ino_t, size_t size) {
+void list_control_xattrs(const Request& request, fuse_ino_t, size_t size) {
   if (size == 0) return void(fuse_reply_xattr(request, 0));
   fuse_reply_buf(request, nullptr, 0);
 }
@@ -179,7 +179,7 @@ void set_root_attribute(const Request& request, std::string_view name, std::stri
 }
 
 void add_control_operations(fuse_lowlevel_ops& operations) {
-  operations.lookup = guarded<lookup>;
+  operations.lookup = guarded<look_up_control>;
   operations.mknod = answer<EPERM>;
   operations.mkdir = answer<EPERM>;
   operations.symlink = answer<EPERM>;
@@ -190,16 +190,16 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
   operations.rmdir = answer<EPERM>;
   operations.rename = answer<EPERM>;
 
-  operations.getattr = guarded<get_attributes>;
+  operations.getattr = guarded<get_control_attributes>;
   operations.setattr = answer<EPERM>;
   operations.getxattr = answer<ENODATA>;
   operations.setxattr = answer<EPERM>;
-  operations.listxattr = guarded<list_xattrs>;
+  operations.listxattr = guarded<list_control_xattrs>;
   operations.removexattr = answer<EPERM>;
 
-  operations.open = guarded<open>;
-  operations.release = guarded<release>;
-  operations.read = guarded<read>;
+  operations.open = guarded<open_control>;
+  operations.release = guarded<release_control>;
+  operations.read = guarded<read_control>;
   operations.write = answer<EPERM>;
   operations.flush = answer<0>;
   operations.fsync = answer<0>;
@@ -207,10 +207,10 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
   operations.lseek = answer<EINVAL>;
   operations.copy_file_range = answer<EXDEV>;
 
-  operations.opendir = guarded<open_directory>;
+  operations.opendir = guarded<open_control_directory>;
   operations.releasedir = answer<0>;
-  operations.readdir = guarded<list<false>>;
-  operations.readdirplus = guarded<list<true>>;
+  operations.readdir = guarded<list_control_names<false>>;
+  operations.readdirplus = guarded<list_control_names<true>>;
   operations.fsyncdir = answer<0>;
 
   operations.getlk = answer<ENOLCK>;

@@ -14,7 +14,7 @@ namespace {
 
 constexpr off_t kAfterDot = 1;     // offsets behind "." and ".."; the cookies of names are larger
 constexpr off_t kAfterDotDot = 2;
-constexpr size_t kPageNames = 1024;
+constexpr size_t kNamesInListing = 1024;
 
 // One open directory. The page read last is kept: the kernel asks for some 4 KiB at a time.
 struct Listing {
@@ -78,7 +78,7 @@ Result<const DirectoryItem*> next_item(Store& store, ObjectId directory, Listing
   const bool continues = listing.loaded && (listing.next == 0 ? listing.page_after == after
                                                               : listing.page[listing.next - 1].cookie == after);
   if (!continues || listing.next == listing.page.size()) {
-    KVC_ASSIGN(listing.page, store.list(directory, after, kPageNames));
+    KVC_ASSIGN(listing.page, store.list(directory, after, kNamesInListing));
     listing.loaded = true;
     listing.next = 0;
     listing.page_after = after;

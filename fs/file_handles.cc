@@ -12,7 +12,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kPageNames = 1024;
+constexpr size_t kNamesSearched = 1024;
 
 // `node`: the nodeid in the request, and in the answer.
 void reply_object(const Request& request, ObjectId object, fuse_ino_t node) {
@@ -57,7 +57,7 @@ std::optional<ObjectId> FileHandles::parent_of(ObjectId directory) {
 // Whether the directory, which may have been moved since, is there still.
 bool FileHandles::holds(ObjectId parent, ObjectId child) const {
   for (uint64_t after = 0; !driver_.side_thread.stopping();) {
-    auto page = driver_.store->list(parent, after, kPageNames);
+    auto page = driver_.store->list(parent, after, kNamesSearched);
     if (!page || page->empty()) return false;
     for (const DirectoryItem& item : *page)
       if (item.id == child) return true;
@@ -73,7 +73,7 @@ void FileHandles::look_at_all_directories() {
     const ObjectId directory = to_look_at.back();
     to_look_at.pop_back();
     for (uint64_t after = 0; !driver_.side_thread.stopping();) {
-      auto page = driver_.store->list(directory, after, kPageNames);
+      auto page = driver_.store->list(directory, after, kNamesSearched);
       if (!page) log::debug("file handles: listing {}: {}", directory.value, page.error().message);  // removed meanwhile
       if (!page || page->empty()) break;
       for (const DirectoryItem& item : *page) {

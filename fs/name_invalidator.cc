@@ -65,7 +65,7 @@ void NameInvalidator::note_listing() { listed_ns_.store(system_clock().monotonic
 
 void NameInvalidator::raise_epoch() {
   const fuse_out_header header{.len = sizeof header, .error = kRaiseEpoch, .unique = 0};
-  if (write(fuse_session_fd(session_), &header, sizeof header) >= 0 || (errno != EINVAL && errno != ENOSYS)) return;
+  if (::write(fuse_session_fd(session_), &header, sizeof header) >= 0 || (errno != EINVAL && errno != ENOSYS)) return;
   has_epochs_ = false;
   log::debug("the kernel has no epochs: evicted names stay known for a second");
 }

@@ -156,7 +156,7 @@ void tell_systemd(const char* state) {
   if (socket_fd < 0) return;
   sendto(socket_fd, state, std::strlen(state), 0, reinterpret_cast<sockaddr*>(&address),
          static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length));
-  close(socket_fd);
+  ::close(socket_fd);
 }
 
 }  // namespace
@@ -238,7 +238,7 @@ bool Readiness::ready() {
   if (!forked_) return true;
   // Detached from here on.
   if (chdir("/") != 0) log::warn("chdir /: {}", std::strerror(errno));
-  const UniqueFd null(open("/dev/null", O_RDWR | O_CLOEXEC));
+  const UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
   for (int descriptor : {0, 1, 2}) dup2(null.get(), descriptor);
   return report(kReady);
 }
@@ -252,7 +252,7 @@ int Readiness::failed(const Error& error) {
 }
 
 bool Readiness::report(std::string_view text) {
-  const bool heard = write(pipe_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
+  const bool heard = ::write(pipe_.get(), text.data(), text.size()) == static_cast<ssize_t>(text.size());
   if (!heard) log::warn("the command that waited for the mount is gone");
   pipe_.reset();
   return heard;

@@ -126,9 +126,9 @@ bool detach(const Driver& driver) {
 void end_connection(fuse_session* session) {
   int ends[2];
   if (pipe2(ends, O_CLOEXEC) != 0) return log::warn("a pipe: {}", std::strerror(errno));
-  close(ends[0]);
+  ::close(ends[0]);
   if (dup3(ends[1], fuse_session_fd(session), O_CLOEXEC) < 0) log::warn("closing the device: {}", std::strerror(errno));
-  close(ends[1]);
+  ::close(ends[1]);
 }
 
 int refuse(const Error& error) {

@@ -12,12 +12,12 @@ namespace {
 
 using testing::TestStore;
 
-constexpr uint64_t kCapacity = 24 * kMiB;
-constexpr size_t kChunk = 512 * kKiB, kHeader = 4096;
+constexpr uint64_t kSmallCapacity = 24 * kMiB;
+constexpr size_t kOneChunk = 512 * kKiB, kHeader = 4096;
 
-StoreOptions small_volume() {
+StoreOptions volume_without_leases() {
   StoreOptions options;
-  options.capacity_bytes = kCapacity;
+  options.capacity_bytes = kSmallCapacity;
   options.keep_free_bytes = 1;
   options.flush_interval_ms = 1;
   options.lease_ms = 0;
@@ -41,9 +41,9 @@ class StoreNotChunks : public ::testing::Test {
     return created ? created->second : nullptr;
   }
   void fill(int rounds = 5) {
-    for (int i = 0; i < rounds * static_cast<int>(kCapacity / kChunk); ++i) {
+    for (int i = 0; i < rounds * static_cast<int>(kSmallCapacity / kOneChunk); ++i) {
       const std::string name = fmt::format("{:016x}.bin", 0x9E3779B97F4A7C15 * static_cast<uint64_t>(++filled_));
-      ASSERT_TRUE(store_.write_file(name, store_.payload(filled_, kChunk), static_cast<uint32_t>(filled_ + 10))) << filled_;
+      ASSERT_TRUE(store_.write_file(name, store_.payload(filled_, kOneChunk), static_cast<uint32_t>(filled_ + 10))) << filled_;
     }
   }
   std::string kept_by(const std::string& name) {
@@ -53,30 +53,30 @@ class StoreNotChunks : public ::testing::Test {
       if (key == "kept_by") return value;
     return {};
   }
-  TestStore store_{small_volume()};
+  TestStore store_{volume_without_leases()};
   int filled_ = 0;
 };
 
 // Each of them in its first life, under its own name: nothing but the way in which it is written tells.
 TEST_F(StoreNotChunks, WhatIsPatchedOrAppendedToByThoseWhoFillItStays) {
   Handle* patched = create("sound.wav");  // the length is known, and put into the header, last
-  write(patched, {{0, 44}, {44, kChunk}, {4, 4}, {40, 4}});
+  write(patched, {{0, 44}, {44, kOneChunk}, {4, 4}, {40, 4}});
   ASSERT_TRUE(store_.close(patched));
   Handle* log = create("service.log", true);
-  write(log, {{0, kChunk}});
+  write(log, {{0, kOneChunk}});
   ASSERT_TRUE(store_.close(log));
   Handle* database = create("small.db");
   write(database, {{0, kHeader}, {kHeader, 20 * kHeader}, {0, kHeader}, {3 * kHeader, 2 * kHeader}, {21 * kHeader, kHeader}, {0, kHeader}});
   ASSERT_TRUE(store_.close(database));
   Handle* later = create("later.db");
-  write(later, {{0, kChunk}});
+  write(later, {{0, kOneChunk}});
   ASSERT_TRUE(store_.close(later));
   write(later = store_.open("later.db", {.write = true}), {{kHeader, 100}});  // at once: it is in RAM as it was made
   ASSERT_TRUE(store_.close(later));
   Handle* anew = create("again.wav");
-  write(anew, {{0, kChunk}});
+  write(anew, {{0, kOneChunk}});
   ASSERT_TRUE(store_.close(anew));
-  write(anew = store_.open_for_rewrite("again.wav", 1), {{0, 44}, {44, kChunk}, {4, 4}});
+  write(anew = store_.open_for_rewrite("again.wav", 1), {{0, 44}, {44, kOneChunk}, {4, 4}});
   ASSERT_TRUE(store_.close(anew));
   const auto all = {"sound.wav", "service.log", "small.db", "later.db", "again.wav"};
   for (const char* name : all) EXPECT_EQ(kept_by(name), "changed in part") << name;
@@ -90,10 +90,10 @@ TEST_F(StoreNotChunks, WhatIsPatchedOrAppendedToByThoseWhoFillItStays) {
 
 // A client that writes its chunks so fills the volume with them: they go rather than that calls are refused.
 TEST_F(StoreNotChunks, WhereThereIsNothingElseTheyGo) {
-  for (int i = 0; i < 3 * static_cast<int>(kCapacity / kChunk); ++i) {
+  for (int i = 0; i < 3 * static_cast<int>(kSmallCapacity / kOneChunk); ++i) {
     Handle* handle = create(fmt::format("{:016x}.npz", 0x9E3779B97F4A7C15 * static_cast<uint64_t>(i + 1)));
     ASSERT_NE(handle, nullptr) << i;
-    for (const Piece& piece : {Piece{0, kChunk}, Piece{14, 12}})
+    for (const Piece& piece : {Piece{0, kOneChunk}, Piece{14, 12}})
       ASSERT_EQ(store_.try_pwrite(handle, piece.offset, store_.payload(i, piece.bytes)), Code::kNoData) << i;
     ASSERT_TRUE(store_.close(handle)) << i;
   }
@@ -109,29 +109,29 @@ TEST_F(StoreNotChunks, NoWayToWriteAChunkIsTakenForOne) {
     return create(name);
   };
   Handle* one = begin("header, then payload");
-  write(one, {{0, kHeader}, {kHeader, kChunk}});
+  write(one, {{0, kHeader}, {kHeader, kOneChunk}});
   ASSERT_TRUE(store_.close(one));
 
   one = begin("header and payload by two opens");
   write(one, {{0, kHeader}});
   ASSERT_TRUE(store_.close(one));
-  write(one = store_.open(names.back(), {.write = true}), {{kHeader, kChunk}});
+  write(one = store_.open(names.back(), {.write = true}), {{kHeader, kOneChunk}});
   ASSERT_TRUE(store_.close(one));
 
   one = begin("sized, then out of order");
-  store_.truncate(names.back(), kChunk);
-  write(one, {{kChunk / 2, kChunk / 2}, {kChunk / 4, kChunk / 4}, {0, kChunk / 4}});
+  store_.truncate(names.back(), kOneChunk);
+  write(one, {{kOneChunk / 2, kOneChunk / 2}, {kOneChunk / 4, kOneChunk / 4}, {0, kOneChunk / 4}});
   ASSERT_TRUE(store_.close(one));
 
   one = begin("twice by one open");
-  write(one, {{0, kChunk / 2}, {kChunk / 2, kChunk / 2}, {0, kChunk / 2}, {kChunk / 2, kChunk / 2}});
+  write(one, {{0, kOneChunk / 2}, {kOneChunk / 2, kOneChunk / 2}, {0, kOneChunk / 2}, {kOneChunk / 2, kOneChunk / 2}});
   ASSERT_TRUE(store_.close(one));
 
   one = begin("by two writers at once");
   Handle* second = store_.open(names.back(), {.write = true}, 2);
-  write(one, {{0, kChunk / 2}});
-  write(second, {{0, kChunk / 2}, {kChunk / 2, kChunk / 2}});
-  write(one, {{kChunk / 2, kChunk / 2}});
+  write(one, {{0, kOneChunk / 2}});
+  write(second, {{0, kOneChunk / 2}, {kOneChunk / 2, kOneChunk / 2}});
+  write(one, {{kOneChunk / 2, kOneChunk / 2}});
   ASSERT_TRUE(store_.close(one) && store_.close(second));
 
   one = begin("through a mapping");
@@ -144,13 +144,13 @@ TEST_F(StoreNotChunks, NoWayToWriteAChunkIsTakenForOne) {
 
   one = begin("again after a failed write");
   write(one, {{0, kHeader}});
-  EXPECT_EQ(store_.try_pwrite(one, kHeader, store_.payload(1, 2 * kCapacity)), Code::kNoSpace);
-  write(one, {{0, kHeader}, {kHeader, 2 * kCapacity / 1024}});
+  EXPECT_EQ(store_.try_pwrite(one, kHeader, store_.payload(1, 2 * kSmallCapacity)), Code::kNoSpace);
+  write(one, {{0, kHeader}, {kHeader, 2 * kSmallCapacity / 1024}});
   static_cast<void>(store_.close(one));
 
   one = begin("appended under another name.tmp");
   ASSERT_TRUE(store_.close(one));
-  write(one = store_.open(names.back(), {.write = true, .append = true}), {{0, kChunk}});
+  write(one = store_.open(names.back(), {.write = true, .append = true}), {{0, kOneChunk}});
   ASSERT_TRUE(store_.close(one) && store_.rename(names.back(), "whole"));
   names.back() = "whole";
 
@@ -164,10 +164,10 @@ TEST_F(StoreNotChunks, NoWayToWriteAChunkIsTakenForOne) {
 // What is whole again is one again.
 TEST_F(StoreNotChunks, AWholeRewriteMakesItAChunkAgain) {
   Handle* handle = create("c");
-  write(handle, {{0, kChunk}, {8, 8}});
+  write(handle, {{0, kOneChunk}, {8, 8}});
   ASSERT_TRUE(store_.close(handle));
   EXPECT_EQ(kept_by("c"), "changed in part");
-  write(handle = store_.open_for_rewrite("c", 1), {{0, kChunk}});
+  write(handle = store_.open_for_rewrite("c", 1), {{0, kOneChunk}});
   ASSERT_TRUE(store_.close(handle));
   EXPECT_FALSE(kept_by("c").starts_with("changed"));
   store_.remount();

@@ -16,6 +16,8 @@ a mount; and a short run of the fuzz targets. Some 80 minutes on 2 cores without
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
+  --nfslab DIR     also several nodes over real NFS, in a lab of virtual machines (tests/nfslab/README.md) whose program is
+                   DIR/nfslab; as root
   --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
   --jobs N         so many compilers and tests at once (default: the number of processors)
   --build-dir DIR  build below DIR instead of below build/
@@ -29,19 +31,20 @@ die() {
   exit 2
 }
 
-mode=full clients=no install=yes jobs=$(nproc) build=$repo/build presets=()
+mode=full clients=no nfslab= install=yes jobs=$(nproc) build=$repo/build presets=()
 while [ $# -gt 0 ]; do
   case $1 in
     --quick) mode=quick ;;
     --long) mode=long ;;
     --clients) clients=yes ;;
     --no-install) install=no ;;
-    --preset | --jobs | --build-dir)
+    --preset | --jobs | --build-dir | --nfslab)
       [ $# -ge 2 ] || die "$1 needs a value"
       case $1 in
         --preset) presets+=("$2") ;;
         --jobs) jobs=$2 ;;
         --build-dir) build=$(realpath -m -- "$2") ;;
+        --nfslab) nfslab=$(realpath -m -- "$2") ;;
       esac
       shift
       ;;
@@ -125,7 +128,7 @@ end_group() {
 
 # Before anything else is built: two builds of one directory do not go together.
 stop_building_ahead() {
-  if [ -z "$ahead" ]; then return; fi
+  if [ -z "$ahead" ]; then return 0; fi # in a trap, a bare `return` has the status of what ran before
   end_group "$ahead"
   kill -KILL -- "-$ahead" 2>/dev/null || true
   wait "$ahead" 2>/dev/null || true
@@ -263,7 +266,8 @@ build_preset() {
 }
 
 # Half of the time of the tests over a mount is waiting, in which this compiles what comes next, with what processor time is left.
-# It is none of the tests' processes: it has neither their mark nor their directory of temporary files.
+# It is none of the tests' processes: it has neither their mark nor their directory of temporary files. As many compilers at once as
+# there are processors: they run only where no test wants to.
 build_ahead() {
   local preset found=no later=()
   for preset in "${presets[@]}"; do
@@ -276,11 +280,11 @@ build_ahead() {
   if chrt --idle 0 true 2>/dev/null; then idle=(chrt --idle 0); fi
   env -u KVCACHEFS_TEST_RUN TMPDIR="$root/ahead" setsid "${idle[@]}" bash -c '
     echo 19 2>/dev/null >/proc/self/autogroup || true # else each session has an equal share
-    repo=$1 build=$2
-    for each in "${@:3}"; do
+    repo=$1 build=$2 jobs=$3
+    for each in "${@:4}"; do
       read -ra targets <<<"${each#*:}"
-      configure_and_build "$repo" "$build/${each%%:*}" "${each%%:*}" 1 "${targets[@]}" || break
-    done' _ "$repo" "$build" "${later[@]}" >"$root/ahead/log" 2>&1 &
+      configure_and_build "$repo" "$build/${each%%:*}" "${each%%:*}" "$jobs" "${targets[@]}" || break
+    done' _ "$repo" "$build" "$jobs" "${later[@]}" >"$root/ahead/log" 2>&1 &
   ahead=$!
 }
 
@@ -309,6 +313,10 @@ run_pytest() {
   collect_reports "$name"
 }
 
+run_clients() {
+  KVCACHEFS_BIN=$build/release/bin/kvcachefs stage clients 1800 "$here/clients/run.sh" --junitxml "$results/clients/pytest.xml" || true
+}
+
 run_preset() {
   local preset=$1
   runner=()
@@ -330,6 +338,8 @@ run_preset() {
       run_pytest "$preset" calls 900
       run_pytest "$preset" mount 1200
       run_pytest "$preset" crash 1200
+      # Here and not at the end: they are the longest wait, in which what comes next is built.
+      if [ "$preset-$clients" = release-yes ]; then run_clients; fi
       ;;
     asan | tsan)
       runner=("${plain_addresses[@]}")
@@ -370,11 +380,18 @@ fi
 for preset in "${presets[@]}"; do
   run_preset "$preset"
 done
-if [ "$clients" = yes ]; then
+if [ "$clients" = yes ] && [[ " ${presets[*]} " != *" release "* ]]; then
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-  export KVCACHEFS_TIMEOUT_SCALE=1 KVCACHEFS_BIN=$build/release/bin/kvcachefs
-  if build_preset release; then
-    stage clients 1800 "$repo/tests/clients/run.sh" --junitxml "$results/clients/pytest.xml" || true
+  export KVCACHEFS_TIMEOUT_SCALE=1
+  if build_preset release; then run_clients; fi
+fi
+if [ -n "$nfslab" ]; then
+  unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
+  if [ -x "$build/release/bin/kvcachefs" ] || build_preset release; then
+    for program in semantics faults freshness first_turn probes idle; do
+      stage "nfslab-$program" 3600 "$python" -B "$here/nfslab/$program.py" --lab "$nfslab" --bin "$build/release/bin/kvcachefs" \
+        --junit "$results/nfslab-$program/junit.xml" || true
+    done
   fi
 fi
 

@@ -26,14 +26,14 @@ constexpr int kNotChecked = 8;
 
 constexpr int64_t kProgressIntervalNs = 1'000'000'000;
 
-struct Arguments {
+struct FsckArguments {
   OfflineRequest where;
   bool repair = false;
   bool quiet = false;
 };
 
 // A line on a terminal that is written over, once a second.
-std::function<void(uint64_t, uint64_t)> progress_line(const Arguments& arguments) {
+std::function<void(uint64_t, uint64_t)> progress_line(const FsckArguments& arguments) {
   if (arguments.quiet || isatty(STDERR_FILENO) == 0) return nullptr;
   return [last_ns = system_clock().monotonic_ns()](uint64_t done_bytes, uint64_t total_bytes) mutable {
     const int64_t now_ns = system_clock().monotonic_ns();
@@ -43,7 +43,7 @@ std::function<void(uint64_t, uint64_t)> progress_line(const Arguments& arguments
   };
 }
 
-void print_report(const Arguments& arguments, const OfflineNode& node, const CheckReport& report, double seconds) {
+void print_report(const FsckArguments& arguments, const OfflineNode& node, const CheckReport& report, double seconds) {
   for (const Finding& finding : report.findings)
     fmt::print("{}: {}\n", finding.repaired ? "repaired" : "error", finding.text);
   if (arguments.quiet) return;
@@ -66,7 +66,7 @@ void print_report(const Arguments& arguments, const OfflineNode& node, const Che
     fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
 }
 
-int run(const Arguments& arguments) {
+int run_fsck(const FsckArguments& arguments) {
   log::set_level(log::Level::kError);  // what matters is in the report
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
@@ -84,7 +84,7 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Subcommand add_fsck_command(CLI::App& parent) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<FsckArguments>();
   arguments->where.purpose = "fsck";
   CLI::App* app = parent.add_subcommand("fsck", "Check a volume: every journal, index row and byte");
   app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
@@ -97,7 +97,7 @@ Subcommand add_fsck_command(CLI::App& parent) {
   app->footer(
       "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check.\n"
       "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
-  return {app, [arguments] { return run(*arguments); }};
+  return {app, [arguments] { return run_fsck(*arguments); }};
 }
 
 }  // namespace kvcachefs

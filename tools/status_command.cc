@@ -16,7 +16,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-struct Arguments {
+struct StatusArguments {
   std::string path;
   bool json = false;
 };
@@ -133,7 +133,7 @@ void print_for_people(const Json& status) {
   }
 }
 
-Status print_status(const Arguments& arguments) {
+Status print_status(const StatusArguments& arguments) {
   MountEntry mount;
   if (arguments.path.empty()) {
     KVC_ASSIGN(mount, only_mount());
@@ -154,7 +154,7 @@ Status print_status(const Arguments& arguments) {
   return {};
 }
 
-int run(const Arguments& arguments) {
+int run_status(const StatusArguments& arguments) {
   Status status = print_status(arguments);
   if (status) return kExitOk;
   std::fprintf(stderr, "kvcachefs status: %s\n", status.error().message.c_str());
@@ -164,11 +164,11 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Subcommand add_status_command(CLI::App& parent) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<StatusArguments>();
   CLI::App* app = parent.add_subcommand("status", "Tell how a mount is doing");
   app->add_flag("--json", arguments->json, "The whole status as JSON");
   app->add_option("PATH", arguments->path, "Anything in the mount; may be left out when only one is mounted");
-  return {app, [arguments] { return run(*arguments); }};
+  return {app, [arguments] { return run_status(*arguments); }};
 }
 
 }  // namespace kvcachefs

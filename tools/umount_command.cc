@@ -41,7 +41,7 @@ using std::chrono::milliseconds;
 
 constexpr milliseconds kProgressEvery{1000};
 
-struct Arguments {
+struct UmountArguments {
   std::string mountpoint;
   bool lazy = false;
   bool quiet = false;
@@ -85,7 +85,7 @@ uint64_t staged_bytes(const nlohmann::json& status) {
 
 // Blocks until everything staged lies on the volume. False if the caller may not ask for that, or the daemon does not know of
 // it, need not; the daemon drains at its end.
-Result<bool> drain(const Arguments& arguments, const std::string& mountpoint) {
+Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoint) {
   Progress progress([&] {
     if (!arguments.quiet)
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
@@ -197,7 +197,7 @@ std::optional<std::string> who_sees(dev_t device, const std::string& source) {
 }
 
 // Until the daemon has ended. It ends by itself once it has written out what it holds, unless others still see the mount.
-Status wait_for_end(const Arguments& arguments, const MountEntry& mount, int daemon, dev_t device) {
+Status wait_for_end(const UmountArguments& arguments, const MountEntry& mount, int daemon, dev_t device) {
   const std::string& mountpoint = mount.mountpoint;
   Progress progress([&] {
     if (!arguments.quiet) fmt::print(stderr, "{}: unmounted, waiting for the daemon to close the volume\n", mountpoint);
@@ -213,7 +213,7 @@ Status wait_for_end(const Arguments& arguments, const MountEntry& mount, int dae
                                        mountpoint, *process));
 }
 
-Status unmount_whole(const Arguments& arguments) {
+Status unmount_whole(const UmountArguments& arguments) {
   const int64_t started_ns = system_clock().monotonic_ns();
   KVC_ASSIGN(const std::string mountpoint, resolve_path(arguments.mountpoint));
   KVC_ASSIGN(const MountEntry mount, mount_at(mountpoint));
@@ -249,7 +249,7 @@ Status unmount_whole(const Arguments& arguments) {
   return {};
 }
 
-int run(const Arguments& arguments) {
+int run_umount(const UmountArguments& arguments) {
   Status status = unmount_whole(arguments);
   if (status) return kExitOk;
   std::fprintf(stderr, "kvcachefs umount: %s\n", status.error().message.c_str());
@@ -259,12 +259,12 @@ int run(const Arguments& arguments) {
 }  // namespace
 
 Subcommand add_umount_command(CLI::App& parent) {
-  auto arguments = std::make_shared<Arguments>();
+  auto arguments = std::make_shared<UmountArguments>();
   CLI::App* app = parent.add_subcommand("umount", "Write out what is staged, unmount, wait for the daemon's end");
   app->add_option("MOUNTPOINT", arguments->mountpoint, "Where it is mounted")->required();
   app->add_flag("-l,--lazy", arguments->lazy, "Detach now, although files are open or the volume takes nothing; end when the last is closed");
   app->add_flag("-q,--quiet", arguments->quiet, "Say nothing but errors");
-  return {app, [arguments] { return run(*arguments); }};
+  return {app, [arguments] { return run_umount(*arguments); }};
 }
 
 }  // namespace kvcachefs

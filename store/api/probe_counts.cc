@@ -60,6 +60,12 @@ ProbeCounts::Totals ProbeCounts::totals() {
   return totals;
 }
 
+uint64_t ProbeCounts::lookups() const {
+  uint64_t lookups = hits_.load(std::memory_order_relaxed) + before_store_.load(std::memory_order_relaxed);
+  for (const std::atomic<uint64_t>& misses : misses_) lookups += misses.load(std::memory_order_relaxed);
+  return lookups;
+}
+
 void ProbeCounts::sample(int64_t now_ns) {
   std::lock_guard lock(mutex_);
   if (now_ns - samples_[0].ring[samples_[0].newest].at_ns < samples_[0].every_ns) return;

@@ -37,6 +37,8 @@ class ProbeCounts {
   void stored(uint32_t thread_id, ObjectId parent, std::string_view name);
 
   Totals totals();
+  // Lookups that count by now, of either kind: no look at the totals.
+  uint64_t lookups() const;
   // To be called about once a second.
   void sample(int64_t now_ns);
   enum class Window : uint8_t { kMinute, kHour, kDay };

@@ -29,6 +29,14 @@ class ProbeCountsTest : public ::testing::Test {
   ProbeCounts counts_{now_};
 };
 
+TEST_F(ProbeCountsTest, LookupsOfAllKindsCountOnceTheyAreJudged) {
+  probe(3, 2, 1);
+  EXPECT_EQ(counts_.lookups(), 5u) << "the last one may be made yet";
+  counts_.stored(7, kDirectory, "gone");
+  EXPECT_EQ(counts_.lookups(), 6u);
+  EXPECT_EQ(counts_.totals().before_store, 1u);
+}
+
 TEST_F(ProbeCountsTest, MissesAreToldByTheirReason) {
   probe(3, 2, 1);
   counts_.missed(8, kDirectory, "bad", Miss::kQuarantined);

@@ -14,10 +14,10 @@ namespace kvcachefs {
 
 namespace {
 Status copy_range(int from, int to, off_t at, off_t end, const std::string& name) {
-  constexpr off_t kPieceBytes = 1 << 20;
-  std::vector<std::byte> piece(static_cast<size_t>(kPieceBytes));
+  constexpr off_t kCopyBytes = 1 << 20;
+  std::vector<std::byte> piece(static_cast<size_t>(kCopyBytes));
   while (at < end) {
-    const auto wanted = static_cast<size_t>(std::min(kPieceBytes, end - at));
+    const auto wanted = static_cast<size_t>(std::min(kCopyBytes, end - at));
     const ssize_t got = retry_interrupted([&] { return ::pread(from, piece.data(), wanted, at); });
     if (got < 0) return fail_errno(errno, "reading " + name);
     if (got == 0) return {};  // it was cut meanwhile

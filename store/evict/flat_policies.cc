@@ -5,7 +5,7 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr size_t kMostLooked = 4096;  // units a call
+constexpr size_t kMostUnits = 4096;  // looked at in a call
 }  // namespace
 
 uint32_t UnitQueues::add(UnitKey key, uint8_t queue) {
@@ -104,8 +104,8 @@ Choice FlatPolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
   if (ask.max_units == 0) return choice;
   // Each unit may go round as often as it was read, and once for being held.
   size_t left = queues_.size() * (kMostReads + 2);
-  choice.reason = left > kMostLooked ? Reason::kBusy : Reason::kNothing;
-  for (left = std::min(left, kMostLooked); left > 0; --left) {
+  choice.reason = left > kMostUnits ? Reason::kBusy : Reason::kNothing;
+  for (left = std::min(left, kMostUnits); left > 0; --left) {
     uint8_t queue = queue_to_evict_from();
     if (queues_.size(queue) == 0) queue = static_cast<uint8_t>(1 - queue);
     const uint32_t slot = queues_.oldest(queue);

@@ -5,7 +5,7 @@
 namespace kvcachefs::evict {
 
 namespace {
-constexpr size_t kMostLooked = 4096;  // candidates a call
+constexpr size_t kMostCandidates = 4096;  // looked at in a call
 // For a heap with the oldest on top. Ticks wrap, but lie within half of their range of each other.
 constexpr auto kYounger = [](const auto& a, const auto& b) { return static_cast<int32_t>(a.visited - b.visited) > 0; };
 }  // namespace
@@ -32,10 +32,10 @@ void LruPolicy::rebuild() {
 
 NodeId LruPolicy::pick(const Ask& ask, Choice& choice) {
   size_t left = 2 * heap_.size();  // each is corrected at most once
-  choice.reason = left > kMostLooked ? Reason::kBusy : Reason::kNothing;
+  choice.reason = left > kMostCandidates ? Reason::kBusy : Reason::kNothing;
   NodeId found = kNoSlot;
   held_.clear();
-  for (left = std::min(left, kMostLooked); left > 0 && !heap_.empty() && found == kNoSlot; --left) {
+  for (left = std::min(left, kMostCandidates); left > 0 && !heap_.empty() && found == kNoSlot; --left) {
     const Entry top = heap_.front();
     std::ranges::pop_heap(heap_, kYounger);
     heap_.pop_back();

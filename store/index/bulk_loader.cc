@@ -19,7 +19,6 @@ namespace {
 // Bounds the pages a transaction holds in RAM. Each is one sync.
 constexpr uint64_t kMaxRows = 400'000;
 constexpr uint64_t kMaxBytes = 48 * kMiB;
-constexpr int kTypeShift = 12;
 constexpr uint8_t kMany = 255;
 
 }  // namespace

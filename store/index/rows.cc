@@ -15,7 +15,6 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr int kTypeShift = 12;
 constexpr size_t kMostNameBytes = 255;
 uint64_t cookie_mask = ~uint64_t{0};
 

@@ -27,6 +27,7 @@ namespace kvcachefs {
 
 inline constexpr uint32_t kIndexFormat = 2;
 inline constexpr uint32_t kTypeMask = 0170000;  // S_IFMT
+inline constexpr int kTypeShift = 12;           // to the eight bits that a row has of it
 
 struct NameKey {
   ObjectId parent;

@@ -15,9 +15,9 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kWindowBytes = 64 * kKiB;           // one request, also where there is nothing new
-constexpr uint64_t kMostBytes = 16 * kMiB;           // given in one call
-constexpr int64_t kPatienceNs = 2'000'000'000;       // with a frame that should be there
+constexpr size_t kWindowBytes = 64 * kKiB;              // one request, also where there is nothing new
+constexpr uint64_t kMostBytesRead = 16 * kMiB;          // given in one call
+constexpr int64_t kPatienceForFrameNs = 2'000'000'000;  // with a frame that should be there
 
 // The file, or what is behind its descriptor, is no more.
 bool is_gone(const Error& error) {
@@ -33,7 +33,7 @@ JournalTail::JournalTail(FileIdentity identity, JournalPosition from, Open open)
 
 Result<JournalTail::Polled> JournalTail::poll(std::optional<JournalPosition> written, int64_t now_ns, const Apply& apply) {
   window_.clear();  // what was not there may be there now
-  for (uint64_t given = 0; given < kMostBytes;) {
+  for (uint64_t given = 0; given < kMostBytesRead;) {
     const JournalPosition before = position_;
     KVC_ASSIGN(Step done, step(written, now_ns, apply));
     switch (done.what) {
@@ -186,7 +186,7 @@ Result<JournalTail::Step> JournalTail::missing(std::optional<JournalPosition> wr
     if (step.what != Step::What::kNothing) return step;
   }
   if (!lacking_since_ns_) lacking_since_ns_ = now_ns;
-  if (now_ns - *lacking_since_ns_ < kPatienceNs) return Step{};
+  if (now_ns - *lacking_since_ns_ < kPatienceForFrameNs) return Step{};
   if (!std::exchange(opened_anew_, true)) {  // the file system may show this descriptor what was there when it was opened
     leave_file();
     return Step{Step::What::kAgain, {}};

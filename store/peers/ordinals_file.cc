@@ -19,7 +19,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kMostBytes = 64 * 1024;
+constexpr size_t kMostTextBytes = 64 * 1024;
 
 std::string first_line(std::string_view rest) { return fmt::format("kvcachefs peers {:016x}\n", checksum(as_bytes(rest))); }
 
@@ -54,7 +54,7 @@ Result<Ordinals> read_ordinals(const std::string& path) {
   const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
   if (!file.valid() && errno == ENOENT) return Ordinals();
   if (!file.valid()) return fail_errno(errno, path);
-  std::string text(kMostBytes, '\0');
+  std::string text(kMostTextBytes, '\0');
   const ssize_t got = ::read(file.get(), text.data(), text.size());
   if (got < 0) return fail_errno(errno, path);
   auto ordinals = decode_ordinals(std::string_view(text).substr(0, static_cast<size_t>(got)));

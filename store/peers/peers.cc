@@ -20,6 +20,8 @@ namespace {
 
 constexpr int64_t kSecondNs = Peers::kSecondNs;
 constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node that has no HEAD may
+constexpr int64_t kQuietPollNs = 2 * kSecondNs;     // nobody is here to see it; who comes waits for a round, a second at most
+constexpr int64_t kQuietNs = 60 * kSecondNs;
 constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a second at most
 constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
 constexpr int64_t kRetryNs = kSecondNs / 20;
@@ -59,6 +61,7 @@ int64_t Peers::round() {
     asked_.clear();
   }
   const bool thorough = !refreshes_.empty();
+  note_requests(now_ns);
   look(thorough, now_ns);
   take_in_nodes();
   write_head(now_ns);
@@ -361,9 +364,17 @@ void Peers::tell_trouble(Peer& peer) {
 
 // --- when ---
 
+void Peers::note_requests(int64_t now_ns) {
+  if (!parts_.requests) return;
+  const uint64_t requests = parts_.requests();
+  if (std::exchange(requests_, requests) != requests || !asked_for_ns_) asked_for_ns_ = now_ns;
+  quiet_ = now_ns - *asked_for_ns_ >= kQuietNs;
+}
+
 int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
-  if (node.presence == Discovery::Presence::kAbsent) return std::max(kAbsentPollNs, poll_every_ns_.load());
-  return std::max(poll_every_ns_.load(), static_cast<int64_t>(followed_) * kReadNs);
+  const bool absent = node.presence == Discovery::Presence::kAbsent;
+  const int64_t least_ns = absent ? kAbsentPollNs : quiet_ ? kQuietPollNs : static_cast<int64_t>(followed_) * kReadNs;
+  return std::max(poll_every_ns_.load(), least_ns);
 }
 
 // INT64_MIN: at once.

@@ -54,6 +54,8 @@ class Peers {
     std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;
     // Of this node, changed within `alone` only: what peers said of its objects is forgotten when it was answered. Null: it is kept.
     std::shared_ptr<const Statements> own_statements;
+    // Of clients, so far. Any thread; may be empty: there always are some.
+    std::function<uint64_t()> requests;
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;
     size_t open_extents = 64;  // of each peer, kept open for the next reader
@@ -138,6 +140,7 @@ class Peers {
   int64_t due_ns(const Peer& peer) const;
   int64_t next_round_ns() const;
 
+  void note_requests(int64_t now_ns);
   void write_head(int64_t now_ns);
   void write_acks(int64_t now_ns);
   std::optional<Acks> acks_to_write() const;
@@ -169,6 +172,9 @@ class Peers {
   size_t followed_ = 0;                 // nodes that are not absent
   Peer* loading_ = nullptr;
   int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
+  uint64_t requests_ = 0;
+  std::optional<int64_t> asked_for_ns_;  // the last time that there were more of them
+  bool quiet_ = false;                  // there were none for a minute
   int64_t refreshed_since_ns_ = 0;      // the last of those that wait was asked for
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;

@@ -65,6 +65,7 @@ class PeersTest : public ::testing::Test {
   std::shared_ptr<Volume> volume_ =
       make_fault_volume(memory_, [this](const VolumeCall& call) -> Fault { return fault_ ? fault_(call) : Fault{}; });
   ManualClock clock_{1000 * kSecondNs};
+  int next_file_ = 0;
   index_test::ScratchDirectory scratch_{index_test::ScratchDirectory::kInMemory};
 };
 
@@ -292,6 +293,43 @@ TEST(OrdinalsFile, IsWhatWasWrittenOrNothing) {
   }
   EXPECT_FALSE(decode_ordinals(encode_ordinals({{"a", 1}, {"b", 1}}))) << "no two have one";
   EXPECT_FALSE(decode_ordinals(encode_ordinals({{"a/b", 1}})));
+}
+
+TEST_F(PeersTest, WhileNothingCanBeReadNobodyIsSaidToLive) {
+  auto a = start("a"), b = start("b");
+  seconds(3, {a.get(), b.get()});
+  EXPECT_EQ(state(*b, "a"), State::kLive);
+  clock_.advance_ns(30 * kSecondNs);  // a read that waits for a server
+  EXPECT_EQ(state(*b, "a"), State::kSilent);
+  EXPECT_TRUE(b->status_of("a")->reason.contains("for 30 s: the volume does not answer")) << b->status_of("a")->reason;
+  seconds(2, {a.get(), b.get()});
+  EXPECT_EQ(state(*b, "a"), State::kLive);
+  EXPECT_EQ(b->status_of("a")->reason, "");
+}
+
+TEST_F(PeersTest, WhereNobodyAsksForAMinutePollsAreRare) {
+  auto a = start("a"), b = start("b");
+  seconds(3, {a.get(), b.get()});
+  const auto polls_in = [&](int count) {
+    const uint64_t before = b->status_of("a")->polls;
+    for (; count > 0; --count) {
+      a->make_file("f" + std::to_string(next_file_++));
+      seconds(1, {a.get(), b.get()});
+    }
+    return b->status_of("a")->polls - before;
+  };
+  EXPECT_GE(polls_in(10), 38u) << "a minute has not gone by";
+  seconds(60, {a.get(), b.get()});
+  EXPECT_LE(polls_in(20), 11u);
+  EXPECT_EQ(b->status_of("a")->state, State::kLive);
+  a->make_file("new");
+  auto refreshed = refresh(*b);
+  quarters(2, {b.get()});
+  EXPECT_TRUE(*refreshed && **refreshed) << "it does not wait for that";
+  EXPECT_TRUE(b->paths().contains("/new"));
+  ++b->requests;
+  seconds(1, {a.get(), b.get()});
+  EXPECT_GE(polls_in(5), 20u) << "somebody is here again";
 }
 
 TEST_F(PeersTest, HeadMovesEachSecondAndAcksTellWhatWasApplied) {

@@ -12,6 +12,10 @@
 
 namespace kvcachefs {
 
+namespace {
+constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, but for a load's longest steps
+}  // namespace
+
 using Presence = Discovery::Presence;
 
 const char* peer_state_name(PeerStatus::State state) {
@@ -142,7 +146,12 @@ std::vector<PeerStatus> Peers::status() const {
   const std::lock_guard lock(mutex_);
   for (const auto& [name, known] : known_) {
     all.push_back(known.status);
-    all.back().lag_ms = std::max<int64_t>(0, now_ns - known.still_since_ns) / 1'000'000;
+    PeerStatus& status = all.back();
+    status.lag_ms = std::max<int64_t>(0, now_ns - known.still_since_ns) / 1'000'000;
+    // No round has come through since: what was told last does not hold any more.
+    if (status.state != PeerStatus::State::kLive || status.lag_ms < kUnheardMs) continue;
+    status.state = PeerStatus::State::kSilent;
+    status.reason = fmt::format("nothing was read of it for {} s: the volume does not answer, or another node is being loaded", status.lag_ms / 1000);
   }
   return all;
 }

@@ -13,8 +13,8 @@
 namespace kvcachefs {
 namespace {
 
-constexpr int kMostLevels = 256;  // a tree that a damaged volume holds may have no end
-constexpr size_t kPage = 256;     // names
+constexpr int kMostLevels = 256;        // a tree that a damaged volume holds may have no end
+constexpr size_t kNamesLookedAt = 256;  // at once
 
 // What one node said of another's names.
 class Removals {
@@ -38,12 +38,12 @@ class Removals {
  private:
   Result<bool> take_all(ObjectId directory, const StatementKey& limit, int level) const {
     for (uint64_t after = 0;;) {
-      KVC_ASSIGN(const auto names, owner_.index->list(directory, after, kPage));
+      KVC_ASSIGN(const auto names, owner_.index->list(directory, after, kNamesLookedAt));
       for (const NameEntry& entry : names) {
         KVC_ASSIGN(const bool taken, take(directory, entry, limit, level));
         if (!taken) return false;
       }
-      if (names.size() < kPage) return true;
+      if (names.size() < kNamesLookedAt) return true;
       after = names.back().cookie;
     }
   }
@@ -88,10 +88,10 @@ class Answer {
  private:
   Result<bool> has_names_left(ObjectId directory) const {
     for (uint64_t after = 0;;) {
-      KVC_ASSIGN(const auto names, own_.index->list(directory, after, kPage));
+      KVC_ASSIGN(const auto names, own_.index->list(directory, after, kNamesLookedAt));
       for (const NameEntry& entry : names)
         if (!taken_.contains({directory, entry.name})) return true;
-      if (names.size() < kPage) return false;
+      if (names.size() < kNamesLookedAt) return false;
       after = names.back().cookie;
     }
   }

@@ -23,7 +23,7 @@ namespace {
 constexpr uint64_t kMostRows = 50'000;                     // not committed
 constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
 constexpr uint64_t kRecordsBetween = 1000;                 // of a checkpoint, from one look at what must not wait to the next
-constexpr int64_t kPatienceNs = 2'000'000'000;             // with an answer to what was not read yet
+constexpr int64_t kPatienceForAnswerNs = 2'000'000'000;    // with an answer to what was not read yet
 constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
 
 // What an epoch begins with, if it says how far those before it count.
@@ -354,7 +354,7 @@ bool Replica::comes_too_early(const Batch& batch, int64_t now_ns, const HasRead&
     return seen != nullptr && !has_read(seen->node, seen->position);
   });
   if (early && !early_since_ns_) early_since_ns_ = now_ns;
-  if (early && now_ns - *early_since_ns_ < kPatienceNs) return true;
+  if (early && now_ns - *early_since_ns_ < kPatienceForAnswerNs) return true;
   early_since_ns_.reset();
   return false;
 }

@@ -17,7 +17,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kPage = 256;  // names
+constexpr size_t kNamesInPage = 256;
 
 bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
 
@@ -214,7 +214,7 @@ Result<std::vector<NameEntry>> NameView::list(ObjectId directory, uint64_t after
 }
 
 Result<bool> NameView::is_empty(ObjectId directory) const {
-  KVC_ASSIGN(const auto first, list(directory, 0, is_alone() ? 1 : kPage));
+  KVC_ASSIGN(const auto first, list(directory, 0, is_alone() ? 1 : kNamesInPage));
   return first.empty();
 }
 
@@ -328,9 +328,9 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
   if (said) return {};
   if (is_directory(entry)) {
     for (uint64_t after = 0;;) {
-      KVC_ASSIGN(const auto names, part.index->list(entry.child, after, kPage));
+      KVC_ASSIGN(const auto names, part.index->list(entry.child, after, kNamesInPage));
       for (const NameEntry& each : names) KVC_TRY(state_removal(part, entry.child, each, records));
-      if (names.size() < kPage) break;
+      if (names.size() < kNamesInPage) break;
       after = names.back().cookie;
     }
   }

@@ -48,7 +48,8 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
-                                                .own_statements = parts_.tree.statements()});
+                                                .own_statements = parts_.tree.statements(),
+                                                .requests = parts_.requests});
 }
 
 void PeerFollower::start() {

@@ -37,6 +37,7 @@ class PeerFollower {
     const Clock& clock;
     std::function<Head()> own_head;  // but for the checkpoint. Any thread
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
+    std::function<uint64_t()> requests;  // of clients, so far
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);

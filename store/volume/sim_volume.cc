@@ -13,7 +13,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kMaxQuotedBytes = 1024;
+constexpr size_t kMostHolderBytes = 1024;
 const std::string kRootName = "sim";
 
 std::string place_of(const std::string& path) { return place_in(kRootName, path); }
@@ -216,7 +216,7 @@ Result<std::unique_ptr<VolumeLock>> SimVolumeImpl::lock(const std::string& path)
   const std::lock_guard lock(core_->mutex);
   KVC_ASSIGN(const uint64_t inode, find_file(path, "lock"));
   if (core_->locked.insert(inode).second) return std::make_unique<SimLock>(core_, inode, std::move(*file));
-  Bytes content(kMaxQuotedBytes);
+  Bytes content(kMostHolderBytes);
   content.resize(core_->state.inode(inode).content.read(content, 0));
   const std::string holder = content.empty() ? "an unknown holder" : std::string(as_text(content));
   return fail(Code::kBusy, place_of(path) + ": locked by " + holder);

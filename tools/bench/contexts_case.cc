@@ -14,7 +14,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr ConversationShape kShape{.conversations = 10, .turns = 5, .first_tokens = 8192, .turn_tokens = 2048};
+constexpr ConversationShape kLongContexts{.conversations = 10, .turns = 5, .first_tokens = 8192, .turn_tokens = 2048};
 
 struct TurnSums {
   std::vector<double> restore_ms, store_ms, ttft_ms;
@@ -29,11 +29,11 @@ class ContextsCase final : public BenchCase {
 
   std::string workload() const override { return "contexts"; }
   std::string scenario() const override {
-    return fmt::format("{}x{}turns/{}/{}", kShape.conversations, kShape.turns, format_size(options_.chunk_bytes),
+    return fmt::format("{}x{}turns/{}/{}", kLongContexts.conversations, kLongContexts.turns, format_size(options_.chunk_bytes),
                        access_style_name(options_.style));
   }
   uint64_t bytes_needed() const override {
-    return conversation_chunks(kShape) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
+    return conversation_chunks(kLongContexts) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
   }
   bool wants_raw_limit() const override { return true; }
 
@@ -89,12 +89,12 @@ void ContextsCase::report_turn(Report& report, size_t dir, unsigned turn, const 
 }
 
 Status ContextsCase::round(BenchContext& context, const CaseDir& dir, unsigned round) {
-  const auto requests = conversation_requests(kShape, seed_ + round, 1, 1);
+  const auto requests = conversation_requests(kLongContexts, seed_ + round, 1, 1);
   KVC_ASSIGN(RequestEngine engine, RequestEngine::create(dir.root, options_, 0, max_chunks(requests)));
-  for (unsigned turn = 0; turn < kShape.turns; ++turn) {
+  for (unsigned turn = 0; turn < kLongContexts.turns; ++turn) {
     KVC_TRY(cold_start(dir.root, context.settings.keep_caches, context.report));
     PhaseCost cost;
-    const auto of_turn = std::span(requests).subspan(turn * kShape.conversations, kShape.conversations);
+    const auto of_turn = std::span(requests).subspan(turn * kLongContexts.conversations, kLongContexts.conversations);
     KVC_ASSIGN(const TurnSums sums, serve_turn(dir, engine, of_turn, cost));
     report_turn(context.report, dir.target.index(), turn, sums, std::move(cost));
   }

@@ -10,7 +10,7 @@
 namespace kvcachefs {
 namespace {
 
-constexpr ConversationShape kShape{.conversations = 15, .turns = 20, .first_tokens = 2048, .turn_tokens = 512};
+constexpr ConversationShape kManyRounds{.conversations = 15, .turns = 20, .first_tokens = 2048, .turn_tokens = 512};
 constexpr unsigned kInstances = 2;
 constexpr double kRequestsPerS = 2;
 
@@ -23,16 +23,16 @@ class MultiRoundCase final : public BenchCase {
 
   std::string workload() const override { return "multi-round"; }
   std::string scenario() const override {
-    return fmt::format("{}users/{}rounds/{}/{}", kShape.conversations, kShape.turns, format_size(options_.chunk_bytes),
+    return fmt::format("{}users/{}rounds/{}/{}", kManyRounds.conversations, kManyRounds.turns, format_size(options_.chunk_bytes),
                        access_style_name(options_.style));
   }
   uint64_t bytes_needed() const override {
-    return conversation_chunks(kShape) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
+    return conversation_chunks(kManyRounds) * (file_bytes(options_.style, options_.chunk_bytes) + kSidecarBytes);
   }
   bool wants_raw_limit() const override { return true; }
 
   Status round(BenchContext& context, const CaseDir& dir, unsigned round) override {
-    const auto requests = conversation_requests(kShape, seed_ + round, kInstances, kRequestsPerS);
+    const auto requests = conversation_requests(kManyRounds, seed_ + round, kInstances, kRequestsPerS);
     KVC_TRY(cold_start(dir.root, context.settings.keep_caches, context.report));
     const RunOptions run{.workers = kInstances, .pinned = true, .open_loop = true, .time_scale = time_scale_};
     KVC_ASSIGN(const RunResult result, run_requests(dir.root, options_, run, requests, [] {}));

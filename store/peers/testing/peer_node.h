@@ -116,6 +116,7 @@ class PeerNode {
             },
         .pinned = [this](uint32_t) { return pinned; },
         .own_statements = own_.statements,
+        .requests = [this] { return requests; },
     });
   }
   Peers& peers() {
@@ -150,6 +151,7 @@ class PeerNode {
   NameView& view() { return view_; }
 
   bool refuses = false;
+  uint64_t requests = 0;
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;
