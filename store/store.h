@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "store/api/gone_names.h"
 #include "store/api/options.h"
 #include "store/api/request_types.h"
 #include "store/api/store_status.h"
@@ -167,7 +168,7 @@ class Store {
   // Below a pinned file or directory nothing is evicted. kNoSpace: more than half of the capacity would be pinned.
   virtual Status set_pinned(ObjectId id, bool pinned) = 0;
   // Told of names that were evicted, on a thread of the store that holds no lock; must not wait for the store.
-  using NamesGone = std::function<void(std::vector<GoneName>)>;
+  using NamesGone = GoneNames::Told;
   virtual void set_names_gone(NamesGone told) = 0;
   virtual StoreOptions options() const = 0;
   virtual Status set_option(std::string_view name, std::string_view value) = 0;

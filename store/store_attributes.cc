@@ -6,7 +6,9 @@
 #include <fmt/format.h>
 
 #include "store/base/limits.h"
+#include "store/base/log.h"
 #include "store/object/in_place_mark.h"
+#include "store/object/pin_mark.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -237,7 +239,7 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   auto names_of = [](const std::vector<Xattr>& xattrs) {
     std::vector<std::string> listed;
     for (const Xattr& xattr : xattrs)
-      if (xattr.name != kInPlaceMark && !is_pin_mark(xattr.name)) listed.push_back(xattr.name);
+      if (xattr.name != kInPlaceMark && xattr.name != kPinMark) listed.push_back(xattr.name);
     return listed;
   };
   if (ObjectPtr object = tree_->find(id)) {
@@ -247,6 +249,24 @@ Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
   KVC_ASSIGN(auto record, tree_->read().record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return names_of(record->attributes.xattrs);
+}
+
+Status StoreImpl::set_pinned(ObjectId id, bool pinned) {
+  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+  const Status status = change_xattrs(id, [&](const ObjectPtr& object) -> Status {
+    if (!object->is_regular() && !object->is_directory())
+      return fail(Code::kInvalid, fmt::format("object {} is neither a file nor a directory: it is not evicted", id.value));
+    auto& xattrs = object->attributes.xattrs;
+    const auto at = std::lower_bound(xattrs.begin(), xattrs.end(), kPinMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
+    const bool there = at != xattrs.end() && at->name == kPinMark;
+    if (!pinned && !there) return fail(Code::kNoAttribute, fmt::format("object {} is not pinned itself", id.value));
+    KVC_TRY(evictor_->pin(id, object->is_directory(), pinned));
+    if (!pinned) xattrs.erase(at);
+    else if (!there) xattrs.insert(at, Xattr{std::string(kPinMark), {}});
+    return {};
+  });
+  if (!status) log::warn("pin: {}", status.error().message);
+  return status;
 }
 
 Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id, const Caller& caller) {
@@ -284,8 +304,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     for (const Unit& unit : object->units)
       if (unit.block) ram += unit.block->capacity_bytes();
     facts.emplace_back("ram_bytes", fmt::format("{}", ram));
-    const bool own_pin = std::any_of(object->attributes.xattrs.begin(), object->attributes.xattrs.end(), [](const Xattr& x) { return is_pin_mark(x.name); });
-    if (own_pin) facts.emplace_back("pin", "1");
+    if (has_pin(object->attributes)) facts.emplace_back("pin", "1");
     else if (evictor_->is_pinned(id)) facts.emplace_back("pin", "inherited");
   }
   if (auto known = accesses_->neighbours(id)) {  // its place in the chain, by inode number
@@ -298,7 +317,7 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
   }
   {
     Tree::Write tree = tree_->write();
-    describe_eviction(tree, object, caller.thread_id, facts);
+    EvictGuard::describe(*evictor_, tree, object, caller.thread_id, facts);
     tree.forget_if_idle(object);
   }
   return facts;

@@ -5,15 +5,13 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "store/api/counters.h"
+#include "store/api/gone_names.h"
 #include "store/api/live_options.h"
 #include "store/api/probe_counts.h"
 #include "store/base/backoff.h"
@@ -49,15 +47,15 @@
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
-#include "store/object/in_place_mark.h"
 #include "store/object/object.h"
 #include "store/object/snapshot.h"
 #include "store/object/wanted_units.h"
 #include "store/readahead/read_ahead.h"
 #include "store/recovery/recovery.h"
+#include "store/requests/in_place_changes.h"
 #include "store/requests/mapped_reads.h"
-#include "store/requests/raw_turns.h"
 #include "store/requests/read_requests.h"
+#include "store/requests/write_requests.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
 #include "store/space/orphan_notes.h"
@@ -69,13 +67,17 @@
 #include "store/store.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/checkpointer.h"
+#include "store/upkeep/drainer.h"
+#include "store/upkeep/eviction.h"
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
-#include "store/upkeep/pack_sweep.h"
+#include "store/upkeep/keeper.h"
+#include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/peer_follower.h"
-#include "store/upkeep/peer_holds.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
+#include "store/upkeep/volume_watch.h"
 #include "store/volume/volume.h"
 #include "store/writeback/bulk_lane.h"
 #include "store/writeback/relocator.h"
@@ -124,19 +126,23 @@ class StoreImpl final : public Store {
   bool may_look_again(const Caller& caller, bool by_name) override;
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
-  void note_locked(Handle* handle) override;
-  void note_page_written(Handle* handle) override;
-  bool closes_quietly(Handle* handle) override;
+  void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
+  void note_page_written(Handle* handle) override { in_place_->note_page_written(handle); }
+  bool closes_quietly(Handle* handle) override { return in_place_->closes_quietly(handle); }
   void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) override {
     reads_->read(handle, offset, length, std::move(done));
   }
-  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override;
+  void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override {
+    writes_->write(handle, offset, bytes, std::move(done));
+  }
   void flush(Handle* handle, StatusCompletion done) override;
   void fsync(Handle* handle, StatusCompletion done) override;
   void keep_new(ObjectId id, StatusCompletion done) override;
   void sync_directory(ObjectId directory, StatusCompletion done) override;
   void release(Handle* handle) override;
-  void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override;
+  void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override {
+    writes_->allocate(handle, mode, offset, length, std::move(done));
+  }
   void seek(Handle* handle, SeekFor what, uint64_t offset, Completion<uint64_t> done) override {
     reads_->seek(handle, what, offset, std::move(done));
   }
@@ -169,7 +175,8 @@ class StoreImpl final : public Store {
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
-  void set_names_gone(NamesGone told) override;
+  void set_names_gone(NamesGone told) override { gone_names_.set(std::move(told)); }
+  Status set_pinned(ObjectId id, bool pinned) override;
   void stop() override;
   Status close() override;
   bool pump() override;
@@ -177,6 +184,7 @@ class StoreImpl final : public Store {
  private:
   // --- names (store_names.cc) ---
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
 
   // --- rename (store_rename.cc) ---
@@ -189,84 +197,22 @@ class StoreImpl final : public Store {
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
+  bool is_full() const { return space_.free_bytes() == 0 && !evictor_->may_evict(); }
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
   void note_read_time(Object& object, const OpenRequest& request) const;  // the object is locked
-  Error no_space(const Object& object, uint64_t bytes) const;
-  enum class Progress : uint8_t { kDone, kNeedsMemory, kNeedsLoad, kNeedsSpace, kIsRaw };  // kIsRaw: nothing was done
-  struct WriteAttempt;
-  struct PendingWrite;
-  // Bytes of a write, or `length` zeros (then without extending the file).
-  struct WriteSource {
-    uint64_t offset = 0;
-    std::span<const std::byte> bytes;
-    uint64_t zeros = 0;
-    uint64_t length() const { return bytes.empty() ? zeros : bytes.size(); }
-  };
-  Progress try_write(const ObjectPtr& object, Handle* handle, WriteSource source, WriteAttempt& attempt);
-  Progress push_write(PendingWrite& pending, bool takes_memory);
-  void continue_write(std::shared_ptr<PendingWrite> pending);
-  void proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress);
-  void continue_in_raw(const std::shared_ptr<PendingWrite>& pending);
-  bool retry_write(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
-  bool begin_write_loads(const std::shared_ptr<PendingWrite>& pending, MemoryWaiters::Try& attempt);
-  void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
-  bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
-  void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
-  bool give_up_write(PendingWrite& pending);
+  Status open_raw_file(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
-  // --- files that are no chunks (store_in_place.cc) ---
-  void put_mark(const ObjectPtr& object, InPlace how);
-  void set_in_place(const ObjectPtr& object);
-  void note_written(Handle* handle, uint64_t offset, uint64_t length);
-  void judge_changes(const Handle& handle);
-  void judge_first_writes(const ObjectPtr& object);
-  static uint8_t weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request);
-  void note_change(const ObjectPtr& object, Handle* handle);
-  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes);
-
-  // --- sizes and holes (store_size.cc) ---
-  static Resize kind_of_truncation(Handle* handle);
-  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
-  void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
-  void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
-  Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
-  Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);
-  void zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done);
-  void allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done);
-
-  // --- files 1:1 with a backing file (store_raw.cc) ---
-  Status open_raw_file(const ObjectPtr& object);
-  Status make_raw(const ObjectPtr& object, uint64_t size_bytes);
-  void resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done);
-  static bool raw_extent(Object& object, const FilePtr& raw, ExtentId& extent);
-  void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
-                    StatusCompletion done);
-  void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  // The right to write to raw files, until it ends. One that begins anew, for the file is another by now, gives it back first: the
-  // others could be waiting for theirs with all that there are.
-  class RawTurn {
-   public:
-    RawTurn(StoreImpl& store, uint64_t bytes) : store_(&store), bytes_(bytes) {}
-    RawTurn(RawTurn&& other) noexcept : store_(std::exchange(other.store_, nullptr)), bytes_(other.bytes_) {}
-    RawTurn& operator=(RawTurn&&) = delete;
-    ~RawTurn() { end(); }
-    void end() {
-      if (StoreImpl* store = std::exchange(store_, nullptr)) store->raw_writes_.end(bytes_);
-    }
-
-   private:
-    StoreImpl* store_;
-    const uint64_t bytes_;
-  };
-  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurn turn,
-                 Completion<size_t> done);
-  void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim, RawTurn turn,
-                       Completion<size_t> done);
-  void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);
-  void fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error, Completion<size_t>& done);
+  // --- of requests/, for the calls about names and attributes ---
+  Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
+  static Resize kind_of_truncation(Handle* handle) { return WriteRequests::kind_of_truncation(handle); }
+  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
+    writes_->resize(std::move(object), size_bytes, how, std::move(done));
+  }
+  void note_change(const ObjectPtr& object, Handle* handle) { in_place_->note_change(object, handle); }
+  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
 
   // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
   Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
@@ -278,88 +224,6 @@ class StoreImpl final : public Store {
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
-  void end_lingering(bool all = false);
-
-  // --- upkeep (store_keep.cc) ---
-  bool keeper_step(bool force);
-  void sync_ahead();
-  Status sync_point();           // data, then journal, then a SyncedRecord
-  bool mend_index();             // if it was found damaged; whether it was built anew
-  Status index_point(const Reclaimer::Amount& amount = {});          // sync_point, index commit, checkpoint if due
-  Status write_checkpoint();
-  uint64_t least_checkpoint_bytes() const;
-  void note_upkeep(const Status& status, int64_t now_ns);
-  Status remove_before_checkpoint();
-  void remove_kept_journals();
-  void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
-  bool still_needed(const FreedPlace& freed);
-  void want_reclaim();  // at once, for a call that waits for space
-  bool make_room();
-  bool hold_round(const SpaceWaiters::Round& round);
-  void drain_and_wait(bool for_room = false);
-  void measure_backing();
-  void look_for_volume();
-  void keep_spare_files(const SpaceInfo& backing);
-  void follow_size(const SpaceInfo& backing);
-  void refill_reserve();
-  void refresh_space();
-  void measure_overhead();
-  bool checkpoint_for_room();
-
-  // --- what earlier lives left (store_sweep.cc) ---
-  bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
-  uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
-  void count_orphans();
-  std::unique_ptr<PackSweep> make_pack_sweep();
-  void sweep_extents(std::span<const FreedPlace> dead, bool list);
-  bool sweep_packs();
-
-  // --- eviction (store_evict.cc) ---
-  struct EvictWalk {  // over all directories, from the root down, a page of names at a time
-    uint64_t number = 0;
-    std::deque<ObjectId> directories;
-    uint64_t after = 0;
-    bool over = false;
-  };
-  struct WaterMarks {
-    uint64_t high = 0, low = 0;  // bytes left free
-  };
-  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
-  static bool is_pin_mark(std::string_view name);
-  void tell_of_names(EvictWalk& walk);
-  std::optional<Attributes> attributes_of(const Tree::View& tree, ObjectId id) const;
-  bool fill_evictor(bool to_the_end);
-  uint64_t usable_bytes() const;
-  uint64_t shown_free_bytes() const;
-  WaterMarks water_marks();
-  void note_eviction_round(int64_t begun_ns);
-  uint64_t most_left_bytes() const;
-  uint64_t free_soon_bytes() const;
-  uint64_t bytes_to_punch(uint64_t room_wanted) const;
-  uint64_t room_wanted(uint64_t pressure);
-  bool evict_ahead();
-  bool evict_for_room(uint64_t pressure);
-  bool may_evict() const;  // a call that finds no room may get some that way
-  bool is_full() const { return space_.free_bytes() == 0 && !may_evict(); }
-  void journal_names();
-  uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
-  void evict_stranded();
-  void tell_gone(std::vector<GoneName> gone);
-  void tell_kernel(std::vector<GoneName> gone);
-  uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
-  std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member) const;
-  struct Kept {
-    Evictor::Refused how;
-    const char* why;  // in words
-  };
-  std::optional<Kept> keeps_from_going(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
-                                       Evictor::Leases leases) const;
-  std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases) const;
-  bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
-  void describe_eviction(const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
-                         std::vector<std::pair<std::string, std::string>>& facts) const;
-  uint64_t remove_evicted(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
-  Status set_pinned(ObjectId id, bool pinned) override;
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -375,8 +239,7 @@ class StoreImpl final : public Store {
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
   // --- start and end (store_open.cc) ---
-  Status fill_in_options();
-  void take_over(Recovered& found);
+  Result<SpaceInfo> fill_in_options();  // answers how large the file system is
   void forget_reclaimed();
   void remove_unjournaled();
 
@@ -387,7 +250,6 @@ class StoreImpl final : public Store {
   void answer_unfinished();
   void finish_handed_on_work();
   void finish_raw_turns();
-  void keeper_loop();
 
   ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
@@ -411,7 +273,6 @@ class StoreImpl final : public Store {
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
-  uint64_t index_rebuilds_ = 0;  // seen by the keeper
   bool background_ = true;
   bool read_only_ = false;
   ReadTimes read_times_ = ReadTimes::kRelative;
@@ -426,10 +287,7 @@ class StoreImpl final : public Store {
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
-  // A comment tells which mutex guards what follows it or stands on its line; their order is in README.md.
-  LeafMutex names_gone_mutex_;  // a leaf
-  NamesGone names_gone_;
-
+  GoneNames gone_names_;
   DirtyQueue dirty_;
   std::optional<BodyChanges> changes_;
   std::unique_ptr<Tree> tree_;
@@ -462,7 +320,8 @@ class StoreImpl final : public Store {
   // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
   std::optional<ReadRequests> reads_;
   std::optional<MappedReads> mapped_;
-  RawTurns raw_writes_{resumer_};
+  std::optional<InPlaceChanges> in_place_;
+  std::optional<WriteRequests> writes_;
 
   Opener opener_;
 
@@ -471,65 +330,24 @@ class StoreImpl final : public Store {
   Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
   WorkQueue keeper_work_{keeper_wakeup_};
   std::optional<Discards> discards_;
-  std::atomic<bool> reclaim_wanted_{false};  // its next step gives back everything that is dead, which syncs everything
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { want_reclaim(); }};
-  // Only the keeper (or close()) touches these.
-  EvictWalk evict_walk_;
-  struct {
-    int64_t last_ns = INT64_MIN / 2;   // when anything was evicted
-    uint64_t left_bytes = 0;           // dead, in ranges too short to be worth a call yet
-    bool leaves_short_ranges = false;  // those that were punched last were short
-  } eviction_;
-  struct {
-    int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there
-    uint64_t written_bytes = 0;
-    double bytes_per_ns = 0;
-  } evict_rate_;
-  std::optional<CheckpointInfo> checkpoint_to_clear_;  // finished, but what it covers was not removed yet
-  std::string upkeep_told_;     // the last error of upkeep
-  int64_t upkeep_told_ns_ = 0;
-  uint64_t checkpoint_seq_ = 0, checkpoint_bytes_ = 0, journal_files_ = 1;
-  uint64_t older_journals_bytes_ = 0;  // of earlier epochs, until a checkpoint takes their place
-  int64_t last_index_point_ns_ = 0;
-  uint64_t hopes_at_index_point_ = 0;
-  SpaceInfo backing_seen_;       // when it was measured last
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { keeper_->want_reclaim(); }};
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
-  bool spares_refused_ = false;  // the last try to make one failed
-  bool reclaim_cut_short_ = false;  // by the time it takes: the next step goes on
-  // Bodies were read at this start to tell which to trust. The journals that named them must not be judged again once some
-  // are gone for good: a checkpoint comes before anything is given back.
-  bool judged_tail_ = false;
-  int64_t verified_again_ns_ = 0;  // the keeper's
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
-  bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
-  bool records_lost_ = false;      // of a damaged checkpoint or journal: they may have named what looks dead
-  bool pack_sweep_over_ = false;   // this life does not look for dead ranges of packs any more
-  std::unique_ptr<PackSweep> pack_sweep_;
-  std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // extents that a start found, until they are swept
-  bool nobody_reads_ = false;  // the end has begun: what is open or lingers is given back as well
+  std::optional<Drainer> drainer_;
+  std::optional<Eviction> eviction_;
+  std::optional<OrphanSweep> sweep_;
+  std::optional<Checkpointer> checkpointer_;
+  std::optional<VolumeWatch> watch_;
+  std::optional<Keeper> keeper_;
 
   bool shared_ = false;  // is_shared(), at the start
   std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
-  std::optional<PeerHolds> peer_holds_;  // with it. The keeper's, with the rest:
-  struct HeldRound {
-    SpaceWaiters::Round round;
-    int64_t since_ns = 0, tried_ns = 0;  // the first and the last time that it ended so
-  };
-  struct KeptJournals {  // that peers have not read yet
-    CheckpointInfo checkpoint;  // which covers them
-    uint64_t bytes = 0;         // at most
-    int64_t since_ns = 0, tried_ns = 0;
-  };
-  std::optional<KeptJournals> kept_journals_;
-  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers
-  std::atomic<uint64_t> held_for_peers_bytes_{0};
-  uint64_t read_by_peers_bytes_ = 0;  // of them
 
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended
   Verify verify_ = Verify::kAuto;            // fixed after start()
-  std::vector<std::thread> threads_;
+  bool has_threads_ = false;
 };
 
 }  // namespace kvcachefs

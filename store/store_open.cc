@@ -100,7 +100,7 @@ Status StoreImpl::start(std::string_view holder) {
   // Else a volume that others have filled could not be mounted to remove something.
   if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
   KVC_TRY(lock_->describe(holder));
-  KVC_TRY(fill_in_options());
+  KVC_ASSIGN(const SpaceInfo backing_seen, fill_in_options());
   const StoreOptions options = options_.current();
   raw_space_ = std::make_unique<RawSpace>(space_, volume_->features().blocks_lag);
   record_space_ = std::make_unique<RecordSpace>(space_, options.memory_bytes);
@@ -126,9 +126,11 @@ Status StoreImpl::start(std::string_view holder) {
 
   KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
   KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_}));
-  take_over(found);
+  index_ = std::move(found.index);
+  index_rebuilt_ = found.index_rebuilt;
+  unclean_start_ = found.unclean;
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
-  index_rebuild_->allow(!judged_tail_);
+  index_rebuild_->allow(!found.judged_tail);
   KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_, form_of_journal(options_.current(), volume_->features()),
                                                       [this](const auto& attempt) { return journal_room_->write(attempt); }));
   identity_.epoch = epoch.number;
@@ -141,8 +143,9 @@ Status StoreImpl::start(std::string_view holder) {
   constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(
       dead_, *extents_, *index_, counters_, clock_,
-      Reclaimer::Users{[this](const FreedPlace& freed) { return still_needed(freed); }, [this] { return !commits_.idle(); },
-                       [this](const FreedPlace& freed) { return peer_holds_ && peer_holds_->holds(freed); }},
+      Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
+                       [this] { return !commits_.idle(); },
+                       [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) { return successors_of(id); },
@@ -153,7 +156,7 @@ Status StoreImpl::start(std::string_view holder) {
   evictor_ = std::make_unique<Evictor>(clock_);
   accesses_->set_listener(evictor_.get());
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
-  space_waiters_.set_source([this] { return may_evict(); });
+  space_waiters_.set_source([this] { return evictor_->may_evict(); });
   options_.subscribe([this](const StoreOptions& now) {
     evictor_->configure({.on = now.evict && !read_only_,
                          .lease_ms = static_cast<int64_t>(now.lease_ms),
@@ -192,18 +195,39 @@ Status StoreImpl::start(std::string_view holder) {
   bulk_.emplace(BulkLane::Parts{dirty_, *tree_, *accesses_, *sealer_, *spiller_, *relocator_, commits_, refusals_, *pool_, *cache_, health_,
                                 options_, clock_, background_});
   urgent_.emplace(UrgentLane::Parts{*sealer_, *relocator_, *extents_, commits_, refusals_, health_});
+  in_place_.emplace(InPlaceChanges::Parts{*changes_, space_, dirty_, read_only_});
+  writes_.emplace(WriteRequests::Parts{*volume_, *extents_, space_, *raw_space_, space_waiters_, *discards_, *changes_, dirty_, *cache_,
+                                       *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
+                                       counters_, options_,
+                                       [this](const Object& object) { return check_may_change(object); }});
+  drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
+  eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
+                                    keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
+                                    [this] { return has_peers(); }, read_only_});
+  sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
+                                    [this] { return checkpointer_->sync_point(); }, background_, found.records_lost});
+  checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
+                                            *extents_, *committer_, *relocator_, *drainer_, *tree_, *accesses_, dead_, *raw_space_, *record_space_,
+                                            orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},
+                        Checkpointer::Found{found.checkpoint_bytes, found.journal_files, found.older_journals_bytes, found.judged_tail});
+  watch_.emplace(VolumeWatch::Parts{*volume_, identity_, *extents_, *index_, space_, *raw_space_, dead_, *reserve_, *checkpointer_, refusals_, health_,
+                                    dirty_, options_, [this](const SpaceInfo& backing) { return option_defaults(backing); }, read_only_, background_},
+                 backing_seen);
+  keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
+                                dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, *unverified_, *sealer_, *read_ahead_, resumer_,
+                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();
-  if (!read_only_) count_orphans();
+  if (!read_only_) sweep_->count(unclean_start_ || found.judged_tail || index_rebuilt_);
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
-  refresh_space();
-  if (!volume_->features().network) refill_reserve();  // there it may be megabytes to write: the keeper's
+  watch_->measure_all();
+  if (!volume_->features().network) watch_->refill_reserve();  // there it may be megabytes to write: the keeper's
   health_.start();
-  last_index_point_ns_ = clock_.monotonic_ns();
+  keeper_->begin();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
@@ -211,28 +235,16 @@ Status StoreImpl::start(std::string_view holder) {
   return {};
 }
 
-void StoreImpl::take_over(Recovered& found) {
-  index_ = std::move(found.index);
-  index_rebuilt_ = found.index_rebuilt;
-  unclean_start_ = found.unclean;
-  judged_tail_ = found.judged_tail;
-  records_lost_ = pack_sweep_over_ = found.records_lost;
-  checkpoint_bytes_ = found.checkpoint_bytes;
-  older_journals_bytes_ = found.older_journals_bytes;
-  journal_files_ = found.journal_files;
-}
-
 // What is dead by the journals and was not reclaimed since comes back at once.
 void StoreImpl::forget_reclaimed() {
-  reclaim_wanted_ = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
+  const bool some = dead_.forget_reclaimed(*index_, volume_->features().punch_hole,
                                            [this](ExtentId id, PlaceKind kind) { return extents_->info(id, kind); });
   dead_.found_before(index_->position());
-  if (reclaim_wanted_) keeper_wakeup_.wake();
+  if (some) keeper_->want_reclaim();
 }
 
-Status StoreImpl::fill_in_options() {
+Result<SpaceInfo> StoreImpl::fill_in_options() {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());
-  backing_seen_ = backing;
   KVC_TRY(options_.resolve(option_defaults(backing), volume_->features().network
                                                          ? fmt::format("/var/lib/kvcachefs/{}/{}", hex(identity_.volume_uuid), identity_.node)
                                                          : fmt::format("{}/nodes/{}/index", volume_->root(), identity_.node)));
@@ -242,7 +254,7 @@ Status StoreImpl::fill_in_options() {
               "it back. Lower the option to a half of that, or raise the limit",
               format_size(options.memory_bytes), format_size(limit.bytes), limit.file);
   index_directory_ = options.index_directory;
-  return {};
+  return backing;
 }
 
 OptionDefaults StoreImpl::option_defaults(const SpaceInfo& backing) const {
@@ -254,7 +266,7 @@ OptionDefaults StoreImpl::option_defaults(const SpaceInfo& backing) const {
 // --- end ---
 
 void StoreImpl::stop() {
-  if (threads_.empty()) return;
+  if (!has_threads_) return;
   if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/true);
   std::promise<Status> done;
   auto answer = done.get_future();
@@ -300,23 +312,23 @@ Status StoreImpl::close() {
   urgent_->finish();
   extents_->remove_spares();
   // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
-  nobody_reads_ = true;
-  end_lingering(/*all=*/true);
-  if (status) status = index_point();
+  checkpointer_->end_reading();
+  keeper_->end_lingering(/*all=*/true);
+  if (status) status = checkpointer_->index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
-  for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = index_point();
+  for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();
   if (status) remove_unjournaled();
-  if (status && (committer_->journal_bytes() > kFinalCheckpointBytes || journal_files_ > 8)) status = write_checkpoint();
+  if (status && (committer_->journal_bytes() > kFinalCheckpointBytes || checkpointer_->journal_files() > 8)) status = checkpointer_->write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
-    status = sync_point();
+    status = checkpointer_->sync_point();
     if (status) orphans_.note_leftovers(*index_, {});
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }
   if (!status && index_->damaged()) {  // of which the journals are independent: what was accepted is in them
     log::warn("{}; the next start builds the index anew", status.error().message);
-    status = sync_point();
+    status = checkpointer_->sync_point();
   }
   if (peers_) peers_->stop();
   volume_->drain();  // loads that were under way
@@ -333,7 +345,7 @@ Status StoreImpl::close() {
 }
 
 StoreImpl::~StoreImpl() {
-  if (!threads_.empty()) stop_threads();
+  if (has_threads_) stop_threads();
   volume_->drain();
   if (read_ahead_) read_ahead_->give_up();
 }

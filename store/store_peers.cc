@@ -35,10 +35,9 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { want_reclaim(); }, requests,
-                          [this] { tell_kernel({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
-  peer_holds_.emplace(PeerHolds::Source{[this] { return peers_->acknowledged(); },
-                                        [this](bool wanted) { peers_->want_acknowledged(wanted); }});
+                          [this] { keeper_->want_reclaim(); }, requests,
+                          [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
+  checkpointer_->follow_peers(*peers_);
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};
@@ -63,7 +62,7 @@ void StoreImpl::refresh(StatusCompletion done) {
 
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
-  status.held_for_peers_bytes = held_for_peers_bytes_;
+  status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes();
   status.peers_problem = peers_->problem();
   for (PeerStatus& peer : peers_->status())
     status.peers.push_back({.node = std::move(peer.node),

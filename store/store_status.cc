@@ -10,7 +10,7 @@ FileSystemSpace StoreImpl::space() {
   FileSystemSpace result;
   const uint64_t limit = space_.limit_bytes();
   result.blocks = limit / kBlockBytes;
-  result.blocks_free = std::min(shown_free_bytes(), limit) / kBlockBytes;
+  result.blocks_free = std::min(eviction_->shown_free_bytes(), limit) / kBlockBytes;
   const IndexTotals totals = index_->totals();
   constexpr uint64_t kMaxFiles = uint64_t{1} << ObjectId::kNumberBits;
   result.files = kMaxFiles;
@@ -75,7 +75,7 @@ Status StoreImpl::begin_scrub() {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only: what is found damaged could not be recorded");
   drain(/*sync=*/false, [this](Status) {
     keeper_work_.add([this] {
-      note_upkeep(index_point({}), clock_.monotonic_ns());
+      keeper_->index_now();
       scrubber_->begin_now();
     });
   });

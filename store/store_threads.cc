@@ -3,16 +3,16 @@
 #include <thread>
 #include <utility>
 
-#include "store/base/thread.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
 
 void StoreImpl::start_threads() {
+  has_threads_ = true;
   committer_->start();
   bulk_->start();
   urgent_->start();
-  threads_.push_back(start_thread("kvc-keeper", [this] { keeper_loop(); }));
+  keeper_->start();
   if (peers_) peers_->start();
   resumer_.start();
   opener_.start();
@@ -22,25 +22,17 @@ void StoreImpl::start_threads() {
   scrubber_->start();
 }
 
-void StoreImpl::keeper_loop() {
-  while (true) {
-    keeper_wakeup_.wait_for(std::chrono::seconds(1));  // a call that asks during the step below gets another step
-    if (stopping_) return;
-    keeper_step(false);
-    cache_->trim();
-    if (page_warmer_->is_due()) page_warmer_->kick();
-  }
-}
-
 void StoreImpl::stop_threads() {
   stopping_ = true;
+  keeper_->ask_to_stop();
+  drainer_->stop();
+  eviction_->stop();
   scrubber_->stop();
   cache_->stop();
   space_waiters_.stop();
   record_waiters_->stop();
   bulk_->ask_to_stop();
   urgent_->ask_to_stop();
-  keeper_wakeup_.wake();
   if (peers_) peers_->stop();
   opener_.stop();  // from now on such work is done where it comes up
   read_ahead_->stop();
@@ -49,8 +41,8 @@ void StoreImpl::stop_threads() {
   resumer_.stop();
   bulk_->stop();
   urgent_->stop();
-  for (std::thread& thread : threads_) thread.join();
-  threads_.clear();
+  keeper_->stop();
+  has_threads_ = false;
   // The committer last: the others may still wait for it.
   committer_->stop();
   volume_->drain();
@@ -86,7 +78,7 @@ void StoreImpl::answer_unfinished() {
 
 void StoreImpl::finish_raw_turns() {
   constexpr int kMostRounds = 100'000;
-  for (int round = 0; round < kMostRounds && raw_writes_.waiting() + reads_->raw_waiting() > 0; ++round) {
+  for (int round = 0; round < kMostRounds && writes_->raw_waiting() + reads_->raw_waiting() > 0; ++round) {
     volume_->drain();
     resumer_.give_answers();
   }
@@ -110,7 +102,7 @@ bool StoreImpl::pump() {
   any |= bulk_->step(false);
   any |= urgent_->step();
   any |= committer_->step();
-  any |= keeper_step(false);
+  any |= keeper_->step(false);
   if (peers_ && !stopping_) peers_->step();
   if (!stopping_) {
     any |= read_ahead_->step();

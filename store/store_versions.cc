@@ -155,14 +155,4 @@ std::unexpected<Error> StoreImpl::gone_before_open(ObjectId id, Error error, con
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 
-// Called by the keeper; `all`: also what lingers still, for its room is wanted. What a call found that is being repeated stays until
-// then, for it is not told to look again a second time.
-void StoreImpl::end_lingering(bool all) {
-  StaleOpens::Released released;
-  stale_opens_.expire(/*all=*/nobody_reads_, released);
-  Tree::Write tree = tree_->write();
-  tree.let_go(released);
-  tree.end_lingering(all);
-}
-
 }  // namespace kvcachefs

@@ -96,9 +96,9 @@ class Object {
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   uint32_t kept_for_repeat = 0;   // a call that was told kStale found it, and opens it next
   bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
-  uint32_t changes_in_place = 0;  // since it is whole, see store_in_place.cc
+  uint32_t changes_in_place = 0;  // since it is whole, see requests/in_place_changes.h
   uint32_t rewriters = 0;         // open handles that changed it without O_TRUNC: whether as a whole shows when they close it
-  std::unique_ptr<FirstWrites> first_writes;  // null: not to be judged, see store_in_place.cc
+  std::unique_ptr<FirstWrites> first_writes;  // null: not to be judged, see requests/in_place_changes.h
   bool forgotten = false;         // not in the table any more, where the same object may be anew: nothing is put in here
   uint64_t read_bytes = 0, opens = 0;
   std::vector<std::pair<size_t, size_t>> wanted;  // units [first, last) that reads wait for: not evicted under them
@@ -120,7 +120,7 @@ class Object {
   bool temporary = false;     // its name is one that clients rename: several writers get a version each
   std::atomic<bool> locked{false};    // (atomic) somebody took a lock of it
   // (atomic; set with the lock held) It changes where it is, so the kernel may not read it past the daemon; and what then was changed in
-  // part as well is no chunk, nor is what was `patched` while it was filled (store_in_place.cc).
+  // part as well is no chunk, nor is what was `patched` while it was filled (requests/in_place_changes.h).
   std::atomic<bool> in_place{false}, changed_in_part{false}, patched{false};
 
   bool is_regular() const { return type_bits == 0100000; }

@@ -23,6 +23,22 @@ class RawTurns {
   // For one that was refused: `begin` runs once it is its turn, which counts by then.
   void wait(uint64_t bytes, IoBudget::Begin begin) { run(budget_.wait(bytes, std::move(begin))); }
   void end(uint64_t bytes) { run(budget_.end(bytes)); }
+  // The turn of a request, until it ends. A request that begins anew, for the file is another by now, ends it first: the others could be
+  // waiting for theirs with all that there are.
+  class Turn {
+   public:
+    Turn(RawTurns& of, uint64_t bytes) : of_(&of), bytes_(bytes) {}
+    Turn(Turn&& other) noexcept : of_(std::exchange(other.of_, nullptr)), bytes_(other.bytes_) {}
+    Turn& operator=(Turn&&) = delete;
+    ~Turn() { end(); }
+    void end() {
+      if (RawTurns* of = std::exchange(of_, nullptr)) of->end(bytes_);
+    }
+
+   private:
+    RawTurns* of_;
+    const uint64_t bytes_;
+  };
   size_t waiting() const { return budget_.waiting(); }
 
  private:

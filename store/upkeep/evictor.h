@@ -82,6 +82,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void nameless(ObjectId id);  // it has not the name that was known of it
   // Nothing could be chosen: it is not worth another try before something changes, or a second has passed.
   void note_hopeless() { hopeless_until_ms_.store(now_ms() + kHopelessMs, std::memory_order_relaxed); }
+  bool may_evict() const { return on() && !hopeless(); }  // a call that finds no room may get some
   bool hopeless() const { return hopeless_until_ms_.load(std::memory_order_relaxed) > now_ms(); }
 
   // --- pins
@@ -130,9 +131,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
     uint32_t directory = evict::kNoSlot, used = 0;
   };
   struct Gone { evict::UnitKey key; };
-  struct Usual {  // size of the bodies of a stem
-    uint32_t blocks = 0, smaller = 0;  // how many smaller ones came in a row
-  };
+  struct Usual { uint32_t blocks = 0, smaller = 0; };  // size of the bodies of a stem; how many smaller ones came in a row
 
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
   // mutex_ held, here and below

@@ -29,7 +29,7 @@ namespace kvcachefs {
 class BatchIndex : public FakeIndex {
  public:
   uint64_t batches = 0, frozen = 0;
-  bool fails = false, gave_up = false;
+  bool fails = false, gave_up = false, commit_fails = false;
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition) override {
     if (fails) return fail(Code::kCorrupt, "the index is damaged");
@@ -53,6 +53,19 @@ class BatchIndex : public FakeIndex {
   bool damaged() const override { return fails; }
   void give_up_commits() override { gave_up = true; }
   void freeze() override { ++frozen; }
+  Status commit() override { return commit_fails ? fail(Code::kNoSpace, "the index cannot be written") : Status(); }
+  Status scan_objects(const std::function<bool(ObjectRecord&&)>& row) const override {
+    for (const auto& [id, object] : objects)
+      if (!row(ObjectRecord(object))) break;
+    return {};
+  }
+  Status scan_names(const std::function<bool(NameRecord&&)>& row) const override {
+    for (const auto& [key, entry] : names)
+      if (!row(NameRecord{key.first, entry.name, entry.child})) break;
+    return {};
+  }
+  Status scan_successors(const std::function<bool(SuccessorsRecord&&)>&) const override { return {}; }
+  Status scan_peer_records(const std::function<bool(Record&&)>&) const override { return {}; }
 
  private:
   static bool is_on_volume(const Place& place) { return place.kind == PlaceKind::kPacked || place.kind == PlaceKind::kSolo; }

@@ -1,4 +1,4 @@
-// Private to the files that change the bytes of a body.
+// A write while it is tried and while it waits. Private to the files of WriteRequests.
 #pragma once
 
 #include <algorithm>
@@ -10,14 +10,14 @@
 #include "store/base/limits.h"
 #include "store/cache/waiting_bytes.h"
 #include "store/load/load_job.h"
-#include "store/store_impl.h"
+#include "store/requests/write_requests.h"
 
 namespace kvcachefs {
 
 Error too_big_to_seal(const Object& object, uint64_t size_bytes);
 
 // What one try of a write lacks, and what it was given.
-struct StoreImpl::WriteAttempt {
+struct WriteRequests::WriteAttempt {
   Reservation memory;
   FileRequest file;
   uint64_t memory_needed = 0;  // beside that for the loads
@@ -28,7 +28,7 @@ struct StoreImpl::WriteAttempt {
 };
 
 // A write, or a zeroing, until it is answered.
-struct StoreImpl::PendingWrite {
+struct WriteRequests::PendingWrite {
   ObjectPtr object;
   Handle* handle = nullptr;  // null for zeroing
   WriteSource source;

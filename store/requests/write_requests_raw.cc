@@ -5,34 +5,18 @@
 #include <fmt/format.h>
 
 #include "store/base/log.h"
-#include "store/base/volume_error.h"
-#include "store/store_impl.h"
+#include "store/requests/write_requests.h"
 
 namespace kvcachefs {
 
-// Does nothing for other bodies. Blocks for opening the file; no lock held.
-Status StoreImpl::open_raw_file(const ObjectPtr& object) {
-  auto lock = object->lock();
-  const Place place = object->base.place;
-  lock.unlock();
-  if (place.kind != PlaceKind::kRaw) return {};
-  auto opened = extents_->open(place.extent, PlaceKind::kRaw);
-  if (!opened) return std::unexpected(error_of_volume(std::move(opened).error()));
-  FilePtr raw = *std::move(opened);
-  lock.lock();
-  // Not if it was emptied since: then its bytes are in RAM, and the next body is another.
-  if (!object->raw && object->base.place.kind == PlaceKind::kRaw && !object->content_dirty()) object->raw = std::move(raw);
-  return {};
-}
-
 // A file sized far beyond a chunk becomes 1:1 with a backing file. kBusy: it is not empty any more, or raw already, for another
 // request came first. Blocks for making that file. No lock held.
-Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
-  KVC_ASSIGN(Extents::Made made, extents_->make(PlaceKind::kRaw));
+Status WriteRequests::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
+  KVC_ASSIGN(Extents::Made made, parts_.extents.make(PlaceKind::kRaw));
   Status sized = made.file->truncate(size_bytes);
   const auto lock = object->lock();
   if (!sized || object->raw || object->size_bytes > 0) {  // or somebody else wrote or sized it
-    discards_->remove_later(made.id, PlaceKind::kRaw);
+    parts_.discards.remove_later(made.id, PlaceKind::kRaw);
     if (sized) return fail(Code::kBusy, fmt::format("object {} changed while it was sized", object->id.value));
     return sized;
   }
@@ -41,25 +25,25 @@ Status StoreImpl::make_raw(const ObjectPtr& object, uint64_t size_bytes) {
   object->memory_file.reset();
   object->expected_bytes = 0;
   object->cut_allocated(0);  // its blocks are the file's
-  changes_->give_room_up(*object);
+  parts_.changes.give_room_up(*object);
   object->base_valid_bytes = 0;
   object->base.place = {PlaceKind::kRaw, made.id, 0, 0};
   object->raw_unjournaled = true;
   object->base.checksums.clear();
   object->size_bytes = size_bytes;
-  space_.release(std::exchange(object->reserved_bytes, 0));
-  changes_->content_changed(object);
+  parts_.space.release(std::exchange(object->reserved_bytes, 0));
+  parts_.changes.content_changed(object);
   return {};
 }
 
 // Blocks for the truncation of the file. If the body ceased to be raw meanwhile, it begins anew. No lock held.
-void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
+void WriteRequests::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, Resize how, StatusCompletion done) {
   // Nothing to do in the file where it only grows: what it lacks reads as zeros.
   if (how != Resize::kAtLeast)
-    if (Status status = raw_space_->set_size(*raw, size_bytes); !status) return done(std::move(status));
+    if (Status status = parts_.raw_space.set_size(*raw, size_bytes); !status) return done(std::move(status));
   ExtentId extent;
-  if (raw_extent(*object, raw, extent)) raw_space_->measure(extent, *raw);  // what was cut off is room at once
-  space_.hope();
+  if (raw_extent(*object, raw, extent)) parts_.raw_space.measure(extent, *raw);  // what was cut off is room at once
+  parts_.space.hope();
   {
     auto lock = object->lock();
     if (object->raw != raw) {
@@ -69,15 +53,15 @@ void StoreImpl::resize_raw(ObjectPtr object, FilePtr raw, uint64_t size_bytes, R
     if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
     object->note_cut(size_bytes, how);
     object->size_bytes = size_bytes;
-    changes_->content_changed(object);  // the size is in the record
-    extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+    parts_.changes.content_changed(object);  // the size is in the record
+    parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
   }
   done({});
 }
 
 // `size` of the file now.
-void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset,
-                             uint64_t length, StatusCompletion done) {
+void WriteRequests::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset,
+                                 uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
   const bool extends = (mode == AllocateMode::kExtend || mode == AllocateMode::kZeroRange) && end > size;
   auto finish = [this, object, raw, mode, offset, length, end, extends, done = std::move(done)](Status status) mutable {
@@ -88,8 +72,8 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
         return allocate_in(std::move(object), mode, offset, length, std::move(done));
       }
       if (status) {
-        changes_->note_modified(object);
-        extents_->note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
+        parts_.changes.note_modified(object);
+        parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
       }
     }
     if (status && extends) return resize(std::move(object), end, Resize::kAtLeast, std::move(done));
@@ -100,24 +84,24 @@ void StoreImpl::allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, Alloc
   const bool zeroes = mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize;
   if (zeroes || mode == AllocateMode::kPunchHole) {
     Status punched = raw->punch(offset, length);
-    raw_space_->measure(extent, *raw);
-    space_.hope();
+    parts_.raw_space.measure(extent, *raw);
+    parts_.space.hope();
     if (!punched || !zeroes) return finish(std::move(punched));
   }
   auto take = [this, object, raw, extent, offset, length]() -> Status {
-    auto claim = raw_space_->claim(extent, raw, offset, length);
+    auto claim = parts_.raw_space.claim(extent, raw, offset, length);
     if (!claim) return std::unexpected(no_space(*object, length));
     Status taken = raw->allocate(offset, length);
     claim.reset();
-    raw_space_->measure(extent, *raw);
+    parts_.raw_space.measure(extent, *raw);
     if (!taken && taken.error().code == Code::kUnsupported) return {};  // sparse is all it can be
     return taken;
   };
-  space_waiters_.with_room(std::move(take), std::move(finish));
+  parts_.space_waiters.with_room(std::move(take), std::move(finish));
 }
 
 // False: it is no raw file any more, or another one.
-bool StoreImpl::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent) {
+bool WriteRequests::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent) {
   const auto lock = object.lock();
   extent = object.base.place.extent;
   return object.raw == raw;
@@ -125,19 +109,19 @@ bool StoreImpl::raw_extent(Object& object, const FilePtr& raw, ExtentId& extent)
 
 // The object is locked. Who wrote through a mapping hears of no error, and the size may have grown over what is not there: close
 // and rename fail, until the bytes that are missing were written, as pools of chunks do, or the file was emptied.
-void StoreImpl::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
+void WriteRequests::note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status) {
   if (object.raw != raw) return;
   if (!status) {
     object.note_failed_write(status.error(), offset, offset + length);
   } else if (object.write_error) {
     object.note_written(offset, offset + length);
-    if (!object.write_error) dirty_.wake();
+    if (!object.write_error) parts_.dirty.wake();
   }
 }
 
 // Room for what it may allocate is set aside first, and counted as the file's once the write has ended.
-void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
-                          RawTurn turn, Completion<size_t> done) {
+void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurns::Turn turn,
+                              Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
   if (!raw_extent(*object, raw, extent)) {
@@ -145,17 +129,16 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
     return write(handle, offset, bytes, std::move(done));
   }
   std::vector<std::byte> copy(bytes.begin(), bytes.end());
-  if (auto claim = raw_space_->claim(extent, raw, offset, bytes.size()))
+  if (auto claim = parts_.raw_space.claim(extent, raw, offset, bytes.size()))
     return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claim), std::move(turn), std::move(done));
   auto claimed = std::make_shared<RawSpace::Claim>();
   auto find_room = [this, object, raw, extent, offset, wanted = bytes.size(), claimed]() -> Status {
-    auto claim = raw_space_->claim(extent, raw, offset, wanted);
+    auto claim = parts_.raw_space.claim(extent, raw, offset, wanted);
     if (!claim) return std::unexpected(no_space(*object, wanted));
     *claimed = std::move(*claim);
     return {};
   };
-  space_waiters_.with_room(std::move(find_room), [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn),
-                                                  done = std::move(done)](Status status) mutable {
+  auto go_on = [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn), done = std::move(done)](Status status) mutable {
     if (status)
       return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(turn), std::move(done));
     turn.end();
@@ -164,11 +147,12 @@ void StoreImpl::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::spa
       note_raw_write(*handle->object, raw, offset, copy.size(), status);
     }
     done(std::unexpected(std::move(status).error()));
-  });
+  };
+  parts_.space_waiters.with_room(std::move(find_room), std::move(go_on));
 }
 
-void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
-                                RawSpace::Claim claim, RawTurn turn, Completion<size_t> done) {
+void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
+                                    RawSpace::Claim claim, RawTurns::Turn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
   bool grows = false;
@@ -184,17 +168,17 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
     grows = offset + bytes.size() > object->size_bytes;
     if (grows) {
       object->size_bytes = offset + bytes.size();
-      changes_->content_changed(object);  // the size is in the record
+      parts_.changes.content_changed(object);  // the size is in the record
     } else {
-      changes_->note_modified(object);
+      parts_.changes.note_modified(object);
     }
     if (!handle->unflushed) {
       handle->unflushed = true;
       ++object->unflushed_handles;
     }
   }
-  if (grows && volume_->features().filesystem == "xfs")  // it would allocate far more than is written
-    if (Status grown = raw_space_->grow(*raw, offset + bytes.size()); !grown) log::debug("{}", grown.error().message);
+  if (grows && parts_.volume.features().filesystem == "xfs")  // it would allocate far more than is written
+    if (Status grown = parts_.raw_space.grow(*raw, offset + bytes.size()); !grown) log::debug("{}", grown.error().message);
   auto kept = std::make_shared<std::vector<std::byte>>(std::move(bytes));
   std::vector<IoRequest> requests(1);
   requests[0].kind = IoRequest::Kind::kWrite;
@@ -206,30 +190,29 @@ void StoreImpl::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, st
     const MustNotBlock completing;
     claim = {};  // it ended
     turn.end();
-    extents_->note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
-    if (!result) counters_.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+    parts_.extents.note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
+    if (!result) parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {
       const auto lock = object->lock();
       note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
-    if (result) counters_.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
+    if (result) parts_.counters.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);
     done(std::move(result));
   };
-  volume_->submit(std::move(requests));
+  parts_.volume.submit(std::move(requests));
 }
 
 // --- one after the other, where more is asked for than keeps the volume busy ---
 
-void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
-                                  Completion<size_t> done) {
+void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
+                                      Completion<size_t> done) {
   const uint64_t counted = bytes.size();
-  if (raw_writes_.try_begin(counted))
-    return write_raw(handle, std::move(raw), offset, bytes, RawTurn(*this, counted), std::move(done));
-  auto copy = waiting_bytes_->keep(bytes);
+  if (raw_turns_.try_begin(counted))
+    return write_raw(handle, std::move(raw), offset, bytes, RawTurns::Turn(raw_turns_, counted), std::move(done));
+  auto copy = parts_.waiting_bytes.keep(bytes);
   if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
-  raw_writes_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy),
-                                       done = std::move(done)]() mutable {
-    RawTurn turn(*this, counted);
+  raw_turns_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy), done = std::move(done)]() mutable {
+    RawTurns::Turn turn(raw_turns_, counted);
     if (Status status = kept->load(); !status) {
       turn.end();
       return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
@@ -238,8 +221,8 @@ void StoreImpl::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, 
   });
 }
 
-void StoreImpl::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
-                               Completion<size_t>& done) {
+void WriteRequests::fail_raw_write(Handle* handle, const FilePtr& raw, uint64_t offset, uint64_t length, Error error,
+                                   Completion<size_t>& done) {
   {
     const auto lock = handle->object->lock();
     note_raw_write(*handle->object, raw, offset, length, std::unexpected(error));

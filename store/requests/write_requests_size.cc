@@ -4,8 +4,9 @@
 
 #include <fmt/format.h>
 
-#include "store/store_impl.h"
-#include "store/store_io.h"
+#include "store/requests/pending_write.h"
+#include "store/requests/write_requests.h"
+
 
 namespace kvcachefs {
 
@@ -13,13 +14,13 @@ namespace kvcachefs {
 // size that it knows, by the same handle and before the caller hears of the failure. Neither that request nor the write differs
 // from one of another kind. So the first truncation by a handle after a failed write through it counts as the kernel's. A caller
 // who empties the file to write something else does so by path, or opens it with O_TRUNC.
-Resize StoreImpl::kind_of_truncation(Handle* handle) {
+Resize WriteRequests::kind_of_truncation(Handle* handle) {
   if (handle == nullptr) return Resize::kExactly;
   const auto lock = handle->object->lock();
   return std::exchange(handle->kernel_cuts, false) ? Resize::kAfterFailedWrite : Resize::kExactly;
 }
 
-void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
+void WriteRequests::resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   if (size_bytes > kMaxFileBytes)
     return done(fail(Code::kTooBig, fmt::format("object {}: {} is past the largest file of {}", object->id.value,
                                                 format_size(size_bytes), format_size(kMaxFileBytes))));
@@ -28,11 +29,11 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
   {
     const auto lock = object->lock();
     raw = object->raw;
-    become_raw = !raw && size_bytes > options_.raw_above_bytes() && object->size_bytes == 0;
+    become_raw = !raw && size_bytes > parts_.options.raw_above_bytes() && object->size_bytes == 0;
     grows = size_bytes > object->size_bytes;
   }
   // Nothing is evicted for what cannot fit.
-  if ((raw || grows) && size_bytes > space_.limit_bytes()) return done(std::unexpected(no_space(*object, size_bytes)));
+  if ((raw || grows) && size_bytes > parts_.space.limit_bytes()) return done(std::unexpected(no_space(*object, size_bytes)));
   if (raw || become_raw) {
     if (!become_raw) return resize_raw(std::move(object), std::move(raw), size_bytes, how, std::move(done));
     Status made = make_raw(object, size_bytes);
@@ -44,7 +45,7 @@ void StoreImpl::resize(ObjectPtr object, uint64_t size_bytes, Resize how, Status
 }
 
 // The unit that the new end cuts may be held by others, and is cloned then.
-void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
+void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
   bool cuts = false;
   {
     const auto lock = object->lock();
@@ -55,20 +56,20 @@ void StoreImpl::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, S
   auto retry = [this, object = std::move(object), size_bytes, how, done = std::move(done)](MemoryWaiters::Try& attempt) mutable {
     attempt.lacks_bytes = kUnitBytes;
     if (!attempt.may_take) return false;
-    Reservation memory = cache_->reserve(kUnitBytes, MemoryFor::kWriter);
+    Reservation memory = parts_.cache.reserve(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
     resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(done));
     return true;
   };
-  MemoryWaiters::Try now{.may_take = cache_->may_take(MemoryFor::kWriter)};
-  if (!retry(now)) cache_->wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
+  MemoryWaiters::Try now{.may_take = parts_.cache.may_take(MemoryFor::kWriter)};
+  if (!retry(now)) parts_.cache.wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
 }
 
-void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
+void WriteRequests::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
   const uint64_t memory_bytes = memory.bytes();
-  space_waiters_.with_room(
+  parts_.space_waiters.with_room(
       [this, object, size_bytes, how, memory_bytes, memory = std::move(memory)]() mutable {
-        if (memory.bytes() < memory_bytes) memory = cache_->reserve(memory_bytes, MemoryFor::kWriter);  // once more
+        if (memory.bytes() < memory_bytes) memory = parts_.cache.reserve(memory_bytes, MemoryFor::kWriter);  // once more
         Status resized = resize_now(object, size_bytes, how, memory);
         memory = Reservation();  // what waits for room holds no memory that others may need to make some
         return resized;
@@ -79,20 +80,20 @@ void StoreImpl::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, R
       });
 }
 
-Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
+Status WriteRequests::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory) {
   const auto lock = object->lock();
-  const bool becomes_raw = object->size_bytes == 0 && size_bytes > options_.raw_above_bytes();
+  const bool becomes_raw = object->size_bytes == 0 && size_bytes > parts_.options.raw_above_bytes();
   if (object->raw || becomes_raw) return fail(Code::kBusy, "it became raw while this waited, or is to now: once more");
   if (how == Resize::kAtLeast) size_bytes = std::max(size_bytes, object->size_bytes);
   if (size_bytes == object->size_bytes) {
-    changes_->note_modified(object);
+    parts_.changes.note_modified(object);
     return {};
   }
   const bool cuts = object->is_cut_in_a_unit(size_bytes);
   if (cuts && memory.bytes() < kUnitBytes)
     return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
   // Also for less than before: the body is written anew as a whole.
-  if (!changes_->reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
+  if (!parts_.changes.reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {
     if (object->units.size() > div_ceil(size_bytes, kUnitBytes)) object->units.resize(div_ceil(size_bytes, kUnitBytes));
     if (cuts) object->zero_tail(size_bytes, memory);
@@ -105,23 +106,23 @@ Status StoreImpl::resize_now(const ObjectPtr& object, uint64_t size_bytes, Resiz
     object->written_anew = true;
     object->memory_file.reset();  // else it would be held with nothing in it
   }
-  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) file_policy_->expect_size(*object, size_bytes);
+  if (object->size_bytes == 0 && object->units.empty() && !object->memory_file) parts_.files.expect_size(*object, size_bytes);
   object->size_bytes = size_bytes;
-  changes_->content_changed(object);
+  parts_.changes.content_changed(object);
   return {};
 }
 
-void StoreImpl::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
-  if (Status may = check_may_change(*handle->object); !may) return done(std::move(may));
+void WriteRequests::allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+  if (Status may = parts_.check_may_change(*handle->object); !may) return done(std::move(may));
   {
     const auto lock = handle->object->lock();
-    note_change(handle->object, handle);
+    parts_.in_place.note_change(handle->object, handle);
   }
   allocate_in(handle->object, mode, offset, length, std::move(done));
 }
 
 // Begins anew where the body became raw, or ceased to be, while it waited.
-void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
+void WriteRequests::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) {
   const uint64_t end = offset + length;
   if (length == 0 || offset > kMaxFileBytes || length > kMaxFileBytes || end > kMaxFileBytes)
     return done(fail(length == 0 ? Code::kInvalid : Code::kTooBig,
@@ -142,7 +143,7 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
     });
   }
   if (raw) return allocate_raw(object, std::move(raw), size, mode, offset, length, std::move(done));
-  if (mode != AllocateMode::kPunchHole && end > space_.limit_bytes()) return done(std::unexpected(no_space(*object, end)));
+  if (mode != AllocateMode::kPunchHole && end > parts_.space.limit_bytes()) return done(std::unexpected(no_space(*object, end)));
   if (mode != AllocateMode::kPunchHole) {
     auto reserve = [this, object, offset, end] { return take_room_for(object, offset, end); };
     if (mode == AllocateMode::kZeroRange || mode == AllocateMode::kZeroRangeKeepSize)  // ... and then it is zeroed
@@ -154,44 +155,44 @@ void StoreImpl::allocate_in(ObjectPtr object, AllocateMode mode, uint64_t offset
       if (status || status.error().code != Code::kBusy) return done(std::move(status));
       allocate_in(std::move(object), mode, offset, length, std::move(done));
     };
-    return space_waiters_.with_room(std::move(reserve), std::move(go_on));
+    return parts_.space_waiters.with_room(std::move(reserve), std::move(go_on));
   }
   const uint64_t zeroed = std::min(end, std::max(size, offset)) - offset;
   if (zeroed == 0) {  // behind the end: a change all the same
     const auto lock = object->lock();
-    changes_->note_modified(object);
+    parts_.changes.note_modified(object);
   }
   zero_range(object, offset, zeroed, std::move(done));
 }
 
 // kBusy: it became raw.
-Status StoreImpl::take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end) {
+Status WriteRequests::take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end) {
   const auto lock = object->lock();
   if (object->raw) return fail(Code::kBusy, "it became raw while this waited");
   const uint64_t bytes = std::max(end, object->size_bytes);
   const auto before = std::pair(object->allocated_from, object->allocated_to);
   object->note_allocated(align_down(offset, kBlockBytes), align_up(end, kBlockBytes));
   // A body that is to be sealed takes its room along; one that is sealed has its own, and this is for the next version.
-  const bool taken = object->content_dirty() ? changes_->reserve_space(*object, bytes) : changes_->keep_room(*object);
+  const bool taken = object->content_dirty() ? parts_.changes.reserve_space(*object, bytes) : parts_.changes.keep_room(*object);
   if (!taken) {
     std::tie(object->allocated_from, object->allocated_to) = before;
     return std::unexpected(no_space(*object, bytes));
   }
-  changes_->note_modified(object);
+  parts_.changes.note_modified(object);
   return {};
 }
 
-void StoreImpl::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
+void WriteRequests::zero_range(ObjectPtr object, uint64_t offset, uint64_t length, StatusCompletion done) {
   auto pending = std::make_shared<PendingWrite>();
   pending->object = std::move(object);
   pending->source = {offset, {}, 0};
   pending->zeros_left = length;
-  if (!pending->next_piece(cache_->piece_bytes())) return done({});
+  if (!pending->next_piece(parts_.cache.piece_bytes())) return done({});
   pending->done = [done = std::move(done)](Result<size_t> result) mutable {
     if (!result) return done(std::unexpected(std::move(result).error()));
     done({});
   };
-  proceed(pending, push_write(*pending, cache_->may_take(MemoryFor::kWriter)));
+  proceed(pending, push_write(*pending, parts_.cache.may_take(MemoryFor::kWriter)));
 }
 
 }  // namespace kvcachefs

@@ -1,13 +1,11 @@
-// Which files change where they are: what is locked, appended to, changed in part, or rewritten again and again. The kernel may not
-// read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
-// evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was appended to
-// or changed in part by those who filled it, before it was renamed or left RAM (`patched`: a log, a small database, a header that is
-// written last), is evicted only where nothing else is left: some clients may write chunks so. What was found is kept with the
-// attributes of the object, so that it holds after a remount.
+// What opens, changes and closes say of a file that changes where it is.
+#include "store/requests/in_place_changes.h"
+
 #include <algorithm>
+#include <memory>
+#include <utility>
 
 #include "store/object/in_place_mark.h"
-#include "store/store_impl.h"
 
 namespace kvcachefs {
 
@@ -22,9 +20,9 @@ auto mark_in(std::vector<Xattr>& xattrs) {
 }  // namespace
 
 // The object is locked.
-void StoreImpl::put_mark(const ObjectPtr& object, InPlace how) {
+void InPlaceChanges::put_mark(const ObjectPtr& object, InPlace how) {
   const InPlace told = in_place_mark_of(object->attributes);
-  if (told == how || read_only_ || (told == InPlace::kNo && space_.free_bytes() == 0)) return;
+  if (told == how || parts_.read_only || (told == InPlace::kNo && parts_.space.free_bytes() == 0)) return;
   auto& xattrs = object->attributes.xattrs;
   if (how == InPlace::kNo) {
     xattrs.erase(mark_in(xattrs));
@@ -33,26 +31,24 @@ void StoreImpl::put_mark(const ObjectPtr& object, InPlace how) {
     if (told == InPlace::kNo) where = xattrs.insert(where, Xattr{std::string(kInPlaceMark), {}});
     where->value = how == InPlace::kWhole ? kWholeValue : how == InPlace::kPatched ? kPatchedValue : std::string_view();
   }
-  changes_->mark_attributes_dirty(object);
-  dirty_.wake();
+  parts_.changes.mark_attributes_dirty(object);
+  parts_.dirty.wake();
 }
 
 // The object is locked. As changed in part while an open that changed it is not judged: the daemon could die before that.
-void StoreImpl::set_in_place(const ObjectPtr& object) {
+void InPlaceChanges::mark(const ObjectPtr& object) {
   object->in_place = true;
   if (object->changed_in_part || object->rewriters > 0) return put_mark(object, InPlace::kPartly);
   put_mark(object, object->patched ? InPlace::kPatched : InPlace::kWhole);
 }
 
-// The object is locked: what the first change by this handle will be.
-uint8_t StoreImpl::weight_of_changes(const Tree::View&, const Object& object, const OpenRequest& request) {
+uint8_t InPlaceChanges::weight_of(const Tree::View&, const Object& object, const OpenRequest& request) {
   if (!request.write || object.size_bytes == 0) return 0;
   if (request.append) return kFewChanges;
   return object.published && !request.truncate ? kFewChanges : 1;
 }
 
-// The object is locked. Bytes or size are about to change.
-void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
+void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
   if (object->size_bytes == 0) object->first_writes = std::make_unique<FirstWrites>();
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
   if (weight == 0) return;  // not its first change
@@ -61,59 +57,56 @@ void StoreImpl::note_change(const ObjectPtr& object, Handle* handle) {
     handle->rewrites = std::make_unique<WrittenRanges>();
     ++object->rewriters;
   }
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  if (object->changes_in_place >= kFewChanges) mark(object);
 }
 
-// The object is locked.
-void StoreImpl::note_written(Handle* handle, uint64_t offset, uint64_t length) {
+void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
   Object& object = *handle->object;
   if (object.write_error) object.first_writes.reset();  // a client may write again what failed
   else if (object.first_writes) object.first_writes->add(offset, offset + length, handle->request.append);
 }
 
-// The kernel writes pages of a mapping when it likes, some several times.
-void StoreImpl::note_page_written(Handle* handle) {
+void InPlaceChanges::note_page_written(Handle* handle) {
   const auto lock = handle->object->lock();
   handle->object->first_writes.reset();
 }
 
-// The object is locked, and the handle is about to be closed. A file that is open is not evicted, so that it is early enough here.
-void StoreImpl::judge_changes(const Handle& handle) {
+void InPlaceChanges::judge(const Handle& handle) {
   const ObjectPtr& object = handle.object;
   if (handle.request.write && object->write_handles == 1) judge_first_writes(object);
   if (!handle.rewrites) return;
   --object->rewriters;
   if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
-  if (object->in_place) set_in_place(object);
+  if (object->in_place) mark(object);
 }
 
 // The object is locked, and its last writer about to close it.
-void StoreImpl::judge_first_writes(const ObjectPtr& object) {
+void InPlaceChanges::judge_first_writes(const ObjectPtr& object) {
   if (!object->first_writes) return;
   const bool patched = !object->first_writes->are_of_a_chunk(object->size_bytes);
   if (object->patched.exchange(patched) == patched) return;
-  if (object->in_place) set_in_place(object);
+  if (object->in_place) mark(object);
   else put_mark(object, patched ? InPlace::kPatched : InPlace::kNo);
 }
 
-void StoreImpl::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
+void InPlaceChanges::note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) {
   const auto lock = object->lock();
   if (object->size_bytes == 0 || object->size_bytes == size_bytes) return;
   object->changes_in_place += size_bytes == 0 ? 1 : kFewChanges;
   if (size_bytes > 0) object->changed_in_part = true;
-  if (object->changes_in_place >= kFewChanges) set_in_place(object);
+  if (object->changes_in_place >= kFewChanges) mark(object);
 }
 
-void StoreImpl::note_locked(Handle* handle) {
+void InPlaceChanges::note_locked(Handle* handle) {
   const ObjectPtr& object = handle->object;
   if (object->locked.load(std::memory_order_relaxed)) return;
   const auto lock = object->lock();
   object->locked = object->changed_in_part = true;
-  set_in_place(object);
+  mark(object);
 }
 
-bool StoreImpl::closes_quietly(Handle* handle) {
+bool InPlaceChanges::closes_quietly(Handle* handle) {
   Object& object = *handle->object;
   if (object.locked.load(std::memory_order_relaxed)) return false;
   const auto lock = object.lock();

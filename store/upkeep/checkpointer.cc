@@ -1,0 +1,200 @@
+#include "store/upkeep/checkpointer.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/kill_point.h"
+#include "store/base/log.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kManyJournalFiles = 32;
+constexpr uint64_t kRoomCheckpointBytes = 2 * kMiB;  // of journals and checkpoint: where there is no room, they are worth another
+constexpr uint64_t kWorthPart = 16;                  // ... if it is smaller by so much
+}  // namespace
+
+// On this thread, for which nobody waits: the committer has answers to give, and does what is left.
+void Checkpointer::sync_ahead() {
+  const Status status = parts_.extents.sync_ahead();
+  if (status) return;
+  parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
+  parts_.health.report(Health::Of::kData, status);
+}
+
+Status Checkpointer::sync_point() {
+  constexpr size_t kMostRows = 100'000;
+  parts_.raw_space.sync_begins();
+  sync_ahead();
+  parts_.relocator.rescue([this] {
+    parts_.drainer.drain();
+    sync_ahead();
+  });
+  CommitRequest request;
+  request.sync = request.sync_all = true;
+  if (!parts_.reserve.is_cut()) request.successors = parts_.accesses.changed_rows(kMostRows);  // else they wait for room
+  Status status = parts_.committer.commit_and_wait(std::move(request));
+  if (status) parts_.raw_space.synced();
+  return status;
+}
+
+Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
+  reclaim_cut_short_ = false;
+  std::vector<FreedPlace> dead = parts_.dead.take();  // their records are synced by the sync point below
+  parts_.records.index_commit_begins();
+  Status status = sync_point();
+  const bool synced = status.has_value();
+  if (status) {
+    parts_.orphans.note_leftovers(parts_.index, dead);
+    status = parts_.index.commit();
+    if (status) parts_.records.index_committed();
+  }
+  if (status && found_.judged_tail) status = write_checkpoint();
+  if (!status) {
+    parts_.counters.errors_index.fetch_add(1, std::memory_order_relaxed);
+    // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
+    // Unless a start left records out, which is settled by the first checkpoint only.
+    if (synced && !found_.judged_tail) reclaim(std::exchange(dead, {}), amount);
+    parts_.dead.put_back(std::move(dead));
+    return status;
+  }
+  parts_.counters.index_commits.fetch_add(1, std::memory_order_relaxed);
+  found_.judged_tail = false;
+  parts_.index_rebuild.allow(true);
+  parts_.sweep.sweep_extents(dead);
+  if (!dead.empty()) kill_point("reclaim-begun");
+  reclaim(std::move(dead), amount);
+  measure_overhead();
+  if (parts_.records.wants_checkpoint() || found_.journal_files > kManyJournalFiles) return write_checkpoint();
+  return {};
+}
+
+uint64_t Checkpointer::least_checkpoint_bytes() const {
+  constexpr uint64_t kObjectBytes = 64;  // with a short name
+  const IndexTotals totals = parts_.index.totals();
+  return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+}
+
+// Only this thread commits, so the scan sees one state.
+Status Checkpointer::write_checkpoint() {
+  if (to_clear_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
+  // Not to fill it in vain; but nothing is given back before the first after an unclean end, and root may have more than that.
+  if (auto backing = parts_.volume->space(); backing && !found_.judged_tail && backing->available_bytes < least_checkpoint_bytes())
+    return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", parts_.volume->root(),
+                                            format_size(least_checkpoint_bytes()), format_size(backing->available_bytes)));
+  const uint64_t seq = next_seq_++;  // never again: one that failed may have left its name
+  CheckpointHeader header;
+  header.covers = parts_.index.position();
+  header.stamp = parts_.index.stamp();
+  header.next_number = parts_.next_number.load();
+  KVC_ASSIGN(auto writer, parts_.journal_room.write([&] { return CheckpointWriter::create(parts_.volume, parts_.identity, seq, header); }));
+  Status status;
+  auto add = [&](Record record) {
+    status = writer->add(std::move(record));
+    return status.has_value();
+  };
+  KVC_TRY(parts_.index.scan_objects([&](ObjectRecord&& row) { return add(PutRecord{std::move(row)}); }));
+  KVC_TRY(status);
+  KVC_TRY(parts_.index.scan_names([&](NameRecord&& row) { return add(std::move(row)); }));
+  KVC_TRY(status);
+  KVC_TRY(parts_.index.scan_successors([&](SuccessorsRecord&& row) { return add(std::move(row)); }));
+  KVC_TRY(status);
+  KVC_TRY(parts_.index.scan_peer_records(add));
+  KVC_TRY(status);
+  if (parts_.index.damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");  // it may lack rows
+  KVC_TRY(writer->finish());
+  CheckpointInfo info;
+  info.epoch = parts_.identity.epoch;
+  info.seq = seq;
+  info.header = header;
+  parts_.counters.checkpoints.fetch_add(1, std::memory_order_relaxed);
+  if (auto file = parts_.volume->info(checkpoint_path(parts_.identity.node, info.epoch, info.seq))) found_.checkpoint_bytes = file->size_bytes;
+  if (peers_ != nullptr) peers_->note_checkpoint({info.epoch, info.seq});
+  to_clear_ = std::move(info);
+  return remove_before_checkpoint();
+}
+
+Status Checkpointer::remove_before_checkpoint() {
+  // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
+  KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
+  kept_journals_.reset();
+  const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->followed_by_all()) : covers;
+  KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
+  if (followed < covers) {
+    const int64_t now_ns = parts_.clock.monotonic_ns();
+    kept_journals_ = KeptJournals{*to_clear_, found_.older_journals_bytes + parts_.committer.journal_bytes(), now_ns, now_ns};
+  }
+  to_clear_.reset();
+  found_.journal_files = 1;
+  found_.older_journals_bytes = 0;
+  parts_.committer.note_checkpoint();
+  measure_overhead();
+  return {};
+}
+
+// The others would have to load the checkpoint; not long, or much.
+void Checkpointer::remove_kept_journals(bool room_is_wanted) {
+  constexpr int64_t kTryAgainNs = 1'000'000'000, kMostNs = 600'000'000'000;
+  constexpr uint64_t kMostBytes = kGiB;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!kept_journals_ || now_ns - kept_journals_->tried_ns < kTryAgainNs) return;
+  kept_journals_->tried_ns = now_ns;
+  const JournalPosition covers = kept_journals_->checkpoint.header.covers;
+  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > kMostBytes || room_is_wanted;
+  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->followed_by_all());
+  if (Status removed = remove_covered(*parts_.volume, parts_.identity, followed, kept_journals_->checkpoint); !removed) {
+    log::warn("journals that the checkpoint covers: {}", removed.error().message);
+  } else if (followed == covers) {
+    kept_journals_.reset();
+    measure_overhead();
+  }
+}
+
+void Checkpointer::follow_peers(PeerFollower& peers) {
+  peers_ = &peers;
+  holds_.emplace(PeerHolds::Source{[&peers] { return peers.acknowledged(); }, [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
+}
+
+// Attributes and small bodies lie in them.
+bool Checkpointer::checkpoint_for_room() {
+  constexpr uint64_t kObjectBytes = 512;  // about, with its name
+  const IndexTotals totals = parts_.index.totals();
+  const uint64_t checkpoint = totals.inline_bodies * parts_.options.inline_below_bytes() +
+                              (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+  const auto records = [&] { return found_.checkpoint_bytes + found_.older_journals_bytes + parts_.committer.journal_bytes(); };
+  const uint64_t before = records();
+  if (before < kRoomCheckpointBytes || checkpoint > before / 2) return false;
+  Status status = write_checkpoint();
+  if (!status) log::error("checkpoint: {}", status.error().message);
+  return status && records() < before - before / kWorthPart;  // else the next would give no more back
+}
+
+void Checkpointer::measure_overhead() {
+  RecordSpace::Measured measured;
+  measured.journal_bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
+  measured.checkpoint_bytes = found_.checkpoint_bytes + (kept_journals_ ? kept_journals_->bytes : 0);
+  measured.reserve_bytes = parts_.reserve.held_bytes();
+  struct stat data {};
+  if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0 && !parts_.volume->features().network)
+    measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
+  parts_.records.measured(measured);
+}
+
+// --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---
+
+void Checkpointer::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
+  parts_.tree.write().drop_unread_places();
+  if (holds_) holds_->begin();
+  const Reclaimer::Outcome outcome = parts_.reclaimer.reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
+  if (holds_) holds_->end(outcome.held_places > 0);
+  held_for_peers_bytes_ = outcome.held_bytes;
+  reclaim_cut_short_ = outcome.cut_short;
+  parts_.eviction.note_reclaimed(outcome, holds_ ? holds_->read_bytes() : 0);
+}
+
+}  // namespace kvcachefs

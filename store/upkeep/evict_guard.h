@@ -1,0 +1,43 @@
+// What keeps an object from eviction, looked at just before it goes: only what is whole, journaled, closed and of one name may
+// (invariant 8a of the store).
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "store/base/clock.h"
+#include "store/object/object.h"
+#include "store/tree/tree.h"
+#include "store/upkeep/evictor.h"
+
+namespace kvcachefs {
+
+// No state. The object is not locked.
+class EvictGuard {
+ public:
+  explicit EvictGuard(Clock& clock) : clock_(clock) {}
+
+  struct Kept {
+    Evictor::Refused how;
+    const char* why;  // in words
+  };
+  // Of an object under this name; nothing: it may go.
+  std::optional<Kept> keeps(const Tree::Write& tree, const ObjectPtr& object, ObjectId parent, std::string_view name,
+                            Evictor::Leases leases) const;
+  // The same without a look at its name.
+  static std::optional<Kept> keeps_object(const Tree::View&, const ObjectPtr& object, Evictor::Leases leases);
+  // For people: what keeps it, and how long it was not used but for a probe by this thread.
+  static void describe(const Evictor& evictor, const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id,
+                       std::vector<std::pair<std::string, std::string>>& facts);
+
+ private:
+  bool is_about_to_be_renamed(const Object& object, std::string_view name, int64_t within_ns) const;
+
+  Clock& clock_;
+};
+
+}  // namespace kvcachefs

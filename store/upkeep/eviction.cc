@@ -1,0 +1,274 @@
+#include "store/upkeep/eviction.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "store/base/kill_point.h"
+#include "store/base/units.h"
+#include "store/chain/sidecar.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr size_t kUnderLock = 16;        // objects removed at a time while clients wait for the names
+constexpr size_t kUnitsAtOnce = 64;      // chosen at a time
+constexpr size_t kLeasedAtOnce = 8;      // the same of what a client may be about to open: it could be probed meanwhile
+constexpr size_t kMostRefused = 4096;    // in one step
+constexpr int64_t kTidyNs = 5'000'000'000;      // after so long without an eviction short ranges are given back as well
+constexpr uint64_t kLongRangeBytes = 2 * kMiB;  // of which it does not matter that each costs a call
+}  // namespace
+
+// --- when ---
+
+// `high`: less may be left free before something goes; `low`: then until so much is. As much as writers take while it goes.
+// What others have of the file system is not counted: they could fill it with all that goes.
+uint64_t Eviction::usable_bytes() const { return std::min(parts_.space.limit_bytes(), parts_.space.physical_bytes() + parts_.space.free_bytes()); }
+
+// With statfs=headroom what eviction can give back counts as free, as long as 70 % are shown as used.
+uint64_t Eviction::shown_free_bytes() const {
+  constexpr uint64_t kShownPercent = 30;
+  const uint64_t free = parts_.space.free_bytes();
+  if (!parts_.options.shows_headroom() || !parts_.evictor.may_evict()) return free;
+  const uint64_t headroom = parts_.space.limit_bytes() / 100 * kShownPercent;
+  if (free >= headroom) return free;
+  const uint64_t bodies = parts_.space.live_bytes() + parts_.space.reserved_bytes() + parts_.space.dead_bytes(), pinned = parts_.evictor.pinned_bytes();
+  return std::min(headroom, free + (bodies - std::min(bodies, pinned)));
+}
+
+Eviction::WaterMarks Eviction::water_marks() {
+  constexpr uint64_t kHighPart = 20, kLowPart = 12;  // 95 % and 92 % used
+  constexpr int64_t kLeastNs = 50'000'000;
+  const int64_t now = parts_.clock.monotonic_ns();
+  const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed);
+  if (const int64_t since_ns = now - rate_.at_ns; since_ns >= kLeastNs) {
+    const double rate = static_cast<double>(written - rate_.written_bytes) / static_cast<double>(since_ns);
+    rate_.bytes_per_ns = rate_.at_ns == 0 ? 0 : (rate_.bytes_per_ns + rate) / 2;
+    rate_.at_ns = now;
+    rate_.written_bytes = written;
+  }
+  const uint64_t limit = usable_bytes();
+  // Peers follow within a second, and before that nothing comes back.
+  const int64_t until_back_ns = rate_.round_ns + (parts_.has_peers() ? 1'000'000'000 : 0);
+  const auto ahead = static_cast<uint64_t>(rate_.bytes_per_ns * static_cast<double>(until_back_ns));
+  return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
+}
+
+// So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
+uint64_t Eviction::most_left_bytes() const {
+  constexpr uint64_t kLeftPart = 24;
+  return leaves_short_ranges_ ? usable_bytes() / kLeftPart : 0;
+}
+
+// Until so much can be reserved at once. (What is free counts what comes back, too.)
+uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
+  const uint64_t room = parts_.space.room_bytes();
+  return room_wanted_bytes - std::min(room, room_wanted_bytes);
+}
+
+// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open.
+uint64_t Eviction::free_soon_bytes() const {
+  const uint64_t free = parts_.space.free_bytes();
+  return free - std::min(free, read_by_peers_bytes_);
+}
+
+void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes) {
+  read_by_peers_bytes_ = read_by_peers_bytes;
+  left_bytes_ = outcome.left_bytes;
+  leaves_short_ranges_ = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
+}
+
+bool Eviction::is_quiet() const { return parts_.clock.monotonic_ns() - last_ns_ > kTidyNs; }
+
+void Eviction::stop() {
+  stopping_ = true;
+  walk_.stop();
+}
+
+void Eviction::note_round(int64_t begun_ns) {
+  rate_.round_ns = (3 * rate_.round_ns + (parts_.clock.monotonic_ns() - begun_ns)) / 4;
+}
+
+bool Eviction::evict_ahead() {
+  if (!parts_.evictor.on() || parts_.refusals.is_failing()) return false;
+  evict_stranded();
+  const WaterMarks marks = water_marks();
+  const uint64_t free = free_soon_bytes(), left = most_left_bytes(), least = marks.high + left;
+  if (free >= least) {
+    parts_.space.tell_below(least);
+    return false;
+  }
+  walk_.go_on(/*to_the_end=*/true);
+  const uint64_t lacking = marks.low + left - free;
+  uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
+  for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
+    if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
+  if (evicted == 0) return false;  // the next step tries again, a second later
+  parts_.journal_names();
+  parts_.space.tell_below(parts_.space.free_bytes() >= least ? least : 0);
+  return true;
+}
+
+// What a round makes room for, where some call has waited for so many of them and found none.
+uint64_t Eviction::room_wanted(uint64_t pressure) {
+  const uint64_t limit = usable_bytes();
+  return std::min(limit, water_marks().low + pressure * (limit / 16));
+}
+
+bool Eviction::evict_for_room(uint64_t pressure) {
+  if (!parts_.evictor.on() || parts_.read_only) return false;
+  walk_.go_on(/*to_the_end=*/true);
+  // Where the volume takes nothing although it tells of room, it may be of inodes that there are none, or a quota: a little goes each
+  // time, which helps there, and does not empty a volume of which something else is wrong.
+  const bool refuses = parts_.refusals.is_failing();
+  const uint64_t wanted = refuses ? usable_bytes() / 64 : room_wanted(pressure) + most_left_bytes();
+  const auto lacks = [&] {
+    const uint64_t free = free_soon_bytes();
+    return wanted - std::min(free, wanted);
+  };
+  const uint64_t lacking = lacks();
+  if (lacking == 0) return true;
+  using enum Evictor::Leases;
+  uint64_t evicted = 0;
+  for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
+    if (evicted < lacking) evicted += evict(lacks(), leases, true);
+  if (evicted >= lacking / 2) return true;
+  parts_.drain_for_room();  // what was just written may go as well
+  if (lacks() == 0) return true;
+  for (const Evictor::Leases leases : {kEighth, kBreak}) {
+    if (evicted >= lacking / 2) break;
+    parts_.evictor.forgive();  // units of which something was open
+    evicted += evict(lacks(), leases, true);
+  }
+  if (evicted == 0 && parts_.evictor.filling() == 0) parts_.evictor.note_hopeless();  // else the policy was changed meanwhile
+  return evicted > 0;
+}
+
+// --- what and how ---
+
+// Removes so many bytes if they are there to be removed. `waited_for`: a call waits for them. No lock held.
+uint64_t Eviction::evict(uint64_t bytes, Evictor::Leases leases, bool waited_for) {
+  std::vector<GoneName> gone;
+  uint64_t freed = 0;
+  size_t refused = 0;
+  while (freed < bytes && refused < kMostRefused && !stopping_) {
+    auto victims = parts_.evictor.choose(bytes - freed, leases >= Evictor::Leases::kHalf ? kLeasedAtOnce : kUnitsAtOnce, leases);
+    if (victims.empty()) break;
+    for (Evictor::Victim& victim : victims) {
+      if (freed >= bytes) {  // some were larger than was known
+        parts_.evictor.refused(victim, Evictor::Refused::kNotNeeded);
+        continue;
+      }
+      victim.waited_for = waited_for;
+      const uint64_t went = evict_unit(victim, leases, gone);
+      freed += went;
+      refused += went == 0 ? 1 : 0;
+    }
+  }
+  tell(std::move(gone));
+  return freed;
+}
+
+void Eviction::evict_stranded() {
+  std::vector<GoneName> gone;
+  for (const Evictor::Victim& victim : parts_.evictor.choose_stranded(kUnitsAtOnce)) evict_unit(victim, Evictor::Leases::kBreak, gone);
+  tell(std::move(gone));
+}
+
+void Eviction::tell(std::vector<GoneName> gone) {
+  if (gone.empty()) return;
+  last_ns_ = parts_.clock.monotonic_ns();
+  parts_.dirty.wake();
+  parts_.gone.tell(std::move(gone));
+}
+
+// All objects of the unit, or none; where a client opens one just when others are gone already, the rest goes all the same, for a
+// unit is of use only as a whole.
+uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone) {
+  struct Going {
+    Evictor::Member member;
+    std::string name;
+    ObjectPtr object;
+  };
+  std::vector<Going> going;
+  Tree::Write tree = parts_.tree.write();
+  size_t steps = 0;
+  const auto breathe = [&] {
+    if (++steps % kUnderLock == 0) tree.breathe();
+  };
+  const auto let_be = [&](Evictor::Refused how) {
+    for (const Going& each : going) tree.forget_if_idle(each.object);
+    parts_.evictor.refused(victim, how);
+    return uint64_t{0};
+  };
+  for (const Evictor::Member& member : victim.members) {
+    auto name = name_with_cookie(tree, member);
+    auto object = name ? tree.get(member.id) : fail(Code::kNotFound, {});
+    if (!object) {
+      parts_.evictor.nameless(member.id);
+      continue;
+    }
+    going.push_back({member, std::move(*name), *object});
+    breathe();
+    const auto kept = guard_.keeps(tree, *object, member.directory, going.back().name, leases);
+    if (!kept) continue;
+    if (leases != Evictor::Leases::kBreak) return let_be(kept->how);
+    // Nothing else is left to go: the others of the unit, which are of no use without this, go all the same.
+    tree.forget_if_idle(*object);
+    going.pop_back();
+  }
+  if (parts_.evictor.wanted_again(victim, leases)) return let_be(Evictor::Refused::kForNow);
+  // A client that finds the sidecar takes the body for there.
+  std::stable_partition(going.begin(), going.end(), [](const Going& each) { return !body_of_sidecar(each.name).empty(); });
+  uint64_t objects = 0, bytes = 0;
+  for (Going& each : going) {
+    const auto found = tree.names().own_child(each.member.directory, each.name);
+    const bool same = found && *found == each.member.id && tree.live(each.member.id) == each.object;
+    if (!same || guard_.keeps(tree, each.object, each.member.directory, each.name, leases)) {
+      tree.forget_if_idle(each.object);
+      continue;
+    }
+    const uint64_t went = remove(tree, each.object, each.member.directory, each.name);
+    if (went == 0) continue;
+    ++objects;
+    bytes += went;
+    gone.push_back({each.member.directory, std::move(each.name), each.member.id, victim.known});
+    each.object.reset();
+    breathe();
+  }
+  tree.unlock();
+  if (objects == 0) parts_.evictor.refused(victim, Evictor::Refused::kForNow);
+  else parts_.evictor.evicted(victim, objects, bytes);
+  return bytes;
+}
+
+// The name that the object had in the directory when it was last heard of.
+std::optional<std::string> Eviction::name_with_cookie(const Tree::View& tree, const Evictor::Member& member) {
+  auto page = tree.names().list_own(member.directory, member.cookie - 1, 1);
+  if (!page) return std::nullopt;
+  for (NameEntry& entry : *page)
+    if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
+  return std::nullopt;
+}
+
+// As Tree::Write::unlink(), of an object with one name and no other version. Returns the bytes on the volume.
+uint64_t Eviction::remove(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name) {
+  auto state = tree.names().edit(parent, name);
+  if (!state) return 0;
+  uint64_t bytes = 0;
+  {
+    const auto lock = object->lock();
+    const Place& place = object->base.place;
+    bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
+  }
+  if ((*state)->child == object->id) (*state)->child = {};  // else a peer has it as well
+  (*state)->erase_durable = (*state)->evicted = true;
+  parts_.records.accept(kNameRecordBytes + name.size());
+  tree.touch_directory(parent);
+  tree.change_links(object, -1);
+  tree.forget_if_idle(object);
+  tree.forget_removed(object->id);  // who asks for it learns that the name is to be looked up again
+  kill_point("name-removed");
+  return bytes;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,172 @@
+// What goes when room is needed, and what stays, over a tree with bodies that a fake index names. No store, no journal.
+#include "store/upkeep/eviction.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "store/load/testing/load_fixture.h"
+#include "store/object/pin_mark.h"
+
+namespace kvcachefs {
+namespace {
+
+constexpr uint64_t kBody = 256 * kKiB;
+constexpr int64_t kSecond = 1'000'000'000;
+
+class EvictionTest : public LoadFixture {
+ protected:
+  static constexpr size_t kBodies = 40;
+
+  EvictionTest() {
+    clock.advance_ns(1'000 * kSecond);
+    accesses.set_listener(&evictor);
+    evictor.configure({.on = true, .lease_ms = 0, .policy = "lru"});
+    ids = put_bodies(PlaceKind::kPacked, std::vector<uint64_t>(kBodies, kBody));
+    for (size_t i = 0; i < kBodies; ++i)  // the first was used longest ago
+      index.objects.at(ids[i]).attributes.mtime_ns = clock.realtime_ns() - static_cast<int64_t>(kBodies - i) * kSecond;
+    space.configure(kBodies * kBody + kMiB, 0);
+    records.measured({});  // sets a MiB aside for journals
+    space.set_live(kBodies * kBody);
+  }
+  ~EvictionTest() override { accesses.set_listener(nullptr); }
+
+  std::string name_of(ObjectId id) const { return "body-" + std::to_string(id.value); }
+  bool is_there(ObjectId id) {
+    const Tree::Read read = tree.read();
+    const auto found = read.names().find(kRootId, name_of(id));
+    return found && *found;
+  }
+  size_t there() {
+    return static_cast<size_t>(std::ranges::count_if(ids, [this](ObjectId id) { return is_there(id); }));
+  }
+
+  Evictor evictor{clock};
+  VolumeRefusals refusals{clock, space};
+  GoneNames gone;
+  int journaled = 0, drained = 0;
+  std::vector<ObjectId> ids;
+  Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [this] { ++journaled; },
+                     [this] { ++drained; }, [] { return false; }, /*read_only=*/false}};
+};
+
+TEST_F(EvictionTest, WhatWasUsedLongestAgoGoesAheadUntilTheLowMarkIsFree) {
+  std::vector<ObjectId> told;
+  gone.set([&](std::vector<GoneName> names) {
+    for (const GoneName& name : names) {
+      EXPECT_EQ(name.parent, kRootId);
+      EXPECT_EQ(name.name, name_of(name.id));
+      told.push_back(name.id);
+    }
+  });
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_EQ(journaled, 1);
+  const size_t went = kBodies - there();
+  EXPECT_EQ(went, 4u) << "a twelfth of 40, and no more";
+  EXPECT_EQ(told, std::vector<ObjectId>(ids.begin(), ids.begin() + static_cast<ptrdiff_t>(went)));
+  EXPECT_GT(space.free_bytes(), (went - 1) * kBody) << "what is about to come back counts as free, but for its records";
+  EXPECT_FALSE(eviction.evict_ahead()) << "enough is free";
+  EXPECT_EQ(there(), kBodies - went);
+  EXPECT_EQ(evictor.counts().evicted_objects, went);
+}
+
+TEST_F(EvictionTest, OpenLockedAndPinnedFilesStay) {
+  for (const size_t i : {size_t{0}, size_t{1}}) {
+    const ObjectPtr body = object(ids[i]);
+    const auto lock = body->lock();
+    if (i == 0) body->add_handle();
+    else body->locked = true;
+  }
+  index.objects.at(ids[2]).attributes.xattrs.push_back({std::string(kPinMark), {}});
+  EXPECT_TRUE(eviction.evict_for_room(/*pressure=*/100)) << "all that may go";
+  EXPECT_TRUE(is_there(ids[0]));
+  EXPECT_TRUE(is_there(ids[1]));
+  EXPECT_TRUE(is_there(ids[2]));
+  EXPECT_EQ(there(), 3u);
+  object(ids[0])->drop_handle();
+}
+
+TEST_F(EvictionTest, WhereNothingMayGoCallsNeedNotWait) {
+  for (const ObjectId id : ids) {
+    const ObjectPtr body = object(id);
+    const auto lock = body->lock();
+    body->add_handle();
+  }
+  EXPECT_TRUE(evictor.may_evict());
+  EXPECT_FALSE(eviction.evict_for_room(0));
+  EXPECT_EQ(drained, 1) << "what was just written could have gone";
+  EXPECT_EQ(there(), kBodies);
+  EXPECT_FALSE(evictor.may_evict());
+  clock.advance_ns(2 * kSecond);
+  EXPECT_TRUE(evictor.may_evict());
+  for (const ObjectId id : ids) {
+    const ObjectPtr body = object(id);
+    const auto lock = body->lock();
+    body->drop_handle();
+  }
+}
+
+TEST_F(EvictionTest, OfAVolumeThatRefusesOnlyALittleGoesAtATime) {
+  refusals.failed(Error{Code::kNoSpace, 0, "no inodes"});
+  clock.advance_ns(kSecond);
+  EXPECT_FALSE(eviction.evict_ahead()) << "only for calls that wait";
+  EXPECT_EQ(there(), kBodies);
+  EXPECT_TRUE(eviction.evict_for_room(3));
+  EXPECT_EQ(there(), kBodies - 1);
+}
+
+TEST_F(EvictionTest, AfterStopNothingGoes) {
+  eviction.stop();
+  EXPECT_FALSE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.evict_for_room(3));
+  EXPECT_EQ(there(), kBodies);
+}
+
+TEST_F(EvictionTest, ShortRangesAreLeftWhileChunksGoAndGivenBackWhenItIsQuiet) {
+  EXPECT_TRUE(eviction.is_quiet());
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.is_quiet());
+  eviction.note_reclaimed({.left_bytes = 3 * kBody, .punched = 2, .punched_bytes = 2 * kBody}, /*read_by_peers_bytes=*/0);
+  EXPECT_EQ(eviction.left_bytes(), 3 * kBody);
+  const size_t before = there();
+  EXPECT_TRUE(eviction.evict_ahead()) << "what is left dead is not free: more goes beside it";
+  EXPECT_LT(there(), before);
+  clock.advance_ns(6 * kSecond);
+  EXPECT_TRUE(eviction.is_quiet());
+}
+
+TEST_F(EvictionTest, WhatAnotherNodeReadsIsNoRoom) {
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_FALSE(eviction.evict_ahead());
+  const size_t before = there();
+  eviction.note_reclaimed({}, /*read_by_peers_bytes=*/4 * kBody);
+  EXPECT_TRUE(eviction.evict_ahead()) << "that does not come back soon";
+  EXPECT_LT(there(), before);
+}
+
+TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
+  EXPECT_TRUE(eviction.go_on_filling());
+  const ObjectPtr body = object(ids[0]);
+  const auto told = [&] {
+    std::vector<std::pair<std::string, std::string>> facts;
+    EvictGuard::describe(evictor, tree.read(), body, /*thread_id=*/1, facts);
+    return facts.empty() ? std::string() : facts.front().second;
+  };
+  EXPECT_EQ(told(), "nothing");
+  {
+    const auto lock = body->lock();
+    body->add_handle();
+  }
+  EXPECT_EQ(told(), "open");
+  {
+    const auto lock = body->lock();
+    body->drop_handle();
+  }
+  body->locked = true;
+  EXPECT_EQ(told(), "locked");
+}
+
+}  // namespace
+}  // namespace kvcachefs

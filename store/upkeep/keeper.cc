@@ -1,0 +1,202 @@
+#include "store/upkeep/keeper.h"
+
+#include <chrono>
+#include <utility>
+
+#include "store/base/log.h"
+#include "store/base/thread.h"
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at least this often ...
+constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
+constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
+constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for what comes of it
+constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
+}  // namespace
+
+// --- its thread ---
+
+void Keeper::start() {
+  thread_ = start_thread("kvc-keeper", [this] { run(); });
+}
+
+void Keeper::run() {
+  while (true) {
+    parts_.wakeup.wait_for(std::chrono::seconds(1));  // a call that asks during the step below gets another step
+    if (stopping_) return;
+    step(false);
+    parts_.cache.trim();
+    if (parts_.warmer.is_due()) parts_.warmer.kick();
+  }
+}
+
+void Keeper::ask_to_stop() {
+  stopping_ = true;
+  parts_.wakeup.wake();
+}
+
+void Keeper::stop() {
+  if (!thread_.joinable()) return;
+  ask_to_stop();
+  thread_.join();
+}
+
+// --- what it does ---
+
+bool Keeper::step(bool force) {
+  parts_.probes.sample(parts_.clock.monotonic_ns());
+  const bool made_room = make_room();
+  const int64_t begun_ns = parts_.clock.monotonic_ns();
+  const bool evicted = parts_.eviction.evict_ahead();
+  bool due = force || evicted || parts_.checkpointer.judged_tail() || parts_.sweep.is_due() ||
+             parts_.checkpointer.reclaim_was_cut_short();
+  const bool reclaim_wanted = reclaim_wanted_.exchange(false);
+  const bool dead = parts_.dead.any();  // also raw files, whose records tell no length
+  const int64_t now = parts_.clock.monotonic_ns();
+  const bool tidies = parts_.eviction.is_quiet();
+  const uint64_t left = tidies ? 0 : parts_.eviction.left_bytes();
+  const bool dead_worth_it = parts_.dead.bytes() > kReclaimBytes + left + parts_.checkpointer.held_for_peers_bytes();
+  due |= tidies && parts_.eviction.left_bytes() > 0;
+  due |= reclaim_wanted && dead;
+  const bool ran = parts_.work.run(), filled = parts_.eviction.go_on_filling();
+  const bool worked = ran || filled;
+  due |= mend_index();  // what failed meanwhile can succeed now
+  if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);
+  end_lingering();
+  for (auto& then : parts_.read_ahead.kernel().take_stalled()) parts_.resumer.answer_later(std::move(then));
+  parts_.files.settle();
+  parts_.cache.keep_to_limit();
+  parts_.record_waiters.resume();
+  parts_.checkpointer.remove_kept_journals(/*room_is_wanted=*/parts_.space_waiters.count() > 0);
+  log::tell_repeated();
+  const uint64_t rows = parts_.index.overlay_rows();
+  if (now - verified_again_ns_ > kIndexIntervalNs) {
+    verified_again_ns_ = now;
+    parts_.unverified.look_again(parts_.sealer.memory_to_seal(nullptr));
+    parts_.watch.refill_reserve();
+  }
+  const bool waiting = rows > 0 || parts_.commits.unsynced_bytes() > 0;
+  // What somebody had open when it was removed can be given back now.
+  const uint64_t hopes = parts_.space.hopes();
+  const bool let_go = dead && hopes != hopes_at_index_point_;
+  due |= parts_.record_waiters.want_upkeep();
+  due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
+  const bool swept = sweep_packs();
+  if (!due) {
+    parts_.watch.measure();
+    return made_room || worked || swept;
+  }
+  last_index_point_ns_ = now;
+  hopes_at_index_point_ = hopes;
+  Reclaimer::Amount amount{.most_ns = kReclaimNs};
+  if (!tidies && !force) amount.enough_bytes = parts_.eviction.bytes_to_punch_ahead();
+  note_upkeep(parts_.checkpointer.index_point(amount), now);
+  parts_.watch.measure_all();
+  if (evicted) {
+    parts_.eviction.note_round(begun_ns);
+    // Who began to wait meanwhile need not wait for a round of its own.
+    if (const auto round = parts_.space_waiters.begin_round()) parts_.space_waiters.end_round(*round, true);
+  }
+  return true;
+}
+
+// What goes on failing, perhaps each second, is told now and then.
+void Keeper::note_upkeep(const Status& status, int64_t now_ns) {
+  constexpr int64_t kTellAgainNs = 60'000'000'000;
+  parts_.health.report(Health::Of::kUpkeep, status);
+  status ? parts_.backoff.succeeded() : parts_.backoff.failed(now_ns);
+  parts_.record_waiters.resume();
+  if (status && parts_.pool.dirty_bytes() == 0) parts_.health.report(Health::Of::kData, {});  // what could not be written is gone
+  if (status || (told_ == status.error().message && now_ns - told_ns_ < kTellAgainNs)) return;
+  told_ = status.error().message;
+  told_ns_ = now_ns;
+  log::error("upkeep: {}", told_);
+}
+
+bool Keeper::mend_index() {
+  if (parts_.index.damaged()) {
+    const Status mended = parts_.index_rebuild.repair(parts_.index);
+    parts_.health.report(Health::Of::kIndex, mended);
+    if (!mended) return false;
+  }
+  const uint64_t rebuilds = parts_.index_rebuild.rebuilds();  // the committer may have done it
+  if (std::exchange(index_rebuilds_, rebuilds) == rebuilds) return false;
+  parts_.health.report(Health::Of::kIndex, {});
+  parts_.index.keep_in_memory();
+  return true;
+}
+
+// Seals and journals what is finished, which gives up what it replaces; then everything dead and not in use is given back,
+// and those who wait try again. True if anybody waited.
+bool Keeper::make_room() {
+  auto round = parts_.space_waiters.begin_round();
+  constexpr int64_t kAgainNs = 1'000'000'000;
+  if (!round && held_round_ && (reclaim_wanted_ || parts_.clock.monotonic_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
+  if (!round) return false;
+  // Of raw files no record tells the length: that one went counts, too.
+  const auto given_back = [&] { return parts_.counters.reclaimed_bytes + parts_.counters.removed_extents; };
+  const uint64_t before = given_back(), orphaned = parts_.space.orphaned_bytes();
+  const int64_t begun_ns = parts_.clock.monotonic_ns();
+  const bool evicted = parts_.eviction.evict_for_room(round->pressure);
+  end_lingering(/*all=*/true);
+  evicted ? parts_.drainer.journal_names() : parts_.drainer.drain(/*for_room=*/true);
+  Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
+  if (evicted) amount.enough_bytes = parts_.eviction.bytes_to_punch_for_room(round->pressure);
+  note_upkeep(parts_.checkpointer.index_point(amount), parts_.clock.monotonic_ns());
+  const bool sweeps = sweep_packs();
+  const bool goes_on = sweeps || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
+  const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
+  last_index_point_ns_ = parts_.clock.monotonic_ns();
+  parts_.watch.measure_all();
+  if (evicted) parts_.eviction.note_round(begun_ns);
+  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  if (!gave_back && hold_round(*round)) return true;
+  held_round_.reset();
+  parts_.space_waiters.end_round(*round, gave_back, goes_on);
+  return true;
+}
+
+// What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
+// their readers get errors instead.
+bool Keeper::hold_round(const SpaceWaiters::Round& round) {
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  PeerHolds* holds = parts_.checkpointer.holds();
+  const uint64_t held_bytes = parts_.checkpointer.awaited_from_peers_bytes();
+  if (holds == nullptr || held_bytes == 0 || stopping_) return false;
+  const int64_t since_ns = held_round_ ? held_round_->since_ns : now_ns;
+  if (now_ns - since_ns >= kPatienceNs) {
+    if (!holds->lose_patience()) return false;
+    log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
+              holds->waits_for(), format_size(held_bytes));
+    want_reclaim();
+  }
+  held_round_ = HeldRound{round, since_ns, now_ns};
+  return true;
+}
+
+void Keeper::want_reclaim() {
+  reclaim_wanted_ = true;
+  parts_.wakeup.wake();
+}
+
+// True: there is more to do.
+bool Keeper::sweep_packs() {
+  if (parts_.checkpointer.judged_tail()) return false;
+  const OrphanSweep::Packs swept = parts_.sweep.sweep_packs();
+  if (swept == OrphanSweep::Packs::kGaveBack) parts_.watch.measure_all();
+  return swept == OrphanSweep::Packs::kGoOn;
+}
+
+void Keeper::end_lingering(bool all) {
+  StaleOpens::Released released;
+  parts_.stale_opens.expire(/*all=*/parts_.checkpointer.nobody_reads(), released);
+  Tree::Write tree = parts_.tree.write();
+  tree.let_go(released);
+  tree.end_lingering(all);
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,203 @@
+// The keeper with all that it keeps, over lanes and a committer without threads, on a volume in memory. No store.
+#include "store/upkeep/keeper.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "store/writeback/testing/writeback_fixture.h"
+
+namespace kvcachefs {
+namespace {
+
+class KeeperTest : public WritebackFixture {
+ protected:
+  ~KeeperTest() override {
+    space_waiters.stop();
+    space_waiters.answer_all();
+    ahead.finish();
+  }
+
+  // A journaled chunk that is a file of its own.
+  ObjectPtr put_solo(const std::string& name) {
+    const ObjectPtr object = write_new(name, kPackBelow + 1);
+    run();
+    return object;
+  }
+  bool is_on_volume(const Place& place) { return extents.info(place.extent, place.kind).has_value(); }
+  Place place_of(const ObjectPtr& object) { return journaled(object).place; }
+  bool has_synced_since(size_t batches) {
+    const std::vector<Batch> all = journaled_batches();
+    for (size_t i = batches; i < all.size(); ++i)
+      if (text_of(all[i]).find("synced") != std::string::npos) return true;
+    return false;
+  }
+
+  GoneNames gone;
+  StaleOpens stale_opens{clock};
+  ProbeCounts probes{clock.monotonic_ns()};
+  RawSpace raw_space{space, false};
+  Evictor evictor{clock};
+  IndexRebuild index_rebuild{*volume, identity, clock};
+  OrphanNotes orphans{dead, space};
+  MemoryFilePolicy policy{{files, options, clock}};
+  Opener opener;
+  Loader loader{{*volume, extents, tree, cache, policy, quarantine, opener, work, counters, clock}};
+  UnverifiedBodies unverified{{index, tree, reader, quarantine}, {}};
+  FileMover mover{{pool, files, policy, clock, counters, false, [](uint64_t) { return false; }}};
+  BackingFiles backing{{*volume, extents, tree, files, policy, accesses, unverified, counters, clock, false}};
+  RequestClock request_clock{clock};
+  ReadAhead ahead{{accesses, tree, loader, extents, pool, files, policy, cache, mover, backing, counters, request_clock, false}};
+  Reclaimer reclaimer{dead, extents, index, counters, clock, {[](const FreedPlace&) { return false; }, [this] { return !queue.idle(); }}, true, 0};
+
+  const std::string index_directory = "/nowhere";
+  std::atomic<uint64_t> next_number{7};
+  Drainer drainer{{bulk, urgent, *committer}};
+  Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup,
+                     [this] { drainer.journal_names(); }, [this] { drainer.drain(true); }, [] { return false; }, false}};
+  OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, false}};
+  std::optional<Checkpointer> checkpointer;
+  std::optional<VolumeWatch> watch;
+  std::optional<Keeper> keeper;
+
+  void begin(const Checkpointer::Found& found = {}) {
+    checkpointer.emplace(Checkpointer::Parts{volume, identity, index_directory, index, index_rebuild, *journal, room, reserve, extents, *committer,
+                                             relocator, drainer, tree, accesses, dead, raw_space, records, orphans, sweep, reclaimer, eviction,
+                                             health, counters, clock, options, next_number},
+                         found);
+    watch.emplace(VolumeWatch::Parts{*volume, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,
+                                     [](const SpaceInfo& now) {
+                                       return OptionDefaults{.backing_bytes = now.total_bytes, .memory_bytes = kGiB, .network_volume = false};
+                                     },
+                                     false, false},
+                  *volume->space());
+    keeper.emplace(Keeper::Parts{*checkpointer, eviction, sweep, *watch, drainer, work, wakeup, space_waiters, waiters, dead, space, index,
+                                 index_rebuild, tree, stale_opens, queue, unverified, sealer, ahead, resumer, cache, warmer, files, pool, probes,
+                                 health, upkeep, counters, clock});
+    keeper->begin();
+  }
+};
+
+TEST_F(KeeperTest, WhatWasRemovedIsGivenBackOnceItsRecordIsSynced) {
+  begin();
+  const ObjectPtr object = put_solo("a");
+  const Place place = place_of(object);
+  unlink("a");
+  queue.add(request({}));
+  run();
+  EXPECT_TRUE(dead.any());
+  EXPECT_TRUE(is_on_volume(place)) << "journaled is not synced";
+  const size_t batches = journaled_batches().size();
+  EXPECT_EQ(counters.syncs, 0u);
+  bool synced_first = false;
+  on_call = [&](const VolumeCall& call) {
+    if (call.kind == VolumeCall::Kind::kRemoveFile) synced_first = counters.syncs > 0;
+    return Fault{};
+  };
+  keeper->want_reclaim();
+  EXPECT_TRUE(keeper->step(false));
+  on_call = {};
+  EXPECT_TRUE(has_synced_since(batches));
+  EXPECT_TRUE(synced_first);
+  EXPECT_FALSE(is_on_volume(place));
+  EXPECT_FALSE(dead.any());
+  EXPECT_EQ(counters.index_commits, 1u);
+}
+
+TEST_F(KeeperTest, WithNothingToDoAStepWritesNothing) {
+  begin();
+  keeper->step(true);
+  calls.clear();
+  EXPECT_FALSE(keeper->step(false));
+  EXPECT_TRUE(calls.empty()) << calls.front();
+}
+
+TEST_F(KeeperTest, ACallThatWaitsForRoomTriesAgainAfterARound) {
+  begin();
+  const Place place = place_of(put_solo("a"));
+  unlink("a");
+  SpaceWaiters::Turn turn;
+  bool tried = false, was_back = false;
+  EXPECT_TRUE(space_waiters.wait(turn, [&] {
+    tried = true;
+    was_back = !is_on_volume(place);
+  }));
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_TRUE(tried);
+  EXPECT_TRUE(was_back) << "the name was journaled, that synced, and the file removed before";
+}
+
+TEST_F(KeeperTest, AnIndexThatCannotBeWrittenDoesNotKeepSpace) {
+  begin();
+  const Place place = place_of(put_solo("a"));
+  unlink("a");
+  queue.add(request({}));
+  run();
+  index.commit_fails = true;
+  keeper->index_now();
+  EXPECT_EQ(counters.errors_index, 1u);
+  EXPECT_FALSE(health.state().reason.empty());
+  EXPECT_FALSE(is_on_volume(place)) << "the journal says it, synced";
+  index.commit_fails = false;
+  keeper->index_now();
+  EXPECT_EQ(counters.index_commits, 1u);
+}
+
+TEST_F(KeeperTest, AfterAStartThatJudgedTheJournalsACheckpointComesFirst) {
+  begin({.judged_tail = true});
+  const Place place = place_of(put_solo("a"));
+  unlink("a");
+  queue.add(request({}));
+  run();
+  index.commit_fails = true;
+  keeper->index_now();
+  EXPECT_TRUE(is_on_volume(place)) << "the next start would judge by journals that name it";
+  EXPECT_FALSE(volume->info(checkpoint_path("test", 1, 0)));
+  index.commit_fails = false;
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_EQ(counters.checkpoints, 1u);
+  EXPECT_TRUE(volume->info(checkpoint_path("test", 1, 0)));
+  EXPECT_FALSE(checkpointer->judged_tail());
+  EXPECT_FALSE(is_on_volume(place));
+}
+
+TEST_F(KeeperTest, WorkOfOthersIsDone) {
+  begin();
+  bool done = false;
+  work.add([&] { done = true; });
+  EXPECT_TRUE(keeper->step(false));
+  EXPECT_TRUE(done);
+}
+
+TEST_F(KeeperTest, ItsThreadDoesWhatIsAskedForAndEnds) {
+  begin();
+  const Place place = place_of(put_solo("a"));
+  unlink("a");
+  queue.add(request({}));
+  run();
+  keeper->start();
+  keeper->want_reclaim();
+  while (dead.any()) std::this_thread::yield();
+  keeper->stop();
+  EXPECT_FALSE(is_on_volume(place));
+}
+
+TEST_F(KeeperTest, AVolumeThatIsGoneIsNoticedAndAcceptedAgain) {
+  begin();
+  keeper->step(true);
+  EXPECT_FALSE(refusals.is_gone());
+  ASSERT_TRUE(volume->rename("nodes/test/1", "nodes/test/elsewhere"));
+  keeper->step(false);
+  EXPECT_TRUE(refusals.is_gone());
+  EXPECT_NE(health.state().reason.find("removed"), std::string::npos);
+  ASSERT_TRUE(volume->rename("nodes/test/elsewhere", "nodes/test/1"));
+  keeper->step(false);
+  EXPECT_FALSE(refusals.is_gone());
+}
+
+}  // namespace
+}  // namespace kvcachefs

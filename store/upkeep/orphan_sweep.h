@@ -1,0 +1,69 @@
+// What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed any
+// more, and dead ranges of packs. Looked for after a start that was not clean, and remembered in the index for as long as it is not
+// done (space/orphan_notes.h).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <unordered_map>
+
+#include "store/api/counters.h"
+#include "store/base/clock.h"
+#include "store/base/records.h"
+#include "store/extent/extents.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/space/dead_space.h"
+#include "store/space/orphan_notes.h"
+#include "store/upkeep/pack_sweep.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+// A start, then the thread that commits the index: no lock. Blocks on the volume.
+class OrphanSweep {
+ public:
+  struct Parts {
+    Volume& volume;
+    const FileIdentity& identity;
+    Extents& extents;
+    const Index& index;
+    DeadSpace& dead;
+    OrphanNotes& orphans;
+    Counters& counters;
+    Clock& clock;
+    std::function<Status()> sync_point;  // all that is accepted is journaled and synced when it returns
+    bool background;                     // threads may help where a call is a round trip
+    bool records_lost;  // of a damaged checkpoint or journal, which may have named what looks dead: nothing is removed in this life
+  };
+  explicit OrphanSweep(Parts parts) : parts_(std::move(parts)) {}
+
+  // At a start: what an earlier life left counts in Space from now on until it is swept. One stat for each pack, and for each extent
+  // that no record names. `unclean`: earlier epochs are to be listed for those.
+  void count(bool unclean);
+
+  // sweep_extents() has something to do, or the index is to be told what was found out.
+  bool is_due() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.changed(); }
+  // After a commit of the index behind which recovery never goes back; `dead` is what the same index point gives back.
+  void sweep_extents(std::span<const FreedPlace> dead);
+  // A part of the work on packs, so that the caller is never away for long; not before sweep_extents().
+  enum class Packs : uint8_t { kDone, kGoOn, kGaveBack };  // kGaveBack: done, and there is more room on the volume
+  Packs sweep_packs();
+
+ private:
+  void sweep_extents(std::span<const FreedPlace> dead, bool list);
+  bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
+  uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
+  std::unique_ptr<PackSweep> make_pack_sweep();
+
+  const Parts parts_;
+  bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
+  bool pack_sweep_over_ = parts_.records_lost;  // this life does not look for dead ranges of packs any more
+  std::unique_ptr<PackSweep> pack_sweep_;
+  std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // until they are swept
+};
+
+}  // namespace kvcachefs

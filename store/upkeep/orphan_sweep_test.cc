@@ -1,0 +1,108 @@
+// What an earlier life left on a volume in memory, and which of it goes.
+#include "store/upkeep/orphan_sweep.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "store/base/units.h"
+#include "store/index/testing/fake_index.h"
+#include "store/volume/fault_volume.h"
+
+namespace kvcachefs {
+namespace {
+
+class OrphanSweepTest : public ::testing::Test {
+ protected:
+  OrphanSweepTest() {
+    Extents earlier(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8);
+    named = make(earlier, PlaceKind::kPacked);
+    nameless = make(earlier, PlaceKind::kSolo);
+    in_hand = make(earlier, PlaceKind::kSolo);
+    ExtentUsage usage;
+    usage.kind = PlaceKind::kPacked;
+    usage.live_bytes = kBlockBytes;
+    usage.bodies = 1;
+    index.put_extent(named, usage);
+  }
+  static ExtentId make(Extents& extents, PlaceKind kind) {
+    auto made = extents.make(kind);
+    EXPECT_TRUE(made) << made.error().message;
+    const std::vector<std::byte> bytes(16 * kBlockBytes, std::byte{1});
+    const std::span<const std::byte> piece(bytes);
+    EXPECT_TRUE(made->file->write({&piece, 1}, kBlockBytes));
+    return made->id;
+  }
+  OrphanSweep make_sweep(bool records_lost = false) {
+    return OrphanSweep({*volume, identity, extents, index, dead, orphans, counters, clock,
+                        [this]() -> Status {
+                          ++syncs;
+                          return sync_result;
+                        },
+                        false, records_lost});
+  }
+  bool is_there(ExtentId id, PlaceKind kind) { return extents.info(id, kind).has_value(); }
+
+  std::shared_ptr<Volume> volume = make_sim_volume({.direct_io = false});
+  const FileIdentity identity{.volume_uuid = {}, .node = "test", .epoch = 3};
+  Extents extents{volume, identity, 8};
+  FakeIndex index;
+  Space space;
+  DeadSpace dead{space};
+  OrphanNotes orphans{dead, space};
+  Counters counters;
+  ManualClock clock{1};
+  int syncs = 0;
+  Status sync_result;
+  ExtentId named, nameless, in_hand;
+};
+
+TEST_F(OrphanSweepTest, WhatNoRecordNamesCountsUntilItIsRemoved) {
+  OrphanSweep sweep = make_sweep();
+  sweep.count(/*unclean=*/true);
+  EXPECT_GE(space.orphaned_bytes(), 32 * kBlockBytes);
+  EXPECT_TRUE(sweep.is_due());
+  const std::vector<FreedPlace> dead_now = {{ObjectId{7}, {PlaceKind::kSolo, in_hand, 0, kBlockBytes}}};
+  sweep.sweep_extents(dead_now);
+  EXPECT_EQ(syncs, 1) << "the committer may have known one of them";
+  EXPECT_TRUE(is_there(named, PlaceKind::kPacked));
+  EXPECT_FALSE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo)) << "it may be open yet, and is given back by who has it";
+  EXPECT_EQ(counters.swept_files, 1u);
+  EXPECT_EQ(space.orphaned_bytes(), 0u);
+  EXPECT_EQ(orphans.swept_epoch(), 2u);
+  sweep.sweep_extents({});
+  EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo)) << "once";
+}
+
+TEST_F(OrphanSweepTest, AfterACleanEndNothingIsLookedFor) {
+  OrphanSweep sweep = make_sweep();
+  sweep.count(/*unclean=*/false);
+  EXPECT_FALSE(sweep.is_due());
+  sweep.sweep_extents({});
+  EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_EQ(space.orphaned_bytes(), 0u);
+}
+
+TEST_F(OrphanSweepTest, WhereRecordsAreLostNothingIsRemoved) {
+  OrphanSweep sweep = make_sweep(/*records_lost=*/true);
+  orphans.doubt_packs();
+  sweep.count(/*unclean=*/true);
+  sweep.sweep_extents({});
+  EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_EQ(sweep.sweep_packs(), OrphanSweep::Packs::kDone);
+  EXPECT_EQ(counters.punched_ranges, 0u);
+}
+
+TEST_F(OrphanSweepTest, WithoutASyncPointNothingIsRemoved) {
+  OrphanSweep sweep = make_sweep();
+  sweep.count(/*unclean=*/true);
+  sync_result = fail(Code::kIo, "the journal takes nothing");
+  sweep.sweep_extents({});
+  EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_GT(space.orphaned_bytes(), 0u);
+}
+
+}  // namespace
+}  // namespace kvcachefs

@@ -1,0 +1,106 @@
+#include "store/upkeep/volume_watch.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/base/units.h"
+#include "store/journal/journal.h"
+
+namespace kvcachefs {
+
+void VolumeWatch::refill_reserve() {
+  constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch is half of it at most
+  constexpr uint64_t kSmallPart = 256;           // of the file system, and a quarter of it of the capacity
+  if (parts_.read_only) return;
+  auto backing = parts_.volume.space();
+  if (!backing) return;
+  const uint64_t small = std::min(backing->total_bytes / kSmallPart, parts_.space.limit_bytes() / (kSmallPart / 4));
+  const uint64_t bytes = std::min(kReserveBytes, small - small % kBlockBytes), held = parts_.reserve.held_bytes();
+  const uint64_t lacks = bytes - std::min(bytes, held);
+  if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the capacity holds for it as well
+  if (Status refilled = parts_.reserve.refill(bytes, backing->available_bytes); !refilled)
+    log::warn("room for the journal could not be kept: {}", refilled.error().message);
+  parts_.checkpointer.measure_overhead();
+  parts_.space.release(lacks);
+}
+
+void VolumeWatch::measure() {
+  look_for_volume();
+  parts_.raw_space.measure_changed();
+  auto backing = parts_.volume.space();
+  if (!backing) return;
+  follow_size(*backing);
+  parts_.space.set_backing(*backing);
+  // There is more than before: what was refused may be taken now.
+  if (backing->available_bytes > seen_.available_bytes || backing->available_files > seen_.available_files)
+    parts_.refusals.try_soon();
+  seen_ = *backing;
+  // The bulk lane tries again, or finds that nothing is left to try with.
+  if (parts_.refusals.is_failing()) parts_.dirty.wake(true);
+  keep_spare_files(*backing);
+}
+
+// Its files that are open can be read and written still where its directories were removed, but nothing of that is kept.
+void VolumeWatch::look_for_volume() {
+  const auto found = parts_.volume.info(epoch_directory(parts_.identity.node, parts_.identity.epoch));
+  const bool gone = !found && found.error().code == Code::kNotFound;
+  if (gone == parts_.refusals.is_gone()) return;
+  Status status;
+  if (gone) {
+    const Error why{Code::kIo, 0, fmt::format("volume {}: its directories were removed, or others took their place, while it was mounted: what was "
+                                              "not read before is lost; `kvcachefs umount --lazy` ends this mount",
+                                              parts_.volume.root())};
+    log::error("{}", why.message);
+    status = std::unexpected(why);
+    parts_.refusals.set_gone(why);
+  } else {
+    parts_.refusals.set_gone({});
+  }
+  parts_.health.report(Health::Of::kVolume, status);
+  parts_.dirty.wake(true);  // those who wait for what cannot come hear of it
+}
+
+// What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.
+void VolumeWatch::follow_size(const SpaceInfo& backing) {
+  if (backing.total_bytes == seen_.total_bytes) return;
+  if (parts_.options.follow(parts_.defaults(backing))) parts_.space.hope();
+}
+
+// Others may take the last inodes, or this process may run into its limit of descriptors, at any time.
+void VolumeWatch::keep_spare_files(const SpaceInfo& backing) {
+  constexpr size_t kSpares = 2;  // a pack for each lane
+  constexpr uint64_t kFewFiles = 500'000, kFewDescriptors = 8192;
+  if (parts_.read_only || !parts_.background) return;
+  struct rlimit descriptors {};
+  const bool few_descriptors = getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur < kFewDescriptors;
+  if (backing.available_files > kFewFiles && !few_descriptors) return;
+  if (backing.available_files == 0 && spares_refused_) return;
+  const Status kept = parts_.extents.keep_spares(kSpares);
+  if (!kept && !spares_refused_) log::warn("no files could be made for later: {}", kept.error().message);
+  spares_refused_ = !kept;
+}
+
+void VolumeWatch::measure_all() {
+  parts_.checkpointer.measure_overhead();
+  measure();
+  std::vector<ExtentId> raw;
+  parts_.dead.for_each([&](const FreedPlace& freed) {  // those who have them open may write to them still
+    if (freed.place.kind == PlaceKind::kRaw) raw.push_back(freed.place.extent);
+  });
+  if (parts_.index.totals().raw_bodies > 0) {
+    Status status = parts_.index.scan_extents([&](ExtentId id, const ExtentUsage& usage) {
+      if (usage.kind == PlaceKind::kRaw) raw.push_back(id);
+      return true;
+    });
+    if (!status) return;
+  }
+  parts_.raw_space.measure_all(std::move(raw), [this](ExtentId id) { return parts_.extents.info(id, PlaceKind::kRaw); });
+}
+
+}  // namespace kvcachefs

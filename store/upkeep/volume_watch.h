@@ -1,0 +1,65 @@
+// What others do to the volume while it is mounted: they fill it or make room, enlarge it, take its inodes, remove it. And the space
+// that is kept for the journal and for new files on a volume that is full.
+#pragma once
+
+#include <functional>
+#include <memory>
+
+#include "store/api/live_options.h"
+#include "store/api/options.h"
+#include "store/base/health.h"
+#include "store/extent/extents.h"
+#include "store/index/index.h"
+#include "store/journal/journal.h"
+#include "store/object/dirty_queue.h"
+#include "store/space/dead_space.h"
+#include "store/space/raw_space.h"
+#include "store/space/reserve.h"
+#include "store/space/space.h"
+#include "store/upkeep/checkpointer.h"
+#include "store/volume/volume.h"
+#include "store/writeback/volume_refusals.h"
+
+namespace kvcachefs {
+
+// A start, then the keeper's thread: no lock. Blocks on the volume.
+class VolumeWatch {
+ public:
+  struct Parts {
+    Volume& volume;
+    const FileIdentity& identity;
+    Extents& extents;
+    const Index& index;
+    Space& space;
+    RawSpace& raw_space;
+    DeadSpace& dead;
+    Reserve& reserve;
+    Checkpointer& checkpointer;
+    VolumeRefusals& refusals;
+    Health& health;
+    DirtyQueue& dirty;
+    LiveOptions& options;
+    std::function<OptionDefaults(const SpaceInfo&)> defaults;  // of options that depend on the size of the file system
+    bool read_only, background;
+  };
+  // `seen`: of the file system when the options were resolved.
+  VolumeWatch(Parts parts, const SpaceInfo& seen) : parts_(std::move(parts)), seen_(seen) {}
+
+  // What is accepted is held to what is free now.
+  void measure();
+  // The same, with all raw files, and what journals, checkpoint and index take.
+  void measure_all();
+  // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it.
+  void refill_reserve();
+
+ private:
+  void look_for_volume();
+  void follow_size(const SpaceInfo& backing);
+  void keep_spare_files(const SpaceInfo& backing);
+
+  const Parts parts_;
+  SpaceInfo seen_;  // when it was measured last
+  bool spares_refused_ = false;  // the last try to make one failed
+};
+
+}  // namespace kvcachefs
