@@ -198,6 +198,33 @@ def full(case):
     case.afterwards(allowed=("ENOSPC",))
 
 
+def absent(case):
+    """A node that is frozen until the other takes it for gone, which meanwhile replaces and removes what it had."""
+    case.begin()
+    case.stop_writers([case.a])
+    case.a.flush()
+    case.b.refresh()
+    case.lab.fault("pause", case.a.name)
+    wait_until(lambda: case.b.status()["peers"][0]["state"] == "absent", 260, f"{case.a.name} is absent")
+    reads_all_of(case, case.b, case.a)
+    replaced, removed = case.names(case.a)[:3], case.names(case.a)[3:6]
+    case.b.do("write", root=MOUNTPOINT, names=replaced, sizes=[50 * KIB], version=1000)
+    case.b.calls(*(["unlink", f"{MOUNTPOINT}/{name}"] for name in removed))
+    case.b.flush()
+    case.lab.fault("resume", case.a.name)
+    time.sleep(5)
+    case.a.refresh()
+    got = case.a.do("verify", root=MOUNTPOINT, names=replaced, version=1000)
+    case.report.check(f"{case.name}: what n2 replaced meanwhile is seen on n1", got["read"] == len(replaced) and not got["wrong"], got)
+    got = case.a.do("probe", root=MOUNTPOINT, names=removed)
+    case.report.check(f"{case.name}: what n2 removed meanwhile is gone on n1", got["present"] == 0, got)
+    case.stop_writers([case.b])
+    for line in case.writers[case.a][0].said:
+        if line.get("name") in removed:
+            line.pop("version", None)
+    case.afterwards()
+
+
 def clock(hours):
     def case_of(case):
         case.b.run(f"date -s '{'+' if hours > 0 else '-'}{abs(hours)} hours'")
@@ -240,11 +267,13 @@ CASES = {
     "full": full,
     "ahead": clock(3),
     "behind": clock(-3),
+    "absent": absent,
 }
+BY_HAND = {"absent"}  # four minutes
 
 
 def extra(parser):
-    parser.add_argument("--only", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--only", nargs="+", choices=CASES, default=[name for name in CASES if name not in BY_HAND])
     parser.add_argument("--rounds", type=int, default=1)
 
 

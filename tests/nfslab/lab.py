@@ -42,7 +42,8 @@ class Lab:
         # An instance of its own. It goes down with this process, whatever ends that.
         self.environment = {**os.environ, "LAB": f"kvc{os.getpid()}", "OWNER": str(os.getpid()), "DISK": "8G", **environment}
         atexit.register(self.down)
-        self.command("up", str(nodes), self.share, timeout=900)
+        if self.command("up", str(nodes), self.share, timeout=900, check=False).returncode != 0:
+            self.command("up", str(nodes), self.share, timeout=900)  # nodes give up on their boot after 30 s, which a busy machine takes
         self.nodes = [Node(self, f"n{number}") for number in range(1, nodes + 1)]
         self.version = self.options = None
         self._files = 0
