@@ -122,12 +122,14 @@ Status Checkpointer::write_checkpoint() {
 Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
-  kept_journals_.reset();
+  const std::optional<KeptJournals> kept_before = std::exchange(kept_journals_, std::nullopt);
   const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->followed_by_all()) : covers;
   KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
   if (followed < covers) {
     const int64_t now_ns = parts_.clock.monotonic_ns();
-    kept_journals_ = KeptJournals{*to_clear_, found_.older_journals_bytes + parts_.committer.journal_bytes(), now_ns, now_ns};
+    const uint64_t bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
+    kept_journals_ = kept_before ? KeptJournals{*to_clear_, kept_before->bytes + bytes, kept_before->since_ns, now_ns}
+                                 : KeptJournals{*to_clear_, bytes, now_ns, now_ns};
   }
   to_clear_.reset();
   found_.journal_files = 1;
