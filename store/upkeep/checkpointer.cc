@@ -123,7 +123,7 @@ Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
   const std::optional<KeptJournals> kept_before = std::exchange(kept_journals_, std::nullopt);
-  const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->followed_by_all()) : covers;
+  const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->read_acknowledged()->position) : covers;
   KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
   if (followed < covers) {
     const int64_t now_ns = parts_.clock.monotonic_ns();
@@ -148,7 +148,7 @@ void Checkpointer::remove_kept_journals(bool room_is_wanted) {
   kept_journals_->tried_ns = now_ns;
   const JournalPosition covers = kept_journals_->checkpoint.header.covers;
   const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > kMostBytes || room_is_wanted;
-  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->followed_by_all());
+  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->read_acknowledged()->position);
   if (Status removed = remove_covered(*parts_.volume, parts_.identity, followed, kept_journals_->checkpoint); !removed) {
     log::warn("journals that the checkpoint covers: {}", removed.error().message);
   } else if (followed == covers) {
@@ -159,7 +159,8 @@ void Checkpointer::remove_kept_journals(bool room_is_wanted) {
 
 void Checkpointer::follow_peers(PeerFollower& peers) {
   peers_ = &peers;
-  holds_.emplace(PeerHolds::Source{[&peers] { return peers.acknowledged(); }, [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
+  holds_.emplace(PeerHolds::Source{[&peers] { return peers.acknowledged(); }, [&peers] { return peers.read_acknowledged(); },
+                                    [&peers](bool wanted) { peers.want_acknowledged(wanted); }});
 }
 
 // Attributes and small bodies lie in them.
@@ -191,7 +192,7 @@ void Checkpointer::measure_overhead() {
 
 void Checkpointer::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount) {
   parts_.tree.write().drop_unread_places();
-  if (holds_) holds_->begin();
+  if (holds_) holds_->begin(dead);
   const Reclaimer::Outcome outcome = parts_.reclaimer.reclaim(std::move(dead), nobody_reads_ ? Reclaimer::Amount() : amount);
   if (holds_) holds_->end(outcome.held_places > 0);
   held_for_peers_bytes_ = outcome.held_bytes;

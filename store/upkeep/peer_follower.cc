@@ -86,32 +86,31 @@ int64_t PeerFollower::round() {
     request.answers = std::exchange(to_journal_, {});
     parts_.commits.add(std::move(request));
   }
-  return std::min(due_ns, read_acknowledged());
+  return std::min(due_ns, look_at_acknowledged());
 }
 
 // When that is due again.
-int64_t PeerFollower::read_acknowledged() {
+int64_t PeerFollower::look_at_acknowledged() {
   if (!acknowledged_wanted_) return INT64_MAX;
   if (!acknowledged_pause_.may_try(parts_.clock.monotonic_ns())) return acknowledged_pause_.next_try_ns();
-  const auto now_known = std::make_shared<const Peers::Acknowledged>(peers_->acknowledged_by_all(kSilentNs));
-  bool moved = false;
-  {
-    std::lock_guard lock(mutex_);
-    moved = !acknowledged_ || *acknowledged_ != *now_known;
-    acknowledged_ = now_known;
-  }
+  const Acknowledged before = acknowledged(), now_known = read_acknowledged();
+  const bool moved = !before || *before != *now_known;
   if (moved) acknowledged_pause_.succeeded();
   acknowledged_pause_.failed(parts_.clock.monotonic_ns());  // not at once in any case
   if (moved && parts_.acknowledged) parts_.acknowledged();
   return acknowledged_pause_.next_try_ns();
 }
 
+PeerFollower::Acknowledged PeerFollower::read_acknowledged() {
+  const auto now_known = std::make_shared<const Peers::Acknowledged>(peers_->acknowledged_by_all(kSilentNs));
+  std::lock_guard lock(mutex_);
+  return acknowledged_ = now_known;
+}
+
 PeerFollower::Acknowledged PeerFollower::acknowledged() const {
   std::lock_guard lock(mutex_);
   return acknowledged_;
 }
-
-JournalPosition PeerFollower::followed_by_all() const { return peers_->acknowledged_by_all(kSilentNs).position; }
 
 void PeerFollower::want_acknowledged(bool wanted) {
   if (acknowledged_wanted_.exchange(wanted) || !wanted) return;

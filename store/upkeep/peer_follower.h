@@ -59,8 +59,8 @@ class PeerFollower {
   using Acknowledged = std::shared_ptr<const Peers::Acknowledged>;
   Acknowledged acknowledged() const;
   void want_acknowledged(bool wanted);
-  // To where all who live have read this node's journals. Reads ACKS: blocks on the volume.
-  JournalPosition followed_by_all() const;
+  // As it is now. Any thread; blocks on the volume.
+  Acknowledged read_acknowledged();
 
   // None of these blocks.
   bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
@@ -72,7 +72,7 @@ class PeerFollower {
 
  private:
   int64_t round();
-  int64_t read_acknowledged();
+  int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
   void answer_again();
   void drop_left_directories();

@@ -8,18 +8,27 @@
 
 namespace kvcachefs {
 
+void PeerHolds::begin(std::span<const FreedPlace> dead) {
+  read_bytes_ = 0;
+  JournalPosition newest;
+  for (const FreedPlace& freed : dead) newest = std::max(newest, freed.given_up_at);
+  known_ = source_.acknowledged();
+  if (!known_ || known_->position < newest) known_ = source_.read();
+  if (impatient_at_ && known_->position != *impatient_at_) impatient_at_.reset();
+}
+
 bool PeerHolds::holds(const FreedPlace& freed) {
   if (freed.given_up_at == JournalPosition{}) return false;
-  if (known_ && std::ranges::binary_search(known_->pinned, freed.object)) {
+  if (std::ranges::binary_search(known_->pinned, freed.object)) {
     read_bytes_ += align_up(freed.place.length, kBlockBytes);
     return true;
   }
   if (impatient_at_) return false;
-  return !known_ || known_->position < freed.given_up_at;
+  return known_->position < freed.given_up_at;
 }
 
 std::string PeerHolds::waits_for() const {
-  if (!known_) return "nodes that are not known yet";
+  if (!known_) return {};
   return known_->reason.empty() ? known_->by : fmt::format("{} ({})", known_->by, known_->reason);
 }
 

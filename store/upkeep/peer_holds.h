@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
@@ -20,17 +21,14 @@ namespace kvcachefs {
 class PeerHolds {
  public:
   struct Source {
-    std::function<std::shared_ptr<const Peers::Acknowledged>()> acknowledged;  // null: it is not known yet
-    std::function<void(bool)> want_acknowledged;                               // it is to be read anew, again and again
+    std::function<std::shared_ptr<const Peers::Acknowledged>()> acknowledged;  // as it is known; null: it is not known yet
+    std::function<std::shared_ptr<const Peers::Acknowledged>()> read;          // from the volume, now
+    std::function<void(bool)> want_acknowledged;                               // it is to be read again and again until it moves
   };
   explicit PeerHolds(Source source) : source_(std::move(source)) {}
 
-  // Before places are asked for.
-  void begin() {
-    read_bytes_ = 0;
-    known_ = source_.acknowledged();
-    if (impatient_at_ && known_ && known_->position != *impatient_at_) impatient_at_.reset();
-  }
+  // Before these places are asked for. Blocks on the volume where what is known does not tell of all of them.
+  void begin(std::span<const FreedPlace> dead);
   bool holds(const FreedPlace& freed);
   // Behind them: whether any was held.
   void end(bool any_held) { source_.want_acknowledged(any_held || impatient_at_); }
