@@ -128,8 +128,8 @@ Status Checkpointer::remove_before_checkpoint() {
   if (followed < covers) {
     const int64_t now_ns = parts_.clock.monotonic_ns();
     const uint64_t bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
-    kept_journals_ = kept_before ? KeptJournals{*to_clear_, kept_before->bytes + bytes, kept_before->since_ns, now_ns}
-                                 : KeptJournals{*to_clear_, bytes, now_ns, now_ns};
+    kept_journals_ = kept_before ? KeptJournals{*to_clear_, kept_before->bytes + bytes, kept_before->since_ns, 0} : KeptJournals{*to_clear_, bytes, now_ns, 0};
+    remove_kept_journals(/*room_is_wanted=*/false);  // where they are too many
   }
   to_clear_.reset();
   found_.journal_files = 1;
@@ -142,12 +142,13 @@ Status Checkpointer::remove_before_checkpoint() {
 // The others would have to load the checkpoint; not long, or much.
 void Checkpointer::remove_kept_journals(bool room_is_wanted) {
   constexpr int64_t kTryAgainNs = 1'000'000'000, kMostNs = 600'000'000'000;
-  constexpr uint64_t kMostBytes = kGiB;
+  constexpr uint64_t kMostBytes = kGiB, kMostPart = 64;  // of the capacity: chunks do not go for them
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (!kept_journals_ || now_ns - kept_journals_->tried_ns < kTryAgainNs) return;
   kept_journals_->tried_ns = now_ns;
   const JournalPosition covers = kept_journals_->checkpoint.header.covers;
-  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > kMostBytes || room_is_wanted;
+  const uint64_t most_bytes = std::min(kMostBytes, parts_.options.current().capacity_bytes / kMostPart);
+  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > most_bytes || room_is_wanted;
   const JournalPosition followed = too_late ? covers : std::min(covers, peers_->read_acknowledged()->position);
   if (Status removed = remove_covered(*parts_.volume, parts_.identity, followed, kept_journals_->checkpoint); !removed) {
     log::warn("journals that the checkpoint covers: {}", removed.error().message);
