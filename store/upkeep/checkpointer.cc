@@ -122,15 +122,12 @@ Status Checkpointer::write_checkpoint() {
 Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
   KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
-  const std::optional<KeptJournals> kept_before = std::exchange(kept_journals_, std::nullopt);
-  const JournalPosition covers = to_clear_->header.covers, followed = peers_ != nullptr ? std::min(covers, peers_->read_acknowledged()->position) : covers;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const KeptJournals before = std::exchange(kept_journals_, std::nullopt).value_or(KeptJournals{{}, 0, now_ns, now_ns});
+  const uint64_t bytes = before.bytes + found_.older_journals_bytes + parts_.committer.journal_bytes();
+  const JournalPosition covers = to_clear_->header.covers, followed = followed_by_peers(covers, bytes, before.since_ns);
   KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
-  if (followed < covers) {
-    const int64_t now_ns = parts_.clock.monotonic_ns();
-    const uint64_t bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
-    kept_journals_ = kept_before ? KeptJournals{*to_clear_, kept_before->bytes + bytes, kept_before->since_ns, 0} : KeptJournals{*to_clear_, bytes, now_ns, 0};
-    remove_kept_journals(/*room_is_wanted=*/false);  // where they are too many
-  }
+  if (followed < covers) kept_journals_ = KeptJournals{*to_clear_, bytes, before.since_ns, now_ns};
   to_clear_.reset();
   found_.journal_files = 1;
   found_.older_journals_bytes = 0;
@@ -139,17 +136,23 @@ Status Checkpointer::remove_before_checkpoint() {
   return {};
 }
 
-// The others would have to load the checkpoint; not long, or much.
+// Up to where journals can go that a checkpoint covers: the others would have to load that if they had not read them. They are not waited
+// for long, nor with much: chunks do not go for journals.
+JournalPosition Checkpointer::followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const {
+  constexpr int64_t kMostNs = 600'000'000'000;
+  constexpr uint64_t kMostBytes = kGiB, kMostPart = 64;  // of the capacity
+  const bool too_many = bytes > std::min(kMostBytes, parts_.options.current().capacity_bytes / kMostPart);
+  if (peers_ == nullptr || too_many || parts_.clock.monotonic_ns() - since_ns > kMostNs) return covers;
+  return std::min(covers, peers_->read_acknowledged()->position);
+}
+
 void Checkpointer::remove_kept_journals(bool room_is_wanted) {
-  constexpr int64_t kTryAgainNs = 1'000'000'000, kMostNs = 600'000'000'000;
-  constexpr uint64_t kMostBytes = kGiB, kMostPart = 64;  // of the capacity: chunks do not go for them
+  constexpr int64_t kTryAgainNs = 1'000'000'000;
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (!kept_journals_ || now_ns - kept_journals_->tried_ns < kTryAgainNs) return;
   kept_journals_->tried_ns = now_ns;
   const JournalPosition covers = kept_journals_->checkpoint.header.covers;
-  const uint64_t most_bytes = std::min(kMostBytes, parts_.options.current().capacity_bytes / kMostPart);
-  const bool too_late = now_ns - kept_journals_->since_ns > kMostNs || kept_journals_->bytes > most_bytes || room_is_wanted;
-  const JournalPosition followed = too_late ? covers : std::min(covers, peers_->read_acknowledged()->position);
+  const JournalPosition followed = room_is_wanted ? covers : followed_by_peers(covers, kept_journals_->bytes, kept_journals_->since_ns);
   if (Status removed = remove_covered(*parts_.volume, parts_.identity, followed, kept_journals_->checkpoint); !removed) {
     log::warn("journals that the checkpoint covers: {}", removed.error().message);
   } else if (followed == covers) {

@@ -118,6 +118,7 @@ class Checkpointer {
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   uint64_t least_checkpoint_bytes() const;
   Status remove_before_checkpoint();
+  JournalPosition followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const;
 
   const Parts parts_;
   Found found_;
