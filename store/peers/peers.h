@@ -100,6 +100,7 @@ class Peers {
     std::string by;                // the one that is furthest behind; empty: there is none
     std::string reason;            // why nothing is known of that one; empty: it says so itself
     std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
+    std::string waits_for() const { return reason.empty() ? by : by + " (" + reason + ")"; }
     bool operator==(const Acknowledged&) const = default;
   };
   // Absent nodes are not waited for, nor those that are left out, nor those whose HEAD has stood for `silent_ns` while it could be read;
