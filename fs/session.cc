@@ -65,9 +65,10 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
     if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
     const std::string& message = store.error().message;
     const auto held = held_mountpoint(message);
-    if (!held) return store;
-    if (auto there = mounted_on(*held); there && there->type == kMountType) return store;  // it will not end by itself
-    if (second == 0) log::info("waiting for the previous daemon to finish: {}", message);
+    const bool is_gc = message.contains(" command=gc");  // `kvcachefs gc`, which ends by itself
+    if (!held && !is_gc) return store;
+    if (auto there = held ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
+    if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : "the previous daemon", message);
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }
@@ -240,6 +241,8 @@ int run_mount(const MountRequest& request) {
   if (!options) return refuse(options.error());
   if (Status status = check_options(options->store); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
+  if (const char* limit = std::getenv("KVCACHEFS_FENCE_MS"); limit != nullptr)  // of tests
+    options->store.fence_after_ms = std::strtoull(limit, nullptr, 10);
   options->store.passthrough = may_pass_through(*options);
   Driver driver;
   driver.options = *options;
@@ -272,6 +275,11 @@ int run_mount(const MountRequest& request) {
   FuseDevice device(driver.session);
   RequestLoop loop(device, loop_settings(driver));
   stop_on_signals->set_loop(loop);
+  std::atomic<bool> node_lost{false};
+  driver.store->set_node_lost([&] {
+    node_lost = true;
+    loop.stop();
+  });
   const Status served = serve(driver, loop, readiness, probe);
   stop_on_signals.reset();
   int result = served ? 0 : 1;
@@ -282,6 +290,7 @@ int run_mount(const MountRequest& request) {
     end_soon();
   }
   if (Status status = take_down(driver); !status) result = 1;
+  if (node_lost) result = kExitNodeLost;
   driver.handles.reset();
   store->reset();
   log::flush();

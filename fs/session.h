@@ -13,6 +13,9 @@ struct MountRequest {
   bool foreground = false;
 };
 
+// Of a daemon whose node was taken over, or removed, while it was stopped or cut off from the volume.
+inline constexpr int kExitNodeLost = 3;
+
 // Opens the volume, mounts, serves until unmounted or told to stop, drains. Not in the foreground: returns in the caller
 // once the mount answers (0) or with the error said on stderr (1); the daemon goes on by itself.
 int run_mount(const MountRequest& request);

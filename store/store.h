@@ -164,6 +164,11 @@ class Store {
   // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
   virtual Status begin_scrub() = 0;
   virtual StoreStatus status() = 0;
+  // Have all who live read what this node has journaled, have they answered what it said of theirs, and closed what it removed? Blocks on the
+  // volume.
+  virtual FollowedByPeers followed_by_peers() = 0;
+  // `then` is called once, on any thread, if another daemon or command has taken this node: nothing is accepted by the volume any more.
+  virtual void set_node_lost(std::function<void()> then) = 0;
   virtual std::string chains_text() = 0;  // what reading ahead is at, for people (fs/STATUS.md)
   // Below a pinned file or directory nothing is evicted. kNoSpace: more than half of the capacity would be pinned.
   virtual Status set_pinned(ObjectId id, bool pinned) = 0;

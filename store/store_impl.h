@@ -172,6 +172,8 @@ class StoreImpl final : public Store {
   void drop_caches() override { cache_->drop_all(); }
   Status begin_scrub() override;
   StoreStatus status() override;
+  FollowedByPeers followed_by_peers() override;
+  void set_node_lost(std::function<void()> then) override;
   std::string chains_text() override { return to_text(accesses_->summary(clock_.monotonic_ns())); }
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
@@ -228,6 +230,7 @@ class StoreImpl final : public Store {
   // --- peers (store_peers.cc) ---
   bool may_join() const;
   bool is_shared() const;
+  Status check_lives_nowhere_else();
   Status find_peers();
   Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
@@ -275,6 +278,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<IndexRebuild> index_rebuild_;
   bool background_ = true;
   bool read_only_ = false;
+  Care care_ = Care::kNone;
   ReadTimes read_times_ = ReadTimes::kRelative;
   bool index_rebuilt_ = false, unclean_start_ = false;
 
@@ -342,6 +346,7 @@ class StoreImpl final : public Store {
   std::optional<Keeper> keeper_;
 
   bool shared_ = false;  // is_shared(), at the start
+  std::unique_ptr<NodeFence> fence_;     // the same
   std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
 
   std::atomic<bool> stopping_{false};

@@ -53,6 +53,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   const StoreOptions given = options_.current();
   background_ = given.background;
   read_only_ = given.read_only;
+  care_ = given.care;
   read_times_ = given.read_times;
   verify_ = given.verify;
   resumer_.waiters().set_rules({
@@ -95,6 +96,7 @@ Status StoreImpl::start(std::string_view holder) {
     return std::unexpected(std::move(lock).error());
   }
   lock_ = std::move(*lock);
+  KVC_TRY(check_lives_nowhere_else());
   reserve_ = std::make_unique<Reserve>(volume_, fmt::format("nodes/{}/RESERVE", identity_.node));
   journal_room_.emplace(*reserve_, counters_);
   // Else a volume that others have filled could not be mounted to remove something.
@@ -135,6 +137,7 @@ Status StoreImpl::start(std::string_view holder) {
                                                       [this](const auto& attempt) { return journal_room_->write(attempt); }));
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);
+  if (shared_) fence_ = std::make_unique<NodeFence>(volume_, identity_, static_cast<int64_t>(options_.current().fence_after_ms) * 1'000'000);
   extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
   extents_->start_at(1);
   journal_room_->set_extents(*extents_);
@@ -174,7 +177,7 @@ Status StoreImpl::start(std::string_view holder) {
       {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_},
       {*tree_, *index_, *cache_, dirty_, *changes_, space_, *record_space_, *record_waiters_, dead_, *discards_, unmarked_,
        [this](ObjectId id, uint64_t size_bytes) { evictor_->sized(id, size_bytes); }},
-      [this] { return index_rebuild_->repair(*index_); }});
+      [this] { return index_rebuild_->repair(*index_); }, fence_.get()});
   reader_.emplace(*extents_, counters_);
   unverified_.emplace(UnverifiedBodies::Parts{*index_, *tree_, *reader_, *quarantine_}, std::move(found.unverified));
   loader_.emplace(Loader::Parts{*volume_, *extents_, *tree_, *cache_, *file_policy_, *quarantine_, opener_, keeper_work_, counters_, clock_});
@@ -218,9 +221,13 @@ Status StoreImpl::start(std::string_view holder) {
                                 *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
+  const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
+  if (shared_ && (care_ != Care::kNone || found.other_boot)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();
+  if (care_ == Care::kRetire)
+    KVC_TRY(first.remove_all_names([this] { return journal_room_->write([this] { return journal_->sync(); }); }));
   if (!read_only_) sweep_->count(unclean_start_ || found.judged_tail || index_rebuilt_);
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
@@ -318,7 +325,8 @@ Status StoreImpl::close() {
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();
   if (status) remove_unjournaled();
-  if (status && (committer_->journal_bytes() > kFinalCheckpointBytes || checkpointer_->journal_files() > 8)) status = checkpointer_->write_checkpoint();
+  const bool long_journal = committer_->journal_bytes() > kFinalCheckpointBytes || checkpointer_->journal_files() > 8;
+  if (status && (long_journal || care_ != Care::kNone)) status = checkpointer_->write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = checkpointer_->sync_point();

@@ -12,5 +12,6 @@ Subcommand add_status_command(CLI::App& parent);
 Subcommand add_info_command(CLI::App& parent);
 Subcommand add_fsck_command(CLI::App& parent);
 Subcommand add_rebuild_command(CLI::App& parent);
+Subcommand add_gc_command(CLI::App& parent);
 
 }  // namespace kvcachefs

@@ -31,6 +31,13 @@ enum class JournalOption : uint8_t {
   kBlocks,  // each in blocks of its own, by direct I/O
 };
 
+// What a store is opened for.
+enum class Care : uint8_t {
+  kNone,    // to be mounted
+  kTend,    // by a command, for a node whose daemon is gone: its part is put in order
+  kRetire,  // ... and its names go, for the node leaves the volume
+};
+
 struct StoreOptions {
   uint64_t capacity_bytes = 0;           // 0: 90 % of the backing file system
   uint64_t keep_free_bytes = 0;          // 0: 5 % of the backing file system
@@ -59,6 +66,8 @@ struct StoreOptions {
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume
   std::string node;                      // empty: this machine's host name
   bool passthrough = true;               // whether the driver can serve solo bodies by passthrough (drives pack_below)
+  Care care = Care::kNone;
+  uint64_t fence_after_ms = 30'000;      // nothing was written to the volume for so long: is this still the daemon of its node?
   bool background = true;                // threads of its own; false: tests drive it by Store::pump()
 };
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 namespace kvcachefs {
 
@@ -66,6 +67,12 @@ struct StoreStatus {
   // Recovery at this mount.
   uint64_t replayed_batches = 0, dropped_bodies = 0, records_left_out = 0, verified_bodies = 0, swept_files = 0;
   bool index_rebuilt = false, unclean_start = false;
+};
+
+// Whether other nodes need anything yet of what this one gave up.
+struct FollowedByPeers {
+  std::string waits_for;                 // a node, and why; empty: none does
+  std::vector<std::string> left_behind;  // absent or silent ones, which do not know all of it. Nobody waits for them
 };
 
 }  // namespace kvcachefs

@@ -60,6 +60,9 @@ inline constexpr auto kKillPoints = std::to_array<std::string_view>({
     "checkpoint-half-loaded",  // the index is rebuilt and has read a part of the checkpoint
     "batch-replayed",          // one batch of the journals is applied
     "epoch-made",              // the directories of a new epoch are there, without a journal
+    // a node is taken out of the volume
+    "node-set-aside",     // its directory has another name, and nothing of it is removed
+    "node-half-removed",  // one of its files is, others may not be
     // a request
     "attributes-asked",  // somebody waits for an answer: at a mount its own daemon first
     // an unmount

@@ -29,7 +29,8 @@ bool Committer::step() {
   commit.requests = parts_.queue.take();
   if (commit.requests.empty()) return false;
   const size_t count = commit.requests.size();
-  Status status = sync_data(commit);
+  Status status = check_fence();
+  if (status) status = sync_data(commit);
   builder_.take_rows(commit);
   if (status) builder_.take_nameless(commit);
   while (status && builder_.build(commit)) status = journal_batch(commit);
@@ -57,6 +58,7 @@ bool Committer::step() {
   parts_.queue.settled(count);
   parts_.builds.dirty.seal_ended();
   if (!parts_.resumer.waiters().nobody_waits()) parts_.resumer.memory_came_back();  // what was journaled can be given up
+  if (status) status = check_fence();  // this process may have been stopped meanwhile
   for (CommitRequest& request : commit.requests) {
     if (!request.done) continue;
     if (status && request.sync_all && !marked) request.done(marked);
@@ -81,6 +83,7 @@ Status Committer::journal_batch(Commit& commit) {
   if (!commit.batch.records.empty()) {
     kill_point("batch-made");
     KVC_ASSIGN(after, append(commit.batch));
+    if (parts_.fence != nullptr) parts_.fence->heard_of();
     kill_point("batch-appended");
     if (commit.replaces) kill_point("replacement-appended");
     if (commit.removes) kill_point("removal-appended");

@@ -20,6 +20,7 @@
 #include "store/commit/settler.h"
 #include "store/extent/extents.h"
 #include "store/journal/journal.h"
+#include "store/journal/node_fence.h"
 
 namespace kvcachefs {
 
@@ -37,6 +38,7 @@ class Committer {
     BatchBuilder::Parts builds;
     Settler::Parts settles;
     std::function<Status()> mend_index;  // builds the index anew if it is damaged; success: it is sound. Blocks
+    NodeFence* fence = nullptr;          // null: nobody else can have this node
   };
   explicit Committer(Parts parts) : parts_(std::move(parts)), builder_(parts_.builds), settler_(parts_.settles) {}
   ~Committer() { stop(); }
@@ -58,6 +60,7 @@ class Committer {
   void note_checkpoint() { journal_bytes_.store(0); }
 
  private:
+  Status check_fence() const { return parts_.fence != nullptr ? parts_.fence->check() : Status(); }
   Status journal_batch(Commit& commit);
   Status sync_data(Commit& commit);
   Status sync_journal();

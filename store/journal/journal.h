@@ -89,6 +89,7 @@ struct JournalFileInfo {
   uint64_t seq = 0;
   std::string boot_id;  // of the machine when the file was started; empty if the header is unreadable
   uint64_t size_bytes = 0;
+  uint64_t header_bytes = 0;    // 0 if it is unreadable
   uint64_t counting_bytes = 0;  // less where a later epoch says that this one ended before that
 };
 // Every journal file of the node, in order.

@@ -135,7 +135,12 @@ Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIde
     const auto end = ends.limit(epoch);
     for (const WalkedFile& file : walk.files()) {
       const uint64_t counts = !end || file.seq < end->seq ? file.size_bytes : file.seq == end->seq ? std::min(end->end, file.size_bytes) : 0;
-      infos.push_back({epoch, file.seq, file.header ? file.header->header.boot_id : std::string(), file.size_bytes, counts});
+      infos.push_back({.epoch = epoch,
+                       .seq = file.seq,
+                       .boot_id = file.header ? file.header->header.boot_id : std::string(),
+                       .size_bytes = file.size_bytes,
+                       .header_bytes = file.header ? file.header->size_bytes : 0,
+                       .counting_bytes = counts});
     }
   }
   return infos;

@@ -54,6 +54,7 @@ class Peers {
     std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;
     // Of this node, changed within `alone` only: what peers said of its objects is forgotten when it was answered. Null: it is kept.
     std::shared_ptr<const Statements> own_statements;
+    std::function<void()> head_written = {};  // on the thread of round(); may be empty
     // Of clients, so far. Any thread; may be empty: there always are some.
     std::function<uint64_t()> requests;
     Discovery::Limits limits = {};

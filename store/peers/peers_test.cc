@@ -748,7 +748,7 @@ TEST(PeersThreads, AskBesideRounds) {
 class LivesElsewhere : public PeersTest {
  protected:
   Result<std::optional<std::string>> ask(const std::function<void()>& meanwhile) {
-    return lives_elsewhere(*volume_, test_identity_of("a", 0), [&](int64_t for_ns) {
+    return lives_elsewhere(*volume_, test_identity_of("a", 0), now_, [&](int64_t for_ns) {
       slept_ns_ += for_ns;
       meanwhile();
     });
@@ -759,6 +759,7 @@ class LivesElsewhere : public PeersTest {
     head.boot_id = boot;
     return writer.write(head);
   }
+  ManualClock now_{0};  // the volume in memory has no times: HEAD is from when this began
   int64_t slept_ns_ = 0;
 };
 
@@ -777,8 +778,18 @@ TEST_F(LivesElsewhere, IfTheHeadMoves) {
   slept_ns_ = 0;
   EXPECT_EQ(ask([] {}).value(), std::nullopt);
   EXPECT_EQ(slept_ns_, 0) << "on this machine locks do work";
+  ASSERT_TRUE(write(writer, "another boot"));
   fault_ = [](const VolumeCall& call) { return call.kind == VolumeCall::Kind::kRead ? Fault{EIO, -1, 0} : Fault{}; };
   EXPECT_FALSE(ask([] {}));
+}
+
+TEST_F(LivesElsewhere, AStartOnALocalVolumeDoesNotWaitForAHeadThatIsOld) {
+  HeadWriter writer(memory_, test_identity_of("a", 4));
+  ASSERT_TRUE(memory_->make_directories("nodes/a/4"));
+  ASSERT_TRUE(write(writer, "another boot"));
+  now_.advance_ns(60 * kSecondNs);
+  EXPECT_EQ(ask([&] { ASSERT_TRUE(write(writer, "another boot")); }).value(), std::nullopt);
+  EXPECT_EQ(slept_ns_, 0);
 }
 
 }  // namespace

@@ -43,7 +43,9 @@ void Peers::write_head(int64_t now_ns) {
   head.instance = instance_;
   head.host = host_;
   head.boot_id = boot_id_;
-  note_problem("HEAD", head_.write(std::move(head)));
+  const Status written = head_.write(std::move(head));
+  note_problem("HEAD", written);
+  if (written && parts_.head_written) parts_.head_written();
 }
 
 void Peers::write_acks(int64_t now_ns) {

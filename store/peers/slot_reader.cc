@@ -50,8 +50,10 @@ Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& bu
   return read_slots<Acks>(file, identity, buffer, kAcksSlotBytes, decode_acks);
 }
 
-Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Sleep& sleep, int64_t most_ns) {
+Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
+                                                   int64_t most_ns) {
   constexpr int64_t kStepNs = 500'000'000;
+  constexpr int64_t kOldNs = 10'000'000'000;  // a daemon that lives has written it since
   FileIdentity identity = own;
   BlockBuffer buffer;
   KVC_ASSIGN(const FilePtr file, open_newest_head(volume, identity));
@@ -60,6 +62,8 @@ Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIde
   if (!first && first.error().code == Code::kCorrupt) return std::nullopt;  // cut short while it was made: by nobody who lives
   KVC_TRY(first);
   if (!first->boot_id.empty() && first->boot_id == boot_id()) return std::nullopt;
+  KVC_ASSIGN(const FileInfo info, file->info());
+  if (!volume.features().network && clock.realtime_ns() - info.mtime_ns > kOldNs) return std::nullopt;
   for (int64_t slept_ns = 0; slept_ns < most_ns; slept_ns += kStepNs) {
     sleep(kStepNs);
     KVC_ASSIGN(const Head again, read_head(*file, identity, buffer));

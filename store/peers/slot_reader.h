@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "store/base/clock.h"
 #include "store/base/result.h"
 #include "store/journal/block_buffer.h"
 #include "store/journal/journal.h"
@@ -23,8 +24,9 @@ Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& bu
 // Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 that is mounted
 // with "nolock" end at the machine. To be asked before this life makes its epoch. The host that runs it, if the newest HEAD of the node moves
 // while `sleep` is called for `most_ns` in all; at once, without sleep, if there is no HEAD, or one of this start of this machine, on which
-// locks do work.
+// locks do work, or where the volume is local and HEAD was not written for a while by its clock, which is that of `clock`.
 using Sleep = std::function<void(int64_t for_ns)>;
-Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Sleep& sleep, int64_t most_ns = 3'000'000'000);
+Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
+                                                   int64_t most_ns = 3'000'000'000);
 
 }  // namespace kvcachefs

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +18,14 @@ Status FirstRecords::journal(const Batch& batch) {
   KVC_ASSIGN(auto freed, parts_.index.apply(batch, after));
   parts_.dead.found(freed);
   return {};
+}
+
+Status FirstRecords::end_earlier(JournalPosition end, bool left_out) {
+  if (end == JournalPosition{}) return {};
+  Batch batch;
+  batch.stamp = parts_.stamps.next();
+  batch.records.emplace_back(EndsRecord{end, left_out});
+  return journal(batch);
 }
 
 Status FirstRecords::make_root() {
@@ -44,6 +53,68 @@ Status FirstRecords::drop_nameless() {
     KVC_TRY(drop(std::span(nameless).subspan(from, std::min(kMostAtOnce, nameless.size() - from))));
   parts_.counters.swept_files.fetch_add(nameless.size());
   return {};
+}
+
+// Depth first: a directory that still has names would stay, nameless.
+Status FirstRecords::remove_all_names(const std::function<Status()>& sync) {
+  constexpr size_t kMostAtOnce = 4096;
+  struct Level {
+    ObjectId directory;
+    std::vector<NameEntry> names;  // that are left of those listed last
+    uint64_t after = 0;
+    bool whole = false;  // nothing comes behind them
+    NameEntry own;
+    ObjectId above;
+  };
+  std::vector<Level> levels(1);
+  levels.back().directory = kRootId;
+  std::set<ObjectId> entered{kRootId};  // a damaged volume may hold what is no tree
+  Batch batch;
+  const auto unname = [&](ObjectId parent, NameEntry& entry) -> Status {
+    batch.records.emplace_back(UnnameRecord{.parent = parent, .name = std::move(entry.name), .child = entry.child});
+    if (batch.records.size() < kMostAtOnce) return {};
+    return remove(std::exchange(batch, {}), sync);
+  };
+  while (!levels.empty()) {
+    Level& level = levels.back();
+    if (level.names.empty() && !level.whole) {
+      KVC_ASSIGN(level.names, parts_.index.list(level.directory, level.after, kMostAtOnce));
+      level.whole = level.names.empty();
+      if (!level.whole) level.after = level.names.back().cookie;
+      continue;
+    }
+    if (level.names.empty()) {
+      Level done = std::move(levels.back());
+      levels.pop_back();
+      if (done.directory != kRootId) KVC_TRY(unname(done.above, done.own));
+      continue;
+    }
+    NameEntry entry = std::move(level.names.back());
+    level.names.pop_back();
+    if (S_ISDIR(entry.type_bits) && entered.insert(entry.child).second) {
+      Level below;
+      below.directory = entry.child;
+      below.above = level.directory;
+      below.own = std::move(entry);
+      levels.push_back(std::move(below));
+    } else {
+      KVC_TRY(unname(level.directory, entry));
+    }
+  }
+  return batch.records.empty() ? Status() : remove(batch, sync);
+}
+
+Status FirstRecords::remove(const Batch& batch, const std::function<Status()>& sync) {
+  constexpr uint64_t kMostRows = 50'000;
+  Batch stamped = batch;
+  stamped.stamp = parts_.stamps.next();
+  KVC_ASSIGN(const JournalPosition after, parts_.append(stamped));
+  KVC_ASSIGN(auto freed, parts_.index.apply(stamped, after));
+  for (FreedPlace& place : freed) place.given_up_at = after;
+  parts_.dead.journaled(freed, parts_.index.totals().live_bytes, 0);
+  if (parts_.index.overlay_rows() < kMostRows) return {};
+  KVC_TRY(sync());
+  return parts_.index.commit();
 }
 
 Status FirstRecords::drop(std::span<const ObjectId> nameless) {

@@ -11,6 +11,7 @@
 #include "store/base/node_name.h"
 #include "store/base/units.h"
 #include "store/journal/make_volume.h"
+#include "store/journal/removed_nodes.h"
 
 namespace kvcachefs {
 
@@ -77,7 +78,8 @@ Status NodeStart::check_is_only_node(const FileIdentity& identity) {
 
 Result<uint32_t> NodeStart::last_epoch(const FileIdentity& identity) const {
   KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity.node));
-  return epochs.empty() ? 0 : epochs.back();
+  KVC_ASSIGN(const uint32_t removed, last_removed_epoch(*volume_, identity.node));
+  return std::max(removed, epochs.empty() ? 0 : epochs.back());
 }
 
 Result<NodeStart::Epoch> NodeStart::begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,

@@ -111,5 +111,16 @@ TEST_F(NodeStartTest, OnAFullVolumeRoomThatIsKeptIsGivenUpForIt) {
   EXPECT_EQ(reserves, 0);
 }
 
+TEST_F(NodeStartTest, OneOfTheNameOfANodeThatWasTakenOutBeginsBehindIt) {
+  const FileIdentity identity = settled();
+  ASSERT_TRUE(sim->make_directories("removed/one/41"));
+  auto epoch = begin(identity);
+  ASSERT_TRUE(epoch) << epoch.error().message;
+  EXPECT_EQ(epoch->number, 42u);
+  auto next = begin(identity);
+  ASSERT_TRUE(next);
+  EXPECT_EQ(next->number, 43u);
+}
+
 }  // namespace
 }  // namespace kvcachefs

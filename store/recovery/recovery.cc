@@ -26,7 +26,7 @@ class Recovery {
   explicit Recovery(const RecoveryParts& parts)
       : parts_(parts), volume_(*parts.volume), extents_(parts.volume, parts.identity, kMostOpenExtents), reader_(extents_, parts.counters) {}
   Status open_index();
-  Recovered take() { return std::move(found_); }
+  Recovered take();
 
  private:
   using Journals = std::vector<JournalFileInfo>;
@@ -49,6 +49,13 @@ class Recovery {
   Journals journals_;
   std::optional<CheckpointInfo> checkpoint_;
 };
+
+// Of a file, or an epoch, that was begun and in which nothing is, the beginning was passed by who follows it.
+Recovered Recovery::take() {
+  found_.end = std::max(found_.end, JournalPosition{parts_.identity.epoch, 0, 0});
+  if (!journals_.empty()) found_.end = std::max(found_.end, JournalPosition{journals_.back().epoch, journals_.back().seq, journals_.back().header_bytes});
+  return std::move(found_);
+}
 
 // --- the index ---
 
@@ -136,10 +143,13 @@ Status Recovery::replay(ReplayFilter& filter) {
   std::unordered_set<uint32_t> other_boot;
   for (const JournalFileInfo& file : journals_)
     if (file.boot_id != boot_id()) other_boot.insert(file.epoch);
+  found_.other_boot = !other_boot.empty();
+  found_.end = found_.index->position();
   bool unsynced_seen = false;
   auto result = replay_journals(volume_, parts_.identity, found_.index->position(),
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
+                                  found_.end = after;
                                   return apply(batch, after, !synced && other_boot.contains(after.epoch), filter);
                                 });
   if (!result) return std::unexpected(std::move(result).error());

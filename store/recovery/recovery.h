@@ -41,6 +41,9 @@ struct Recovered {
   bool judged_tail = false;
   bool records_lost = false;  // of a damaged checkpoint or journal: they may have named what looks dead
   std::unordered_set<ObjectId> unverified;  // kept though the volume did not give their bytes
+  // Behind all that counts of the journals: what a daemon that lost this node appends later comes behind it.
+  JournalPosition end;
+  bool other_boot = false;  // some of them were written before this machine was started, or on another one
   uint64_t checkpoint_bytes = 0;
   uint64_t older_journals_bytes = 0, journal_files = 1;  // of the latter one is about to be begun
 };

@@ -229,5 +229,76 @@ TEST_F(RecoveryTest, TheRootIsMadeOnceAndObjectsWithoutANameAreDropped) {
   EXPECT_EQ(recovered.index->totals().objects, 0u);
 }
 
+// It is what the next epoch may begin with: nobody who followed the journals has gone beyond it, and what comes late does.
+TEST_F(RecoveryTest, TheEndIsBehindAllThatCounts) {
+  EXPECT_EQ(start().end, JournalPosition{});
+  begin_life();
+  make_root();
+  put_body("a");
+  const JournalPosition last = append({SyncedRecord{}});
+  EXPECT_EQ(start().end, last);
+  EXPECT_EQ(start().end, last) << "of an index that has it all";
+  begin_life("another boot");
+  const JournalPosition begun = journal->position();
+  EXPECT_EQ(start().end, begun) << "its header was read, perhaps";
+  EXPECT_TRUE(start().other_boot);
+  ++identity.epoch;
+  ASSERT_TRUE(volume->make_directory(epoch_directory(identity.node, identity.epoch)));
+  EXPECT_EQ(start().end, (JournalPosition{identity.epoch, 0, 0}));
+}
+
+TEST_F(RecoveryTest, WhatALostDaemonAppendsLaterDoesNotCount) {
+  begin_life();
+  make_root();
+  put_body("before");
+  const std::unique_ptr<JournalWriter> lost = std::move(journal);
+  const std::unique_ptr<Index> index = std::move(start().index);
+  const JournalPosition end = lost->position();
+  begin_life();
+  FirstRecords first({*index, dead, clock, stamps, counters, [this](const Batch& batch) { return journal->append(batch); }});
+  ASSERT_TRUE(first.end_earlier(end, false));
+  put_body("after");
+  const ObjectId late = ObjectId::make(0, 1, 50);
+  ASSERT_TRUE(lost->append(Batch{stamps.next(), {PutRecord{object(late, S_IFREG | 0644)}, NameRecord{kRootId, "late", late}}}));
+  ASSERT_TRUE(remove_index(directory.path() + "/index"));
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "before"));
+  EXPECT_TRUE(has_name(*recovered.index, "after"));
+  EXPECT_FALSE(has_name(*recovered.index, "late"));
+}
+
+TEST_F(RecoveryTest, ANodeThatLeavesHasNoNamesAndPeersMayReadOn) {
+  begin_life();
+  make_root();
+  uint64_t bodies = 0;
+  ObjectId above = kRootId;
+  for (int level = 0; level < 4; ++level) {
+    const ObjectRecord directory_row = object(next_id(), S_IFDIR | 0755);
+    append({PutRecord{directory_row}, NameRecord{above, "d", directory_row.id}});
+    above = directory_row.id;
+    const ObjectRecord row = put_body("body" + std::to_string(level));
+    append({NameRecord{above, "link", row.id}});
+    ++bodies;
+  }
+  for (int i = 0; i < 5000; ++i) {
+    const ObjectId id = next_id();
+    append({PutRecord{object(id, S_IFREG | 0644)}, NameRecord{above, "empty" + std::to_string(i), id}});
+  }
+  mark_synced();
+  const Recovered recovered = start();
+  begin_life();
+  FirstRecords first({*recovered.index, dead, clock, stamps, counters, [this](const Batch& batch) { return journal->append(batch); }});
+  ASSERT_TRUE(first.remove_all_names([this] { return journal->sync(); }));
+  EXPECT_EQ(recovered.index->totals().objects, 0u);
+  EXPECT_EQ(recovered.index->totals().directories, 1u) << "the root";
+  EXPECT_TRUE(recovered.index->list(kRootId, 0, 10).value().empty());
+  uint64_t given_up = 0;
+  dead.for_each([&](const FreedPlace& freed) {
+    ++given_up;
+    EXPECT_EQ(freed.given_up_at.epoch, identity.epoch) << "held until they have read that";
+  });
+  EXPECT_EQ(given_up, bodies);
+}
+
 }  // namespace
 }  // namespace kvcachefs

@@ -30,7 +30,7 @@ class DeadSpace {
   // ignored. Counts as a hope of Space.
   void add(ObjectId object, const Place& place);
   // A batch is in the journal and in the index, which now counts `live_bytes`: `freed` is dead, and `consumed_bytes` of what was
-  // reserved for its bodies are live. Called by the committer alone.
+  // reserved for its bodies are live. Called by the committer alone, and by a start.
   void journaled(std::span<const FreedPlace> freed, uint64_t live_bytes, uint64_t consumed_bytes);
 
   // A pack is being written. Until it is closed, is_open() keeps the reclaimer from removing it, however much of it died.

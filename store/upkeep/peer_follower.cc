@@ -6,6 +6,8 @@
 #include <mutex>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "store/base/log.h"
 #include "store/base/thread.h"
 
@@ -49,6 +51,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .replaced = replaced,
                                                 .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
                                                 .own_statements = parts_.tree.statements(),
+                                                .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
                                                 .requests = parts_.requests});
 }
 
@@ -75,6 +78,7 @@ void PeerFollower::step() {
 
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
+  if (parts_.fence != nullptr && !parts_.fence->check() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
   const int64_t due_ns = peers_->round();
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
@@ -116,6 +120,27 @@ void PeerFollower::want_acknowledged(bool wanted) {
   if (acknowledged_wanted_.exchange(wanted) || !wanted) return;
   if (!thread_.joinable()) due_ns_ = 0;
   wakeup_.wake();
+}
+
+// What this node said of theirs is for them alone to carry out: once it has left the volume nobody says it any more.
+FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
+  constexpr int64_t kSilentMs = 15'000;  // HEADs move each second
+  FollowedByPeers followed;
+  const Acknowledged known = read_acknowledged();
+  if (known->position < position)
+    followed.waits_for = fmt::format("{} ({})", known->by, known->reason.empty() ? "it has not read all of this node's journal" : known->reason);
+  else if (!known->pinned.empty())
+    followed.waits_for = fmt::format("clients of other nodes, which have {} removed files open", known->pinned.size());
+  const Tree::Read tree = parts_.tree.read();
+  for (const PeerStatus& peer : peers_->status()) {
+    const Part* const part = tree.view().peer(peer.ordinal);
+    if (part == nullptr || !part->statements || !parts_.tree.statements()->speaks_of(peer.node, part->statements->seen(parts_.own.node))) continue;
+    if (peer.lag_ms >= kSilentMs)
+      followed.left_behind.push_back(peer.node);
+    else if (followed.waits_for.empty())
+      followed.waits_for = fmt::format("{} (it has not answered all that was removed of it)", peer.node);
+  }
+  return followed;
 }
 
 void PeerFollower::set_poll_every(int64_t every_ns) {

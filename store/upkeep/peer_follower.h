@@ -13,12 +13,14 @@
 #include <vector>
 
 #include "store/api/request_types.h"
+#include "store/api/store_status.h"
 #include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/work_queue.h"
 #include "store/commit/commit_queue.h"
 #include "store/extent/extents.h"
+#include "store/journal/node_fence.h"
 #include "store/peers/peers.h"
 #include "store/tree/tree.h"
 #include "store/volume/volume.h"
@@ -38,6 +40,7 @@ class PeerFollower {
     std::function<Head()> own_head;  // but for the checkpoint. Any thread
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<uint64_t()> requests;  // of clients, so far
+    NodeFence* fence = nullptr;
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
@@ -61,6 +64,9 @@ class PeerFollower {
   void want_acknowledged(bool wanted);
   // As it is now. Any thread; blocks on the volume.
   Acknowledged read_acknowledged();
+
+  // Whether they need anything yet of what this node gave up before. Any thread; blocks on the volume.
+  FollowedByPeers followed_to(JournalPosition position);
 
   // None of these blocks.
   bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet

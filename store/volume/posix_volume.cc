@@ -259,7 +259,14 @@ Result<SpaceInfo> PosixVolume::space() {
 Result<std::unique_ptr<VolumeLock>> PosixVolume::lock(const std::string& path) {
   KVC_TRY(check_path(path));
   KVC_ASSIGN(UniqueFd fd, tree_.open_file(path, O_RDWR | O_CREAT, "open to lock"));
-  return take_posix_lock(std::move(fd), place(path));
+  const int descriptor = fd.get();
+  KVC_ASSIGN(auto lock, take_posix_lock(std::move(fd), place(path)));
+  // It may have been renamed or removed with its directory meanwhile: whoever comes next makes another one.
+  struct stat held {};
+  const auto there = tree_.info(path);
+  if (::fstat(descriptor, &held) != 0 || !there || there->st_ino != held.st_ino || there->st_dev != held.st_dev)
+    return fail(Code::kBusy, place(path) + ": removed by another process while it was locked here; try again");
+  return lock;
 }
 
 // Enough for 7 GB/s at 1.2 ms. With more, completions come in bursts and demand reads wait longer (1 MiB reads of an

@@ -1,0 +1,217 @@
+// A node that died is put in order, or leaves the volume, while another one has it open; driven from one thread, but for what that other
+// has to do while the command waits for it.
+#include "store/gc/collect_node.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "store/base/units.h"
+#include "store/journal/removed_nodes.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace {
+
+using testing::TestStore;
+
+StoreOptions node(const char* name) {
+  StoreOptions options;
+  options.node = name;
+  options.memory_bytes = 64 * kMiB;
+  return options;
+}
+
+class CollectNode : public ::testing::Test {
+ protected:
+  void publish() {
+    for (int round = 0; round < 3; ++round) {
+      b.drain();
+      if (a) a->drain();
+      b.refresh();
+      if (a) a->refresh();
+    }
+  }
+  GcRequest request(bool remove) {
+    GcRequest request;
+    request.where = {.volume = b.root(), .node = "a", .index_directory = {}, .purpose = "gc"};
+    request.remove = remove;
+    return request;
+  }
+  // Node b goes on meanwhile, as a daemon does.
+  Result<GcReport> collect(const GcRequest& request) {
+    std::atomic<bool> over{false};
+    std::thread others([&] {
+      while (!over) {
+        if (!b->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+      }
+    });
+    auto report = collect_node(request);
+    over = true;
+    others.join();
+    b.refresh();
+    return report;
+  }
+  bool has_node() const { return std::filesystem::exists(b.root() + "/nodes/a"); }
+
+  TestStore b;  // called "test"
+  std::unique_ptr<TestStore> a = std::make_unique<TestStore>(node("a"), b);
+};
+
+TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, 2 * kMiB)));
+  ASSERT_TRUE(a->write_file("replaced", TestStore::payload(2, 6 * kMiB)));
+  publish();
+  a->die();
+  a.reset();
+  ASSERT_TRUE(b.write_file("new", TestStore::payload(3, 1000)));
+  ASSERT_TRUE(b.rename("new", "replaced"));  // a statement that nobody answers
+  b.drain();
+  const auto report = collect(request(false));
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->waits_for, "");
+  EXPECT_TRUE(report->notes.empty());
+  EXPECT_FALSE(report->removed);
+  EXPECT_EQ(report->files, 1u) << "the other one was answered";
+  EXPECT_LE(report->bytes_after + 5 * kMiB, report->bytes_before);
+  EXPECT_EQ(b.read_file("kept"), TestStore::payload(1, 2 * kMiB));
+  EXPECT_EQ(b.read_file("replaced"), TestStore::payload(3, 1000));
+  a = std::make_unique<TestStore>(node("a"), b);
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
+}
+
+TEST_F(CollectNode, ANodeThatLeavesTakesItsOwnFilesAndNothingElse) {
+  a->mkdir("d");
+  ASSERT_TRUE(a->write_file("d/of a", TestStore::payload(1, 6 * kMiB)));
+  ASSERT_TRUE(a->write_file("of a", TestStore::payload(2, 100)));
+  ASSERT_TRUE(b.write_file("of b", TestStore::payload(3, 3 * kMiB)));
+  publish();
+  ASSERT_TRUE(b.write_file("d/of b", TestStore::payload(4, 1000)));
+  ASSERT_TRUE(b.exists("d/of a"));
+  b.drain();
+  a->die();
+  a.reset();
+  const auto dry = [&] {
+    GcRequest would = request(true);
+    would.dry_run = true;
+    return collect_node(would);
+  }();
+  ASSERT_TRUE(dry) << dry.error().message;
+  EXPECT_EQ(dry->files, 2u);
+  EXPECT_GT(dry->bytes_before, 6 * kMiB);
+  EXPECT_TRUE(has_node());
+  EXPECT_TRUE(b.exists("of a"));
+  const auto report = collect(request(true));
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->waits_for, "");
+  EXPECT_TRUE(report->removed);
+  EXPECT_GT(report->bytes_before, 6 * kMiB);
+  EXPECT_EQ(report->bytes_after, 0u);
+  EXPECT_FALSE(has_node());
+  const std::map<std::string, std::string> left{{"d", "/"}, {"d/of b", TestStore::payload(4, 1000)}, {"of b", TestStore::payload(3, 3 * kMiB)}};
+  EXPECT_EQ(b.contents(), left);
+  EXPECT_TRUE(b->status().peers.empty());
+  b.remount();
+  EXPECT_EQ(b.contents(), left);
+}
+
+TEST_F(CollectNode, ANodeThatComesAgainUnderTheNameIsAnotherOne) {
+  ASSERT_TRUE(a->write_file("x", TestStore::payload(1, 1000)));
+  publish();
+  ASSERT_TRUE(b.write_file("y", TestStore::payload(5, 1000)));
+  publish();
+  a->die();
+  a->mount();  // epochs go by
+  const uint32_t last = (*a)->status().epoch;
+  a->die();
+  a.reset();
+  ASSERT_TRUE(b.unlink("x"));  // a statement about what will be gone
+  b.drain();
+  ASSERT_TRUE(collect(request(true)));
+  a = std::make_unique<TestStore>(node("a"), b);
+  EXPECT_GT((*a)->status().epoch, last);
+  publish();
+  ASSERT_TRUE(a->write_file("x", TestStore::payload(2, 1000)));
+  ASSERT_TRUE(a->unlink("y"));
+  publish();
+  EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 1000)) << "what was said of the one before is not said of this one";
+  EXPECT_FALSE(b.exists("y")) << "and what it says counts";
+  EXPECT_EQ(a->contents(), b.contents());
+  a->die();
+  a.reset();
+  ASSERT_TRUE(collect(request(true)));
+  EXPECT_FALSE(b.exists("x"));
+  const auto again = collect_node(request(true));
+  ASSERT_TRUE(again) << "there is nothing left to do";
+  EXPECT_FALSE(again->was_there);
+}
+
+TEST_F(CollectNode, WhatIsOpenElsewhereIsWaitedFor) {
+  ASSERT_TRUE(a->write_file("x", TestStore::payload(1, 6 * kMiB)));
+  publish();
+  Handle* const reader = b.open("x", {.read = true});
+  ASSERT_NE(reader, nullptr);
+  a->die();
+  a.reset();
+  GcRequest impatient = request(true);
+  impatient.patience_ns = 3'000'000'000;
+  const auto held = collect(impatient);
+  ASSERT_TRUE(held) << held.error().message;
+  EXPECT_NE(held->waits_for, "");
+  EXPECT_FALSE(held->removed);
+  EXPECT_TRUE(has_node());
+  EXPECT_FALSE(b.exists("x"));
+  EXPECT_EQ(b.read(reader), TestStore::payload(1, 6 * kMiB)) << "who has it open reads on";
+  ASSERT_TRUE(b.close(reader));
+  const auto report = collect(request(true));
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_TRUE(report->removed);
+  EXPECT_FALSE(has_node());
+}
+
+TEST_F(CollectNode, ANodeThatRunsIsRefused) {
+  for (const bool remove : {false, true}) {
+    const auto refused = collect_node(request(remove));
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error().code, Code::kBusy);
+    EXPECT_NE(refused.error().message.find("test store"), std::string::npos) << "names the holder: " << refused.error().message;
+  }
+  EXPECT_TRUE(has_node());
+}
+
+TEST_F(CollectNode, WhatIsNoNodeIsRefused) {
+  GcRequest other = request(true);
+  other.where.node = "nobody";
+  EXPECT_EQ(collect_node(other).error().code, Code::kNotFound);
+  other.where.node = "../a";
+  EXPECT_EQ(collect_node(other).error().code, Code::kInvalid);
+  other.where.node = "a";
+  other.where.volume = "/nonexistent";
+  EXPECT_EQ(collect_node(other).error().code, Code::kNotFound);
+}
+
+TEST_F(CollectNode, ARemovalThatWasCutShortGoesOn) {
+  ASSERT_TRUE(a->write_file("x", TestStore::payload(1, 6 * kMiB)));
+  a->unmount();
+  a.reset();
+  auto volume = open_posix_volume(b.root(), {});
+  ASSERT_TRUE(volume);
+  FileIdentity identity;
+  identity.node = "a";
+  identity.epoch = 1;
+  ASSERT_TRUE(set_node_aside(**volume, identity));
+  const auto report = collect(request(true));
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_FALSE(report->was_there);
+  EXPECT_GT(report->bytes_before, 6 * kMiB);
+  EXPECT_TRUE(std::filesystem::is_empty(b.root() + "/removed/a/1"));
+}
+
+}  // namespace
+}  // namespace kvcachefs

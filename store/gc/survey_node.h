@@ -1,0 +1,15 @@
+// Inside this room: what a node has, without changing anything.
+#pragma once
+
+#include "store/base/result.h"
+#include "store/check/offline_node.h"
+#include "store/gc/collect_node.h"
+
+namespace kvcachefs {
+
+// kBusy if the node's daemon lives on another machine although its lock could be taken here.
+Status check_lives_nowhere(const OfflineNode& node);
+// As the next start would find it, by an index made for this beside `scratch`.
+Status survey_node(const OfflineNode& node, const std::string& scratch, GcReport& report);
+
+}  // namespace kvcachefs
