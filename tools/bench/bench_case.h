@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "store/base/result.h"
 #include "tools/bench/bench_settings.h"
@@ -16,10 +17,11 @@ struct BenchContext {
   Report& report;
 };
 
-// A directory of this case's own, below a target; `root` ends with a slash.
+// A directory of this case's own, below a target; its path ends with a slash.
 struct CaseDir {
   const Target& target;
-  std::string root;
+  std::string root;                // on the only node, or the first
+  std::vector<std::string> roots;  // on each node
 };
 
 // Used by one thread. The order is: set_up(), prepare() on every directory, then rounds of round() on every directory.

@@ -23,9 +23,11 @@ struct Arguments {
   std::vector<std::string> workloads = {"restore"};
   std::vector<std::string> sizes = {"64K", "512K", "2M", "9M", "32M"};
   std::vector<std::string> styles = {"read"};
+  std::vector<std::string> nodes;
   std::string pass_bytes = "256M", pool_bytes, buffers = "pool";
   bool json = false, no_raw_limit = false;
-  const CLI::Option *size_given = nullptr, *style_given = nullptr, *threads_given = nullptr;
+  const CLI::Option *size_given = nullptr, *style_given = nullptr, *threads_given = nullptr,
+                    *time_scale_given = nullptr;
   BenchSettings settings;
 };
 
@@ -35,8 +37,10 @@ void add_options(CLI::App& app, Arguments& arguments) {
   auto list = [&](const char* name, auto& value, const std::string& help) {
     return app.add_option(name, value, help)->allow_extra_args(false);
   };
-  list("--dir", settings.dirs, "Directory to measure; repeat it to compare, the first is the base of the ratios")
-      ->required();
+  list("--dir", settings.targets.dirs, "Directory to measure; repeat it to compare, the first is the base of the ratios");
+  list("--nodes", arguments.nodes,
+       "DIR,DIR,...: mounts of one volume, or directories of each node's own, for multi-round: an instance on each; "
+       "repeat it to compare. A --dir beside it serves as many instances");
   arguments.size_given =
       list("--size", arguments.sizes, "Chunk size of restore and store, repeatable")->delimiter(',')->capture_default_str();
   arguments.style_given =
@@ -61,7 +65,9 @@ void add_options(CLI::App& app, Arguments& arguments) {
                  "Size of long-context, contexts, multi-round and probe; 1 is the real thing")
       ->check(CLI::Range(1e-6, 100.0))
       ->capture_default_str();
-  app.add_option("--time-scale", settings.time_scale, "How much faster than real the requests of multi-round arrive")
+  arguments.time_scale_given =
+      app.add_option("--time-scale", settings.time_scale,
+                     "How much faster than real the requests of multi-round arrive (with --nodes: 1)")
       ->check(CLI::Range(1e-3, 1e6))
       ->capture_default_str();
   app.add_option("--volume", settings.volume, "Backing directory for raw, where the mount does not tell it");
@@ -88,6 +94,10 @@ Status check_sizes(BenchSettings& settings, const Arguments& arguments) {
 
 Status finish_settings(const Arguments& arguments, BenchSettings& settings) {
   settings.workloads = arguments.workloads;
+  KVC_ASSIGN(settings.targets.nodes, parse_nodes(arguments.nodes));
+  if (settings.targets.columns() == 0) return fail(Code::kInvalid, "no --dir given; name one directory or more");
+  // What one node wrote the others see some tenths of a second later, however fast the requests come.
+  if (!settings.targets.nodes.empty() && arguments.time_scale_given->count() == 0) settings.time_scale = 1;
   KVC_TRY(check_sizes(settings, arguments));
   for (const std::string& text : arguments.styles) {
     KVC_ASSIGN(const AccessStyle style, parse_access_style(text));
@@ -128,7 +138,7 @@ int run(const Arguments& arguments) {
     std::fprintf(stderr, "kvcachefs bench: %s\n", note.c_str());
   const std::string machine = machine_line(settings);
   const InterruptGuard guard;
-  Report report(settings.dirs);
+  Report report(column_names(settings.targets));
   const Status done = run_bench(settings, report);
   if (!done) {
     std::fprintf(stderr, "kvcachefs bench: %s\n", done.error().message.c_str());

@@ -111,8 +111,8 @@ Status Runner::run(BenchCase& bench_case, size_t number) {
   KVC_TRY(bench_case.set_up(context_));
   std::vector<CaseDir> dirs;
   for (const Target& target : targets_) {
-    KVC_ASSIGN(std::string root, target.make_dir(std::to_string(number)));
-    dirs.push_back({target, std::move(root)});
+    KVC_ASSIGN(std::vector<std::string> roots, target.make_dirs(std::to_string(number)));
+    dirs.push_back({target, roots.front(), roots});
   }
   for (const CaseDir& dir : dirs) {
     show(bench_case, "prepare", dir);
@@ -120,7 +120,7 @@ Status Runner::run(BenchCase& bench_case, size_t number) {
     progress_.advance();
   }
   KVC_TRY(rounds(bench_case, dirs));
-  for (const CaseDir& dir : dirs) KVC_TRY(dir.target.remove_dir(dir.root));
+  for (const CaseDir& dir : dirs) KVC_TRY(dir.target.remove_dirs(dir.roots));
   return {};
 }
 
@@ -128,7 +128,10 @@ Status Runner::run(BenchCase& bench_case, size_t number) {
 
 Status run_bench(const BenchSettings& settings, Report& report) {
   KVC_ASSIGN(BenchCases cases, make_cases(settings));
-  KVC_ASSIGN(std::vector<Target> targets, open_targets(settings.dirs, "bench"));
+  KVC_ASSIGN(std::vector<Target> targets, open_targets(settings.targets, "bench"));
+  for (const Target& target : targets) {
+    if (const auto shared = target.shared_volume_note()) report.note(*shared);
+  }
   Runner runner(settings, report, targets, cases.size());
   for (size_t i = 0; i < cases.size(); ++i) {
     const std::string place = cases[i]->workload() + " " + cases[i]->scenario();

@@ -10,7 +10,7 @@
 
 namespace kvcachefs {
 
-// Everything that settings name, into `report`, whose columns are settings.dirs. Nothing is left behind in the
+// Everything that settings name, into `report`, whose columns are those of settings.targets. Nothing is left behind in the
 // directories, also on errors. Draws a progress bar if stderr is a terminal.
 Status run_bench(const BenchSettings& settings, Report& report);
 

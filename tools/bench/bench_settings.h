@@ -7,12 +7,13 @@
 
 #include "store/base/units.h"
 #include "tools/load/access_style.h"
+#include "tools/load/target.h"
 
 namespace kvcachefs {
 
 struct BenchSettings {
   std::vector<std::string> workloads;
-  std::vector<std::string> dirs;
+  TargetNames targets;
   unsigned rounds = 5;
   std::vector<uint64_t> sizes;  // chunk sizes of restore and store
   std::vector<AccessStyle> styles;

@@ -98,7 +98,7 @@ Status ContextsCase::round(BenchContext& context, const CaseDir& dir, unsigned r
     KVC_ASSIGN(const TurnSums sums, serve_turn(dir, engine, of_turn, cost));
     report_turn(context.report, dir.target.index(), turn, sums, std::move(cost));
   }
-  return remove_contents(dir.root);
+  return remove_contents(dir.roots);
 }
 
 }  // namespace

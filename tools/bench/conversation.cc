@@ -17,7 +17,7 @@ std::vector<EngineRequest> conversation_requests(const ConversationShape& shape,
     for (unsigned conversation = 0; conversation < shape.conversations; ++conversation) {
       EngineRequest request;
       request.arrival_s = static_cast<double>(requests.size()) / requests_per_s;
-      request.instance = (conversation + turn) % instances;
+      request.engine = (conversation + turn) % instances;
       request.input_tokens = tokens_at(shape, turn);
       const uint64_t base = mix64(salt + conversation);
       for (uint64_t i = 0; i < request.input_tokens / kConversationChunkTokens; ++i) request.keys.push_back(base + i);

@@ -18,8 +18,8 @@ struct ConversationShape {
 
 inline constexpr uint64_t kConversationChunkTokens = 256;
 
-// Turn by turn, in each the conversations in order. Conversation c's turn t goes to instance (c + t) % instances, so
-// that every turn finds its history written by another instance. Arrivals are 1 / requests_per_s apart.
+// Turn by turn, in each the conversations in order. Conversation c's turn t goes to engine (c + t) % instances, so
+// that every turn finds its history written by another one. Arrivals are 1 / requests_per_s apart.
 std::vector<EngineRequest> conversation_requests(const ConversationShape& shape, uint64_t salt, unsigned instances,
                                                  double requests_per_s);
 

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <iterator>
 
+#include <fmt/format.h>
+
 #include "store/base/units.h"
 
 namespace kvcachefs {
@@ -15,13 +17,15 @@ struct Preset {
   const char* help;
   BenchCases (*make)(const BenchSettings&);
   bool by_size = false, by_style = false, by_threads = false;  // whether these options say anything to it
+  bool by_nodes = false;                                        // whether it can be served by several nodes
 };
 constexpr std::array kPresets = {
     Preset{"restore", "one prefix read back, cold and warm, by size, style and threads", restore_cases, true, true, true},
     Preset{"store", "the same for writing: time to return and time to durable", store_cases, true, true, true},
     Preset{"long-context", "100,000 tokens over 4 ranks at 256 to 2048 tokens a chunk", long_context_cases, false, true},
     Preset{"contexts", "10 contexts x 5 turns with growing history", contexts_cases, false, true},
-    Preset{"multi-round", "15 users x 20 rounds, 2 requests/s, two instances on one directory", multi_round_cases, false, true},
+    Preset{"multi-round", "15 users x 20 rounds, 2 requests/s, two instances on one directory, or one on each of --nodes",
+           multi_round_cases, false, true, false, true},
     Preset{"probe", "present and absent names, 1 to 32 threads", probe_cases, false, true, true},
     Preset{"scan", "scandir, open and read 4 KiB of every sidecar", scan_cases},
     Preset{"raw", "what the volume does by O_DIRECT io_uring", raw_cases},
@@ -70,6 +74,11 @@ Result<BenchCases> make_cases(const BenchSettings& settings) {
     for (const Preset& preset : kPresets) {
       if (name != "all" && name != preset.name) continue;
       known = true;
+      if (!settings.targets.nodes.empty() && !preset.by_nodes) {
+        return fail(Code::kInvalid, fmt::format("--nodes says nothing to {}, only to multi-round: name that alone, or "
+                                                "directories by --dir",
+                                                preset.name));
+      }
       std::ranges::move(preset.make(settings), std::back_inserter(cases));
     }
     if (!known) return fail(Code::kInvalid, "workload " + name + ": unknown; one of " + workload_list());

@@ -87,7 +87,7 @@ Status StoreCase::verify(const std::string& root, const Chain& chain) const {
 Status StoreCase::round(BenchContext& context, const CaseDir& dir, unsigned round) {
   const Chain chain = chunk_chain(spec_.style, seed_ + round + 1, 0, chunks_);
   for (size_t i = 0; i < chunks_; ++i) Payload(chain[i].payload_seed).fill(content(i));
-  KVC_TRY(drain_writes(dir.root, context.report));
+  KVC_TRY(drain_writes(dir.roots, context.report));
   std::atomic<size_t> next = 0;
   std::mutex mutex;
   std::vector<double> put_us;
@@ -106,11 +106,11 @@ Status StoreCase::round(BenchContext& context, const CaseDir& dir, unsigned roun
   };
   KVC_ASSIGN(const PhaseCost cost, run_phase(dir.root, threads_, put));
   const double drain_start = monotonic_s();
-  KVC_TRY(drain_writes(dir.root, context.report));
+  KVC_TRY(drain_writes(dir.roots, context.report));
   const double durable_s = cost.wall_s + monotonic_s() - drain_start;
   KVC_TRY(verify(dir.root, chain));
   report(context.report, dir.target.index(), cost, durable_s, std::move(put_us));
-  return remove_contents(dir.root);
+  return remove_contents(dir.roots);
 }
 
 void StoreCase::report(Report& report, size_t dir, const PhaseCost& cost, double durable_s,

@@ -23,6 +23,7 @@ namespace {
 constexpr const char* kFlushAttribute = "user.kvcachefs.flush";
 constexpr double kLongestWaitS = 300;  // for a RAM cache in front of a slow volume
 constexpr const char* kDropAttribute = "user.kvcachefs.drop_caches";
+constexpr const char* kRefreshAttribute = "user.kvcachefs.refresh";
 
 // 0 or the errno.
 int set_attribute(const std::string& root, const char* name) {
@@ -88,6 +89,26 @@ Result<Notes> drain_writes(const std::string& directory) {
   KVC_TRY(sync_file_system(directory));  // what the kernel has not given to the daemon yet
   KVC_ASSIGN(const std::string waited, wait_until_unstaged(directory));
   return Notes{mount->root + ": " + kFlushAttribute + ": " + std::strerror(failed) + ": " + waited};
+}
+
+Result<Notes> exchange_changes(const std::vector<std::string>& directories) {
+  Notes notes;
+  if (directories.size() < 2) return notes;
+  std::vector<std::string> roots;
+  for (const std::string& directory : directories) {
+    const auto mount = read_mount_status(directory);
+    if (!mount) continue;
+    KVC_ASSIGN(const Notes drained, drain_writes(directory));
+    notes.insert(notes.end(), drained.begin(), drained.end());
+    roots.push_back(mount->root);
+  }
+  for (const std::string& root : roots) {
+    const int failed = set_attribute(root, kRefreshAttribute);
+    if (failed == 0) continue;
+    notes.push_back(root + ": " + kRefreshAttribute + ": " + std::strerror(failed) +
+                    ": it may not have seen yet what the other nodes wrote (run as the user of the daemon)");
+  }
+  return notes;
 }
 
 Result<Notes> drop_caches(const std::string& directory) {

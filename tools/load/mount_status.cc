@@ -69,6 +69,7 @@ MountStatus parse_mount_status(std::string_view json) {
     status.pid = static_cast<pid_t>(pid->second);
   }
   status.volume = string_at(document, "volume", "root");
+  status.volume_uuid = string_at(document, "volume", "uuid");
   return status;
 }
 

@@ -17,6 +17,7 @@ struct MountStatus {
   std::string root;    // the mount point
   pid_t pid = 0;       // of the daemon; 0 if the status does not say
   std::string volume;  // the backing directory; empty if it cannot be told
+  std::string volume_uuid;  // empty if the status does not say
   StatusNumbers numbers;
 };
 
@@ -26,7 +27,7 @@ std::optional<MountStatus> read_mount_status(const std::string& directory);
 // The root of the file system that `directory` lies in: the last ancestor with the same st_dev.
 std::string file_system_root(const std::string& directory);
 
-// The numbers of a JSON document; empty when it is none. Fills pid and volume where named.
+// The numbers of a JSON document; empty when it is none. Fills pid, volume and volume_uuid where named.
 MountStatus parse_mount_status(std::string_view json);
 
 // after - before for the counters worth reporting (reads, prefetch, probes, writes, evictions, errors, without levels such as ratios); those that did

@@ -1,6 +1,7 @@
 #include "tools/load/phase.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 #include <system_error>
 #include <thread>
@@ -14,10 +15,45 @@
 
 namespace kvcachefs {
 
-Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
+namespace {
+
+// The mounts that some directories lie in, as they were when it was made.
+class MountAccounts {
+ public:
+  explicit MountAccounts(const std::vector<std::string>& directories) {
+    for (const std::string& directory : directories) {
+      auto mount = read_mount_status(directory);
+      if (!mount) continue;
+      const auto cpu_s = process_cpu_s(mount->pid);
+      const std::string root = mount->root;
+      before_.try_emplace(root, Account{std::move(mount->numbers), mount->pid, cpu_s});
+    }
+  }
+  // What they used and counted since.
+  void add_to(PhaseCost& cost) const {
+    for (const auto& [root, before] : before_) {
+      const auto cpu_s = process_cpu_s(before.pid);
+      if (before.cpu_s && cpu_s) cost.daemon_cpu_s = cost.daemon_cpu_s.value_or(0) + *cpu_s - *before.cpu_s;
+      const auto after = read_mount_status(root);
+      if (!after) continue;
+      for (const auto& [path, change] : counter_changes(before.numbers, after->numbers)) cost.counters[path] += change;
+    }
+  }
+
+ private:
+  struct Account {
+    StatusNumbers numbers;
+    pid_t pid;
+    std::optional<double> cpu_s;
+  };
+  std::map<std::string, Account> before_;  // by the root of the mount
+};
+
+}  // namespace
+
+Result<PhaseCost> run_phase(const std::vector<std::string>& directories, unsigned threads,
                             const std::function<Status(unsigned)>& body) {
-  const auto before = read_mount_status(directory);
-  const auto daemon_before = before ? process_cpu_s(before->pid) : std::nullopt;
+  const MountAccounts accounts(directories);
   PhaseCost cost;
   Status outcome;
   std::mutex mutex;  // guards cost.client_cpu_s, outcome and end
@@ -46,14 +82,13 @@ Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
   workers.clear();  // joins
   cost.wall_s = end - gate.opened_s();
   if (!outcome) return std::unexpected(std::move(outcome).error());
-  if (before) {
-    const auto daemon_after = process_cpu_s(before->pid);
-    if (daemon_before && daemon_after) cost.daemon_cpu_s = *daemon_after - *daemon_before;
-    if (const auto after = read_mount_status(directory)) {
-      cost.counters = counter_changes(before->numbers, after->numbers);
-    }
-  }
+  accounts.add_to(cost);
   return cost;
+}
+
+Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
+                            const std::function<Status(unsigned)>& body) {
+  return run_phase(std::vector{directory}, threads, body);
 }
 
 }  // namespace kvcachefs

@@ -4,6 +4,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "store/base/result.h"
 #include "tools/load/mount_status.h"
@@ -13,13 +14,16 @@ namespace kvcachefs {
 struct PhaseCost {
   double wall_s = 0;
   double client_cpu_s = 0;             // of the threads, not of the process
-  std::optional<double> daemon_cpu_s;  // where the directory is a kvcachefs whose daemon is alive
+  std::optional<double> daemon_cpu_s;  // where a directory is a kvcachefs and its daemon is alive
   StatusNumbers counters;              // what its status counted meanwhile; empty elsewhere
 };
 
 // Runs body(0) ... body(threads - 1) at once and waits for all; where not so many threads can be started, runs none.
 // The first error is returned; it does not stop the other threads, which notice it through their own operations or
-// check_interrupt(). `directory` names the mount to account to.
+// check_interrupt(). `directories` name the mounts to account to, whose costs are added up.
+Result<PhaseCost> run_phase(const std::vector<std::string>& directories, unsigned threads,
+                            const std::function<Status(unsigned thread)>& body);
+// The same for one directory.
 Result<PhaseCost> run_phase(const std::string& directory, unsigned threads,
                             const std::function<Status(unsigned thread)>& body);
 

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/units.h"
+#include "tools/load/test_mount.h"
 
 namespace kvcachefs {
 namespace {
@@ -23,6 +24,20 @@ TEST(Phase, RunsEveryBodyAndReturnsTheFirstError) {
   ASSERT_FALSE(cost);
   EXPECT_EQ(cost.error().message, "of thread 2");
   EXPECT_EQ(ran, 4u);
+}
+
+TEST(Phase, CountersOfSeveralMountsAreAddedUpEachOnce) {
+  if (!TestMount::permitted()) GTEST_SKIP() << "needs root (a mount)";
+  const TestMount a("ramfs"), b("ramfs");
+  a.write_status(R"({"reads": {"opens": 10}})");
+  b.write_status(R"({"reads": {"opens": 20}})");
+  const auto cost = run_phase({a.path(), b.path(), a.path()}, 1, [&](unsigned) -> Status {
+    a.write_status(R"({"reads": {"opens": 11}})");
+    b.write_status(R"({"reads": {"opens": 25}})");
+    return {};
+  });
+  ASSERT_TRUE(cost);
+  EXPECT_EQ(cost->counters.at("reads.opens"), 6);
 }
 
 // Leaves the process so much more address space than it has now.

@@ -17,7 +17,7 @@ namespace kvcachefs {
 
 struct EngineRequest {
   double arrival_s = 0;
-  unsigned instance = 0;  // which worker serves it when requests are pinned to workers
+  unsigned engine = 0;  // which of the run's engines serves it
   uint64_t input_tokens = 0;
   std::vector<uint64_t> keys;  // of its whole chunks, in prefix order; what is left of the input is never stored
 };
@@ -33,6 +33,8 @@ struct EngineOptions {
 };
 
 struct RequestOutcome {
+  double begin_s = 0;  // when it was begun and ended, since the start of the run
+  double end_s = 0;
   double queue_s = 0;  // arrival to start; 0 in a closed loop
   double probe_s = 0;
   double read_s = 0;
@@ -44,6 +46,8 @@ struct RequestOutcome {
   uint64_t hit_chunks = 0;
   uint64_t lost_chunks = 0;  // probed as present and gone when read
   uint64_t stored_chunks = 0;  // really written: not those that the style found there when it looked again
+  uint64_t unfound_chunks = 0;  // not found, though a request that had ended before this one began stored them
+  double unfound_age_s = 0;     // since that request ended, the longest of them
 
   double ttft_s() const { return queue_s + probe_s + read_s + prefill_s; }
 };

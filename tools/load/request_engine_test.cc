@@ -5,9 +5,7 @@
 #include <numeric>
 
 #include <gtest/gtest.h>
-#include <nlohmann/json.hpp>
 
-#include "tools/load/request_run.h"
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
@@ -125,63 +123,6 @@ TEST_P(RequestEngineTest, WhatFewBuffersCouldNotKeepIsReadAgainAfterTheRequest) 
 INSTANTIATE_TEST_SUITE_P(Styles, RequestEngineTest,
                          ::testing::Values(AccessStyle::kRead, AccessStyle::kVllm, AccessStyle::kLmcacheGds,
                                            AccessStyle::kSglang, AccessStyle::kMmap));
-
-TEST(RequestRun, EveryRequestIsServedOnceInBothLoops) {
-  std::vector<EngineRequest> requests;
-  for (uint64_t i = 0; i < 40; ++i) {
-    requests.push_back(request({i % 10, 100 + i}));
-    requests.back().arrival_s = static_cast<double>(i) / 10;
-    requests.back().instance = static_cast<unsigned>(i % 3);
-  }
-  for (const RunOptions run : {RunOptions{.workers = 3}, RunOptions{.workers = 3, .pinned = true},
-                               RunOptions{.workers = 3, .open_loop = true, .time_scale = 1000}}) {
-    const TestDirectory directory(TestDirectory::On::kMemory);
-    size_t done = 0;
-    const auto result =
-        run_requests(directory.path() + "/", options(AccessStyle::kRead), run, requests, [&] { ++done; });
-    ASSERT_TRUE(result) << result.error().message;
-    EXPECT_EQ(done, requests.size());
-    uint64_t hits = 0, stored = 0;
-    for (const RequestOutcome& one : result->outcomes) {
-      EXPECT_EQ(one.input_tokens, 32u);
-      hits += one.hit_chunks;
-      stored += one.stored_chunks;
-    }
-    EXPECT_EQ(hits + stored, 80u);
-    EXPECT_GE(stored, 50u);
-  }
-}
-
-TEST(RecomputeOnly, ClosedLoopIsPrefillAlone) {
-  const std::vector<EngineRequest> requests = {request({1, 2}), request({1, 2})};
-  const auto outcomes = recompute_only(options(AccessStyle::kRead), {.workers = 1}, requests);
-  ASSERT_EQ(outcomes.size(), 2u);
-  EXPECT_DOUBLE_EQ(outcomes[1].ttft_s(), 0.032);
-}
-
-TEST(RecomputeOnly, OpenLoopWaitsForAFreeWorker) {
-  const std::vector<EngineRequest> requests = {request({1, 2}), request({3, 4}), request({5, 6})};
-  const auto two = recompute_only(options(AccessStyle::kRead), {.workers = 2, .open_loop = true}, requests);
-  EXPECT_DOUBLE_EQ(two[0].queue_s, 0);
-  EXPECT_DOUBLE_EQ(two[1].queue_s, 0);
-  EXPECT_DOUBLE_EQ(two[2].queue_s, 0.032);
-}
-
-TEST(ReportOutcomes, HitRatioIsOfTokens) {
-  RequestOutcome half;
-  half.input_tokens = 100;
-  half.hit_tokens = 50;
-  half.prefill_s = 0.25;
-  Report report({"/d"});
-  report_outcomes(report, "replay", "s", 0, std::vector{half, half}, 4096);
-  bool seen = false;
-  for (const auto& entry : nlohmann::json::parse(report.json())) {
-    if (entry["metric"] != "s/hit_ratio") continue;
-    EXPECT_EQ(entry["median"], 50.0);
-    seen = true;
-  }
-  EXPECT_TRUE(seen);
-}
 
 }  // namespace
 }  // namespace kvcachefs

@@ -8,15 +8,15 @@
 
 #include "store/base/result.h"
 #include "tools/load/phase.h"
-#include "tools/load/report.h"
 #include "tools/load/request_engine.h"
 
 namespace kvcachefs {
 
+// Engines that each have a directory of their own, or share one.
 struct RunOptions {
-  unsigned workers = 1;
-  bool pinned = false;     // worker w serves the requests of instance w only; else the next free one takes the next
-  bool open_loop = false;  // a request starts at arrival_s / time_scale, or when a worker is free after that
+  unsigned engines = 1;    // request.engine (modulo this) tells which one serves a request
+  unsigned workers = 1;    // of each engine: the next free one takes the engine's next request
+  bool open_loop = false;  // a request starts at arrival_s / time_scale, or when a worker of its engine is free after that
   double time_scale = 1;   // the trace's clock runs this much faster
 };
 
@@ -25,16 +25,16 @@ struct RunResult {
   PhaseCost cost;                        // client CPU: of probes, reads and stores only
 };
 
-// `on_done` is called after each request, one call at a time, from the workers.
-Result<RunResult> run_requests(const std::string& root, const EngineOptions& engine, const RunOptions& run,
+// Engine e uses roots[e], or all use the only one. In a closed loop requests start in their order, so that no engine
+// runs ahead of another. `on_done` is called after each request, one call at a time, from the workers.
+Result<RunResult> run_requests(const std::vector<std::string>& roots, const EngineOptions& engine, const RunOptions& run,
                                std::span<const EngineRequest> requests, const std::function<void()>& on_done);
 
 // What the requests would see without any cache: everything computed, same workers, same arrivals.
 std::vector<RequestOutcome> recompute_only(const EngineOptions& engine, const RunOptions& run,
                                            std::span<const EngineRequest> requests);
 
-// TTFT and its parts, hits and bytes of one run as samples of column `dir`.
-void report_outcomes(Report& report, const std::string& workload, const std::string& scenario, size_t dir,
-                     std::span<const RequestOutcome> outcomes, uint64_t bytes_per_chunk);
+// Fills in what each request did not find of what others had stored before it (unfound_*).
+void count_unfound(std::span<const EngineRequest> requests, std::span<RequestOutcome> outcomes);
 
 }  // namespace kvcachefs

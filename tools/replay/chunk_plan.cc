@@ -1,6 +1,7 @@
 #include "tools/replay/chunk_plan.h"
 
 #include <algorithm>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -30,15 +31,26 @@ std::vector<uint64_t> chunk_keys(const TraceRequest& request, uint64_t block_tok
   return keys;
 }
 
-std::vector<EngineRequest> engine_requests(const Trace& trace, uint64_t chunk_tokens, size_t limit, uint64_t salt) {
-  const size_t count = limit == 0 ? trace.requests.size() : std::min(limit, trace.requests.size());
+Status check_deal(Deal deal, const Trace& trace) {
+  const bool sessions = std::ranges::all_of(trace.requests, [](const TraceRequest& request) { return request.session > 0; });
+  if (deal == Deal::kRoundRobin || sessions) return {};
+  return fail(Code::kInvalid,
+              "--deal session: the trace does not tell of sessions, its lines are single requests; use --deal round-robin");
+}
+
+std::vector<EngineRequest> engine_requests(const Trace& trace, const PlanOptions& options, uint64_t salt) {
+  const size_t all = trace.requests.size(), count = options.limit == 0 ? all : std::min(options.limit, all);
+  std::unordered_map<uint32_t, size_t> sessions;  // their numbers, by first requests
   std::vector<EngineRequest> requests;
   requests.reserve(count);
   for (const TraceRequest& from : std::span(trace.requests).first(count)) {
     EngineRequest request;
     request.arrival_s = from.arrival_s - trace.requests.front().arrival_s;
     request.input_tokens = from.input_tokens;
-    request.keys = chunk_keys(from, trace.block_tokens, chunk_tokens, salt);
+    const size_t turn = options.deal == Deal::kSession ? sessions.try_emplace(from.session, sessions.size()).first->second
+                                                       : requests.size();
+    request.engine = static_cast<unsigned>(turn % options.engines);
+    request.keys = chunk_keys(from, trace.block_tokens, options.chunk_tokens, salt);
     requests.push_back(std::move(request));
   }
   return requests;

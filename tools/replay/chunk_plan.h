@@ -20,8 +20,24 @@ Status check_chunk_tokens(uint64_t chunk_tokens, uint64_t block_tokens);
 std::vector<uint64_t> chunk_keys(const TraceRequest& request, uint64_t block_tokens, uint64_t chunk_tokens,
                                  uint64_t salt);
 
-// The first `limit` requests of a trace (0: all) as an engine with such chunks would meet them.
-std::vector<EngineRequest> engine_requests(const Trace& trace, uint64_t chunk_tokens, size_t limit, uint64_t salt);
+// How the requests of a trace come to several engines.
+enum class Deal : uint8_t {
+  kRoundRobin,  // one request to each in turn
+  kSession,     // all of a session to one, the sessions in turn by their first requests
+};
+
+// Refuses to deal by sessions where the trace has none.
+Status check_deal(Deal deal, const Trace& trace);
+
+struct PlanOptions {
+  uint64_t chunk_tokens = 256;
+  size_t limit = 0;      // only so many requests, from the start; 0: all
+  unsigned engines = 1;  // that they are dealt to
+  Deal deal = Deal::kRoundRobin;
+};
+
+// The requests of a trace as engines with such chunks would meet them.
+std::vector<EngineRequest> engine_requests(const Trace& trace, const PlanOptions& options, uint64_t salt);
 
 // What the requests add up to.
 struct PlanTotals {

@@ -16,7 +16,8 @@ namespace {
 
 struct Arguments {
   std::string trace;
-  std::string style = "vllm", store_order = "prefix", bytes_per_token = "36K", pool_bytes;
+  std::string style = "vllm", store_order = "prefix", bytes_per_token = "36K", pool_bytes, deal = "round-robin";
+  std::vector<std::string> nodes;
   bool json = false;
   ReplaySettings settings;
 };
@@ -24,9 +25,15 @@ struct Arguments {
 void add_options(CLI::App& app, Arguments& arguments) {
   ReplaySettings& settings = arguments.settings;
   app.add_option("TRACE", arguments.trace, "Trace file, JSON lines, plain or gzip")->required();
-  app.add_option("--dir", settings.dirs, "Directory to replay on; repeat it to compare, the first is the base")
-      ->allow_extra_args(false)
-      ->required();
+  app.add_option("--dir", settings.targets.dirs, "Directory to replay on; repeat it to compare, the first is the base")
+      ->allow_extra_args(false);
+  app.add_option("--nodes", arguments.nodes,
+                 "DIR,DIR,...: mounts of one volume, or directories of each node's own, that serve the requests together, "
+                 "an engine each; repeat it to compare. A --dir beside it serves all these engines")
+      ->allow_extra_args(false);
+  app.add_option("--deal", arguments.deal, "How requests come to the engines of --nodes")
+      ->check(CLI::IsMember({"round-robin", "session"}))
+      ->capture_default_str();
   app.add_option("--prefill-tokens-per-s", settings.engine.prefill_tokens_per_s, "How fast the engine computes misses")
       ->check(CLI::Range(1.0, 1e9))
       ->capture_default_str();
@@ -44,7 +51,7 @@ void add_options(CLI::App& app, Arguments& arguments) {
   app.add_option("--time-scale", settings.run.time_scale, "How much faster than recorded requests arrive (--open-loop)")
       ->check(CLI::Range(1e-3, 1e9))
       ->capture_default_str();
-  app.add_option("--workers", settings.run.workers, "Requests served at a time")
+  app.add_option("--workers", settings.run.workers, "Requests served at a time (--nodes: by each engine)")
       ->check(CLI::Range(1, 256))
       ->capture_default_str();
   app.add_option("--requests", settings.requests, "Replay only so many, from the start of the trace (0: all)")
@@ -74,7 +81,12 @@ Status finish_settings(const Arguments& arguments, ReplaySettings& settings) {
   if (!arguments.pool_bytes.empty()) {
     KVC_ASSIGN(pool_bytes, parse_size(arguments.pool_bytes));
   }
-  engine.pool_bytes = pool_bytes / settings.run.workers;
+  KVC_ASSIGN(settings.targets.nodes, parse_nodes(arguments.nodes));
+  settings.deal = arguments.deal == "session" ? Deal::kSession : Deal::kRoundRobin;
+  if (settings.deal == Deal::kSession && settings.targets.nodes.empty()) {
+    return fail(Code::kInvalid, "--deal session: there is one engine only; name its directories by --nodes DIR,DIR,...");
+  }
+  engine.pool_bytes = pool_bytes / (settings.run.workers * settings.targets.nodes_per_column());
   engine.random_store_order = arguments.store_order == "random";
   engine.sleep_prefill = settings.run.open_loop;
   settings.seed = (uint64_t{std::random_device{}()} << 32) + std::random_device{}();
@@ -92,7 +104,7 @@ int run(const Arguments& arguments) {
   const auto trace = read_trace(arguments.trace);
   if (!trace) return report_error(trace.error());
   const InterruptGuard guard;
-  Report report(settings.dirs);
+  Report report(column_names(settings.targets));
   if (const Status done = run_replay(settings, *trace, report); !done) return report_error(done.error());
   if (arguments.json) {
     for (const std::string& note : report.notes()) std::fprintf(stderr, "note: %s\n", note.c_str());

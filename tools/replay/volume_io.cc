@@ -2,6 +2,7 @@
 
 #include <fstream>
 #include <map>
+#include <set>
 
 namespace kvcachefs {
 
@@ -27,10 +28,16 @@ VolumeIo volume_io_of_mount(const StatusNumbers& numbers, const VolumeIo& proces
           number("writes.volume_bytes")};
 }
 
-VolumeIo read_volume_io(const std::string& directory) {
+VolumeIo read_volume_io(const std::vector<std::string>& directories) {
   const VolumeIo process = read_process_io();
-  const auto mount = read_mount_status(directory);
-  return mount ? volume_io_of_mount(mount->numbers, process) : process;
+  StatusNumbers sum;
+  std::set<std::string> seen;  // roots of mounts
+  for (const std::string& directory : directories) {
+    const auto mount = read_mount_status(directory);
+    if (!mount || !seen.insert(mount->root).second) continue;
+    for (const auto& [path, value] : mount->numbers) sum[path] += value;
+  }
+  return seen.empty() ? process : volume_io_of_mount(sum, process);
 }
 
 }  // namespace kvcachefs

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "tools/load/mount_status.h"
 
@@ -12,10 +13,10 @@ struct VolumeIo {
   double written_bytes = 0;
 };
 
-// Running totals; differences of two calls are of interest. Of a kvcachefs what its status says, and what the
-// kernel accounts to this process; of others the latter alone (writes when pages are made dirty, so not those undone
-// before they reach the disk). On tmpfs and where the kernel does not account, zero.
-VolumeIo read_volume_io(const std::string& directory);
+// Running totals; differences of two calls are of interest. Of mounts of kvcachefs what their status says, added up, and
+// what the kernel accounts to this process; of others the latter alone (writes when pages are made dirty, so not those
+// undone before they reach the disk). On tmpfs and where the kernel does not account, zero.
+VolumeIo read_volume_io(const std::vector<std::string>& directories);
 
 // Of a mount with such a status. Reads that it passes through to a backing file are not in there: the kernel accounts
 // them to the process that reads; what it reads ahead of those has a field of its own. What else is read ahead is among the

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "tools/load/test_mount.h"
 #include "tools/replay/prefetch_report.h"
 
 namespace kvcachefs {
@@ -14,6 +15,15 @@ TEST(VolumeIo, OfAMountReadAheadCountsOnceAndPassedThroughReadsToo) {
   const VolumeIo io = volume_io_of_mount(numbers, {.read_bytes = 1000, .written_bytes = 5000});
   EXPECT_EQ(io.read_bytes, 1120);
   EXPECT_EQ(io.written_bytes, 7);
+}
+
+TEST(VolumeIo, OfSeveralMountsIsTheirSum) {
+  if (!TestMount::permitted()) GTEST_SKIP() << "needs root (a mount)";
+  const TestMount a("ramfs"), b("ramfs");
+  a.write_status(R"({"writes": {"volume_bytes": 100}})");
+  b.write_status(R"({"writes": {"volume_bytes": 7}})");
+  EXPECT_EQ(read_volume_io({a.path()}).written_bytes, 100);
+  EXPECT_EQ(read_volume_io({a.path(), b.path(), b.path()}).written_bytes, 107);
 }
 
 TEST(PrefetchReport, SharesOfTheBytesReadAhead) {
