@@ -335,6 +335,7 @@ class StoreImpl final : public Store {
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   std::optional<Drainer> drainer_;
+  std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
   std::optional<Eviction> eviction_;
   std::optional<OrphanSweep> sweep_;
   std::optional<Checkpointer> checkpointer_;
