@@ -102,31 +102,63 @@ TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
 }
 
-// ACKS are written and read once a second or so.
-TEST_F(StorePeers, WhatAnotherHasOpenIsGivenBackWhenItCloses) {
-  ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 3 * kMiB)));
-  ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 3 * kMiB)));
-  publish();
-  Handle* reader = b.open("x", {.read = true});
-  ASSERT_NE(reader, nullptr);
-  ASSERT_TRUE(a.unlink("x"));
-  ASSERT_TRUE(a.unlink("y"));
-  a.settle();
-  EXPECT_EQ(a->status().reclaimable_bytes, 6 * kMiB) << "nobody has told yet that it knows";
-  const auto until = [&](uint64_t dead_bytes) {
-    for (int i = 0; i < 1000 && a->status().reclaimable_bytes != dead_bytes; ++i) {
+// Of what is open on another node nothing is given back; of "y", which is removed beside it, all is.
+class StorePeersOpenFile : public StorePeers {
+ protected:
+  void SetUp() override {
+    ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 3 * kMiB)));
+    ASSERT_TRUE(a.write_file("y", TestStore::payload(2, 3 * kMiB)));
+    publish();
+    reader_ = b.open("x", {.read = true});
+    ASSERT_NE(reader_, nullptr);
+  }
+  // ACKS are written and read once a second or so.
+  void until_dead_bytes(uint64_t bytes) {
+    for (int i = 0; i < 1000 && a->status().reclaimable_bytes != bytes; ++i) {
       b.settle();
       a.settle();
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     }
-    EXPECT_EQ(a->status().reclaimable_bytes, dead_bytes);
-  };
-  until(3 * kMiB);
+    EXPECT_EQ(a->status().reclaimable_bytes, bytes);
+  }
+  // "x" as it was opened is given up, "y" is not yet.
+  void expect_x_outlives_y() {
+    ASSERT_TRUE(a.unlink("y"));
+    a.settle();
+    EXPECT_EQ(a->status().reclaimable_bytes, 6 * kMiB) << "nobody has told yet that it knows";
+    until_dead_bytes(3 * kMiB);
+    EXPECT_TRUE(b.read(reader_) == TestStore::payload(1, 3 * kMiB)) << "not what was opened";
+    ASSERT_TRUE(b.close(reader_));
+    until_dead_bytes(0);
+    EXPECT_EQ(a->status().held_for_peers_bytes, 0u);
+  }
+  Handle* reader_ = nullptr;
+};
+
+TEST_F(StorePeersOpenFile, IsReadOnWhenItWasRemoved) {
+  ASSERT_TRUE(a.unlink("x"));
+  expect_x_outlives_y();
   EXPECT_FALSE(b.exists("x"));
-  EXPECT_EQ(b.read(reader), TestStore::payload(1, 3 * kMiB));
-  ASSERT_TRUE(b.close(reader));
-  until(0);
-  EXPECT_EQ(a->status().held_for_peers_bytes, 0u);
+}
+
+TEST_F(StorePeersOpenFile, IsReadOnWhenAnotherWasRenamedOverIt) {
+  ASSERT_TRUE(a.write_file("tmp", TestStore::payload(3, 1 * kMiB)));
+  a.drain();
+  ASSERT_TRUE(a.rename("tmp", "x"));
+  expect_x_outlives_y();
+  EXPECT_EQ(b.read_file("x"), TestStore::payload(3, 1 * kMiB));
+}
+
+// A body that is the same as the one it replaces takes over its place.
+TEST_F(StorePeersOpenFile, IsReadOnWhenTheSameBytesWereStoredAgainAndRemoved) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(a.write_file("tmp", TestStore::payload(1, 3 * kMiB)));
+    ASSERT_TRUE(a.rename("tmp", "x"));
+    publish();
+    EXPECT_EQ(a->status().live_bytes, 6 * kMiB) << "it is stored once";
+  }
+  ASSERT_TRUE(a.unlink("x"));
+  expect_x_outlives_y();
 }
 
 TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {

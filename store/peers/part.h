@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "store/base/records.h"
 #include "store/base/types.h"
 #include "store/index/index.h"
 #include "store/peers/statements.h"
@@ -16,6 +18,13 @@ struct Part {
   std::string node;
   std::shared_ptr<const Index> index;
   std::shared_ptr<const Statements> statements;
+};
+
+// A batch of a peer's journal that is applied to its part.
+struct PeerBatch {
+  const Batch& batch;
+  JournalPosition after;
+  std::vector<ObjectId> replaced;  // had a name until then that the batch gives to another; in the peer's ids
 };
 
 // Between the ids of a node and those of this mount. The roots of all nodes are one.

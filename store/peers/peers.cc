@@ -291,12 +291,12 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
     const auto seqs = list_seqs(*parts_.volume, journal_directory(peer.node, at.epoch), ".log");
     if (seqs && !seqs->empty() && seqs->back() > at.seq) outlook.written = std::max(outlook.written, std::optional(JournalPosition{at.epoch, seqs->back(), 0}));
   }
-  const auto change = [this, &peer](const Batch& batch, JournalPosition after, const std::function<Status()>& work) {
+  const auto change = [this, &peer](const PeerBatch& batch, const std::function<Status()>& work) {
     return parts_.alone([&]() -> Status {
-      KVC_TRY(parts_.view.change(peer.ordinal, batch, work));
+      KVC_TRY(parts_.view.change(peer.ordinal, batch.batch, work));
       ++peer.batches;
-      set_position(peer.ordinal, after);
-      acks_soon_ |= std::ranges::any_of(batch.records, gives_a_place_up);
+      set_position(peer.ordinal, batch.after);
+      acks_soon_ |= !batch.replaced.empty() || std::ranges::any_of(batch.batch.records, gives_a_place_up);
       if (parts_.applied) parts_.applied(peer.ordinal, batch);
       return {};
     });

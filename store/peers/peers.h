@@ -48,7 +48,7 @@ class Peers {
     // Runs `work` while nobody reads the view, or the parts of which it consists, and gives back its result.
     std::function<Status(const std::function<Status()>& work)> alone;
     // Within `alone`. A batch of a peer was applied; up to where in its journal tells position_of().
-    std::function<void(uint32_t ordinal, const Batch& batch)> applied;
+    std::function<void(uint32_t ordinal, const PeerBatch& batch)> applied;
     // Within `alone`. This node's part is there for the first time, is another one as a whole, or is gone.
     std::function<void(uint32_t ordinal)> replaced;
     // Within `alone`; may be empty. Objects of the peer, in its ids, ascending, that were removed and are still read here.

@@ -282,9 +282,9 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   }
   if (waits_) return Polled{};
   Polled polled;
-  const Change counting = [&](const Batch& batch, JournalPosition after, const std::function<Status()>& work) {
+  const Change counting = [&](const PeerBatch& batch, const std::function<Status()>& work) {
     ++polled.batches;
-    return change(batch, after, work);
+    return change(batch, work);
   };
   if (outlook.epoch > position_.epoch) KVC_TRY(enter_epoch(outlook.epoch, counting));
   if (wants_load_ || waits_) return polled;
@@ -375,9 +375,21 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
     statements_->apply(believed, after);
     return {};
   };
-  KVC_TRY(change(believed, after, work));
+  KVC_ASSIGN(auto replaced, replaced_by(believed));
+  KVC_TRY(change({believed, after, std::move(replaced)}, work));
   position_ = after;
   return {};
+}
+
+Result<std::vector<ObjectId>> Replica::replaced_by(const Batch& batch) const {
+  std::vector<ObjectId> replaced;
+  for (const Record& record : batch.records) {
+    const auto* const named = std::get_if<NameRecord>(&record);
+    if (named == nullptr) continue;
+    KVC_ASSIGN(const auto before, index_->find_name(named->parent, named->name));
+    if (before && before->child != named->child) replaced.push_back(before->child);
+  }
+  return replaced;
 }
 
 // Without what no daemon writes.

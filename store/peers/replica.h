@@ -38,8 +38,8 @@ class Replica {
     std::string directory;  // for its indexes and nothing else
     uint32_t ordinal = 0;
   };
-  // Runs `work`, which applies the batch that ends at `after`, while nobody reads the part; NameView::change() within it.
-  using Change = std::function<Status(const Batch& batch, JournalPosition after, const std::function<Status()>& work)>;
+  // Runs `work`, which applies the batch, while nobody reads the part; NameView::change() within it.
+  using Change = std::function<Status(const PeerBatch& batch, const std::function<Status()>& work)>;
   // Called often during a load, which can take minutes: for what must not wait so long, other than this replica. An error ends the load.
   using Meanwhile = std::function<Status()>;
 
@@ -119,6 +119,7 @@ class Replica {
   bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
   Status apply(const Batch& batch, JournalPosition after, const Change& change);
   Batch possible(const Batch& batch, uint32_t epoch);
+  Result<std::vector<ObjectId>> replaced_by(const Batch& batch) const;
   bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
   void reload(std::string why);
   void hold(std::string why);

@@ -124,7 +124,7 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
   }
   static Status load(Replica& replica, const Daemon& daemon) { return replica.load(daemon.outlook()); }
   uint64_t poll(Replica& replica, const Outlook& outlook, int64_t now_ns = 0) {
-    const auto polled = replica.poll(outlook, now_ns, [](const Batch&, JournalPosition, const std::function<Status()>& work) { return work(); },
+    const auto polled = replica.poll(outlook, now_ns, [](const PeerBatch&, const std::function<Status()>& work) { return work(); },
                                      [this](const std::string& node, JournalPosition position) {
                                        const auto read = read_.find(node);
                                        return read == read_.end() || read->second >= position;
@@ -437,7 +437,7 @@ TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
   });
   Replica replica({volume, test_identity(0), scratch_.path("node-a"), 3});
   const auto poll_it = [&] {
-    return replica.poll(daemon->outlook(), 0, [](const Batch&, JournalPosition, const std::function<Status()>& work) { return work(); },
+    return replica.poll(daemon->outlook(), 0, [](const PeerBatch&, const std::function<Status()>& work) { return work(); },
                         [](const std::string&, JournalPosition) { return true; });
   };
   ASSERT_FALSE(load(replica, *daemon) && poll_it());

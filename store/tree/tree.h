@@ -35,6 +35,7 @@
 #include "store/space/discards.h"
 #include "store/space/record_space.h"
 #include "store/space/space.h"
+#include "store/tree/given_up_objects.h"
 #include "store/tree/namespace.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
@@ -106,7 +107,7 @@ class Tree {
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
   DirectoryClasses classes_;
   std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go with those of peers
-  std::set<ObjectId> given_up_by_peers_;  // that were in the table then: they may be read still
+  GivenUpObjects given_up_by_peers_;
   ObjectId adopted_looked_at_;  // of a pass over them, the last one
   const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // of this node, about what peers have
   NameView view_;  // of all nodes of the volume

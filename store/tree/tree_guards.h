@@ -135,7 +135,7 @@ class Tree::Write final : public Tree::View {
   bool drop_left_directories(size_t most);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
   // A batch of a peer was applied; or all that is known of one was made anew.
-  void follow(uint32_t ordinal, const Batch& batch);
+  void follow(uint32_t ordinal, const PeerBatch& batch);
   void follow_all(uint32_t ordinal);
   // In its ids, ascending: what the peer removed or replaced and is open or being read here; a few hundred at most.
   std::vector<ObjectId> still_read(uint32_t ordinal);
@@ -177,6 +177,7 @@ class Tree::Write final : public Tree::View {
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
   void look_again(ObjectId id);
+  bool is_read_still(ObjectId id) const;
   void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

@@ -92,7 +92,7 @@ void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::s
 
 // --- what peers did ---
 
-void Tree::Write::follow(uint32_t ordinal, const Batch& batch) {
+void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
   const auto spoken_of = [&](const Record& record) -> ObjectId {
     if (const auto* put = std::get_if<PutRecord>(&record)) return put->object.id;
     if (const auto* changed = std::get_if<AttributesRecord>(&record)) return changed->id;
@@ -101,13 +101,24 @@ void Tree::Write::follow(uint32_t ordinal, const Batch& batch) {
     if (const auto* moved = std::get_if<MoveRecord>(&record)) return moved->id;
     return {};
   };
-  for (const Record& record : batch.records)
+  for (const Record& record : batch.batch.records)
     if (const ObjectId id = id_here(ordinal, spoken_of(record)); id.is_foreign()) look_again(id);  // not the root, which is this node's here
+  for (const ObjectId replaced : batch.replaced) look_again(id_here(ordinal, replaced));
+  auto& given_up = tree().given_up_by_peers_;
+  for (const Record& record : batch.batch.records)
+    if (const auto* put = std::get_if<PutRecord>(&record)) given_up.has_place(id_here(ordinal, put->object.id), put->object.body.place);
+  given_up.drop_read([this](ObjectId id) { return is_read_still(id); });
+}
+
+bool Tree::Write::is_read_still(ObjectId id) const {
+  const ObjectPtr object = live(id);
+  return object && View::is_read_still(*object);
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
   std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
   tree().quarantined_count_.store(tree().quarantined_.size());
+  tree().given_up_by_peers_.forget_node(ordinal);
   std::vector<ObjectId> ids;
   for (const auto& [id, object] : tree().table_)
     if (id.node_ordinal() == ordinal) ids.push_back(id);
@@ -122,8 +133,10 @@ void Tree::Write::look_again(ObjectId id) {
   if (!object) return;
   auto record = view().find_object(id);
   if (!record) return log::warn("object {} of a peer: {}", id.value, record.error().message);
+  Place place;  // of what is read here
   {
     const auto lock = object->lock();
+    place = object->base.place;
     object->nlink = *record ? (*record)->nlink : 0;
     if (*record) {
       object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
@@ -133,23 +146,12 @@ void Tree::Write::look_again(ObjectId id) {
   }
   const bool given_up = object->nlink == 0 || object->outdated;  // both change under the lock of the names, too
   forget_if_idle(object);
-  if (given_up) tree().given_up_by_peers_.insert(id);
+  if (given_up) tree().given_up_by_peers_.add(id, place);
 }
 
 std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
   constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes
-  std::vector<ObjectId> ids;
-  auto& given_up = tree().given_up_by_peers_;
-  for (auto each = given_up.lower_bound(ObjectId::make(ordinal, 0, 0)); each != given_up.end() && each->node_ordinal() == ordinal;) {
-    const ObjectPtr object = live(*each);
-    if (!object || !is_read_still(*object)) {
-      each = given_up.erase(each);
-      continue;
-    }
-    if (ids.size() < kMost) ids.push_back(id_there(*each));
-    ++each;
-  }
-  return ids;
+  return tree().given_up_by_peers_.still_read(ordinal, kMost, [this](ObjectId id) { return is_read_still(id); });
 }
 
 // --- what peers took ---

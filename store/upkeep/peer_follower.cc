@@ -30,9 +30,9 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     tree_ = nullptr;
     return status;
   };
-  const auto applied = [this](uint32_t ordinal, const Batch& batch) {
+  const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
-    names_went_ |= std::ranges::any_of(batch.records, [](const Record& record) {
+    names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
       return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<StatementRecord>(record);
     });
     answer(*tree_, ordinal);

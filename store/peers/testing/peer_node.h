@@ -105,7 +105,7 @@ class PeerNode {
             },
         .alone = [this](const std::function<Status()>& work) { return refuses ? fail(Code::kBusy, "not now") : work(); },
         .applied =
-            [this](uint32_t ordinal, const Batch&) {
+            [this](uint32_t ordinal, const PeerBatch&) {
               ++applied[ordinal];
               applied_up_to = peers_->position_of(ordinal);
             },
