@@ -156,7 +156,7 @@ Status StoreImpl::start(std::string_view holder) {
   evictor_ = std::make_unique<Evictor>(clock_);
   accesses_->set_listener(evictor_.get());
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
-  space_waiters_.set_source([this] { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); });
+  space_waiters_.set_source([this] { return may_get_room(); });
   options_.subscribe([this](const StoreOptions& now) {
     evictor_->configure({.on = now.evict && !read_only_,
                          .lease_ms = static_cast<int64_t>(now.lease_ms),

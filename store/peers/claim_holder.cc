@@ -116,7 +116,7 @@ Result<bool> ClaimHolder::read_epoch(const std::string& name, uint32_t epoch, Kn
   FileIdentity identity = parts_.own;
   identity.node = name;
   identity.epoch = epoch;
-  FilePtr head = known.epoch == epoch ? std::exchange(known.head, nullptr) : nullptr;
+  FilePtr head = known.head_epoch == epoch ? std::exchange(known.head, nullptr) : nullptr;
   if (!head) {
     KVC_ASSIGN(head, open_slots(parts_.volume, identity, kHeadFileName));
     if (!head) return false;
@@ -124,8 +124,9 @@ Result<bool> ClaimHolder::read_epoch(const std::string& name, uint32_t epoch, Kn
   auto told = read_head(*head, identity, buffer_);
   if (!told && told.error().code == Code::kCorrupt) return false;
   KVC_TRY(told);
-  note(known, *told);
+  if (std::pair(epoch, told->counter) >= std::pair(known.epoch, known.counter)) note(known, *told);
   known.head = std::move(head);
+  known.head_epoch = epoch;
   return true;
 }
 

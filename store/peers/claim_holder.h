@@ -71,7 +71,8 @@ class ClaimHolder {
     uint64_t counter = 0;
     PeerFigures figures;
     int64_t found_ns = 0;
-    FilePtr head;  // of the epoch
+    FilePtr head;
+    uint32_t head_epoch = 0;  // of that file; what was told may be of a later one
     std::optional<int64_t> measured_ns;
   };
   void note(Known& known, const Head& head) const;

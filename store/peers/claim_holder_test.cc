@@ -307,7 +307,7 @@ TEST_F(ClaimHolderTest, ANodeThatNeverToldIsMeasured) {
 
 // Nodes come, write, are killed in the middle of anything, and come again.
 TEST_F(ClaimHolderTest, TheCapacityIsNeverPassedWhateverHappens) {
-  for (uint32_t seed = 1; seed <= 40; ++seed) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
     nodes_.clear();
     memory_ = std::make_shared<MemoryVolume>();
     random_.seed(seed);

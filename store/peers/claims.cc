@@ -102,7 +102,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t lacks = less_bytes(least, claim_bytes), left = less_bytes(claim_bytes, own.used_bytes);
   const double part = lacks == 0 ? 0 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(others_lack));
   const uint64_t more = std::min(most - std::min(claim_bytes, most), static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part));
-  if (lacks > 0 && left <= ahead - ahead / 4 && more >= std::min(lacks, own.waits ? kBlockBytes : grain / 4)) plan.target_bytes = claim_bytes + more;
+  if (lacks > 0 && left <= ahead - ahead / 4 && more >= std::min(lacks, own.waits ? grain / 16 : grain / 4)) plan.target_bytes = claim_bytes + more;
   plan.low_bytes = ahead / 2;
   return plan;
 }

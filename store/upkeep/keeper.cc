@@ -1,5 +1,6 @@
 #include "store/upkeep/keeper.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -169,13 +170,20 @@ bool Keeper::make_room() {
 // Whether the round is over, or goes on later, without anything done here: of a capacity that several nodes share more can be claimed, or the
 // others evict what is older than what this node has.
 bool Keeper::await_claim(const SpaceWaiters::Round& round) {
-  if (parts_.shared == nullptr || stopping_) return false;
+  if (parts_.shared == nullptr || !parts_.shared->is_shared() || stopping_) return false;
+  // It may have come since: others evict, and so does this node ahead of the calls.
+  const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
+  if (held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough) {
+    held_round_.reset();
+    parts_.space_waiters.end_round(round, /*gave_back=*/true);
+    return true;
+  }
   using enum SharedCapacity::Room;
   switch (parts_.shared->look_for_room(held_round_.has_value())) {
     case kOwn: return false;
     case kClaimed:
       held_round_.reset();
-      parts_.space_waiters.end_round(round, /*gave_back=*/true);
+      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/true);
       return true;
     case kAwaited: hold(round); return true;
   }
@@ -184,7 +192,8 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
 
 void Keeper::hold(const SpaceWaiters::Round& round) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  held_round_ = HeldRound{round, held_round_ ? held_round_->since_ns : now_ns, now_ns};
+  const uint64_t room = parts_.space.room_bytes();
+  held_round_ = HeldRound{round, held_round_ ? held_round_->since_ns : now_ns, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
 }
 
 // What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that

@@ -105,6 +105,7 @@ class Keeper {
   struct HeldRound {
     SpaceWaiters::Round round;
     int64_t since_ns = 0, tried_ns = 0;  // the first and the last time that it ended so
+    uint64_t room_bytes = 0;             // the least that there was since
   };
   std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers, or for room that these make
   std::string told_;  // the last error of upkeep
