@@ -82,12 +82,6 @@ void statfs(const Request& request, fuse_ino_t) {
   fuse_reply_statfs(request, &result);
 }
 
-void reply_value(const Request& request, std::string_view value, size_t size) {
-  if (size == 0) return void(fuse_reply_xattr(request, value.size()));
-  if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
-  fuse_reply_buf(request, value.data(), value.size());
-}
-
 void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
   Driver& driver = driver_of(request);
   const std::string_view wanted(name);
@@ -102,7 +96,7 @@ void get_xattr(const Request& request, fuse_ino_t node, const char* name, size_t
   }
   const std::string_view fact = wanted.substr(kOwnPrefix.size());
   if (node == FUSE_ROOT_ID && fact != kPin) {
-    if (auto value = root_attribute(driver, fact)) return reply_value(request, *value, size);
+    if (auto value = mount_attribute(driver, fact)) return reply_value(request, *value, size);
     return void(fuse_reply_err(request, ENODATA));
   }
   auto facts = driver.store->describe(object_of(request, node), caller_of(request));
@@ -130,7 +124,7 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
       if (std::string_view(value, size) != "1") return void(fuse_reply_err(request, EINVAL));
       return reply_object_status(request, driver.store->set_pinned(object_of(request, node), true));
     }
-    if (node == FUSE_ROOT_ID) return set_root_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
+    if (node == FUSE_ROOT_ID) return set_mount_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }

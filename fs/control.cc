@@ -32,7 +32,7 @@ bool may_change_mount(const Request& request) {
 struct stat stat_of(Driver& driver, uint64_t number) {
   struct stat result {};
   result.st_ino = node_of(number);
-  result.st_mode = number == kDirectory ? S_IFDIR | 0555 : S_IFREG | 0444;
+  result.st_mode = number == kDirectory ? S_IFDIR | 0755 : S_IFREG | 0444;
   result.st_nlink = number == kDirectory ? 2 : 1;
   result.st_uid = getuid();
   result.st_gid = getgid();
@@ -132,6 +132,26 @@ void list_control_names(const Request& request, fuse_ino_t, size_t size, off_t o
   fuse_reply_buf(request, bytes.data(), used);
 }
 
+std::optional<std::string_view> own_name(fuse_ino_t node, const char* name) {
+  constexpr std::string_view kPrefix = "user.kvcachefs.";
+  const std::string_view wanted(name);
+  if (number_of(node) != kDirectory || !wanted.starts_with(kPrefix)) return std::nullopt;
+  return wanted.substr(kPrefix.size());
+}
+
+void get_control_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
+  const auto wanted = own_name(node, name);
+  const auto value = wanted ? mount_attribute(driver_of(request), *wanted) : std::nullopt;
+  if (!value) return void(fuse_reply_err(request, ENODATA));
+  reply_value(request, *value, size);
+}
+
+void set_control_xattr(const Request& request, fuse_ino_t node, const char* name, const char* value, size_t size, int) {
+  const auto wanted = own_name(node, name);
+  if (!wanted) return void(fuse_reply_err(request, EPERM));
+  set_mount_attribute(request, *wanted, {value, size});
+}
+
 void list_control_xattrs(const Request& request, fuse_ino_t, size_t size) {
   if (size == 0) return void(fuse_reply_xattr(request, 0));
   fuse_reply_buf(request, nullptr, 0);
@@ -145,7 +165,7 @@ void answer(fuse_req_t request, Arguments...) {
 
 }  // namespace
 
-std::optional<std::string> root_attribute(Driver& driver, std::string_view name) {
+std::optional<std::string> mount_attribute(Driver& driver, std::string_view name) {
   if (name == "status") return status_json(driver);
   if (!name.starts_with("option.")) return std::nullopt;
   name.remove_prefix(std::strlen("option."));
@@ -156,16 +176,16 @@ std::optional<std::string> root_attribute(Driver& driver, std::string_view name)
   return std::nullopt;
 }
 
-void set_root_attribute(const Request& request, std::string_view name, std::string_view value) {
+void set_mount_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
   const bool is_known = is_option || name == "flush" || name == "drop_caches" || name == "scrub" || name == "refresh";
   if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
   if (name == "refresh")
-    return driver.store->refresh([&driver, request](Status status) {
-      driver.gone_names.forget_all([request, status = std::move(status)] { reply_status(request, status); });
+    return driver.store->refresh([&driver, answer = driver.interruptible.answering(request)](Status status) mutable {
+      driver.gone_names.forget_all([answer = std::move(answer), status = std::move(status)]() mutable { answer(std::move(status)); });
     });
-  if (name == "flush") return driver.store->drain(true, replying(request));  // syncs the data of all users
+  if (name == "flush") return driver.store->drain(true, driver.interruptible.answering(request));  // syncs the data of all users
   if (name == "drop_caches") {
     driver.store->drop_caches();
     return void(fuse_reply_err(request, 0));
@@ -192,8 +212,8 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
 
   operations.getattr = guarded<get_control_attributes>;
   operations.setattr = answer<EPERM>;
-  operations.getxattr = answer<ENODATA>;
-  operations.setxattr = answer<EPERM>;
+  operations.getxattr = guarded<get_control_xattr>;
+  operations.setxattr = guarded<set_control_xattr>;
   operations.listxattr = guarded<list_control_xattrs>;
   operations.removexattr = answer<EPERM>;
 

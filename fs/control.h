@@ -1,5 +1,6 @@
 // The mount's own files and attributes: the virtual directory `.kvcachefs/` at the root (found by lookup, not listed) with the files
-// status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount's root.
+// status, metrics, options, log and chains, and the attributes user.kvcachefs.* of the mount: of its root, and of that directory. The kernel
+// holds the lock of the directory on which one is set until it is answered, and on the root names wait for that.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -28,9 +29,9 @@ inline bool is_control_name(fuse_ino_t parent, const char* name) {
 // Handlers for requests about control nodes only (dispatch.h).
 void add_control_operations(fuse_lowlevel_ops& operations);
 
-// user.kvcachefs.<name> of the root: option.NAME and `status`.
-std::optional<std::string> root_attribute(Driver& driver, std::string_view name);
-// flush (drains), drop_caches, scrub, option.NAME. Replies, perhaps later.
-void set_root_attribute(const Request& request, std::string_view name, std::string_view value);
+// user.kvcachefs.<name> of the mount: option.NAME and `status`.
+std::optional<std::string> mount_attribute(Driver& driver, std::string_view name);
+// flush (drains), refresh, drop_caches, scrub, option.NAME. Replies, perhaps later.
+void set_mount_attribute(const Request& request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

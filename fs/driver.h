@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "fs/errno_map.h"
+#include "fs/interruptible_answers.h"
 #include "fs/locks.h"
 #include "fs/name_invalidator.h"
 #include "fs/options.h"
@@ -57,6 +58,7 @@ struct Driver {
   Passthrough passthrough;
   SideThread side_thread;
   FileLocks locks;
+  InterruptibleAnswers interruptible;
   NameInvalidator gone_names;
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
@@ -121,6 +123,11 @@ inline void reply_object_status(const Request& request, const Status& status, Go
   fuse_reply_err(request, 0);
 }
 // For completions without a value.
+inline void reply_value(const Request& request, std::string_view value, size_t size) {  // of an xattr
+  if (size == 0) return void(fuse_reply_xattr(request, value.size()));
+  if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
+  fuse_reply_buf(request, value.data(), value.size());
+}
 inline void reply_status(const Request& request, const Status& status) {
   fuse_reply_err(request, status ? 0 : errno_of(status.error()));
 }

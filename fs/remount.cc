@@ -142,7 +142,7 @@ Result<Wanted> sort_options(const std::string& mountpoint, const MountedThere& m
 Status set_flags(const std::string& mountpoint, const MountedThere& mount, unsigned long flags) {
   const unsigned long now = flags_in_force(mount);
   if (flags == now) return {};
-  if ((flags & MS_RDONLY) && !(now & MS_RDONLY) && setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0)
+  if ((flags & MS_RDONLY) && !(now & MS_RDONLY) && setxattr((mountpoint + "/.kvcachefs").c_str(), "user.kvcachefs.flush", "1", 1, 0) != 0)
     return fail_errno(errno, fmt::format("{}: writing out what is staged; it stays as it is", mountpoint));
   // Without one of these the kernel keeps how read times are; and it knows none of the two together.
   if (flags & MS_NOATIME)

@@ -123,6 +123,7 @@ std::string status_json(Driver& driver) {
                    {"last_pass_s", s.scrub_ended_ns == 0 ? Json() : Json(s.scrub_ended_ns / 1'000'000'000)}};
   json["peers"] = peers_json(s);
   json["held_for_peers_bytes"] = s.held_for_peers_bytes;
+  json["held_for_peer"] = s.held_for_peer;
   json["peers_problem"] = s.peers_problem;
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};

@@ -115,7 +115,7 @@ show stat "$first"
 show df -h "$mountpoint"
 
 heading "where the chunk lies"
-show setfattr -n user.kvcachefs.flush -v 1 "$mountpoint" # wait until all is on the volume
+show setfattr -n user.kvcachefs.flush -v 1 "$mountpoint/.kvcachefs" # wait until all is on the volume
 show getfattr --absolute-names -d -m user.kvcachefs "$first"
 show "$kvcachefs" status "$mountpoint"
 files=$(find "$chunk_directory" -type f | wc -l)

@@ -61,6 +61,8 @@ void StoreImpl::refresh(StatusCompletion done) {
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
   status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes();
+  if (status.held_for_peers_bytes > 0)
+    if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();
   status.peers_problem = peers_->problem();
   for (PeerStatus& peer : peers_->status())
     status.peers.push_back({.node = std::move(peer.node),

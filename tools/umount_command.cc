@@ -91,9 +91,10 @@ Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoi
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
+  const std::string control = mountpoint + "/.kvcachefs";  // names in the root do not wait for what is set there
   int problem = 0;
   for (int tries = 0; tries < 2; ++tries) {  // data that could not be synced is written elsewhere at the second
-    if (setxattr(mountpoint.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
+    if (setxattr(control.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
     problem = errno;
     if (problem != EIO) break;
   }

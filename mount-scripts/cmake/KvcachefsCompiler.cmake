@@ -73,8 +73,11 @@ endif()
 # Presets whose objects nobody makes one by one compile each library as one file (CMAKE_UNITY_BUILD): what a room's headers take is
 # paid once. So two files of a library have no name in common in their anonymous namespaces, unless they are overloads that cannot be
 # confused. That each file includes what it uses is checked by the presets that build without.
-if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-  add_compile_options(-Wno-subobject-linkage) # takes every file that is included for a header
+if(CMAKE_UNITY_BUILD)
+  add_compile_options(-Wno-shadow) # of a name that another file of the library has for itself
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    add_compile_options(-Wno-subobject-linkage) # takes every file that is included for a header
+  endif()
 endif()
 
 option(KVCACHEFS_PRECOMPILE "Precompile the standard headers" OFF)

@@ -83,8 +83,8 @@ function(kvcachefs_add_fuzzer name)
 endfunction()
 
 # kvcachefs_precompile_headers(): gives every library of the project precompiled standard headers, and every test program
-# GoogleTest's too. Called once, at the end. A file must still include what it uses: the debug and fuzz presets
-# build without.
+# GoogleTest's too. Called once, at the end. A file must still include what it uses: the debug preset builds
+# without.
 function(kvcachefs_targets_below directory result)
   get_property(found DIRECTORY "${directory}" PROPERTY BUILDSYSTEM_TARGETS)
   get_property(below DIRECTORY "${directory}" PROPERTY SUBDIRECTORIES)

@@ -48,6 +48,7 @@ struct StoreStatus {
   };
   std::vector<Peer> peers;
   uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up
+  std::string held_for_peer;          // the one that is furthest behind, and why where that is known
   std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing
   struct Evicted {
     uint64_t objects = 0, bytes = 0;

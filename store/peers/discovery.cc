@@ -21,6 +21,10 @@ Outlook Discovery::Node::outlook() const {
   return outlook;
 }
 
+bool Discovery::Node::is_nearly_full() const {
+  return head && head->capacity_bytes > 0 && head->physical_bytes >= head->capacity_bytes - head->capacity_bytes / 8;
+}
+
 Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits)
     : volume_(std::move(volume)), own_(std::move(own)), clock_(clock), limits_(limits), ordinals_(std::move(ordinals)) {
   std::erase_if(ordinals_, [](const auto& each) { return each.second == 0 || each.second > kLastOrdinal; });
@@ -148,6 +152,7 @@ Result<bool> Discovery::read_head(const std::string& name, Node& node, Watch& wa
   }
   KVC_ASSIGN(Head head, kvcachefs::read_head(*watch.head, identity, buffer_));
   const bool moved = node.head && (head.counter != node.head->counter || head.instance != node.head->instance);
+  if (moved && head.journal_end != node.head->journal_end) node.wrote_ns = clock_.monotonic_ns();
   node.head = std::move(head);
   return moved;
 }

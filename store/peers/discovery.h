@@ -43,8 +43,10 @@ class Discovery {
     std::optional<Head> head;  // the last one that was read, of that epoch
     std::string problem;       // why there is no newer one; empty: there is none
     std::optional<int64_t> moved_ns;  // when it was seen to move last, by the clock that is handed in
+    std::optional<int64_t> wrote_ns;  // when its HEAD was seen to tell of more journal
     std::optional<int64_t> stands_since_ns;  // the HEAD, or its absence, while it could be read well
     Outlook outlook() const;
+    bool is_nearly_full() const;  // as its HEAD tells
   };
 
   // `ordinals`: that were given before. Those of nodes that the volume does not have any more are given to others.

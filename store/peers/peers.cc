@@ -22,6 +22,7 @@ constexpr int64_t kSecondNs = Peers::kSecondNs;
 constexpr int64_t kAbsentPollNs = 10 * kSecondNs;   // nobody writes there; a node that has no HEAD may
 constexpr int64_t kQuietPollNs = 2 * kSecondNs;     // nobody is here to see it; who comes waits for a round, a second at most
 constexpr int64_t kQuietNs = 60 * kSecondNs;
+constexpr int64_t kWritesNs = 10 * kSecondNs;       // ... but who is full and has written within that waits to hear how far this node is
 constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a second at most
 constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
 constexpr int64_t kRetryNs = kSecondNs / 20;
@@ -378,7 +379,8 @@ void Peers::note_requests(int64_t now_ns) {
 
 int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
   const bool absent = node.presence == Discovery::Presence::kAbsent;
-  const int64_t least_ns = absent ? kAbsentPollNs : quiet_ ? kQuietPollNs : static_cast<int64_t>(followed_) * kReadNs;
+  const bool waits = node.is_nearly_full() && node.wrote_ns && parts_.clock.monotonic_ns() - *node.wrote_ns < kWritesNs;
+  const int64_t least_ns = absent ? kAbsentPollNs : quiet_ && !waits ? kQuietPollNs : static_cast<int64_t>(followed_) * kReadNs;
   return std::max(poll_every_ns_.load(), least_ns);
 }
 

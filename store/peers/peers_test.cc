@@ -332,6 +332,25 @@ TEST_F(PeersTest, WhereNobodyAsksForAMinutePollsAreRare) {
   EXPECT_GE(polls_in(5), 20u) << "somebody is here again";
 }
 
+// It waits until others tell that they have followed.
+TEST_F(PeersTest, WhoIsFullAndWritesIsPolledOftenThoughNobodyAsksHere) {
+  auto a = start("a"), b = start("b");
+  a->physical_bytes = 95 << 20;
+  seconds(70, {a.get(), b.get()});
+  for (int i = 0; i < 3; ++i) {
+    a->make_file(fmt::format("f{}", i));
+    seconds(1, {a.get(), b.get()});
+  }
+  const auto polls = [&] { return b->status_of("a").value().polls; };
+  const uint64_t before = polls();
+  seconds(5, {a.get(), b.get()});
+  EXPECT_GE(polls() - before, 15u);
+  seconds(10, {a.get(), b.get()});
+  const uint64_t later = polls();
+  seconds(8, {a.get(), b.get()});
+  EXPECT_LE(polls() - later, 5u) << "it does not write any more";
+}
+
 TEST_F(PeersTest, HeadMovesEachSecondAndAcksTellWhatWasApplied) {
   auto a = start("a"), b = start("b");
   a->make_file("x");

@@ -177,7 +177,6 @@ class Tree::Write final : public Tree::View {
   Tree& tree() { return *own_; }
   void note_removed(Stat stat);
   void look_again(ObjectId id);
-  bool is_read_still(ObjectId id) const;
   void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

@@ -11,6 +11,17 @@
 
 namespace kvcachefs {
 
+namespace {
+
+GivenUpObjects::IsRead is_read_in(const Tree::View& tree) {
+  return [&tree](ObjectId id) {
+    const ObjectPtr object = tree.live(id);
+    return object && Tree::View::is_read_still(*object);
+  };
+}
+
+}  // namespace
+
 // --- calls that take the lock ---
 
 Status Tree::load_statements() {
@@ -107,12 +118,7 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
   auto& given_up = tree().given_up_by_peers_;
   for (const Record& record : batch.batch.records)
     if (const auto* put = std::get_if<PutRecord>(&record)) given_up.has_place(id_here(ordinal, put->object.id), put->object.body.place);
-  given_up.drop_read([this](ObjectId id) { return is_read_still(id); });
-}
-
-bool Tree::Write::is_read_still(ObjectId id) const {
-  const ObjectPtr object = live(id);
-  return object && View::is_read_still(*object);
+  given_up.drop_read(is_read_in(*this));
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
@@ -151,7 +157,7 @@ void Tree::Write::look_again(ObjectId id) {
 
 std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
   constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes
-  return tree().given_up_by_peers_.still_read(ordinal, kMost, [this](ObjectId id) { return is_read_still(id); });
+  return tree().given_up_by_peers_.still_read(ordinal, kMost, is_read_in(*this));
 }
 
 // --- what peers took ---

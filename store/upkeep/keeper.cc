@@ -87,7 +87,7 @@ bool Keeper::step(bool force) {
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
-    parts_.watch.measure();
+    parts_.watch.measure_when_due(now);
     return made_room || worked || swept;
   }
   last_index_point_ns_ = now;

@@ -199,5 +199,33 @@ TEST_F(KeeperTest, AVolumeThatIsGoneIsNoticedAndAcceptedAgain) {
   EXPECT_FALSE(refusals.is_gone());
 }
 
+// To ask it what is free, and whether it is there, are calls to a server.
+TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
+  begin();
+  const auto remote = make_sim_volume({.direct_io = false, .network = true});
+  VolumeWatch there(VolumeWatch::Parts{*remote, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,
+                                       [](const SpaceInfo&) { return OptionDefaults{}; }, false, false},
+                    *remote->space());
+  const auto seconds_until_gone = [&](bool stores) {
+    EXPECT_TRUE(remote->make_directories("nodes/test/1"));
+    there.measure();
+    there.measure_when_due(clock.monotonic_ns());
+    EXPECT_FALSE(refusals.is_gone());
+    EXPECT_TRUE(remote->rename("nodes/test", "nodes/elsewhere"));
+    int seconds = 0;
+    for (; seconds < 20 && !refusals.is_gone(); ++seconds) {
+      clock.advance_ns(1'000'000'000);
+      if (stores) space.reserve(4096);
+      there.measure_when_due(clock.monotonic_ns());
+    }
+    EXPECT_TRUE(remote->remove_directory("nodes/elsewhere/1"));
+    EXPECT_TRUE(remote->remove_directory("nodes/elsewhere"));
+    return seconds;
+  };
+  EXPECT_EQ(seconds_until_gone(/*stores=*/false), 5);
+  EXPECT_EQ(seconds_until_gone(/*stores=*/true), 1);
+  space.release(4096);
+}
+
 }  // namespace
 }  // namespace kvcachefs

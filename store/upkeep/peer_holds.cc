@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include <fmt/format.h>
-
 #include "store/base/units.h"
 
 namespace kvcachefs {
@@ -28,8 +26,7 @@ bool PeerHolds::holds(const FreedPlace& freed) {
 }
 
 std::string PeerHolds::waits_for() const {
-  if (!known_) return {};
-  return known_->reason.empty() ? known_->by : fmt::format("{} ({})", known_->by, known_->reason);
+  return known_ ? known_->waits_for() : std::string();
 }
 
 }  // namespace kvcachefs

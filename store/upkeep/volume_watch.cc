@@ -30,6 +30,15 @@ void VolumeWatch::refill_reserve() {
   parts_.space.release(lacks);
 }
 
+void VolumeWatch::measure_when_due(int64_t now_ns) {
+  constexpr int64_t kUnusedNs = 5'000'000'000;
+  const uint64_t used_bytes = parts_.space.physical_bytes() + parts_.space.reserved_bytes();
+  const bool is_used = std::exchange(used_bytes_, used_bytes) != used_bytes || parts_.refusals.is_failing() || parts_.refusals.is_gone();
+  if (parts_.volume.features().network && !is_used && measured_ns_ && now_ns - *measured_ns_ < kUnusedNs) return;
+  measured_ns_ = now_ns;
+  measure();
+}
+
 void VolumeWatch::measure() {
   look_for_volume();
   parts_.raw_space.measure_changed();

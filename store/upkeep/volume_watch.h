@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <memory>
 
 #include "store/api/live_options.h"
@@ -47,6 +48,9 @@ class VolumeWatch {
 
   // What is accepted is held to what is free now.
   void measure();
+  // The same, to be called each second: on a network file system, where each is a question to the server, every fifth time only while
+  // nothing is stored or refused.
+  void measure_when_due(int64_t now_ns);
   // The same, with all raw files, and what journals, checkpoint and index take.
   void measure_all();
   // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it.
@@ -59,6 +63,8 @@ class VolumeWatch {
 
   const Parts parts_;
   SpaceInfo seen_;  // when it was measured last
+  uint64_t used_bytes_ = 0;
+  std::optional<int64_t> measured_ns_;
   bool spares_refused_ = false;  // the last try to make one failed
 };
 

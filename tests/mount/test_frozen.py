@@ -119,3 +119,39 @@ def test_no_read_of_a_name_stores_into_a_file(new_mount):
             major, minor = (int(part, 16) for part in fields[3].split(":"))
             writes_through = "w" in fields[1] and "s" in fields[1] and os.makedev(major, minor) == volume
             assert not (writes_through and len(fields) > 5 and fields[5].startswith(os.path.realpath(mount.volume))), line
+
+
+def test_who_waits_for_the_volume_can_be_stopped_and_keeps_no_name_back(new_mount, ext4):
+    """The kernel holds the lock of what an attribute is set on: names in the root are looked up under that of the root."""
+    mount = new_mount({"node": "a"}, volume=os.path.join(ext4, "volume"))
+    with open(os.path.join(mount.path, "old"), "wb") as file:
+        file.write(payload(1, 300 * KIB))
+    mount.drain()
+
+    def set_it(path):
+        return subprocess.Popen(
+            ["setfattr", "-n", "user.kvcachefs.flush", "-v", "1", path], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+
+    with frozen(ext4):
+        with open(os.path.join(mount.path, "new"), "wb") as file:
+            file.write(payload(2, 300 * KIB))
+        waiting = [set_it(os.path.join(mount.path, ".kvcachefs"))]
+        answer("sleep", "1")
+        assert waiting[0].poll() is None, waiting[0].stderr.read()
+        for n in range(5):
+            assert "No such file" in answer("stat", os.path.join(mount.path, f"absent{n}"))
+            assert answer("md5sum", os.path.join(mount.path, "old")).split()[0] == digest(payload(1, 300 * KIB))
+        waiting.append(set_it(mount.path))
+        answer("sleep", "1")
+        for each, signal in zip(waiting, (2, 9)):
+            each.send_signal(signal)
+            wait_until(lambda each=each: each.poll() is not None, 20, f"signal {signal} ends it")
+        assert "No such file" in answer("stat", os.path.join(mount.path, "later"))
+    os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.flush", b"1")
+    assert os.getxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.option.node") == b"a"
+    with pytest.raises(OSError):
+        os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.other", b"1")
+    mount.remount()
+    with open(os.path.join(mount.path, "new"), "rb") as file:
+        assert file.read() == payload(2, 300 * KIB)

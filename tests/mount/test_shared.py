@@ -267,6 +267,7 @@ def test_what_one_has_open_another_may_evict(new_mount):
             store(a, f"chunk{i}", payload(f"chunk{i}", MIB))
         gone(b, "old")
         assert a.status()["held_for_peers_bytes"] >= 3 * MIB
+        assert a.status()["held_for_peer"].startswith("b")
         assert_bytes(file.read(4 * MIB), payload("old", 3 * MIB))
     wait_until(lambda: a.status()["held_for_peers_bytes"] == 0, SOON, "its space comes back")
     assert a.status()["errors"]["no_space"] == 0

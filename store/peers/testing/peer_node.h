@@ -100,7 +100,8 @@ class PeerNode {
               Head head;
               head.journal_end = journal_->position();
               head.checkpoint = checkpoint_;
-              head.physical_bytes = 4096;
+              head.physical_bytes = physical_bytes;
+              head.capacity_bytes = 100 << 20;
               return head;
             },
         .alone = [this](const std::function<Status()>& work) { return refuses ? fail(Code::kBusy, "not now") : work(); },
@@ -151,7 +152,7 @@ class PeerNode {
   NameView& view() { return view_; }
 
   bool refuses = false;
-  uint64_t requests = 0;
+  uint64_t requests = 0, physical_bytes = 4096;
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;
