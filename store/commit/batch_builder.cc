@@ -52,6 +52,8 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
   commit.taken = true;
   commit.accepted_bytes = parts_.records.take();
   uint64_t bytes = 0;
+  commit.answers.insert(commit.answers.begin(), std::move_iterator(answers_for_later_.begin()), std::move_iterator(answers_for_later_.end()));
+  answers_for_later_.clear();
   for (CommitRequest& request : commit.requests) {
     for (SealedBody& sealed : request.bodies) {
       const auto lock = sealed.snapshot.object->lock();
@@ -364,7 +366,9 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kWaitsForOther:
-        commit.answers.clear();  // they are made again: a peer's statement is not answered before its name went
+        // A peer's statement is not answered before its name went.
+        std::ranges::move(commit.answers, std::back_inserter(answers_for_later_));
+        commit.answers.clear();
         tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits, or only peers have it
@@ -412,6 +416,7 @@ void BatchBuilder::give_up(Commit& commit, const Status& why) {
                            std::make_move_iterator(commit.successors.end()));
   for (auto& [object, version] : commit.attributes) parts_.dirty.add_attributes(object);
   for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
+  std::ranges::move(commit.answers, std::back_inserter(answers_for_later_));
   log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
 }
 

@@ -82,6 +82,7 @@ int64_t Peers::round() {
   remove_leaving();
   write_acks(parts_.clock.monotonic_ns());
   for (const auto& [name, peer] : peers_) publish(*peer);
+  if (parts_.settle) parts_.settle(thorough);
   answer_refreshes();
   return next_round_ns();
 }

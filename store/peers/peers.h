@@ -53,6 +53,7 @@ class Peers {
     std::function<void(uint32_t ordinal)> replaced;
     // Within `alone`; may be empty. Objects of the peer, in its ids, ascending, that were removed and are still read here.
     std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;
+    std::function<void(bool refreshes)> settle = {};  // on the thread of round(), not within `alone`: all is applied, and refreshes are answered next
     // Of this node, changed within `alone` only: what peers said of its objects is forgotten when it was answered. Null: it is kept.
     std::shared_ptr<const Statements> own_statements;
     std::function<void()> head_written = {};  // on the thread of round(); may be empty

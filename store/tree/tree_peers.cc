@@ -84,7 +84,10 @@ bool Tree::Write::drop_left_directories(size_t most) {
     const auto own = names().own_child(path->parent, path->name);
     const auto left = names().list_own(id, 0, 1);
     if (!own || *own != id || !left || !left->empty()) continue;
-    if (Status gone = remove_directory(path->parent, path->name); !gone) log::debug("directory {}: {}", id.value, gone.error().message);
+    if (Status gone = remove_directory(path->parent, path->name); !gone) {
+      log::debug("directory {}: {}", id.value, gone.error().message);
+      continue;
+    }
     tree().parts_.dirty.wake();
     dropped = true;  // the one above it may be empty now
   }

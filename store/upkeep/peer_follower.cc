@@ -54,6 +54,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
+                                                .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
                                                 .requests = parts_.requests,
@@ -87,15 +88,19 @@ int64_t PeerFollower::round() {
   const int64_t due_ns = peers_->round();
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
+  forget_answered();
+  return std::min(due_ns, look_at_acknowledged());
+}
+
+// What follows from what was applied. Who asked for a refresh, and then for what this node has said to be journaled, finds all of it there.
+void PeerFollower::settle(bool at_once) {
   answer_again();
   drop_left_directories();
-  forget_answered();
-  if (!to_journal_.empty()) {
-    CommitRequest request;
-    request.answers = std::exchange(to_journal_, {});
-    parts_.commits.add(std::move(request));
-  }
-  return std::min(due_ns, look_at_acknowledged());
+  while (at_once && names_went_ && !stopping_) drop_left_directories();
+  if (to_journal_.empty()) return;
+  CommitRequest request;
+  request.answers = std::exchange(to_journal_, {});
+  parts_.commits.add(std::move(request));
 }
 
 // When that is due again.

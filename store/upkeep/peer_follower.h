@@ -87,6 +87,7 @@ class PeerFollower {
 
  private:
   int64_t round();
+  void settle(bool at_once);
   int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
   void answer_again();
