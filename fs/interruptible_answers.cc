@@ -12,7 +12,10 @@ StatusCompletion InterruptibleAnswers::answering(const Request& request) {
     std::lock_guard lock(mutex_);
     waiting_.insert_or_assign(request.get(), waiting);
   }
-  fuse_req_interrupt_func(request.get(), on_interrupt, this);  // may call it at once
+  // It may call that at once, and touches the request behind it: so the answer is given here then.
+  fuse_req_interrupt_func(request.get(), on_interrupt, this);
+  waiting->registered = true;
+  if (waiting->interrupted) end_wait(waiting);
   return [this, waiting = std::move(waiting)](Status status) {
     if (take(waiting)) reply_status(waiting->request, status);
   };
@@ -40,7 +43,12 @@ void InterruptibleAnswers::on_interrupt(fuse_req_t request, void* self) {
     if (found == answers.waiting_.end()) return;
     waiting = found->second;
   }
-  if (answers.take(waiting)) fuse_reply_err(waiting->request, EINTR);
+  waiting->interrupted = true;
+  if (waiting->registered) answers.end_wait(waiting);
+}
+
+void InterruptibleAnswers::end_wait(const std::shared_ptr<Waiting>& waiting) {
+  if (take(waiting)) fuse_reply_err(waiting->request, EINTR);
 }
 
 }  // namespace kvcachefs

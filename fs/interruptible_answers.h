@@ -25,10 +25,11 @@ class InterruptibleAnswers {
  private:
   struct Waiting {
     Request request;
-    std::atomic<bool> answered{false};
+    std::atomic<bool> answered{false}, registered{false}, interrupted{false};
   };
   static void on_interrupt(fuse_req_t request, void* self);
   bool take(const std::shared_ptr<Waiting>& waiting);  // true: the caller answers it
+  void end_wait(const std::shared_ptr<Waiting>& waiting);
 
   mutable LeafMutex mutex_;
   std::unordered_map<fuse_req_t, std::shared_ptr<Waiting>> waiting_;

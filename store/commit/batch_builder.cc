@@ -366,9 +366,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         else tree.names().put_back_pending(std::move(name));  // or the seal of another version is enough
         break;
       case NameChange::kWaitsForOther:
-        // A peer's statement is not answered before its name went.
-        std::ranges::move(commit.answers, std::back_inserter(answers_for_later_));
-        commit.answers.clear();
+        keep_answers(commit);  // a peer's statement is not answered before its name went
         tree.names().put_back_pending(std::move(name));
         break;
       case NameChange::kNone:  // came and went between two commits, or only peers have it
@@ -376,6 +374,19 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
         break;
     }
   }
+}
+
+// Of those that one peer is given the last counts.
+void BatchBuilder::keep_answers(Commit& commit) {
+  for (Record& answer : commit.answers) {
+    if (const auto* const seen = std::get_if<SeenRecord>(&answer))
+      std::erase_if(answers_for_later_, [seen](const Record& each) {
+        const auto* const before = std::get_if<SeenRecord>(&each);
+        return before != nullptr && before->node == seen->node;
+      });
+    answers_for_later_.push_back(std::move(answer));
+  }
+  commit.answers.clear();
 }
 
 // The row of an object that the journal does not know would be lost.
@@ -416,7 +427,7 @@ void BatchBuilder::give_up(Commit& commit, const Status& why) {
                            std::make_move_iterator(commit.successors.end()));
   for (auto& [object, version] : commit.attributes) parts_.dirty.add_attributes(object);
   for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
-  std::ranges::move(commit.answers, std::back_inserter(answers_for_later_));
+  keep_answers(commit);
   log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
 }
 

@@ -56,6 +56,7 @@ class BatchBuilder {
   void add_attributes(const Tree::View&, Commit& commit);  // reads nlink
   void add_names(Tree::Write& tree, Commit& commit);
   bool add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state);
+  void keep_answers(Commit& commit);
   void add_rows(const Tree::View& tree, Commit& commit);
   bool is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const;
   bool would_be_nameless(const Tree::View& tree, const Commit& commit, ObjectId id) const;

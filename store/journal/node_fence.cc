@@ -19,7 +19,7 @@ int64_t boottime_ns() {
 }
 
 NodeFence::NodeFence(std::shared_ptr<Volume> volume, FileIdentity own, int64_t limit_ns, Now now)
-    : volume_(std::move(volume)), own_(std::move(own)), limit_ns_(limit_ns), now_(std::move(now)), heard_ns_(now_()) {}
+    : volume_(std::move(volume)), own_(std::move(own)), limit_ns_(limit_ns), now_(std::move(now)), heard_ns_(now_()), looked_ns_(heard_ns_.load()) {}
 
 void NodeFence::heard_of() {
   if (!is_due()) heard_ns_.store(now_(), std::memory_order_relaxed);
@@ -30,6 +30,11 @@ Status NodeFence::check() {
   return is_due() ? look() : Status();
 }
 
+Status NodeFence::check_now_and_then() {
+  if (is_lost()) return lost_error();
+  return is_due() || now_() - looked_ns_.load(std::memory_order_relaxed) >= limit_ns_ / 3 ? look() : Status();
+}
+
 // By listing: a client of a network file system would remember that a name was not there.
 Status NodeFence::look() {
   const int64_t begun_ns = now_();
@@ -38,6 +43,7 @@ Status NodeFence::look() {
   const uint32_t last = std::max(removed, epochs.empty() ? 0 : epochs.back());
   if (last > own_.epoch || (epochs.empty() && removed >= own_.epoch)) return lost(last);
   heard_ns_.store(begun_ns, std::memory_order_relaxed);
+  looked_ns_.store(begun_ns, std::memory_order_relaxed);
   return {};
 }
 

@@ -32,6 +32,8 @@ class NodeFence {
   // Before something is published, and before a client is told that it was. An error: the node is another daemon's, for good, or that could not
   // be found out. Blocks on the volume if nothing was heard of this daemon for the limit, else costs a look at the clock.
   Status check();
+  // The same by a thread on which no client waits, every second: it looks three times in that limit, whatever was heard.
+  Status check_now_and_then();
   bool is_lost() const { return lost_.load(std::memory_order_relaxed); }
   // Called once, when it is lost, by the thread that finds out; at once if it is already.
   void on_lost(std::function<void()> then);
@@ -46,7 +48,7 @@ class NodeFence {
   const FileIdentity own_;
   const int64_t limit_ns_;
   const Now now_;
-  std::atomic<int64_t> heard_ns_;
+  std::atomic<int64_t> heard_ns_, looked_ns_;
   std::atomic<bool> lost_{false};
   LeafMutex mutex_;  // a leaf; guards:
   std::function<void()> then_;

@@ -105,5 +105,21 @@ TEST_F(NodeFenceTest, WhatCannotBeFoundOutIsAskedAgain) {
   EXPECT_EQ(told_, 0);
 }
 
+// A node that is busy is heard of all the time.
+TEST_F(NodeFenceTest, WhoIsHeardOfLooksNowAndThen) {
+  for (int i = 0; i < 9; ++i) {
+    away(1);
+    fence_->heard_of();
+    EXPECT_TRUE(fence_->check_now_and_then());
+  }
+  EXPECT_EQ(calls_, 0);
+  ASSERT_TRUE(volume_->make_directories("nodes/a/8"));
+  away(1);
+  fence_->heard_of();
+  EXPECT_TRUE(fence_->check());
+  EXPECT_FALSE(fence_->check_now_and_then());
+  EXPECT_EQ(told_, 1);
+}
+
 }  // namespace
 }  // namespace kvcachefs

@@ -87,9 +87,16 @@ void ClaimHolder::take_in(const std::map<std::string, Discovery::Node>& nodes) {
 
 // All nodes that there are now, as they are now.
 Status ClaimHolder::read_all() {
+  slowest_ns_ = 0;
+  int64_t begun_ns = parts_.clock.monotonic_ns();
+  const auto note_time = [&] {
+    const int64_t now_ns = parts_.clock.monotonic_ns();
+    slowest_ns_ = std::max(slowest_ns_, now_ns - std::exchange(begun_ns, now_ns));
+  };
   KVC_ASSIGN(const auto names, list_other_nodes(parts_.volume, parts_.own));
   std::erase_if(known_, [&names](const auto& each) { return !names.contains(each.first); });
   for (const std::string& name : names) {
+    note_time();
     const auto [at, is_new] = known_.try_emplace(name);
     if (is_new) {
       at->second.found_ns = parts_.clock.monotonic_ns();
@@ -98,6 +105,7 @@ Status ClaimHolder::read_all() {
     KVC_ASSIGN(const bool told, read(name, at->second));
     if (!told) KVC_TRY(measure(name, at->second));
   }
+  note_time();
   return {};
 }
 
@@ -122,7 +130,11 @@ Result<bool> ClaimHolder::read_epoch(const std::string& name, uint32_t epoch, Kn
     if (!head) return false;
   }
   auto told = read_head(*head, identity, buffer_);
-  if (!told && told.error().code == Code::kCorrupt) return false;
+  const auto is_torn = [&told] { return !told && told.error().code == Code::kCorrupt; };
+  // It was whole: both of its slots were written while they were read.
+  const bool was_whole = known.epoch == epoch && known.counter > 0;
+  if (is_torn() && was_whole) told = read_head(*head, identity, buffer_);
+  if (is_torn() && !was_whole) return false;
   KVC_TRY(told);
   if (std::pair(epoch, told->counter) >= std::pair(known.epoch, known.counter)) note(known, *told);
   known.head = std::move(head);
@@ -180,21 +192,25 @@ Status ClaimHolder::begin() {
 Status ClaimHolder::step_alone(const OwnFigures& own) {
   if (claim_bytes_ != kWholeVolume || !told_ns_) {
     ClaimPlan plan;
-    plan.capacity_bytes = own.capacity_bytes;
-    KVC_TRY(raise(own, plan, kWholeVolume));
-    if (claim_bytes_ == kWholeVolume) parts_.user.follow({}, /*alone=*/true);
-    return {};
+    plan.capacity_bytes = plan.claimable_bytes = plan.wish_bytes = plan.unclaimed_bytes = own.capacity_bytes;
+    plan.others_make_room = true;
+    const Status raised = raise(own, plan, kWholeVolume);
+    tries_again_ = claim_bytes_ != kWholeVolume;
+    // Until the volume answers well: calls wait for that, and nothing is evicted for it.
+    parts_.user.follow(tries_again_ ? plan : ClaimPlan(), /*alone=*/!tries_again_);
+    return raised;
   }
-  return own.capacity_bytes == told_capacity_bytes_ ? Status() : tell(own, claim_bytes_, own.capacity_bytes);
+  // On another machine it may be asked whether this node lives.
+  const bool due = parts_.volume.features().network && parts_.clock.monotonic_ns() - *told_ns_ >= kSecondNs;
+  return own.capacity_bytes == told_capacity_bytes_ && !due ? Status() : tell(own, claim_bytes_, own.capacity_bytes);
 }
 
 Status ClaimHolder::raise(const OwnFigures& own, const ClaimPlan& plan, uint64_t target_bytes) {
-  const int64_t begun_ns = parts_.clock.monotonic_ns();
   KVC_TRY(tell(own, target_bytes, plan.wish_bytes));
   const Status all_read = read_all();
   const std::vector<PeerFigures> others = peers();
   const bool fits = target_bytes == kWholeVolume ? others.empty() : add_bytes(all_taken_bytes(others), target_bytes) <= least_claimable_bytes(own, others);
-  if (all_read && fits && parts_.clock.monotonic_ns() - begun_ns <= parts_.slow_ns) {
+  if (all_read && fits && slowest_ns_ <= parts_.slow_ns) {
     claim_bytes_ = target_bytes;
     parts_.user.raise_claim(target_bytes);
     return {};

@@ -49,7 +49,7 @@ class ClaimHolder {
     ClaimUser& user;
     // HEAD as it is now, with these.
     std::function<Status(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes)> tell;
-    int64_t slow_ns = kSecondNs;  // a claim is not raised by HEADs whose reading took longer: a server that was away answers old things
+    int64_t slow_ns = kSecondNs;  // a claim is not raised by HEADs of which reading one took longer: a server that was away answers old things
   };
   explicit ClaimHolder(Parts parts);
 
@@ -93,6 +93,7 @@ class ClaimHolder {
   bool tries_again_ = false;  // at the last step the claim was less than it should be
   std::optional<int64_t> told_ns_, stepped_ns_;
   uint64_t told_capacity_bytes_ = 0;
+  int64_t slowest_ns_ = 0;  // of what read_all() read last, that which took longest
   int64_t try_again_ns_ = INT64_MIN;  // after a claim was taken back
   std::minstd_rand random_;
   BlockBuffer buffer_;

@@ -84,7 +84,9 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   plan.unclaimed_bytes = less_bytes(claimable, add_bytes(taken, claim_bytes));
 
   const uint64_t most_ahead = capacity / (kAheadPart * living), writing = kAheadSeconds * own.written_per_s;
-  const uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
+  const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
+  uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
+  if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
   plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), capacity);
 
   demand = add_bytes(demand, plan.wish_bytes);
@@ -99,10 +101,11 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, demand > capacity ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.
-  const uint64_t lacks = less_bytes(least, claim_bytes), left = less_bytes(claim_bytes, own.used_bytes);
+  const uint64_t lacks = less_bytes(least, claim_bytes);
   const double part = lacks == 0 ? 0 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(others_lack));
   const uint64_t more = std::min(most - std::min(claim_bytes, most), static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part));
-  if (lacks > 0 && left <= ahead - ahead / 4 && more >= std::min(lacks, own.waits ? grain / 16 : grain / 4)) plan.target_bytes = claim_bytes + more;
+  const bool is_low = own.lacking_bytes > 0 || left <= ahead - ahead / 4;
+  if (lacks > 0 && is_low && more >= std::min(lacks, own.waits ? grain / 16 : grain / 4)) plan.target_bytes = claim_bytes + more;
   plan.low_bytes = ahead / 2;
   return plan;
 }

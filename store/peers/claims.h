@@ -23,6 +23,7 @@ struct OwnFigures {
   uint64_t used_soon_bytes = 0;   // without what comes back by itself
   uint64_t written_per_s = 0;     // bytes that clients write
   bool waits = false;             // a call waits for room, or did a moment ago
+  uint64_t lacking_bytes = 0;     // ... and so much more than is left of the claim is what one of them needs
   BytesByAge evictable_by_age{};  // zeros: it evicts nothing
 };
 

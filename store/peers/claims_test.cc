@@ -178,5 +178,20 @@ TEST(Claims, WhatIsNotUsedIsGivenUpWhereOthersLackIt) {
   EXPECT_EQ(plan(dying, 24 * kMiB, {poor}).target_bytes, 20 * kMiB) << "no more than was given back";
 }
 
+TEST(Claims, WhatACallLacksIsWishedForThoughMuchIsLeft) {
+  OwnFigures caller = own(kMiB);
+  caller.waits = true;
+  const std::vector<PeerFigures> peers = {peer(kMiB)};
+  const uint64_t claim = plan(caller, kMiB, peers).target_bytes;
+  EXPECT_LT(claim, 20 * kMiB);
+  caller.lacking_bytes = 40 * kMiB - (claim - kMiB);  // a call for 40 MiB
+  const ClaimPlan lacks = plan(caller, claim, peers);
+  EXPECT_GE(lacks.wish_bytes, 41 * kMiB);
+  EXPECT_GE(lacks.target_bytes, 41 * kMiB);
+  EXPECT_EQ(lacks.evict_bytes, 0u);
+  caller.lacking_bytes = 1000 * kMiB;
+  EXPECT_EQ(plan(caller, claim, peers).wish_bytes, kCapacity);
+}
+
 }  // namespace
 }  // namespace kvcachefs

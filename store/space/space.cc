@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
+#include <utility>
 
 namespace kvcachefs {
 
@@ -11,6 +12,7 @@ bool Space::try_reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     fits = bytes <= room();
     if (fits) reserved_bytes_ += bytes;
+    if (!fits && !refused_) lacking_bytes_ = std::max(lacking_bytes_, bytes - room());
     low = fits && tell_below_bytes_ > 0 && free(claim_bytes_) < tell_below_bytes_;
     if (low) tell_below_bytes_ = 0;
     claim_low = tell_claim_below_bytes_ > 0 && claim_bytes_ - std::min(used(), claim_bytes_) < tell_claim_below_bytes_;
@@ -46,6 +48,16 @@ void Space::journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consume
   reserved_bytes_ -= consumed_bytes;
   backing_free_bytes_ -= std::min(backing_free_bytes_, consumed_bytes);
   for (ObjectId object : gave_up) forget_leaving(object);
+}
+
+uint64_t Space::take_lacking_bytes() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(lacking_bytes_, 0);
+}
+
+uint64_t Space::used_soon_bytes() const {
+  std::lock_guard lock(mutex_);
+  return used() - coming();
 }
 
 uint64_t Space::lower_claim(uint64_t bytes) {

@@ -54,15 +54,14 @@ class Space {
     tell_claim_below_bytes_ = bytes;
   }
   uint64_t claim_bytes() const { return get(claim_bytes_); }
+  // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
+  uint64_t take_lacking_bytes();
   // Everything on the volume, and what may come to be there by what was accepted; without what comes back by itself.
   uint64_t used_bytes() const {
     std::lock_guard lock(mutex_);
     return used();
   }
-  uint64_t used_soon_bytes() const {
-    std::lock_guard lock(mutex_);
-    return used() - coming();
-  }
+  uint64_t used_soon_bytes() const;
   // What the file system has free, as far as it may be used, with what comes back.
   uint64_t backing_free_soon_bytes() const {
     std::lock_guard lock(mutex_);
@@ -186,7 +185,7 @@ class Space {
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
   uint64_t claim_bytes_ = kEverything, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;

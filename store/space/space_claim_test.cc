@@ -62,5 +62,16 @@ TEST_F(SpaceClaimTest, LittleLeftOfTheClaimIsToldOnceAndSoIsACallThatFoundNone) 
   EXPECT_EQ(told, 2);
 }
 
+TEST_F(SpaceClaimTest, WhatALargeCallLackedIsTold) {
+  space_.set_claim(40 * kMiB);
+  ASSERT_TRUE(space_.try_reserve(20 * kMiB));
+  EXPECT_EQ(space_.take_lacking_bytes(), 0u);
+  EXPECT_FALSE(space_.try_reserve(50 * kMiB));
+  EXPECT_FALSE(space_.try_reserve(30 * kMiB));
+  EXPECT_EQ(space_.take_lacking_bytes(), 30 * kMiB);
+  EXPECT_EQ(space_.take_lacking_bytes(), 0u);
+  space_.release(20 * kMiB);
+}
+
 }  // namespace
 }  // namespace kvcachefs

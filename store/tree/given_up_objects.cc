@@ -7,6 +7,9 @@ namespace {
 
 bool is_in_an_extent(const Place& place) { return place.kind != PlaceKind::kNone && place.kind != PlaceKind::kInline; }
 
+// Only the last one can be given up; the one before it, where the batches that give it up and name the last are read one after the other.
+constexpr size_t kMostHeirs = 2;
+
 ObjectId id_of_its_node(ObjectId here) { return ObjectId::make(0, here.epoch(), here.number()); }
 
 }  // namespace
@@ -22,7 +25,9 @@ void GivenUpObjects::has_place(ObjectId id, const Place& place) {
   for (auto each = first; each != last; ++each) {
     if (each->second == id || each->second.node_ordinal() != id.node_ordinal()) continue;
     auto& heirs = objects_.at(each->second).heirs;
-    if (std::ranges::find(heirs, id) == heirs.end()) heirs.push_back(id);
+    if (std::ranges::find(heirs, id) != heirs.end()) continue;
+    if (heirs.size() == kMostHeirs) heirs.erase(heirs.begin());
+    heirs.push_back(id);
   }
 }
 

@@ -39,6 +39,8 @@ TEST_F(GivenUpObjectsTest, WhatHasItsPlaceNowIsToldWithIt) {
   objects.has_place(id(2, 11), packed(4096));  // another node's file of that name
   objects.has_place(id(1, 2), packed(4096));   // an older id, as of a name that was given by a link
   EXPECT_EQ(still_read(1), (Ids{there(2), there(5), there(9)}));
+  for (uint64_t i = 20; i < 1000; ++i) objects.has_place(id(1, i), packed(4096));
+  EXPECT_EQ(still_read(1), (Ids{there(5), there(998), there(999)})) << "what it can be given up as is the last one";
   read.clear();
   EXPECT_TRUE(still_read(1).empty());
   objects.has_place(id(1, 12), packed(4096));

@@ -104,6 +104,7 @@ bool Keeper::step(bool force) {
     if (!round && held_round_ && parts_.counters.reclaimed_bytes != reclaimed) round = held_round_->round;
     if (round) {
       held_round_.reset();
+      if (parts_.shared != nullptr) parts_.shared->stop_waiting();
       parts_.space_waiters.end_round(*round, true);
     }
   }

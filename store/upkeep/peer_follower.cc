@@ -62,6 +62,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
 }
 
 void PeerFollower::start() {
+  has_thread_ = true;
   thread_ = start_thread("kvc-peers", [this] {
     while (!stopping_) {
       const int64_t left_ns = round() - parts_.clock.monotonic_ns();
@@ -84,7 +85,7 @@ void PeerFollower::step() {
 
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
-  if (parts_.fence != nullptr && !parts_.fence->check() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
+  if (parts_.fence != nullptr && !parts_.fence->check_now_and_then() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
   const int64_t due_ns = peers_->round();
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
@@ -128,7 +129,7 @@ PeerFollower::Acknowledged PeerFollower::acknowledged() const {
 
 void PeerFollower::want_acknowledged(bool wanted) {
   if (acknowledged_wanted_.exchange(wanted) || !wanted) return;
-  if (!thread_.joinable()) due_ns_ = 0;
+  if (!has_thread_) due_ns_ = 0;
   wakeup_.wake();
 }
 
@@ -155,7 +156,7 @@ FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
 
 void PeerFollower::want_room() {
   peers_->want_room();
-  if (!thread_.joinable()) due_ns_ = 0;
+  if (!has_thread_) due_ns_ = 0;
   wakeup_.wake();
 }
 
@@ -166,7 +167,7 @@ void PeerFollower::set_poll_every(int64_t every_ns) {
 
 void PeerFollower::refresh(StatusCompletion done) {
   peers_->refresh(std::move(done));
-  if (!thread_.joinable()) due_ns_ = 0;
+  if (!has_thread_) due_ns_ = 0;
   wakeup_.wake();
 }
 

@@ -97,7 +97,7 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false};
   Wakeup wakeup_;
   std::thread thread_;
 

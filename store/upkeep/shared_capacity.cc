@@ -44,6 +44,11 @@ OwnFigures SharedCapacity::figures(bool alone) {
   }
   own.written_per_s = written_per_s_;
   own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
+  const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
+  lacking_bytes_ = own.waits ? std::max(lacking_bytes_, lacking_bytes) : 0;
+  if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
+  lacking_at_raise_ = raises_;
+  own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
   own.evictable_by_age = by_age_;
   return own;
 }
@@ -96,12 +101,16 @@ uint64_t SharedCapacity::take_share() {
   return std::exchange(share_bytes_, 0);
 }
 
+void SharedCapacity::stop_waiting() {
+  waiting_.reset();
+  awaited_ = false;
+}
+
 SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
   if (!goes_on) waiting_.reset();
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const auto end_with = [this](Room room) {
-    waiting_.reset();
-    awaited_ = false;
+    stop_waiting();
     return room;
   };
   if (!is_shared()) return end_with(Room::kOwn);

@@ -53,6 +53,7 @@ class SharedCapacity final : public ClaimUser {
     kAwaited,  // there may be in a moment: make_room is called then, and nothing is to be evicted meanwhile
     kOwn,      // nothing but what this node makes
   };
+  void stop_waiting();  // they wait no more, for another reason than this
   Room look_for_room(bool goes_on);  // `goes_on`: the same calls wait as the last time
 
  private:
@@ -63,7 +64,7 @@ class SharedCapacity final : public ClaimUser {
 
   // Of the thread of the peers:
   int64_t rated_ns_ = 0, aged_ns_ = INT64_MIN / 2, share_ns_ = INT64_MIN / 2;
-  uint64_t written_bytes_ = 0, written_per_s_ = 0;
+  uint64_t written_bytes_ = 0, written_per_s_ = 0, lacking_bytes_ = 0, lacking_at_raise_ = 0;
   BytesByAge by_age_{};
 
   // Of the keeper's:
