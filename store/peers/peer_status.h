@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "store/base/records.h"
 
@@ -27,6 +28,16 @@ struct PeerStatus {
   int64_t lag_ms = 0;  // since its HEAD was seen to move, or since the node was found, by the clock of this one
   uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
   JournalPosition applied;
+};
+
+// How far all others have followed this node.
+struct PeersAcknowledged {
+  JournalPosition position;      // all who are waited for have applied this node's journals up to there
+  std::string by;                // the one that is furthest behind; empty: there is none
+  std::string reason;            // why nothing is known of that one; empty: it says so itself
+  std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
+  std::string waits_for() const { return reason.empty() ? by : by + " (" + reason + ")"; }
+  bool operator==(const PeersAcknowledged&) const = default;
 };
 
 const char* peer_state_name(PeerStatus::State state);

@@ -97,14 +97,7 @@ class Peers {
   // Whether another node was seen to live, and is not absent since.
   bool has_peers() const;
 
-  struct Acknowledged {
-    JournalPosition position;      // all who are waited for have applied this node's journals up to there
-    std::string by;                // the one that is furthest behind; empty: there is none
-    std::string reason;            // why nothing is known of that one; empty: it says so itself
-    std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
-    std::string waits_for() const { return reason.empty() ? by : by + " (" + reason + ")"; }
-    bool operator==(const Acknowledged&) const = default;
-  };
+  using Acknowledged = PeersAcknowledged;
   // Absent nodes are not waited for, nor those that are left out, nor those whose HEAD has stood for `silent_ns` while it could be read;
   // without any others it is the end of the journal. Lists the nodes and reads the ACKS of each: blocks on the volume.
   Acknowledged acknowledged_by_all(int64_t silent_ns = INT64_MAX) const;
