@@ -149,18 +149,6 @@ TEST_F(StorePeersOpenFile, IsReadOnWhenAnotherWasRenamedOverIt) {
   EXPECT_EQ(b.read_file("x"), TestStore::payload(3, 1 * kMiB));
 }
 
-// A body that is the same as the one it replaces takes over its place.
-TEST_F(StorePeersOpenFile, IsReadOnWhenTheSameBytesWereStoredAgainAndRemoved) {
-  for (int i = 0; i < 2; ++i) {
-    ASSERT_TRUE(a.write_file("tmp", TestStore::payload(1, 3 * kMiB)));
-    ASSERT_TRUE(a.rename("tmp", "x"));
-    publish();
-    EXPECT_EQ(a->status().live_bytes, 6 * kMiB) << "it is stored once";
-  }
-  ASSERT_TRUE(a.unlink("x"));
-  expect_x_outlives_y();
-}
-
 TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
   a.mkdir("d");
   for (int i = 0; i < 10; ++i) ASSERT_TRUE(a.write_file(fmt::format("d/{}", i), TestStore::payload(i, 10'000)));
