@@ -12,7 +12,7 @@ StatusCompletion InterruptibleAnswers::answering(const Request& request) {
     std::lock_guard lock(mutex_);
     waiting_.insert_or_assign(request.get(), waiting);
   }
-  // It may call that at once, and touches the request behind it: so the answer is given here then.
+  // libfuse may call on_interrupt() within this call, and touches the request after that: such an interrupt is answered below.
   fuse_req_interrupt_func(request.get(), on_interrupt, this);
   waiting->registered = true;
   if (waiting->interrupted) end_wait(waiting);

@@ -20,13 +20,6 @@ namespace {
 
 using testing::TestStore;
 
-StoreOptions node(const char* name) {
-  StoreOptions options;
-  options.node = name;
-  options.memory_bytes = 64 * kMiB;
-  return options;
-}
-
 class StorePeers : public ::testing::Test {
  protected:
   // Until all has been read and answered by both.
@@ -41,7 +34,7 @@ class StorePeers : public ::testing::Test {
   void expect_one_tree() { EXPECT_EQ(a.contents(), b.contents()); }
 
   TestStore a;
-  TestStore b{node("other"), a};
+  TestStore b{testing::node_options("other"), a};
 };
 
 TEST_F(StorePeers, OneReadsWhatTheOtherStored) {
@@ -147,6 +140,18 @@ TEST_F(StorePeersOpenFile, IsReadOnWhenAnotherWasRenamedOverIt) {
   ASSERT_TRUE(a.rename("tmp", "x"));
   expect_x_outlives_y();
   EXPECT_EQ(b.read_file("x"), TestStore::payload(3, 1 * kMiB));
+}
+
+// A body that is the same as the one it replaces takes over its place.
+TEST_F(StorePeersOpenFile, IsReadOnWhenTheSameBytesWereStoredAgainAndRemoved) {
+  for (int i = 0; i < 2; ++i) {
+    ASSERT_TRUE(a.write_file("tmp", TestStore::payload(1, 3 * kMiB)));
+    ASSERT_TRUE(a.rename("tmp", "x"));
+    publish();
+    EXPECT_EQ(a->status().live_bytes, 6 * kMiB) << "it is stored once";
+  }
+  ASSERT_TRUE(a.unlink("x"));
+  expect_x_outlives_y();
 }
 
 TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {

@@ -43,7 +43,6 @@ class BatchBuilder {
   // The journal takes nothing: all that the commit has, in a batch or not, waits again, and bodies are sealed anew.
   void give_up(Commit& commit, const Status& why);
 
-  // By the committer's thread alone.
  private:
   // What a batch says of a dirty name.
   enum class NameChange : uint8_t { kGiven, kTaken, kWaits, kWaitsForOther, kNone };  // waits: for the body of its child
@@ -63,7 +62,7 @@ class BatchBuilder {
   NameChange change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
 
   const Parts parts_;
-  std::vector<Record> answers_for_later_;  // names that they speak of could not be journaled yet
+  std::vector<Record> answers_for_later_;  // names that they speak of could not be journaled yet. Of the committer's thread
 };
 
 }  // namespace kvcachefs

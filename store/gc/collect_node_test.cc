@@ -20,13 +20,6 @@ namespace {
 
 using testing::TestStore;
 
-StoreOptions node(const char* name) {
-  StoreOptions options;
-  options.node = name;
-  options.memory_bytes = 64 * kMiB;
-  return options;
-}
-
 class CollectNode : public ::testing::Test {
  protected:
   void publish() {
@@ -60,7 +53,7 @@ class CollectNode : public ::testing::Test {
   bool has_node() const { return std::filesystem::exists(b.root() + "/nodes/a"); }
 
   TestStore b;  // called "test"
-  std::unique_ptr<TestStore> a = std::make_unique<TestStore>(node("a"), b);
+  std::unique_ptr<TestStore> a = std::make_unique<TestStore>(testing::node_options("a"), b);
 };
 
 TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
@@ -81,7 +74,7 @@ TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
   EXPECT_LE(report->bytes_after + 5 * kMiB, report->bytes_before);
   EXPECT_EQ(b.read_file("kept"), TestStore::payload(1, 2 * kMiB));
   EXPECT_EQ(b.read_file("replaced"), TestStore::payload(3, 1000));
-  a = std::make_unique<TestStore>(node("a"), b);
+  a = std::make_unique<TestStore>(testing::node_options("a"), b);
   publish();
   EXPECT_EQ(a->contents(), b.contents());
 }
@@ -134,7 +127,7 @@ TEST_F(CollectNode, ANodeThatComesAgainUnderTheNameIsAnotherOne) {
   ASSERT_TRUE(b.unlink("x"));  // a statement about what will be gone
   b.drain();
   ASSERT_TRUE(collect(request(true)));
-  a = std::make_unique<TestStore>(node("a"), b);
+  a = std::make_unique<TestStore>(testing::node_options("a"), b);
   EXPECT_GT((*a)->status().epoch, last);
   publish();
   ASSERT_TRUE(a->write_file("x", TestStore::payload(2, 1000)));

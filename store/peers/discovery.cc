@@ -22,8 +22,7 @@ Outlook Discovery::Node::outlook() const {
 }
 
 bool Discovery::Node::is_nearly_full() const {
-  if (!head || head->capacity_bytes == 0) return false;
-  return head->wish_bytes > head->claim_bytes || head->physical_bytes >= head->capacity_bytes - head->capacity_bytes / 8;
+  return head && head->capacity_bytes > 0 && head->physical_bytes >= head->capacity_bytes - head->capacity_bytes / 8;
 }
 
 Discovery::Discovery(std::shared_ptr<Volume> volume, FileIdentity own, const Clock& clock, std::map<std::string, uint32_t> ordinals, Limits limits)

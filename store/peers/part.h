@@ -33,6 +33,11 @@ inline ObjectId id_here(uint32_t ordinal, ObjectId its) {
 }
 inline ObjectId id_there(ObjectId here) { return ObjectId::make(0, here.epoch(), here.number()); }
 
+inline Place place_here(uint32_t ordinal, Place its) {
+  its.extent = its.extent.here(ordinal);
+  return its;
+}
+
 inline SuccessorsRecord successors_here(uint32_t ordinal, SuccessorsRecord row) {
   row.id = id_here(ordinal, row.id);
   row.predecessor = id_here(ordinal, row.predecessor);

@@ -258,7 +258,7 @@ Result<std::optional<ObjectRecord>> NameView::read(ObjectId id, Read how) const 
   std::string given_by;
   show_attributes(*part, *object, given_by);
   object->id = id;
-  object->body.place.extent = object->body.place.extent.here(part->ordinal);
+  object->body.place = place_here(part->ordinal, object->body.place);
   return object;
 }
 

@@ -6,10 +6,19 @@
 #include <string>
 #include <vector>
 
+#include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs::testing {
+
+// Of a node of a volume that has others.
+inline StoreOptions node_options(const char* name) {
+  StoreOptions options;
+  options.node = name;
+  options.memory_bytes = 64 * kMiB;
+  return options;
+}
 
 class TestStore {
  public:

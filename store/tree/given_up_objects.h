@@ -22,7 +22,7 @@ class GivenUpObjects {
 
   // `place` is that of the body that is read here.
   void add(ObjectId id, const Place& place);
-  // A peer's journal says that the object has this place.
+  // A peer's journal says that the object has this place, which is told with the ordinal of the peer, as that of add().
   void has_place(ObjectId id, const Place& place);
   void forget_node(uint32_t ordinal);
   // Of the node: what is read still, with what has its place now. In its ids, ascending; about `most`. What is not read any more is forgotten.

@@ -120,7 +120,8 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
   for (const ObjectId replaced : batch.replaced) look_again(id_here(ordinal, replaced));
   auto& given_up = tree().given_up_by_peers_;
   for (const Record& record : batch.batch.records)
-    if (const auto* put = std::get_if<PutRecord>(&record)) given_up.has_place(id_here(ordinal, put->object.id), put->object.body.place);
+    if (const auto* put = std::get_if<PutRecord>(&record))
+      given_up.has_place(id_here(ordinal, put->object.id), place_here(ordinal, put->object.body.place));
   given_up.drop_read(is_read_in(*this));
 }
 

@@ -88,7 +88,7 @@ int64_t PeerFollower::round() {
   return std::min(due_ns, look_at_acknowledged());
 }
 
-// What follows from what was applied. Who asked for a refresh, and then for what this node has said to be journaled, finds all of it there.
+// Does what follows from what was applied. A refresh is answered after this, so a flush behind it journals all of it.
 void PeerFollower::settle(bool at_once) {
   answer_again();
   drop_left_directories();

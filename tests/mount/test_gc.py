@@ -141,7 +141,7 @@ def test_who_has_a_file_of_it_open_keeps_the_node(nodes):
     with open(os.path.join(b.path, "chunk"), "rb", buffering=0) as file:
         file.read(1)
         a.kill()
-        result = gc(b.volume, "--remove", "--wait", "3")
+        result = gc(b.volume, "--remove", "--wait", "8")  # b looks for another epoch when a's HEAD has stood for 3 s
         assert result.returncode == 1 and "Run it again" in result.stderr and "open" in result.stderr, result.stderr
         assert os.path.isdir(part(b))
         gone(b, "chunk")
