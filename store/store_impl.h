@@ -230,7 +230,6 @@ class StoreImpl final : public Store {
   // --- peers (store_peers.cc) ---
   bool may_join() const;
   bool is_shared() const;
-  Status check_lives_nowhere_else();
   Status find_peers();
   Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;

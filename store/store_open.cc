@@ -14,6 +14,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
+#include "store/peers/slot_reader.h"
 #include "store/recovery/first_records.h"
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
@@ -96,7 +97,8 @@ Status StoreImpl::start(std::string_view holder) {
     return std::unexpected(std::move(lock).error());
   }
   lock_ = std::move(*lock);
-  KVC_TRY(check_lives_nowhere_else());
+  // Its lock could be taken, which tells less where locks end at the machine.
+  if (shared_) KVC_TRY(check_lives_nowhere_else(*volume_, identity_, clock_));
   reserve_ = std::make_unique<Reserve>(volume_, fmt::format("nodes/{}/RESERVE", identity_.node));
   journal_room_.emplace(*reserve_, counters_);
   // Else a volume that others have filled could not be mounted to remove something.

@@ -1,12 +1,9 @@
 // Whether this volume may have other nodes, and what of them the store tells.
 #include <algorithm>
-#include <chrono>
-#include <thread>
 #include <utility>
 
 #include <fmt/format.h>
 
-#include "store/peers/slot_reader.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -19,17 +16,6 @@ bool StoreImpl::is_shared() const {
   if (may_join()) return true;
   const auto nodes = volume_->list("nodes");
   return nodes && std::ranges::any_of(*nodes, [this](const DirectoryEntry& each) { return each.is_directory && each.name != identity_.node; });
-}
-
-// LOCK tells it, unless locks of this mount of a network file system end at the machine. HEAD of a daemon that lives moves each second.
-Status StoreImpl::check_lives_nowhere_else() {
-  if (!shared_) return {};
-  const auto sleep = [](int64_t for_ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(for_ns)); };
-  KVC_ASSIGN(const auto host, lives_elsewhere(*volume_, identity_, clock_, sleep));
-  if (!host) return {};
-  return fail(Code::kBusy, fmt::format("volume {} is in use: node '{}' runs on host {}, although its lock could be taken here (locks of a mount "
-                                       "with nolock or local_lock end at the machine). Unmount it there, or give this mount another name with -o node=",
-                                       volume_->root(), identity_.node, *host));
 }
 
 Status StoreImpl::find_peers() {

@@ -18,6 +18,7 @@
 #include "store/gc/survey_node.h"
 #include "store/index/index.h"
 #include "store/journal/removed_nodes.h"
+#include "store/peers/slot_reader.h"
 #include "store/store.h"
 
 namespace kvcachefs {
@@ -39,7 +40,7 @@ class Collection {
   Status settle();
   Status take_out();
   Status clear();
-  void remove_scratch();
+  void remove_index_and_peers(const std::string& directory);
   bool wait(const std::function<void(StatusCompletion)>& call, int64_t most_ns, Status& result);
   void work();
   void tell(const std::string& line);
@@ -81,7 +82,7 @@ Result<bool> Collection::find() {
   KVC_ASSIGN(const Cleared there, measure_tree(*volume_, node_directory()));
   report_.bytes_before = report_.bytes_after = there.bytes;
   if (!request_.dry_run) return true;
-  KVC_TRY(check_lives_nowhere(*node));
+  KVC_TRY(check_lives_nowhere_else(*node->volume, node->identity, system_clock()));
   KVC_TRY(survey_node(*node, node->index_directory + ".gc-survey", report_));
   return true;
 }
@@ -162,12 +163,7 @@ Status Collection::take_out() {
   if (node.identity.epoch != epoch)
     return fail(Code::kBusy, fmt::format("node '{}' of volume {} was started meanwhile: it is not removed", request_.where.node, report_.root));
   KVC_TRY(set_node_aside(*volume_, node.identity));
-  if (request_.where.index_directory.empty() && volume_->features().network) {
-    std::error_code ignored;
-    if (Status removed = remove_index(node.index_directory); !removed) report_.notes.push_back(removed.error().message);
-    std::filesystem::remove(node.index_directory, ignored);
-    std::filesystem::remove_all(node.index_directory + "-peers", ignored);
-  }
+  if (request_.where.index_directory.empty() && volume_->features().network) remove_index_and_peers(node.index_directory);
   report_.removed = true;
   return {};
 }
@@ -183,12 +179,11 @@ Status Collection::clear() {
   return {};
 }
 
-void Collection::remove_scratch() {
-  if (!is_scratch_) return;
+void Collection::remove_index_and_peers(const std::string& directory) {
   std::error_code ignored;
-  if (Status removed = remove_index(index_directory_); !removed) report_.notes.push_back(removed.error().message);
-  std::filesystem::remove(index_directory_, ignored);
-  std::filesystem::remove_all(index_directory_ + "-peers", ignored);
+  if (Status removed = remove_index(directory); !removed) report_.notes.push_back(removed.error().message);
+  std::filesystem::remove(directory, ignored);
+  std::filesystem::remove_all(directory + "-peers", ignored);
 }
 
 Result<GcReport> Collection::run() {
@@ -212,14 +207,14 @@ Result<GcReport> Collection::run() {
   report_.live_bytes = status.live_bytes;
   if (request_.remove && report_.waits_for.empty()) {
     KVC_TRY(take_out());
-    remove_scratch();
+    if (is_scratch_) remove_index_and_peers(index_directory_);
     KVC_TRY(clear());
     report_.bytes_after = 0;
     return std::move(report_);
   }
   KVC_TRY(store_->close());
   store_.reset();
-  remove_scratch();
+  if (is_scratch_) remove_index_and_peers(index_directory_);
   KVC_ASSIGN(const Cleared there, measure_tree(*volume_, node_directory()));
   report_.bytes_after = there.bytes;
   return std::move(report_);

@@ -7,8 +7,6 @@
 
 namespace kvcachefs {
 
-// kBusy if the node's daemon lives on another machine although its lock could be taken here.
-Status check_lives_nowhere(const OfflineNode& node);
 // As the next start would find it, by an index made for this beside `scratch`.
 Status survey_node(const OfflineNode& node, const std::string& scratch, GcReport& report);
 

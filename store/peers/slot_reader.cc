@@ -1,8 +1,12 @@
 #include "store/peers/slot_reader.h"
 
 #include <algorithm>
+#include <chrono>
+#include <thread>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "store/base/boot_id.h"
 #include "store/journal/file_header.h"
@@ -70,6 +74,15 @@ Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIde
     if (again.counter != first->counter || again.instance != first->instance) return again.host;
   }
   return std::nullopt;
+}
+
+Status check_lives_nowhere_else(Volume& volume, const FileIdentity& own, const Clock& clock) {
+  const auto sleep = [](int64_t for_ns) { std::this_thread::sleep_for(std::chrono::nanoseconds(for_ns)); };
+  KVC_ASSIGN(const auto host, lives_elsewhere(volume, own, clock, sleep));
+  if (!host) return {};
+  return fail(Code::kBusy, fmt::format("volume {} is in use: node '{}' runs on host {}, although its lock could be taken here (locks of a mount "
+                                       "with nolock or local_lock end at the machine). Unmount it there, or give another mount another name with -o node=",
+                                       volume.root(), own.node, *host));
 }
 
 }  // namespace kvcachefs

@@ -28,5 +28,7 @@ Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& bu
 using Sleep = std::function<void(int64_t for_ns)>;
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
                                                    int64_t most_ns = 3'000'000'000);
+// kBusy, naming the host, if one does. Blocks for three seconds where that is to be seen.
+Status check_lives_nowhere_else(Volume& volume, const FileIdentity& own, const Clock& clock);
 
 }  // namespace kvcachefs
