@@ -40,6 +40,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.0f} days", seconds / 86'400);
 }
 
+void line(const std::string& name, const std::string& text) { fmt::print("{:<13} {}\n", name, text); }
+
 // Is the cache large enough? A daemon of another version may tell less: then so does this.
 class CacheSummary {
  public:
@@ -74,7 +76,6 @@ class CacheSummary {
     return fmt::format("{} {} in the last minute, {} in the last hour, {} in the last day", percent("_1min_ratio"), of, percent("_1h_ratio"),
                        percent("_1d_ratio"));
   }
-  static void line(const char* name, const std::string& text) { fmt::print("{:<14}{}\n", name, text); }
 
   // Misses of what was evicted before are hits of a larger cache.
   std::string verdict() const {
@@ -123,13 +124,12 @@ void print_for_people(const Json& status) {
   CacheSummary(status).print();
   for (const auto& [name, value] : status.items()) {
     if (name == "options") continue;
-    const auto line = [&name](const std::string& text) { fmt::print("{:<14}{}\n", name, text); };
     if (!value.is_array()) {
-      line(value.is_object() ? group_text(value) : value_text(name, value));
+      line(name, value.is_object() ? group_text(value) : value_text(name, value));
       continue;
     }
-    if (value.empty()) line("none");
-    for (const Json& each : value) line(group_text(each));
+    if (value.empty()) line(name, "none");
+    for (const Json& each : value) line(name, group_text(each));
   }
 }
 
