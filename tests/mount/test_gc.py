@@ -1,6 +1,7 @@
 """`kvcachefs gc`: a node that does not run is put in order or leaves the volume, while another one has it mounted; and the daemon that was only
 away, whose node was taken meanwhile, publishes nothing any more."""
 
+import errno
 import os
 import signal
 import socket
@@ -249,6 +250,9 @@ def test_a_daemon_whose_node_was_taken_publishes_nothing(new_mount, monkeypatch)
     except subprocess.TimeoutExpired:
         raise AssertionError("it goes on:\n" + a.log_text()[-4000:]) from None
     a.process = None
+    with pytest.raises(OSError) as dead:  # the mount is no bare directory now, into which clients would go on writing
+        os.listdir(a.path)
+    assert dead.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     for writer in writers:
         writer.join(SOON * kvc_env.SCALE)
         assert not writer.is_alive()
