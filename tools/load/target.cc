@@ -202,6 +202,13 @@ std::optional<std::string> Target::shared_volume_note() const {
   return fmt::format("{}: {}", name_, found);
 }
 
+bool Target::evicts() const {
+  return std::ranges::all_of(directories_, [](const std::string& directory) {
+    const auto mount = read_mount_status(directory);
+    return mount && mount->evicts;
+  });
+}
+
 Result<std::vector<std::string>> Target::make_dirs(const std::string& name) const {
   std::vector<std::string> paths;
   for (const std::string& work : works_) {
