@@ -287,7 +287,7 @@ int run_mount(const MountRequest& request) {
   });
   Mountpoint after = Mountpoint::kFree;
   const Status served = serve(driver, loop, readiness, probe, after);
-  if (node_lost) after = Mountpoint::kDead;
+  if (node_lost && served && !StopOnSignals::wanted()) after = Mountpoint::kDead;
   stop_on_signals.reset();
   int result = served ? 0 : 1;
   if (!served && served.error().code == Code::kCanceled && readiness.foreground()) {

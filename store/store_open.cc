@@ -150,7 +150,8 @@ Status StoreImpl::start(std::string_view holder) {
       dead_, *extents_, *index_, counters_, clock_,
       Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
                        [this] { return !commits_.idle(); },
-                       [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); }},
+                       [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); },
+                       [this](ExtentId extent) { return extent.epoch < identity_.epoch && checkpointer_->holds_earlier_lives(); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) { return successors_of(id); },
@@ -320,7 +321,7 @@ Status StoreImpl::close() {
   bulk_->finish();
   urgent_->finish();
   extents_->remove_spares();
-  // Nobody reads any more, and what is not given back now never is: the next start hears nothing of it.
+  // Nobody reads here any more. What is held for other nodes the next start gives back: it is told where to look.
   checkpointer_->end_reading();
   keeper_->end_lingering(/*all=*/true);
   if (status) status = checkpointer_->index_point();
@@ -332,7 +333,7 @@ Status StoreImpl::close() {
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = checkpointer_->sync_point();
-    if (status) orphans_.note_leftovers(*index_, {});
+    if (status) orphans_.note_leftovers(*index_, {}, /*ends=*/true);
     if (status) status = index_->commit();
     if (status) status = index_->close_clean();
   }

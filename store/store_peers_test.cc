@@ -169,7 +169,6 @@ TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
   expect_one_tree();
 }
 
-// Journals are removed behind a checkpoint: who had not read them takes that.
 // What a life gave up and had not given back when it ended: the next one does not know of whom it was.
 class StorePeersGivenUp : public StorePeers, public ::testing::WithParamInterface<bool> {};
 
@@ -211,6 +210,7 @@ TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {
 INSTANTIATE_TEST_SUITE_P(, StorePeersGivenUp, ::testing::Bool(),
                          [](const auto& each) { return std::string(each.param ? "ByALifeThatWasKilled" : "ByALifeThatEndedInOrder"); });
 
+// Journals are removed behind a checkpoint: who had not read them takes that.
 TEST_F(StorePeers, WhoComesLateTakesTheCheckpoint) {
   b.unmount();
   for (int life = 0; life < 12; ++life) {

@@ -58,7 +58,7 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
   std::vector<Cursor>& cursors = from.cursors;
   Link* link = find(what.unit, policy);
   const bool recent = !cursors.empty() && now.value - cursors.back().at_ms < kBurstMs;
-  const bool hidden = link != nullptr && link->follows.valid() && may_be_hidden(link->follows, now.value);
+  const bool hidden = link != nullptr && link->follows.valid() && may_be_hidden(link->follows, now.value) && !policy.forks_behind(link->follows);
   note_seen(what.unit, now.value);
   if (recent && cursors.back().last == what.unit) {  // its sidecar, or another rank or layer of it
     cursors.back().at_ms = now.value;

@@ -74,6 +74,22 @@ TEST_F(PrefixLinksTest, AHeadWhoseProbesAreHiddenIsNoContradiction) {
   }
 }
 
+// Of what lines are known to part behind, each probe is seen.
+TEST_F(PrefixLinksTest, AWrongLinkToAHotHeadIsFoundOut) {
+  request({1, 2});
+  request({1, 3});
+  ASSERT_TRUE(policy->forks_behind(unit(1)));
+  probe_all(1, {1, 9});  // 9 begins a chain
+  for (uint64_t request = 0; request < 3; ++request) {
+    seconds += 2;
+    see(1, 2);
+    see(100 + request, 1);
+    see(9, 1);
+  }
+  seconds += 10;
+  EXPECT_FALSE(see(9, 1).valid());
+}
+
 TEST_F(PrefixLinksTest, ToGoBackOnceIsNotToMix) {
   probe_all(1, {1, 2, 3});
   probe_all(1, {11, 12, 13});

@@ -79,6 +79,9 @@ TEST_F(PrefixTest, KnowsWhatManyRequestsBeginWith) {
   request({1, 2, 11, 12});
   EXPECT_TRUE(policy->forks_behind(unit(2)));
   for (const uint64_t number : {1, 3, 4, 11, 12, 99}) EXPECT_FALSE(policy->forks_behind(unit(number))) << number;
+  for (const uint64_t number : {21, 22, 23}) publish(number);
+  for (const uint64_t number : {22, 23}) policy->relink(unit(number), unit(number - 1));  // a line that was found out later
+  for (const uint64_t number : {21, 22, 23}) EXPECT_FALSE(policy->forks_behind(unit(number))) << number;
 }
 
 TEST_F(PrefixTest, ASplitBehindAnyUnitKeepsBothHalves) {

@@ -35,7 +35,7 @@ bool TreePolicy::forks_behind(UnitKey unit) const {
   const UnitSlot slot = forest_.find(unit);
   if (!forest_.present(slot)) return false;
   const Node& node = forest_.node(forest_.node_of(slot));
-  return node.kind == NodeKind::kTrunk && node.tail == slot;
+  return node.kind == NodeKind::kTrunk && node.tail == slot && node.children() > 1;
 }
 
 void TreePolicy::read(UnitKey unit, TimeMs now) {

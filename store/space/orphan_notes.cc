@@ -15,7 +15,7 @@ void OrphanNotes::take_leftovers(const Index& index) {
   unlisted_ = left->unlisted;
 }
 
-void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken) {
+void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken, bool ends) {
   constexpr size_t kMostExtents = 32 * 1024;  // then their epochs are listed
   changed_ = false;
   Leftovers left;
@@ -25,9 +25,7 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
   std::unordered_map<ExtentId, PlaceKind> given_up;
   auto add = [&](const Place& place) {
     left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
-    if (!place.extent.valid()) return;
-    if (place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
-    else left.unlisted = true;
+    if (place.extent.valid() && (ends || place.extent.epoch <= swept_epoch_)) given_up.emplace(place.extent, place.kind);
   };
   for (const FreedPlace& freed : taken) add(freed.place);
   dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });

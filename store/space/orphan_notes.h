@@ -32,7 +32,8 @@ class OrphanNotes {
 
   // To be called before each commit of the index: from then on replay does not tell of what the commit holds. `taken` is what
   // the reclaimer has in hand; what waits for it is asked for. Extents of epochs that are to be listed anyway are not named.
-  void note_leftovers(Index& index, std::span<const FreedPlace> taken);
+  // `ends`: before the commit of a clean end, after which nothing is listed: all that was given up is named.
+  void note_leftovers(Index& index, std::span<const FreedPlace> taken, bool ends = false);
   // A sweep found out something since then: the index is to be told soon, for it may hear of nothing else for long.
   bool changed() const { return changed_; }
 

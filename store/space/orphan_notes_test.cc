@@ -53,6 +53,29 @@ TEST_F(OrphanNotesTest, WhatIsNotSweptIsRememberedFromLifeToLife) {
   EXPECT_EQ(told().extents.size(), 1u) << "looked at, and not removed";
 }
 
+// An unclean end is followed by a look at all epochs; a clean one tells by name what it had to leave.
+TEST_F(OrphanNotesTest, ACleanEndNamesWhatItLeavesOfItsOwnEpoch) {
+  const ExtentId own{kSweptEpoch + 1, 3};
+  start();
+  dead_.put_back({freed(own, PlaceKind::kSolo)});
+  EXPECT_TRUE(told().extents.empty());
+  notes_.note_leftovers(index_, {}, /*ends=*/true);
+  EXPECT_EQ(index_.leftovers_told->extents, (std::vector<Leftovers::Extent>{{own, PlaceKind::kSolo}}));
+  EXPECT_FALSE(index_.leftovers_told->unlisted);
+}
+
+TEST_F(OrphanNotesTest, EpochsThatWereNotListedAreListedByTheNextLife) {
+  start();
+  notes_.doubt_epochs();
+  EXPECT_TRUE(told().unlisted);
+  index_.leftovers_told = told();
+  OrphanNotes next{dead_, space_};
+  next.take_leftovers(index_);
+  EXPECT_TRUE(next.unlisted());
+  next.extents_swept({}, kSweptEpoch + 1, 0);
+  EXPECT_FALSE(next.unlisted());
+}
+
 TEST_F(OrphanNotesTest, AnIndexMadeAnewDoesNotForgetWhatTheDamagedOneRemembered) {
   start({{kOldSolo, PlaceKind::kSolo}}, true);
   notes_.take_leftovers(FakeIndex());
@@ -124,7 +147,7 @@ TEST_F(OrphanNotesTest, ManyExtentsAreListedAgainInsteadOfNamed) {
   for (uint64_t seq = 1; seq < kMany; ++seq) taken.push_back(freed({3, seq}, PlaceKind::kSolo));
   EXPECT_EQ(told(taken).extents.size(), kMany - 1);
   taken.push_back(freed({2, 1}, PlaceKind::kSolo));
-  EXPECT_EQ(told(taken), (Leftovers{1, false, {}})) << "from the oldest of them on";
+  EXPECT_EQ(told(taken), (Leftovers{1, false, {}, true})) << "from the oldest of them on";
 }
 
 }  // namespace

@@ -45,6 +45,7 @@ Status Checkpointer::sync_point() {
 
 Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   reclaim_cut_short_ = false;
+  static_cast<void>(earlier_lives());  // as long as DeadSpace has all that is dead in this life
   std::vector<FreedPlace> dead = parts_.dead.take();  // their records are synced by the sync point below
   parts_.records.index_commit_begins();
   Status status = sync_point();
@@ -183,7 +184,21 @@ bool Checkpointer::checkpoint_for_room() {
 
 uint64_t Checkpointer::awaited_from_peers_bytes() {
   const uint64_t held = held_for_peers_bytes_, read = holds_ ? holds_->read_bytes() : 0;
-  return held - std::min(held, read) + (holds_earlier_lives() ? parts_.orphans.bytes() : 0);
+  return held - std::min(held, read) + (earlier_lives() == PeerHolds::Earlier::kUnread ? parts_.orphans.bytes() : 0);
+}
+
+PeerHolds::Earlier Checkpointer::earlier_lives() {
+  PeerHolds::Earlier earlier = PeerHolds::Earlier::kFree;
+  if (holds_ && parts_.sweep.is_left()) {
+    earlier = holds_->earlier_epochs(parts_.identity.epoch, [this](ObjectId id) {
+      bool known = false;
+      parts_.dead.for_each([&](const FreedPlace& freed) { known |= freed.object == id; });
+      const auto record = parts_.index.find_object_summary(id);
+      return known || (record && *record);
+    });
+  }
+  held_of_earlier_lives_bytes_ = earlier == PeerHolds::Earlier::kFree ? 0 : parts_.orphans.bytes();
+  return earlier;
 }
 
 void Checkpointer::measure_overhead() {
@@ -206,7 +221,8 @@ void Checkpointer::reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount
   if (holds_) holds_->end(outcome.held_places > 0);
   held_for_peers_bytes_ = outcome.held_bytes;
   reclaim_cut_short_ = outcome.cut_short;
-  parts_.eviction.note_reclaimed(outcome, holds_ ? holds_->read_bytes() : 0);
+  const uint64_t earlier_read_bytes = earlier_lives() == PeerHolds::Earlier::kOpen ? parts_.orphans.bytes() : 0;
+  parts_.eviction.note_reclaimed(outcome, holds_ ? holds_->read_bytes() + earlier_read_bytes : 0);
 }
 
 }  // namespace kvcachefs

@@ -100,11 +100,11 @@ class Checkpointer {
   void follow_peers(PeerFollower& peers);
   bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
   // What was dead and held for them when it was asked last. Any thread.
-  uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }
+  uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_ + held_of_earlier_lives_bytes_; }
   // Of that, without what is read there, and with what earlier lives left: what comes back once they have followed.
   uint64_t awaited_from_peers_bytes();
   // What earlier lives left is held for them (OrphanSweep does nothing). The thread that commits the index. May block on the volume.
-  bool holds_earlier_lives() { return holds_ && parts_.sweep.is_left() && holds_->holds_earlier_epochs(parts_.identity.epoch); }
+  bool holds_earlier_lives() { return earlier_lives() != PeerHolds::Earlier::kFree; }
   PeerHolds* holds() { return holds_ ? &*holds_ : nullptr; }
   // Those of the journals that a checkpoint covers which peers have read by now; all, where a call waits for room.
   void remove_kept_journals(bool room_is_wanted);
@@ -113,6 +113,7 @@ class Checkpointer {
   bool nobody_reads() const { return nobody_reads_; }
 
  private:
+  PeerHolds::Earlier earlier_lives();
   void sync_ahead();
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   uint64_t least_checkpoint_bytes() const;
@@ -129,7 +130,7 @@ class Checkpointer {
     int64_t since_ns = 0, tried_ns = 0;
   };
   std::optional<KeptJournals> kept_journals_;
-  std::atomic<uint64_t> held_for_peers_bytes_{0};
+  std::atomic<uint64_t> held_for_peers_bytes_{0}, held_of_earlier_lives_bytes_{0};
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
   bool reclaim_cut_short_ = false;

@@ -38,14 +38,14 @@ bool OrphanSweep::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameles
     auto entries = parts_.volume.list(path);
     if (entries) return std::move(*entries);
     if (entries.error().code != Code::kNotFound) {
-      log::warn("extents that a crash left: {}", entries.error().message);
+      log::warn("extents that an earlier life left: {}", entries.error().message);
       all = false;
     }
     return std::vector<DirectoryEntry>();
   };
   auto epochs = list_epochs(parts_.volume, parts_.identity.node);
   if (!epochs) {
-    log::warn("extents that a crash left: {}", epochs.error().message);
+    log::warn("extents that an earlier life left: {}", epochs.error().message);
     return false;
   }
   for (const uint32_t epoch : *epochs) {
@@ -87,7 +87,7 @@ void OrphanSweep::count(bool unclean) {
     Status measured;
     while (measured && !pack_sweep_->measured())
       if (auto step = pack_sweep_->step(); !step) measured = std::unexpected(std::move(step).error());
-    if (!measured) log::warn("dead ranges that a crash left: {}", measured.error().message);
+    if (!measured) log::warn("dead ranges that an earlier life left: {}", measured.error().message);
     pack_bytes = pack_sweep_->surplus_bytes();
     if (pack_sweep_over_) pack_sweep_.reset();
   }
@@ -104,7 +104,7 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
   if (list && parts_.records_lost) {
-    log::warn("extents that no record names are kept, for records are lost: kvcachefs fsck tells of them, when not mounted");
+    log::warn("extents that no record names are kept in this life, for records are lost: kvcachefs fsck tells of them, when not mounted");
     parts_.orphans.leave_epochs();
   }
   bool all = list && !parts_.records_lost;
@@ -116,7 +116,7 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   if (!nameless.empty()) {
     // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
     // all that the index did not name above when it is through with one more request.
-    if (Status status = parts_.sync_point(); !status) return log::warn("extents that a crash left: {}", status.error().message);
+    if (Status status = parts_.sync_point(); !status) return log::warn("extents that an earlier life left: {}", status.error().message);
     for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
     parts_.dead.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
@@ -158,10 +158,10 @@ OrphanSweep::Packs OrphanSweep::sweep_packs() {
   pack_sweep_over_ = true;
   if (more) parts_.orphans.packs_swept();
   if (!more && more.error().code != Code::kUnsupported)
-    log::warn("dead ranges that a crash left: {}", more.error().message);
+    log::warn("dead ranges that an earlier life left: {}", more.error().message);
   const bool gave_back = pack_sweep_->ranges() > 0;
   if (gave_back) {
-    log::info("gave back {} in {} ranges of {} packs, which a crash had left", format_size(pack_sweep_->bytes()),
+    log::info("gave back {} in {} ranges of {} packs, which an earlier life had left", format_size(pack_sweep_->bytes()),
               pack_sweep_->ranges(), pack_sweep_->packs());
     parts_.counters.punched_ranges.fetch_add(pack_sweep_->ranges(), std::memory_order_relaxed);
     parts_.counters.reclaimed_bytes.fetch_add(pack_sweep_->bytes(), std::memory_order_relaxed);

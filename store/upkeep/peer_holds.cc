@@ -1,6 +1,7 @@
 #include "store/upkeep/peer_holds.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "store/base/units.h"
 
@@ -25,13 +26,21 @@ bool PeerHolds::holds(const FreedPlace& freed) {
   return known_->position < freed.given_up_at;
 }
 
-bool PeerHolds::holds_earlier_epochs(uint32_t own) {
+PeerHolds::Earlier PeerHolds::earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known) {
   known_ = source_.acknowledged();
   if (!known_) known_ = source_.read();
-  const bool is_open = std::ranges::any_of(known_->pinned, [own](ObjectId id) { return id.epoch() < own; });
-  earlier_held_ = !impatient_at_ && (known_->position.epoch < own || is_open);
+  Earlier earlier = Earlier::kUnread;
+  if (known_->position.epoch >= own || impatient_at_) {
+    if (!earlier_open_) {
+      earlier_open_.emplace();
+      std::ranges::copy_if(known_->pinned, std::back_inserter(*earlier_open_), [&](ObjectId id) { return id.epoch() < own && !is_known(id); });
+    }
+    std::erase_if(*earlier_open_, [this](ObjectId id) { return !std::ranges::binary_search(known_->pinned, id); });
+    earlier = earlier_open_->empty() ? Earlier::kFree : Earlier::kOpen;
+  }
+  earlier_held_ = earlier != Earlier::kFree;
   tell_wanted();
-  return earlier_held_;
+  return earlier;
 }
 
 std::string PeerHolds::waits_for() const {

@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "store/base/records.h"
 #include "store/peers/peers.h"
@@ -36,8 +37,10 @@ class PeerHolds {
     tell_wanted();
   }
   // What earlier epochs than `own` left on the volume and no record names any more. Which objects those were is not known: they are held until
-  // all others have read up to this epoch, and nothing of an earlier one that was removed is open there. Blocks on the volume the first time.
-  bool holds_earlier_epochs(uint32_t own);
+  // all others have read up to this epoch, and then until what had been open there when they had, and nothing is known of here, was closed.
+  // `is_known`: the object has a record, or is among those that are dead in this life. Blocks on the volume the first time.
+  enum class Earlier : uint8_t { kFree, kUnread, kOpen };
+  Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
   // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
   // was already.
   bool lose_patience() {
@@ -56,6 +59,7 @@ class PeerHolds {
   const Source source_;
   std::shared_ptr<const Peers::Acknowledged> known_;
   bool any_held_ = false, earlier_held_ = false;
+  std::optional<std::vector<ObjectId>> earlier_open_;  // ascending; none: not all have read up to this epoch yet
   uint64_t read_bytes_ = 0;
   std::optional<JournalPosition> impatient_at_;
 };

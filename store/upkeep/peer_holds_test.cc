@@ -17,6 +17,14 @@ class PeerHoldsTest : public ::testing::Test {
     told.pinned = std::move(pinned);
     told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
   }
+  // As it is read again and again: it is in that epoch of this node.
+  void tell_epoch(uint32_t epoch, std::vector<ObjectId> pinned = {}) {
+    Peers::Acknowledged told;
+    told.position = {epoch, 0, 0};
+    told.by = "other";
+    told.pinned = std::move(pinned);
+    known_ = told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
+  }
   bool holds(const FreedPlace& freed) {
     holds_.begin(std::span(&freed, 1));
     const bool held = holds_.holds(freed);
@@ -59,6 +67,40 @@ TEST_F(PeerHoldsTest, WhatIsReadSomewhereIsHeldLonger) {
   known_ = told_;  // as it is read again and again
   EXPECT_FALSE(holds(place(5, 100)));
   EXPECT_EQ(holds_.read_bytes(), 0u);
+}
+
+TEST_F(PeerHoldsTest, WhatEarlierEpochsLeftIsHeldUntilAllHaveReadUpToThisOne) {
+  using enum PeerHolds::Earlier;
+  const auto nothing = [](ObjectId) { return false; };
+  tell(99);
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
+  EXPECT_TRUE(wanted_);
+  tell_epoch(2);
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
+  EXPECT_FALSE(wanted_);
+  EXPECT_EQ(reads_, 1) << "then it is read as it moves";
+}
+
+TEST_F(PeerHoldsTest, WhatWasOpenWhenTheyHadReadItIsHeldUntilItIsClosed) {
+  using enum PeerHolds::Earlier;
+  const ObjectId gone = ObjectId::make(0, 1, 7), known = ObjectId::make(0, 1, 8), later = ObjectId::make(0, 1, 9), own = ObjectId::make(0, 2, 1);
+  const auto is_known = [&](ObjectId id) { return id == known; };
+  tell_epoch(2, {gone, known, own});
+  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen);
+  EXPECT_TRUE(wanted_);
+  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen) << "it says that it reads it";
+  tell_epoch(2, {known, later, own});
+  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kFree) << "what was removed since is no matter of the life before";
+}
+
+TEST_F(PeerHoldsTest, WhoDoesNotReadOnHoldsNothingOfEarlierEpochsForEver) {
+  using enum PeerHolds::Earlier;
+  const auto nothing = [](ObjectId) { return false; };
+  tell(99);
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
+  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
 TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {

@@ -95,7 +95,8 @@ void Reclaimer::choose_how(File& file, bool in_use) const {
     // What died in it later may be read yet, or is not synced: then it is looked at once more. In this order: what a commit freed
     // is told before it counts as ended.
     const bool committing = users_.commits();
-    if (!in_use && !committing && !dead_.mentions(file.id)) return;
+    const bool read = users_.may_be_read && users_.may_be_read(file.id);
+    if (!in_use && !committing && !read && !dead_.mentions(file.id)) return;
     dead_.look_again(file.id);
   }
   file.how = File::How::kPunch;
