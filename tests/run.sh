@@ -290,12 +290,13 @@ build_ahead() {
 
 # run_ctest PRESET SECONDS CTEST_OPTION...
 run_ctest() {
-  local preset=$1 limit=$2
+  local preset=$1 limit=$2 several=$((3 * jobs)) # at once: most of them wait for the disk three quarters of their time
+  if [ "$preset" = asan ] || [ "$preset" = tsan ]; then several=$((2 * jobs)); fi # these have more to compute
   shift 2
   local name=ctest-$preset
   mkdir -p "$results/$name/gtest"
   GTEST_OUTPUT="xml:$results/$name/gtest/" stage "$name" "$limit" "${runner[@]}" \
-    ctest --test-dir "$build/$preset" --parallel "$jobs" --output-on-failure --no-tests=error \
+    ctest --test-dir "$build/$preset" --parallel "$several" --output-on-failure --no-tests=error \
     --output-junit "$results/$name/ctest.xml" "$@" || true
   collect_reports "$name"
 }
@@ -306,7 +307,7 @@ run_pytest() {
   shift 3
   [ -d "$directory" ] || return 0
   local several=() # at once: half of their time is waiting
-  if "$python" -c 'import xdist' 2>/dev/null; then several=(--numprocesses $((jobs < 4 ? jobs : 4))); fi
+  if "$python" -c 'import xdist' 2>/dev/null; then several=(--numprocesses $((jobs < 4 ? 2 * jobs : 8))); fi
   KVCACHEFS_BIN=$build/$preset/bin/kvcachefs KVCACHEFS_TESTS_BIN=$build/$preset/tests-bin stage "$name" "$limit" \
     "${runner[@]}" "$python" -B -m pytest -q -p no:cacheprovider --rootdir "$repo/tests" --basetemp "$root/pytest" "$directory" \
     -o junit_family=xunit2 --junitxml "$results/$name/pytest.xml" --durations=5 "${several[@]}" "$@" || true
@@ -321,7 +322,7 @@ run_preset() {
   local preset=$1
   runner=()
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-  export KVCACHEFS_TIMEOUT_SCALE=1
+  export KVCACHEFS_TIMEOUT_SCALE=2 # twice as many tests run at once as there are processors
   build_preset "$preset" || return 0
   case $preset in
     fuzz)

@@ -3,7 +3,8 @@
 # kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN])
 # A GoogleTest binary, registered as one ctest test (a process per case costs more than most cases). Built into
 # tests-bin/; NO_MAIN for a binary with its own main(). Labels: unit (the default), model, crash, fault, slow, threads
-# (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label.
+# (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label. ctest
+# begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)
     return()
@@ -18,9 +19,11 @@ function(kvcachefs_add_test name)
   if(NOT ARG_TIMEOUT)
     set(ARG_TIMEOUT 120)
   endif()
+  set(cost ${ARG_TIMEOUT})
+  math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3") # run.sh runs three at once on each processor
   # Instrumented code runs five to fifteen times slower: a time-out there is to find a hang, not slowness.
   if(KVCACHEFS_SANITIZE)
-    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 8")
+    math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   add_executable(${name} ${ARG_SOURCES})
   set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin")
@@ -29,7 +32,7 @@ function(kvcachefs_add_test name)
     target_link_libraries(${name} PRIVATE kvcachefs::gtest_main)
   endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no)
-  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})
+  set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${cost})
   foreach(label IN LISTS ARG_LABELS)
     if(NOT TARGET kvcachefs_tests_${label})
       add_custom_target(kvcachefs_tests_${label})
