@@ -10,15 +10,15 @@ usage() {
 Usage: tests/run.sh [OPTION...]
 
 Without options: the release build with every test; then, under AddressSanitizer with UndefinedBehaviorSanitizer, the unit
-and model tests and the clients' call sequences over a mount; under ThreadSanitizer, whatever runs several threads, also over
-a mount; and a short run of the fuzz targets. Some 80 minutes on 2 cores without a compiler cache.
+and model tests, a short run of the fuzz targets, and the clients' call sequences over a mount; under ThreadSanitizer, whatever
+runs several threads, also over a mount. About an hour on 2 cores without a compiler cache.
   --quick          the release build only, with short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
   --nfslab DIR     also several nodes over real NFS, in a lab of virtual machines (tests/nfslab/README.md) whose program is
                    DIR/nfslab; as root
-  --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
+  --preset NAME    only this preset: release, debug, asan or tsan; may be repeated
   --jobs N         so many compilers and tests at once (default: the number of processors)
   --build-dir DIR  build below DIR instead of below build/
   --no-install     do not install packages
@@ -59,13 +59,13 @@ done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs is '$jobs'; it must be a positive number"
 for preset in "${presets[@]}"; do
   case $preset in
-    release | debug | asan | tsan | fuzz) ;;
-    *) die "--preset is '$preset'; it must be release, debug, asan, tsan or fuzz" ;;
+    release | debug | asan | tsan) ;;
+    *) die "--preset is '$preset'; it must be release, debug, asan or tsan" ;;
   esac
 done
 if [ ${#presets[@]} -eq 0 ]; then
   presets=(release)
-  [ "$mode" = quick ] || presets+=(asan tsan fuzz)
+  [ "$mode" = quick ] || presets+=(asan tsan)
 fi
 exec </dev/null
 
@@ -211,8 +211,10 @@ mkdir -m 1777 "$sanitizer_logs"
 sanitizer_environment() {
   # Reports go to files as well as into exit codes: nobody looks at the exit code of most daemons.
   local common=log_path=$sanitizer_logs/report:print_stacktrace=1
-  export ASAN_OPTIONS=$common:detect_stack_use_after_return=1:strict_string_checks=1
-  export UBSAN_OPTIONS=$common:halt_on_error=1
+  # The asan preset is clang's, whose runtime looks for a program that turns addresses into lines and does not try this one by itself.
+  local lines=$common:external_symbolizer_path=$(command -v addr2line || true)
+  export ASAN_OPTIONS=$lines:detect_stack_use_after_return=1:strict_string_checks=1
+  export UBSAN_OPTIONS=$lines:halt_on_error=1
   export TSAN_OPTIONS=$common:halt_on_error=0:second_deadlock_stack=1:history_size=4:suppressions=$here/support/tsan.supp
 }
 
@@ -247,8 +249,7 @@ export -f configure_and_build
 # Of a sanitizer build only what is run: instrumented code takes twice the time to compile.
 targets_of() {
   case $mode-$1 in
-    *-fuzz) echo kvcachefs_fuzzers ;;
-    full-asan) echo kvcachefs kvcachefs_tests_unit kvcachefs_tests_model ;;
+    full-asan) echo kvcachefs kvcachefs_tests_unit kvcachefs_tests_model kvcachefs_fuzzers ;;
     full-tsan) echo kvcachefs kvcachefs_tests_threads ;;
     *) echo all ;;
   esac
@@ -325,10 +326,6 @@ run_preset() {
   export KVCACHEFS_TIMEOUT_SCALE=2 # twice as many tests run at once as there are processors
   build_preset "$preset" || return 0
   case $preset in
-    fuzz)
-      sanitizer_environment
-      run_ctest fuzz 900 -L '^fuzz$'
-      ;;
     release | debug)
       if [ "$mode" = quick ]; then
         run_ctest "$preset" 300 -LE '^slow$'
@@ -347,11 +344,11 @@ run_preset() {
       export KVCACHEFS_TIMEOUT_SCALE=8
       sanitizer_environment
       if [ "$mode" = long ]; then
-        run_ctest "$preset" 3600 -L '^(unit|model|threads)$'
+        run_ctest "$preset" 3600 -L '^(unit|model|threads|fuzz)$'
         run_pytest "$preset" calls 1800
         run_pytest "$preset" mount 3600
       elif [ "$preset" = asan ]; then
-        run_ctest asan 1200 -L '^(unit|model)$'
+        run_ctest asan 1200 -L '^(unit|model|fuzz)$'
         run_pytest asan calls 1200 -k 'not odirect'  # to the daemon these are other sizes of requests
       else
         run_ctest tsan 1200 -L '^threads$'
@@ -366,7 +363,7 @@ case $mode in
   long) export KVCACHEFS_LONG=1 ;;
 esac
 sets=(--tests)
-if [[ " ${presets[*]} " == *" fuzz "* ]]; then sets+=(--fuzz); fi
+if [[ " ${presets[*]} " == *" asan "* ]]; then sets+=(--fuzz); fi
 if [ "$clients" = yes ]; then sets+=(--clients); fi
 if [ "$install" = yes ]; then
   # Without the mark: a service that a package starts is none of ours. And for who builds here, whoever called sudo.
