@@ -237,7 +237,9 @@ collect_reports() {
 # configure_and_build REPO DIRECTORY PRESET JOBS TARGET...
 configure_and_build() {
   cd "$1" || return
-  if ! cmake --preset "$3" -B "$2" >"$2.log" 2>&1; then
+  local fresh=() # a directory that was configured with another compiler cannot change to clang
+  if [ "$3" = asan ] && ! grep -qs '^CMAKE_CXX_COMPILER:.*clang' "$2/CMakeCache.txt"; then fresh=(--fresh); fi
+  if ! cmake --preset "$3" -B "$2" "${fresh[@]}" >"$2.log" 2>&1; then
     cat "$2.log"
     return 1
   fi
@@ -328,7 +330,7 @@ run_preset() {
   case $preset in
     release | debug)
       if [ "$mode" = quick ]; then
-        run_ctest "$preset" 300 -LE '^slow$'
+        run_ctest "$preset" 600 -LE '^slow$'
       else
         run_ctest "$preset" 3600
       fi
@@ -348,10 +350,10 @@ run_preset() {
         run_pytest "$preset" calls 1800
         run_pytest "$preset" mount 3600
       elif [ "$preset" = asan ]; then
-        run_ctest asan 1200 -L '^(unit|model|fuzz)$'
+        run_ctest asan 3000 -L '^(unit|model|fuzz)$'
         run_pytest asan calls 1200 -k 'not odirect'  # to the daemon these are other sizes of requests
       else
-        run_ctest tsan 1200 -L '^threads$'
+        run_ctest tsan 3000 -L '^threads$'
         run_pytest tsan calls 900 -k 'shared_temp or requests'  # several clients at once
       fi
       ;;
