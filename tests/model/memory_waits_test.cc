@@ -280,7 +280,7 @@ TEST(MemoryWaitsThreads, EveryRequestIsAnswered) {
   }
   std::vector<std::thread> threads;
   for (size_t thread = 0; thread < kThreads; ++thread)
-    threads.emplace_back([&store, thread, file_bytes] {
+    threads.emplace_back([&store, thread] {
       std::mt19937_64 random(first_seed() * 1000 + thread);
       Client client(*store.operator->(), thread);
       const bool reads_only = thread % 3 != 0;
