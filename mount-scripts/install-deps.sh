@@ -11,7 +11,7 @@ Installs the packages that building kvcachefs needs, with apt-get, as root or th
 Sets, each in addition to the build itself:
   --tests      GoogleTest, Google Benchmark, pytest and the tools the tests call
   --clients    what the tests with real engines' storage code need (Python headers, venv)
-  --fuzz       clang 19 with libFuzzer, for the asan preset
+  --fuzz       clang 19 with libFuzzer
   --lint       clang-format and clang-tidy
 Where libfuse is older than 3.17 (no passthrough, no FUSE over io_uring), a newer one is built from the source package
 of a later Debian suite into ${XDG_CACHE_HOME:-~/.cache}/kvcachefs, where the build finds it:

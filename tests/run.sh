@@ -10,15 +10,15 @@ usage() {
 Usage: tests/run.sh [OPTION...]
 
 Without options: the release build with every test; then, under AddressSanitizer with UndefinedBehaviorSanitizer, the unit
-and model tests, a short run of the fuzz targets, and the clients' call sequences over a mount; under ThreadSanitizer, whatever
-runs several threads, also over a mount. About an hour on 2 cores without a compiler cache.
+and model tests and the clients' call sequences over a mount; under ThreadSanitizer, whatever runs several threads, also over
+a mount; and a short run of the fuzz targets. Some 80 minutes on 2 cores without a compiler cache.
   --quick          the release build only, with short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers
   --clients        also the storage code of real inference engines, in a virtual environment (downloads packages)
   --nfslab DIR     also several nodes over real NFS, in a lab of virtual machines (tests/nfslab/README.md) whose program is
                    DIR/nfslab; as root
-  --preset NAME    only this preset: release, debug, asan or tsan; may be repeated
+  --preset NAME    only this preset: release, debug, asan, tsan or fuzz; may be repeated
   --jobs N         so many compilers and tests at once (default: the number of processors)
   --build-dir DIR  build below DIR instead of below build/
   --no-install     do not install packages
@@ -59,13 +59,13 @@ done
 [[ $jobs =~ ^[1-9][0-9]*$ ]] || die "--jobs is '$jobs'; it must be a positive number"
 for preset in "${presets[@]}"; do
   case $preset in
-    release | debug | asan | tsan) ;;
-    *) die "--preset is '$preset'; it must be release, debug, asan or tsan" ;;
+    release | debug | asan | tsan | fuzz) ;;
+    *) die "--preset is '$preset'; it must be release, debug, asan, tsan or fuzz" ;;
   esac
 done
 if [ ${#presets[@]} -eq 0 ]; then
   presets=(release)
-  [ "$mode" = quick ] || presets+=(asan tsan)
+  [ "$mode" = quick ] || presets+=(asan tsan fuzz)
 fi
 exec </dev/null
 
@@ -211,10 +211,8 @@ mkdir -m 1777 "$sanitizer_logs"
 sanitizer_environment() {
   # Reports go to files as well as into exit codes: nobody looks at the exit code of most daemons.
   local common=log_path=$sanitizer_logs/report:print_stacktrace=1
-  # The asan preset is clang's, whose runtime looks for a program that turns addresses into lines and does not try this one by itself.
-  local lines=$common:external_symbolizer_path=$(command -v addr2line || true)
-  export ASAN_OPTIONS=$lines:detect_stack_use_after_return=1:strict_string_checks=1
-  export UBSAN_OPTIONS=$lines:halt_on_error=1
+  export ASAN_OPTIONS=$common:detect_stack_use_after_return=1:strict_string_checks=1
+  export UBSAN_OPTIONS=$common:halt_on_error=1
   export TSAN_OPTIONS=$common:halt_on_error=0:second_deadlock_stack=1:history_size=4:suppressions=$here/support/tsan.supp
 }
 
@@ -237,9 +235,7 @@ collect_reports() {
 # configure_and_build REPO DIRECTORY PRESET JOBS TARGET...
 configure_and_build() {
   cd "$1" || return
-  local fresh=() # a directory that was configured with another compiler cannot change to clang
-  if [ "$3" = asan ] && ! grep -qs '^CMAKE_CXX_COMPILER:.*clang' "$2/CMakeCache.txt"; then fresh=(--fresh); fi
-  if ! cmake --preset "$3" -B "$2" "${fresh[@]}" >"$2.log" 2>&1; then
+  if ! cmake --preset "$3" -B "$2" >"$2.log" 2>&1; then
     cat "$2.log"
     return 1
   fi
@@ -251,7 +247,8 @@ export -f configure_and_build
 # Of a sanitizer build only what is run: instrumented code takes twice the time to compile.
 targets_of() {
   case $mode-$1 in
-    full-asan) echo kvcachefs kvcachefs_tests_unit kvcachefs_tests_model kvcachefs_fuzzers ;;
+    *-fuzz) echo kvcachefs_fuzzers ;;
+    full-asan) echo kvcachefs kvcachefs_tests_unit kvcachefs_tests_model ;;
     full-tsan) echo kvcachefs kvcachefs_tests_threads ;;
     *) echo all ;;
   esac
@@ -293,8 +290,8 @@ build_ahead() {
 
 # run_ctest PRESET SECONDS CTEST_OPTION...
 run_ctest() {
-  local preset=$1 limit=$2 several=$((3 * jobs)) # at once: most of them wait for the disk three quarters of their time
-  if [ "$preset" = asan ] || [ "$preset" = tsan ]; then several=$((2 * jobs)); fi # these have more to compute
+  local preset=$1 limit=$2 several=$jobs
+  if [ "$preset" = release ] || [ "$preset" = debug ]; then several=$((3 * jobs)); fi # most of them wait for the disk most of their time
   shift 2
   local name=ctest-$preset
   mkdir -p "$results/$name/gtest"
@@ -310,7 +307,7 @@ run_pytest() {
   shift 3
   [ -d "$directory" ] || return 0
   local several=() # at once: half of their time is waiting
-  if "$python" -c 'import xdist' 2>/dev/null; then several=(--numprocesses $((jobs < 4 ? 2 * jobs : 8))); fi
+  if "$python" -c 'import xdist' 2>/dev/null; then several=(--numprocesses $((jobs < 4 ? jobs : 4))); fi
   KVCACHEFS_BIN=$build/$preset/bin/kvcachefs KVCACHEFS_TESTS_BIN=$build/$preset/tests-bin stage "$name" "$limit" \
     "${runner[@]}" "$python" -B -m pytest -q -p no:cacheprovider --rootdir "$repo/tests" --basetemp "$root/pytest" "$directory" \
     -o junit_family=xunit2 --junitxml "$results/$name/pytest.xml" --durations=5 "${several[@]}" "$@" || true
@@ -325,9 +322,13 @@ run_preset() {
   local preset=$1
   runner=()
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
-  export KVCACHEFS_TIMEOUT_SCALE=2 # twice as many tests run at once as there are processors
+  export KVCACHEFS_TIMEOUT_SCALE=1
   build_preset "$preset" || return 0
   case $preset in
+    fuzz)
+      sanitizer_environment
+      run_ctest fuzz 900 -L '^fuzz$'
+      ;;
     release | debug)
       if [ "$mode" = quick ]; then
         run_ctest "$preset" 600 -LE '^slow$'
@@ -346,11 +347,11 @@ run_preset() {
       export KVCACHEFS_TIMEOUT_SCALE=8
       sanitizer_environment
       if [ "$mode" = long ]; then
-        run_ctest "$preset" 3600 -L '^(unit|model|threads|fuzz)$'
+        run_ctest "$preset" 3600 -L '^(unit|model|threads)$'
         run_pytest "$preset" calls 1800
         run_pytest "$preset" mount 3600
       elif [ "$preset" = asan ]; then
-        run_ctest asan 3000 -L '^(unit|model|fuzz)$'
+        run_ctest asan 3000 -L '^(unit|model)$'
         run_pytest asan calls 1200 -k 'not odirect'  # to the daemon these are other sizes of requests
       else
         run_ctest tsan 3000 -L '^threads$'
@@ -365,7 +366,7 @@ case $mode in
   long) export KVCACHEFS_LONG=1 ;;
 esac
 sets=(--tests)
-if [[ " ${presets[*]} " == *" asan "* ]]; then sets+=(--fuzz); fi
+if [[ " ${presets[*]} " == *" fuzz "* ]]; then sets+=(--fuzz); fi
 if [ "$clients" = yes ]; then sets+=(--clients); fi
 if [ "$install" = yes ]; then
   # Without the mark: a service that a package starts is none of ours. And for who builds here, whoever called sudo.

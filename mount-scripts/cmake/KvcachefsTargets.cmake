@@ -31,10 +31,6 @@ function(kvcachefs_add_test name)
   if(NOT ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE kvcachefs::gtest_main)
   endif()
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-    # To clang this is a part of -Wconversion, to g++ it is not; tests count with int.
-    target_compile_options(${name} PRIVATE -Wno-sign-conversion)
-  endif()
   add_test(NAME ${name} COMMAND ${name} --gtest_color=no)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${cost})
   foreach(label IN LISTS ARG_LABELS)
@@ -57,7 +53,7 @@ function(kvcachefs_add_benchmark name)
 endfunction()
 
 # kvcachefs_add_fuzzer(NAME SOURCES file... [LIBS target...] [CORPUS directory])
-# A libFuzzer target (LLVMFuzzerTestOneInput), built by the asan preset only, in tests-bin/. Its ctest test (label
+# A libFuzzer target (LLVMFuzzerTestOneInput), built by the fuzz preset only, in tests-bin/. Its ctest test (label
 # fuzz) starts from the seeds in CORPUS and runs for KVCACHEFS_FUZZ_SECONDS; what it finds new stays in the build
 # directory. In the other presets nothing is built. The target kvcachefs_fuzzers builds them all.
 set(KVCACHEFS_FUZZ_SECONDS 10 CACHE STRING "Seconds that each fuzz target runs under ctest")
@@ -111,10 +107,6 @@ function(kvcachefs_precompile_headers)
   if(KVCACHEFS_SANITIZE MATCHES "undefined")
     # It is the code under test that is to be checked; in tests it doubles what compiling takes.
     set(for_tests -fno-sanitize=undefined)
-    if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-      # Nor is theirs what a fuzz target's inputs are to cover; and without optimisation they compile in half the time.
-      set(for_tests -O0 -fno-sanitize=undefined,fuzzer-no-link)
-    endif()
   endif()
   add_library(kvcachefs_precompiled OBJECT EXCLUDE_FROM_ALL "${source}")
   target_precompile_headers(kvcachefs_precompiled PRIVATE "${headers}")

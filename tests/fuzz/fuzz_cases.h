@@ -1,4 +1,4 @@
-// What the fuzz targets do with an input. The same functions run under libFuzzer (asan preset) and, on a fixed set of
+// What the fuzz targets do with an input. The same functions run under libFuzzer (fuzz preset) and, on a fixed set of
 // mutations of the corpus, as a plain test. A broken property ends the process.
 #pragma once
 
