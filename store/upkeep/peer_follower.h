@@ -41,6 +41,7 @@ class PeerFollower {
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
+    ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
@@ -51,6 +52,14 @@ class PeerFollower {
   void stop();
   // What is due, where no thread runs.
   void step();
+
+  // The claim of this node on the capacity: as Peers says. The first before start(), the second behind stop(), the last from any thread.
+  void begin_claim() { peers_->begin_claim(); }
+  void end_claim() { peers_->end_claim(); }
+  void want_room();
+
+  // What HEAD, ACKS and, on a local volume, the indexes of the peers take there. Looks at local files.
+  uint64_t bytes_on_volume() const;
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);

@@ -1,0 +1,133 @@
+#include "store/upkeep/shared_capacity.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace kvcachefs {
+
+namespace {
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kRatedNs = kSecondNs / 4;     // over which the rate of writing is taken, at least
+constexpr int64_t kAgedNs = 2 * kSecondNs;      // how old what is known of ages may be
+constexpr int64_t kShareNs = kSecondNs * 9 / 10;  // before that the others have not read of what was evicted last
+constexpr int64_t kWaitedNs = 3 * kSecondNs;    // a wait so long ago counts as one now
+constexpr int64_t kLookedNs = kSecondNs;        // until the claim was looked at for a call
+constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made room for it
+}  // namespace
+
+SharedCapacity::SharedCapacity(Parts parts) : parts_(std::move(parts)) {
+  static_assert(kWholeVolume == Space::kEverything);
+  parts_.space.set_claim_low_callback([this] { parts_.want_claim(); });
+}
+
+// --- the thread of the peers ---
+
+OwnFigures SharedCapacity::figures(bool alone) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  OwnFigures own;
+  own.capacity_bytes = parts_.options.current().capacity_bytes;
+  own.physical_bytes = parts_.space.physical_bytes();
+  own.used_bytes = parts_.space.used_bytes();
+  own.used_soon_bytes = parts_.space.used_soon_bytes();
+  if (alone) return own;
+  const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed);
+  if (const int64_t since_ns = now_ns - rated_ns_; since_ns >= kRatedNs) {
+    const double rate = static_cast<double>(written - written_bytes_) / (static_cast<double>(since_ns) / kSecondNs);
+    written_per_s_ = rated_ns_ == 0 ? 0 : (written_per_s_ + static_cast<uint64_t>(rate)) / 2;
+    rated_ns_ = now_ns;
+    written_bytes_ = written;
+  }
+  if (now_ns - aged_ns_ >= kAgedNs) {
+    aged_ns_ = now_ns;
+    by_age_ = parts_.evictor.bytes_by_age();
+  }
+  own.written_per_s = written_per_s_;
+  own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
+  const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
+  lacking_bytes_ = own.waits ? std::max(lacking_bytes_, lacking_bytes) : 0;
+  if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
+  lacking_at_raise_ = raises_;
+  own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
+  own.evictable_by_age = by_age_;
+  return own;
+}
+
+void SharedCapacity::raise_claim(uint64_t bytes) {
+  parts_.space.set_claim(bytes);
+  parts_.space.hope();
+  raises_.fetch_add(1);
+  if (awaited_) parts_.make_room();
+}
+
+void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  bool share = false;
+  {
+    std::lock_guard lock(mutex_);
+    plan_ = plan;
+    if (alone) share_bytes_ = 0;
+    if (!alone && now_ns - share_ns_ >= kShareNs) {
+      share_ns_ = now_ns;
+      share_bytes_ = plan.evict_bytes;
+      share = share_bytes_ > 0;
+    }
+  }
+  shared_ = !alone;
+  parts_.space.set_shared(alone ? 0 : plan.unclaimed_bytes, alone ? UINT64_MAX : plan.capacity_bytes);
+  // Where there is nothing to be claimed the next second is soon enough.
+  parts_.space.tell_claim_below(alone || plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
+  steps_.fetch_add(1);
+  if (share || awaited_) parts_.make_room();
+}
+
+// --- any thread ---
+
+bool SharedCapacity::may_get_room() const {
+  if (!is_shared()) return false;
+  std::lock_guard lock(mutex_);
+  return plan_.others_make_room || plan_.unclaimed_bytes >= claim_grain(plan_.capacity_bytes) / 4;
+}
+
+ClaimPlan SharedCapacity::plan() const {
+  std::lock_guard lock(mutex_);
+  return plan_;
+}
+
+// --- the keeper's thread ---
+
+uint64_t SharedCapacity::take_share() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(share_bytes_, 0);
+}
+
+void SharedCapacity::stop_waiting() {
+  waiting_.reset();
+  awaited_ = false;
+}
+
+SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
+  if (!goes_on) waiting_.reset();
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const auto end_with = [this](Room room) {
+    stop_waiting();
+    return room;
+  };
+  if (!is_shared()) return end_with(Room::kOwn);
+  if (!waiting_) {
+    waiting_ = Waiting{now_ns, raises_, steps_};
+    wanted_ns_ = now_ns;
+    awaited_ = true;
+    parts_.want_claim();
+    return Room::kAwaited;
+  }
+  if (raises_ != waiting_->raises) return end_with(Room::kClaimed);
+  const int64_t waited_ns = now_ns - waiting_->since_ns;
+  if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
+  const ClaimPlan plan = this->plan();
+  // What is among the oldest of all is here, too; or nobody else has anything to give.
+  if (plan.evict_bytes > 0 || !may_get_room() || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);
+  return Room::kAwaited;
+}
+
+}  // namespace kvcachefs
