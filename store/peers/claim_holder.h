@@ -3,7 +3,11 @@
 // - a node uses no more than its claim, and a claim that is lowered is kept to before it is told;
 // - one that is raised is told first, then the HEADs of all nodes are read, which are listed anew; where the claims sum up beyond the capacity
 //   it is taken back and was never used. HEADs are written and read past the page cache: of two that raise at once one reads of the other;
-// - what a node that is gone, or that starts, had claimed counts on, for its bytes are on the volume. One that never told is measured.
+// - what a node that has no daemon any more had claimed is free for others, but for its bytes on the volume (ClaimPeers). So each life begins with
+//   what is used, and claims the rest anew;
+// - on a network volume a daemon may be taken for gone that was only away (stopped, asleep, cut off): its claim is good for kLeaseNs after it was
+//   told, by a clock that goes on meanwhile. After that nothing is reserved before it was claimed anew. (What it had accepted before, and not
+//   written yet, it writes: at most what it claimed ahead.)
 // A claim is never less than what is used already: that cannot be undone, and all evict until it fits.
 //
 // One thread at a time. Blocks on the volume.
@@ -15,11 +19,11 @@
 #include <optional>
 #include <random>
 #include <string>
-#include <vector>
 
 #include "store/base/clock.h"
 #include "store/base/result.h"
-#include "store/journal/block_buffer.h"
+#include "store/journal/node_fence.h"
+#include "store/peers/claim_peers.h"
 #include "store/peers/claims.h"
 #include "store/peers/discovery.h"
 #include "store/volume/volume.h"
@@ -30,18 +34,22 @@ namespace kvcachefs {
 class ClaimUser {
  public:
   virtual ~ClaimUser() = default;
-  // `alone`: nobody is told but of the capacity.
+  // `alone`: the volume has no other node; bytes by age are not asked for.
   virtual OwnFigures figures(bool alone) = 0;
   // From here on no more is used than that, or than is used already: returns which.
   virtual uint64_t lower_claim(uint64_t bytes) = 0;
   virtual void raise_claim(uint64_t bytes) = 0;
-  // What is due beside it. `alone`: this node knows no other, and the rest says nothing.
+  // The claim is good until then, by the clock of Parts::boot_ns; after that nothing more is used than is used already.
+  virtual void hold_until(int64_t boot_ns) = 0;
+  // What is due beside it. `alone`: nothing is evicted for others, there are none.
   virtual void follow(const ClaimPlan& plan, bool alone) = 0;
 };
 
 class ClaimHolder {
  public:
   static constexpr int64_t kSecondNs = 1'000'000'000;
+  // What was reserved at its end has as long again to come to be on the volume, where others count it when they take this node for gone.
+  static constexpr int64_t kLeaseNs = ClaimPeers::kSilentNs / 2;
   struct Parts {
     Volume& volume;
     FileIdentity own;
@@ -50,11 +58,11 @@ class ClaimHolder {
     // HEAD as it is now, with these.
     std::function<Status(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes)> tell;
     int64_t slow_ns = kSecondNs;  // a claim is not raised by HEADs of which reading one took longer: a server that was away answers old things
+    std::function<int64_t()> boot_ns = boottime_ns;
   };
   explicit ClaimHolder(Parts parts);
 
-  // Before anything is written by this life of the node that does not have to be: it holds what is used, and more as far as that is left; all
-  // where it is alone.
+  // Before anything is written by this life of the node that does not have to be: it holds what is used, and some ahead as far as that is left.
   Status begin();
   // What is due, by what is known of the others: every second, and when due_ns() says so. What kept it from that.
   Status step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now);
@@ -66,37 +74,20 @@ class ClaimHolder {
   uint64_t claim_bytes() const { return claim_bytes_; }
 
  private:
-  struct Known {
-    uint32_t epoch = 0;
-    uint64_t counter = 0;
-    PeerFigures figures;
-    int64_t found_ns = 0;
-    FilePtr head;
-    uint32_t head_epoch = 0;  // of that file; what was told may be of a later one
-    std::optional<int64_t> measured_ns;
-  };
-  void note(Known& known, const Head& head) const;
-  void take_in(const std::map<std::string, Discovery::Node>& nodes);
-  Status read_all();
-  Result<bool> read(const std::string& name, Known& known);
-  Result<bool> read_epoch(const std::string& name, uint32_t epoch, Known& known);
-  Status measure(const std::string& name, Known& known);
-  std::vector<PeerFigures> peers() const;
-  Status raise(const OwnFigures& own, const ClaimPlan& plan, uint64_t target_bytes);
-  Status step_alone(const OwnFigures& own);
+  Status raise(const OwnFigures& own, const ClaimPlan& plan);
   Status tell(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
+  bool has_lapsed(int64_t boot_ns) const;
 
   const Parts parts_;
-  std::map<std::string, Known> known_;
+  ClaimPeers peers_;
   uint64_t claim_bytes_ = 0;
   bool begun_ = false;
   bool tries_again_ = false;  // at the last step the claim was less than it should be
   std::optional<int64_t> told_ns_, stepped_ns_;
+  std::optional<int64_t> told_boot_ns_;  // before HEAD was written last, and it was
   uint64_t told_capacity_bytes_ = 0;
-  int64_t slowest_ns_ = 0;  // of what read_all() read last, that which took longest
   int64_t try_again_ns_ = INT64_MIN;  // after a claim was taken back
   std::minstd_rand random_;
-  BlockBuffer buffer_;
 };
 
 }  // namespace kvcachefs

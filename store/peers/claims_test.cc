@@ -9,19 +9,19 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kCapacity = 64 * kMiB, kGrain = kMiB;
+constexpr uint64_t kVolume = 66 * kMiB, kCapacity = 64 * kMiB, kGrain = kMiB;  // all, and without what is left to newcomers
 using Life = PeerFigures::Life;
 
 OwnFigures own(uint64_t used_bytes) {
   OwnFigures figures;
-  figures.capacity_bytes = kCapacity;
+  figures.capacity_bytes = kVolume;
   figures.physical_bytes = figures.used_bytes = figures.used_soon_bytes = used_bytes;
   return figures;
 }
 
 PeerFigures peer(uint64_t used_bytes, Life life = Life::kLives) {
   PeerFigures figures;
-  figures.capacity_bytes = kCapacity;
+  figures.capacity_bytes = kVolume;
   figures.physical_bytes = used_bytes;
   figures.claim_bytes = figures.wish_bytes = used_bytes + kGrain;
   figures.life = life;
@@ -50,15 +50,54 @@ TEST(Claims, WhoWritesClaimsAheadOfIt) {
   EXPECT_EQ(plan(writer, 4 * kMiB, {peer(8 * kMiB)}).wish_bytes, 12 * kMiB) << "a quarter of the capacity, among two";
 }
 
-TEST(Claims, ANodeThatHadTheWholeVolumeLeavesWhatItDoesNotUse) {
-  const ClaimPlan shrinks = plan(own(4 * kMiB), kWholeVolume, {peer(0, Life::kMayLive)});
-  EXPECT_LE(shrinks.target_bytes, 4 * kMiB + kGrain);
-  EXPECT_EQ(shrinks.unclaimed_bytes, 0u);
-  PeerFigures whole = peer(4 * kMiB, Life::kMayLive);
-  whole.claim_bytes = kWholeVolume;
-  const ClaimPlan newcomer = plan(own(kMiB), kMiB, {whole});
-  EXPECT_EQ(newcomer.target_bytes, kMiB) << "nothing is left until it has";
-  EXPECT_TRUE(newcomer.others_make_room) << "but it is worth waiting for";
+TEST(Claims, SomeIsLeftToThoseWhoCome) {
+  EXPECT_EQ(left_to_newcomers(kVolume), 2 * kMiB);
+  EXPECT_EQ(left_to_newcomers(100 * kGiB), 16 * kMiB);
+  OwnFigures full = own(kCapacity - kMiB);
+  full.evicts = true;
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kCapacity);
+  full.waits = true;
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "a node that is alone is held back by nobody";
+  full.waits = full.evicts = false;
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "else nobody has it";
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {peer(0, Life::kGone)}).target_bytes, kCapacity);
+}
+
+TEST(Claims, ANodeThatIsAloneClaimsAGrainAhead) {
+  EXPECT_EQ(lone_grain(64 * kMiB), 16 * kMiB);
+  EXPECT_EQ(lone_grain(2 * kGiB), 256 * kMiB);
+  EXPECT_EQ(lone_grain(1024 * kGiB), 64 * kGiB);
+  const ClaimPlan begins = plan(own(kMiB), kMiB, {});
+  EXPECT_EQ(begins.target_bytes, kMiB + kGrain + 16 * kMiB);
+  EXPECT_EQ(plan(own(kMiB), begins.target_bytes, {}).target_bytes, begins.target_bytes);
+  EXPECT_EQ(plan(own(3 * kMiB), begins.target_bytes, {}).target_bytes, begins.target_bytes) << "enough is left";
+  EXPECT_EQ(plan(own(10 * kMiB), begins.target_bytes, {}).target_bytes, 27 * kMiB) << "half of it is";
+  EXPECT_GE(begins.low_bytes, 8 * kMiB);
+  EXPECT_LE(plan(own(kMiB), 60 * kMiB, {}).target_bytes, 18 * kMiB) << "what was removed is left to others";
+  // Beside one that has no daemon the same.
+  EXPECT_EQ(plan(own(kMiB), kMiB, {peer(20 * kMiB, Life::kGone)}).target_bytes, begins.target_bytes);
+}
+
+TEST(Claims, OfANodeThatIsGoneItsBytesCount) {
+  PeerFigures gone = peer(20 * kMiB);
+  gone.claim_bytes = gone.wish_bytes = 60 * kMiB;
+  EXPECT_EQ(plan(own(kMiB), kMiB, {gone}).unclaimed_bytes, 3 * kMiB);
+  gone.life = Life::kGone;
+  gone.capacity_bytes = kMiB;
+  const ClaimPlan beside = plan(own(kMiB), kMiB, {gone});
+  EXPECT_EQ(beside.unclaimed_bytes, 43 * kMiB);
+  EXPECT_EQ(beside.evict_bytes, 0u);
+  EXPECT_FALSE(beside.others_make_room);
+}
+
+TEST(Claims, BesideOneOfWhichNothingIsKnownNothingIsClaimed) {
+  PeerFigures unknown;
+  unknown.claim_bytes = kUnknownClaim;
+  unknown.life = Life::kMayLive;
+  const ClaimPlan beside = plan(own(kMiB), kMiB, {unknown});
+  EXPECT_EQ(beside.target_bytes, kMiB);
+  EXPECT_EQ(beside.evict_bytes, 0u);
+  EXPECT_TRUE(beside.others_make_room) << "it is worth waiting for";
 }
 
 TEST(Claims, NothingIsRaisedBeyondWhatIsLeft) {
@@ -124,8 +163,8 @@ TEST(Claims, ASilentNodeCountsAndGivesNothing) {
   EXPECT_EQ(left.unclaimed_bytes, kMiB);
   EXPECT_FALSE(left.others_make_room);
   EXPECT_GT(left.evict_bytes, 0u);
-  // One that died alone claims the volume for ever. Nothing of the others makes room for it.
-  dead.claim_bytes = kWholeVolume;
+  // Nothing of the others makes room for one that claims more than there is.
+  dead.claim_bytes = kUnknownClaim;
   OwnFigures small = own(8 * kMiB);
   small.evictable_by_age[2] = 8 * kMiB;
   const ClaimPlan beside = plan(small, 8 * kMiB, {dead});
@@ -146,11 +185,11 @@ TEST(Claims, WithoutEvictionAWishIsNotMet) {
 
 TEST(Claims, TheLeastCapacityCounts) {
   PeerFigures careful = peer(kMiB);
-  careful.capacity_bytes = kCapacity / 2;
-  EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).capacity_bytes, kCapacity / 2);
+  careful.capacity_bytes = kVolume / 2;
+  EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).capacity_bytes, kVolume / 2);
   careful.life = Life::kSilent;
   const ClaimPlan unsure = plan(own(40 * kMiB), 41 * kMiB, {careful});
-  EXPECT_EQ(unsure.capacity_bytes, kCapacity) << "nothing goes for one that may be gone";
+  EXPECT_EQ(unsure.capacity_bytes, kVolume) << "nothing goes for one that may be gone";
   EXPECT_EQ(unsure.claimable_bytes, kCapacity / 2) << "nothing is claimed that it may not allow";
   EXPECT_EQ(unsure.evict_bytes, 0u);
   EXPECT_EQ(unsure.target_bytes, 41 * kMiB);

@@ -12,8 +12,8 @@ bool Space::try_reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
     fits = bytes <= room();
     if (fits) reserved_bytes_ += bytes;
-    if (!fits && !refused_) lacking_bytes_ = std::max(lacking_bytes_, bytes - room());
-    low = fits && tell_below_bytes_ > 0 && free(claim_bytes_) < tell_below_bytes_;
+    if (!fits && !refused_ && !lapsed()) lacking_bytes_ = std::max(lacking_bytes_, bytes - room());
+    low = fits && tell_below_bytes_ > 0 && free(own_bytes()) < tell_below_bytes_;
     if (low) tell_below_bytes_ = 0;
     claim_low = tell_claim_below_bytes_ > 0 && claim_bytes_ - std::min(used(), claim_bytes_) < tell_claim_below_bytes_;
     if (claim_low) tell_claim_below_bytes_ = 0;
@@ -50,27 +50,6 @@ void Space::journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consume
   for (ObjectId object : gave_up) forget_leaving(object);
 }
 
-uint64_t Space::take_lacking_bytes() {
-  std::lock_guard lock(mutex_);
-  return std::exchange(lacking_bytes_, 0);
-}
-
-uint64_t Space::used_soon_bytes() const {
-  std::lock_guard lock(mutex_);
-  return used() - coming();
-}
-
-uint64_t Space::lower_claim(uint64_t bytes) {
-  std::lock_guard lock(mutex_);
-  return claim_bytes_ = std::max(bytes, used());
-}
-
-void Space::set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes) {
-  std::lock_guard lock(mutex_);
-  unclaimed_bytes_ = unclaimed_bytes;
-  shared_limit_bytes_ = capacity_bytes;
-}
-
 uint64_t Space::free(uint64_t claim_bytes) const {
   if (refused_) return 0;
   const uint64_t most = std::min(limit(), claim_bytes), soon = used() - coming();
@@ -78,7 +57,7 @@ uint64_t Space::free(uint64_t claim_bytes) const {
 }
 
 uint64_t Space::room() const {
-  if (refused_) return 0;
+  if (refused_ || lapsed()) return 0;
   const uint64_t most = std::min(limit(), claim_bytes_);
   return std::min(most - std::min(used(), most), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
 }

@@ -38,29 +38,25 @@ class Space {
   }
 
   // --- a volume that several nodes share: its capacity is that of all together, and of it a node uses no more than its claim
-  static constexpr uint64_t kEverything = UINT64_MAX;  // the claim of a node that is alone
-  void set_claim(uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    claim_bytes_ = bytes;
-  }
+  // (space_claim.cc)
+  void set_claim(uint64_t bytes);
   // From here on no more than `bytes` are used, or as much as is used already: what it is then.
   uint64_t lower_claim(uint64_t bytes);
-  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option.
-  void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes);
+  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `alone`: there are none,
+  // and all of the capacity is this one's to come.
+  void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, bool alone);
+  // After that, by the clock, nothing can be reserved until this is called with a later time. The clock is set before use.
+  void hold_claim_until(int64_t until_ns);
+  void set_claim_clock(std::function<int64_t()> now_ns) { claim_now_ns_ = std::move(now_ns); }
+  bool claim_has_lapsed() const;
   // `low` is called when less than tell_claim_below() is left of the claim, as that of tell_below(); also where a call found no room.
   void set_claim_low_callback(std::function<void()> low) { claim_low_ = std::move(low); }
-  void tell_claim_below(uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    tell_claim_below_bytes_ = bytes;
-  }
+  void tell_claim_below(uint64_t bytes);
   uint64_t claim_bytes() const { return get(claim_bytes_); }
   // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
   uint64_t take_lacking_bytes();
   // Everything on the volume, and what may come to be there by what was accepted; without what comes back by itself.
-  uint64_t used_bytes() const {
-    std::lock_guard lock(mutex_);
-    return used();
-  }
+  uint64_t used_bytes() const;
   uint64_t used_soon_bytes() const;
   // What the file system has free, as far as it may be used, with what comes back.
   uint64_t backing_free_soon_bytes() const {
@@ -138,11 +134,8 @@ class Space {
     std::lock_guard lock(mutex_);
     return limit();
   }
-  // Of it what this node may use.
-  uint64_t own_limit_bytes() const {
-    std::lock_guard lock(mutex_);
-    return std::min(limit(), claim_bytes_);
-  }
+  // Of it what this node may use, or may come to use without others.
+  uint64_t own_limit_bytes() const;
   uint64_t reserved_bytes() const { return get(reserved_bytes_); }
   uint64_t live_bytes() const { return get(live_bytes_); }
   uint64_t dead_bytes() const { return get(dead_bytes_); }
@@ -155,13 +148,10 @@ class Space {
   // What df shows as free: space that comes back by itself counts as free at once, and so does what no node claims.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
-    return free(sum(claim_bytes_, unclaimed_bytes_));
+    return free(sum(own_bytes(), unclaimed_bytes_));
   }
-  // The same without what it does not claim.
-  uint64_t own_free_bytes() const {
-    std::lock_guard lock(mutex_);
-    return free(claim_bytes_);
-  }
+  // The same of own_limit_bytes().
+  uint64_t own_free_bytes() const;
 
  private:
   uint64_t free(uint64_t claim_bytes) const;
@@ -172,6 +162,8 @@ class Space {
   }
   uint64_t used() const { return physical() + reserved_bytes_ + ahead_bytes_; }
   uint64_t limit() const { return std::min(limit_bytes_, shared_limit_bytes_); }
+  uint64_t own_bytes() const { return alone_ ? UINT64_MAX : claim_bytes_; }
+  bool lapsed() const;
   uint64_t get(const uint64_t& counter) const {
     std::lock_guard lock(mutex_);
     return counter;
@@ -184,7 +176,10 @@ class Space {
 
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
-  uint64_t claim_bytes_ = kEverything, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
+  uint64_t claim_bytes_ = UINT64_MAX, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
+  int64_t claim_until_ns_ = INT64_MAX;
+  std::function<int64_t()> claim_now_ns_;
+  bool alone_ = true;
   uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;

@@ -27,12 +27,43 @@ TEST_F(SpaceClaimTest, NoMoreIsUsedThanIsClaimed) {
 TEST_F(SpaceClaimTest, FreeIsWhatTheNodeCanComeToHave) {
   space_.set_claim(10 * kMiB);
   space_.set_live(4 * kMiB);
-  space_.set_shared(20 * kMiB, 64 * kMiB);
+  space_.set_shared(20 * kMiB, 64 * kMiB, /*alone=*/false);
   EXPECT_EQ(space_.free_bytes(), 26 * kMiB);
   EXPECT_EQ(space_.own_free_bytes(), 6 * kMiB);
-  space_.set_shared(20 * kMiB, 16 * kMiB);
+  space_.set_shared(20 * kMiB, 16 * kMiB, /*alone=*/false);
   EXPECT_EQ(space_.limit_bytes(), 16 * kMiB) << "another node allows less";
   EXPECT_EQ(space_.free_bytes(), 12 * kMiB);
+}
+
+TEST_F(SpaceClaimTest, ANodeThatIsAloneComesToHaveAllAndReservesNoMoreThanItClaims) {
+  space_.set_claim(10 * kMiB);
+  space_.set_live(4 * kMiB);
+  space_.set_shared(54 * kMiB, 64 * kMiB, /*alone=*/true);
+  EXPECT_EQ(space_.own_limit_bytes(), 64 * kMiB);
+  EXPECT_EQ(space_.own_free_bytes(), 60 * kMiB) << "nothing is evicted because the claim is low";
+  EXPECT_EQ(space_.room_bytes(), 6 * kMiB);
+}
+
+TEST_F(SpaceClaimTest, NothingIsReservedBehindTheEndOfTheClaim) {
+  int64_t now_ns = 100;
+  space_.set_claim_clock([&now_ns] { return now_ns; });
+  space_.set_claim(10 * kMiB);
+  space_.set_shared(0, 64 * kMiB, /*alone=*/false);
+  space_.set_live(4 * kMiB);
+  space_.hold_claim_until(200);
+  ASSERT_TRUE(space_.try_reserve(kMiB));
+  now_ns = 201;
+  EXPECT_TRUE(space_.claim_has_lapsed());
+  EXPECT_EQ(space_.room_bytes(), 0u);
+  EXPECT_FALSE(space_.try_reserve(1));
+  EXPECT_EQ(space_.take_lacking_bytes(), 0u) << "it is not more that is needed";
+  EXPECT_EQ(space_.own_free_bytes(), 5 * kMiB) << "and nothing is evicted for that";
+  EXPECT_EQ(space_.lower_claim(0), 5 * kMiB);
+  space_.hold_claim_until(300);
+  EXPECT_FALSE(space_.try_reserve(1)) << "it was not claimed anew";
+  space_.set_claim(10 * kMiB);
+  EXPECT_TRUE(space_.try_reserve(kMiB));
+  space_.release(2 * kMiB);
 }
 
 TEST_F(SpaceClaimTest, AClaimIsNotLoweredBelowWhatIsUsed) {

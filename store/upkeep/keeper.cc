@@ -171,10 +171,11 @@ bool Keeper::make_room() {
 // Whether the round is over, or goes on later, without anything done here: of a capacity that several nodes share more can be claimed, or the
 // others evict what is older than what this node has.
 bool Keeper::await_claim(const SpaceWaiters::Round& round) {
-  if (parts_.shared == nullptr || !parts_.shared->is_shared() || stopping_) return false;
+  if (parts_.shared == nullptr || stopping_) return false;
   // It may have come since: others evict, and so does this node ahead of the calls.
   const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
-  if (held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough) {
+  const bool has_come = held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough;
+  if (has_come) {
     held_round_.reset();
     parts_.space_waiters.end_round(round, /*gave_back=*/true);
     return true;
@@ -204,7 +205,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   PeerHolds* holds = parts_.checkpointer.holds();
   const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
-  const bool others_make_room = parts_.shared != nullptr && parts_.shared->may_get_room();
+  const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
   if (now_ns - (held_round_ ? held_round_->since_ns : now_ns) >= kPatienceNs) {
     if (held_bytes == 0 || !holds->lose_patience()) return false;

@@ -17,7 +17,7 @@ constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made 
 }  // namespace
 
 SharedCapacity::SharedCapacity(Parts parts) : parts_(std::move(parts)) {
-  static_assert(kWholeVolume == Space::kEverything);
+  parts_.space.set_claim_clock(boottime_ns);
   parts_.space.set_claim_low_callback([this] { parts_.want_claim(); });
 }
 
@@ -30,7 +30,6 @@ OwnFigures SharedCapacity::figures(bool alone) {
   own.physical_bytes = parts_.space.physical_bytes();
   own.used_bytes = parts_.space.used_bytes();
   own.used_soon_bytes = parts_.space.used_soon_bytes();
-  if (alone) return own;
   const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed);
   if (const int64_t since_ns = now_ns - rated_ns_; since_ns >= kRatedNs) {
     const double rate = static_cast<double>(written - written_bytes_) / (static_cast<double>(since_ns) / kSecondNs);
@@ -38,23 +37,30 @@ OwnFigures SharedCapacity::figures(bool alone) {
     rated_ns_ = now_ns;
     written_bytes_ = written;
   }
-  if (now_ns - aged_ns_ >= kAgedNs) {
+  if (!alone && now_ns - aged_ns_ >= kAgedNs) {
     aged_ns_ = now_ns;
     by_age_ = parts_.evictor.bytes_by_age();
   }
   own.written_per_s = written_per_s_;
+  own.evicts = parts_.evictor.on();
   own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
   const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
   lacking_bytes_ = own.waits ? std::max(lacking_bytes_, lacking_bytes) : 0;
   if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
   lacking_at_raise_ = raises_;
   own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
-  own.evictable_by_age = by_age_;
+  if (!alone) own.evictable_by_age = by_age_;
   return own;
 }
 
 void SharedCapacity::raise_claim(uint64_t bytes) {
+  const uint64_t more_bytes = less_bytes(bytes, parts_.space.claim_bytes());
   parts_.space.set_claim(bytes);
+  {
+    std::lock_guard lock(mutex_);
+    plan_.unclaimed_bytes = less_bytes(plan_.unclaimed_bytes, more_bytes);
+    parts_.space.set_shared(plan_.unclaimed_bytes, plan_.capacity_bytes, !is_shared());
+  }
   parts_.space.hope();
   raises_.fetch_add(1);
   if (awaited_) parts_.make_room();
@@ -74,17 +80,24 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
     }
   }
   shared_ = !alone;
-  parts_.space.set_shared(alone ? 0 : plan.unclaimed_bytes, alone ? UINT64_MAX : plan.capacity_bytes);
+  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, alone);
   // Where there is nothing to be claimed the next second is soon enough.
-  parts_.space.tell_claim_below(alone || plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
+  parts_.space.tell_claim_below(plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
   steps_.fetch_add(1);
   if (share || awaited_) parts_.make_room();
 }
 
 // --- any thread ---
 
+// A node that is alone, and has not claimed all, waits for nobody but its volume.
+bool SharedCapacity::claims_more() const {
+  if (parts_.space.claim_has_lapsed()) return true;
+  std::lock_guard lock(mutex_);
+  return !is_shared() && parts_.space.claim_bytes() < plan_.capacity_bytes;
+}
+
 bool SharedCapacity::may_get_room() const {
-  if (!is_shared()) return false;
+  if (!is_shared() || parts_.space.claim_has_lapsed()) return claims_more();
   std::lock_guard lock(mutex_);
   return plan_.others_make_room || plan_.unclaimed_bytes >= claim_grain(plan_.capacity_bytes) / 4;
 }
@@ -113,7 +126,8 @@ SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
     stop_waiting();
     return room;
   };
-  if (!is_shared()) return end_with(Room::kOwn);
+  if (waiting_ && raises_ != waiting_->raises) return end_with(Room::kClaimed);
+  if (!is_shared() && !claims_more()) return end_with(Room::kOwn);
   if (!waiting_) {
     waiting_ = Waiting{now_ns, raises_, steps_};
     wanted_ns_ = now_ns;
@@ -121,9 +135,9 @@ SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
     parts_.want_claim();
     return Room::kAwaited;
   }
-  if (raises_ != waiting_->raises) return end_with(Room::kClaimed);
   const int64_t waited_ns = now_ns - waiting_->since_ns;
-  if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
+  if ((steps_ == waiting_->steps && waited_ns < kLookedNs) || parts_.space.claim_has_lapsed()) return Room::kAwaited;
+  if (!is_shared()) return end_with(Room::kOwn);  // it was looked at, and that is all
   const ClaimPlan plan = this->plan();
   // What is among the oldest of all is here, too; or nobody else has anything to give.
   if (plan.evict_bytes > 0 || !may_get_room() || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);

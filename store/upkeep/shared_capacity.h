@@ -37,12 +37,15 @@ class SharedCapacity final : public ClaimUser {
   OwnFigures figures(bool alone) override;
   uint64_t lower_claim(uint64_t bytes) override { return parts_.space.lower_claim(bytes); }
   void raise_claim(uint64_t bytes) override;
+  void hold_until(int64_t boot_ns) override { parts_.space.hold_claim_until(boot_ns); }
   void follow(const ClaimPlan& plan, bool alone) override;
 
   // Other nodes are known. Any thread.
   bool is_shared() const { return shared_.load(std::memory_order_relaxed); }
-  // A call that finds no room may get some, although this node can make none. Any thread.
+  // A call that finds no room may get some, although this node can make none: its claim is raised, or the others make room. Any thread.
   bool may_get_room() const;
+  // ... the second of these, or the volume is waited for.
+  bool others_may_make_room() const { return (is_shared() || parts_.space.claim_has_lapsed()) && may_get_room(); }
   ClaimPlan plan() const;
 
   // What this node is to evict now for all together; once. It is told anew a second later.
@@ -58,6 +61,7 @@ class SharedCapacity final : public ClaimUser {
 
  private:
   const Parts parts_;
+  bool claims_more() const;
   std::atomic<bool> shared_{false}, awaited_{false};
   std::atomic<uint64_t> raises_{0}, steps_{0};
   std::atomic<int64_t> wanted_ns_{INT64_MIN / 2};

@@ -58,6 +58,34 @@ TEST_F(SharedCapacityTest, ACallWaitsUntilTheClaimWasRaised) {
   EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
 }
 
+TEST_F(SharedCapacityTest, ANodeThatIsAloneClaimsMoreForACallAndNothingIsEvictedForThat) {
+  space_.set_claim(5 * kMiB);
+  ClaimPlan some = plan(3 * kMiB);
+  some.unclaimed_bytes = 20 * kMiB;
+  shared_.follow(some, /*alone=*/true);
+  EXPECT_TRUE(shared_.may_get_room());
+  EXPECT_EQ(space_.own_limit_bytes(), 64 * kMiB) << "nothing is evicted as if the claim were all there is";
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  EXPECT_EQ(wanted_, 1);
+  shared_.raise_claim(64 * kMiB);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
+  EXPECT_FALSE(shared_.may_get_room()) << "that was all";
+  EXPECT_FALSE(shared_.others_may_make_room());
+  EXPECT_EQ(shared_.look_for_room(false), Room::kOwn);
+}
+
+TEST_F(SharedCapacityTest, CallsWaitWhileTheClaimHasLapsed) {
+  shared_.follow(plan(kMiB, false), false);
+  shared_.hold_until(1);  // of the first second of this machine
+  EXPECT_TRUE(shared_.may_get_room());
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  clock_.advance_ns(60 * kSecondNs);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited) << "the volume does not answer: nothing is evicted, and no call refused";
+  shared_.hold_until(INT64_MAX);
+  shared_.raise_claim(5 * kMiB);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
+}
+
 TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
   shared_.follow(plan(), false);
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);

@@ -1,6 +1,7 @@
 """Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
 
 import os
+import signal
 import threading
 import time
 
@@ -61,6 +62,17 @@ def in_threads(*work):
 def store(mount, first, count):
     for number in range(first, first + count):
         put(mount, number)
+
+
+def until_full(mount, first):
+    """How many chunks could be stored."""
+    for number in range(first, first + 2 * CAPACITY // CHUNK):
+        try:
+            put(mount, number)
+        except OSError as error:
+            assert error.errno == 28, error
+            return number - first
+    raise AssertionError("more was stored than there is")
 
 
 def physical(mount):
@@ -141,23 +153,68 @@ def test_without_eviction_both_together_fill_the_volume(new_mount):
     b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
     wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
 
-    def until_full(mount, first):
-        for number in range(first, first + 2 * CAPACITY // CHUNK):
-            try:
-                put(mount, number)
-            except OSError as error:
-                assert error.errno == 28, error
-                return number - first
-        return None
-
     with Samples(a.volume) as samples:
         store(a, 0, 16)
         stored = until_full(b, 1000)
-        assert stored is not None
         assert stored * CHUNK > CAPACITY // 2, "what a does not use is for b"
-        assert until_full(a, 100) is not None
+        until_full(a, 100)
     assert samples.most <= CAPACITY
     assert all(get(a, number) for number in range(16))
     assert all(get(b, number) for number in range(1000, 1000 + stored))
     os.unlink(os.path.join(b.path, name_of(1000)))
     put(b, 2000)
+
+
+def test_a_second_node_writes_at_once_on_an_empty_volume(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    store(a, 0, 8)
+    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+    put(b, 1000)
+    capacity = b.status()["capacity"]
+    assert capacity["room_waits"] == 0, capacity
+    assert capacity["claim_bytes"] + a.status()["capacity"]["claim_bytes"] <= CAPACITY
+    store(b, 1001, 16)
+    assert all(get(b, number) for number in range(1000, 1017))
+
+
+def test_a_node_that_is_alone_claims_no_more_than_it_may_need_soon(new_mount):
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    first = a.status()["capacity"]
+    assert first["physical_bytes"] < first["claim_bytes"] < CAPACITY // 2, first
+    assert first["limit_bytes"] == CAPACITY
+    assert until_full(a, 0) * CHUNK > CAPACITY * 8 // 10
+    df = os.statvfs(a.path)
+    assert df.f_blocks * df.f_frsize == CAPACITY
+    assert df.f_bavail * df.f_frsize < CHUNK * 3
+
+
+@pytest.mark.parametrize("stored", [4, 40])
+def test_a_successor_with_another_name_has_what_a_killed_one_did_not_use(new_mount, stored):
+    """As where host names are node names, and a container gets another one with each start."""
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    store(a, 0, stored)
+    a.drain()
+    a.kill()
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        more = until_full(b, 1000)
+    assert (stored + more) * CHUNK > CAPACITY * 8 // 10, b.status()["capacity"]
+    assert samples.most <= CAPACITY
+    assert all(get(b, number) for number in range(1000, 1000 + more))
+
+
+def test_a_node_that_is_stopped_keeps_what_it_claims_and_goes_on_with_it(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(a, 0, 16)
+        os.kill(a.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: sees(b, "a", "silent"), SOON, "b misses a")
+            store(b, 10_000, 2 * CAPACITY // CHUNK)
+        finally:
+            os.kill(a.pid, signal.SIGCONT)
+        in_threads(lambda: store(a, 20_000, CAPACITY // CHUNK), lambda: store(b, 30_000, CAPACITY // CHUNK))
+    assert samples.most <= CAPACITY
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+    assert False not in {get(mount, number) for mount in nodes for number in range(20_000, 20_128)}
