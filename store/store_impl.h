@@ -182,6 +182,7 @@ class StoreImpl final : public Store {
   void stop() override;
   Status close() override;
   bool pump() override;
+  void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
   // --- names (store_names.cc) ---

@@ -157,6 +157,7 @@ FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
 void PeerFollower::want_room() {
   peers_->want_room();
   if (!has_thread_) due_ns_ = 0;
+  claim_wanted_ = true;
   wakeup_.wake();
 }
 

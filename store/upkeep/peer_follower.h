@@ -50,8 +50,9 @@ class PeerFollower {
   void start();
   // Answers what waits. When no thread of this runs any more it keeps what was read, for the next life.
   void stop();
-  // What is due, where no thread runs.
+  // What is due, where no thread runs; the second, only what a claim is wanted for.
   void step();
+  void step_if_wanted() { if (claim_wanted_.exchange(false)) step(); }
 
   // The claim of this node on the capacity: as Peers says. The first before start(), the second behind stop(), the last from any thread.
   void begin_claim() { peers_->begin_claim(); }
@@ -97,7 +98,7 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false};
   Wakeup wakeup_;
   std::thread thread_;
 
