@@ -195,8 +195,12 @@ RequestLoop::Settings loop_settings(Driver& driver) {
   return settings;
 }
 
-// Runs the request loop until an unmount or a signal. Fails if the mount was never announced, or if the loop failed.
-Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe& probe) {
+// What is left of the mount. kDead: it has no daemon, and answers ENOTCONN until it is unmounted or the next daemon takes its place. That is
+// for an end that nobody asked for: clients that go on must not write into the bare directory below.
+enum class Mountpoint { kFree, kDead };
+
+// Runs the request loop until an unmount or a signal. Fails if the mount was never announced, or if the loop failed (then `after` is kDead).
+Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe& probe, Mountpoint& after) {
   Status announced;
   std::atomic<bool> ended{false};
   // The first request answers only once the loop runs.
@@ -208,14 +212,15 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
   ended = true;
   fuse_session_exit(driver.session);
   announcer.join();
-  if (announced && result < 0) return fail(Code::kIo, fmt::format("the request loop: {}", std::strerror(-result)));
-  return announced;
+  if (!announced || result >= 0) return announced;
+  after = Mountpoint::kDead;
+  return fail(Code::kIo, fmt::format("the request loop: {}", std::strerror(-result)));
 }
 
-Status take_down(Driver& driver) {
+Status take_down(Driver& driver, Mountpoint after) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
-  const bool detached = !unmounted_by_others(driver.session) && detach(driver);
+  const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver));
   driver.side_thread.stop();
   driver.gone_names.stop();
   driver.locks.stop();
@@ -224,12 +229,12 @@ Status take_down(Driver& driver) {
   // libfuse's threads of io_uring end, with the memory that replies are written into, in the loop of libfuse: one that is
   // left at once. After the last reply of the store, before anything they use is gone.
   if (driver.ring_used()) fuse_session_loop(driver.session);
-  if (detached)
+  if (ends_here)
     end_connection(driver.session);
   else
     fuse_session_unmount(driver.session);
   Status status = close_store(driver);
-  if (detached) fuse_session_unmount(driver.session);
+  if (ends_here) fuse_session_unmount(driver.session);
   fuse_session_destroy(driver.session);
   return status;
 }
@@ -280,7 +285,9 @@ int run_mount(const MountRequest& request) {
     node_lost = true;
     loop.stop();
   });
-  const Status served = serve(driver, loop, readiness, probe);
+  Mountpoint after = Mountpoint::kFree;
+  const Status served = serve(driver, loop, readiness, probe, after);
+  if (node_lost) after = Mountpoint::kDead;
   stop_on_signals.reset();
   int result = served ? 0 : 1;
   if (!served && served.error().code == Code::kCanceled && readiness.foreground()) {
@@ -289,7 +296,7 @@ int run_mount(const MountRequest& request) {
     readiness.failed(served.error());
     end_soon();
   }
-  if (Status status = take_down(driver); !status) result = 1;
+  if (Status status = take_down(driver, after); !status) result = 1;
   if (node_lost) result = kExitNodeLost;
   driver.handles.reset();
   store->reset();

@@ -48,7 +48,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = tree.is_one_of_several(child);
       const auto body = tree.body_probed_by(parent, name, found.has_value());
-      if (stat && found->type_bits == S_IFREG) evictor_->will_be_told(child, caller.thread_id);
+      if (stat && found->type_bits == S_IFREG) stat->brief |= evictor_->will_be_told(child, caller.thread_id);
       tree.unlock();  // others wait for the tracker's lock, too
       accesses_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
@@ -84,7 +84,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     brief |= own->id != chosen;
     chosen = own->id;
   }
-  if (found->type_bits == S_IFREG) evictor_->will_be_told(chosen, caller.thread_id);
+  if (found->type_bits == S_IFREG) brief |= evictor_->will_be_told(chosen, caller.thread_id);
   if (found->type_bits != S_IFDIR) {
     probes_.hit();
     tree.keep_for_repeat(stale_opens_, caller.thread_id, chosen);

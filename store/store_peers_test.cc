@@ -170,6 +170,47 @@ TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
 }
 
 // Journals are removed behind a checkpoint: who had not read them takes that.
+// What a life gave up and had not given back when it ended: the next one does not know of whom it was.
+class StorePeersGivenUp : public StorePeers, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {
+  const bool killed = GetParam();
+  constexpr uint64_t kSoloBytes = 33 * kMiB;
+  ASSERT_TRUE(a.write_file("solo", TestStore::payload(1, kSoloBytes)));
+  for (const char* name : {"packed", "kept small"}) ASSERT_TRUE(a.write_file(name, TestStore::payload(2, 100 * kKiB)));
+  publish();
+  const uint64_t all_bytes = a.allocated_bytes();
+  ASSERT_TRUE(b.exists("solo"));
+  ASSERT_TRUE(a.unlink("solo"));
+  ASSERT_TRUE(a.unlink("packed"));
+  a.settle();  // the index knows it
+  ASSERT_EQ(a.allocated_bytes(), all_bytes) << "held for the other node";
+  for (int life = 0; life < (killed ? 2 : 1); ++life) {  // of two that are killed the second has the first one's in its index
+    if (killed) a.crash();
+    else a.remount();
+    a.drain();
+  }
+  ASSERT_EQ(a.allocated_bytes(), all_bytes);
+  ASSERT_TRUE(b.exists("solo"));
+  for (const char* name : {"solo", "packed"}) {
+    if (b.exists(name)) {
+      EXPECT_EQ(b.try_read_file(name), Code::kNoData) << "it hears that it is gone, or reads it";
+    }
+  }
+  const uint64_t left_bytes = all_bytes - kSoloBytes - 100 * kKiB;
+  for (int i = 0; i < 1000 && a.allocated_bytes() > left_bytes; ++i) {
+    b.settle();
+    a.settle();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(a.allocated_bytes(), left_bytes);
+  EXPECT_FALSE(b.exists("solo"));
+  EXPECT_TRUE(b.read_file("kept small") == TestStore::payload(2, 100 * kKiB));
+}
+
+INSTANTIATE_TEST_SUITE_P(, StorePeersGivenUp, ::testing::Bool(),
+                         [](const auto& each) { return std::string(each.param ? "ByALifeThatWasKilled" : "ByALifeThatEndedInOrder"); });
+
 TEST_F(StorePeers, WhoComesLateTakesTheCheckpoint) {
   b.unmount();
   for (int life = 0; life < 12; ++life) {

@@ -31,7 +31,7 @@ struct Stat {
   uint64_t size_bytes = 0;
   uint64_t blocks_512 = 0;
   int64_t atime_ns = 0, mtime_ns = 0, ctime_ns = 0, btime_ns = 0;
-  bool brief = false;  // from lookup(): several write under this name; the answer must not be cached
+  bool brief = false;  // from lookup(): the answer must not be cached: several write under this name, or each probe of it tells something
   bool to_be_written = false;  // from lookup(): it repeats one after an open for writing that was told kStale
 };
 

@@ -72,6 +72,8 @@ class Policy {
   virtual size_t units() const = 0;
   // The unit before it in its chain, as far as both are held.
   virtual UnitKey predecessor(UnitKey) const { return {}; }
+  // More than one line of units follows it, or did: requests begin with it and with what is before it.
+  virtual bool forks_behind(UnitKey) const { return false; }
   // A probe found the unit, or it was opened for reading. Units that are not held are ignored.
   virtual void read(UnitKey unit, TimeMs now) = 0;
   // The unit is there from now on. Of one that is there already: as read(). After a restart: once for each unit, in the

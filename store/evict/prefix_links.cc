@@ -6,6 +6,7 @@ namespace kvcachefs::evict {
 
 namespace {
 constexpr int64_t kBurstMs = 1'000;    // a stream's next event that comes later says nothing of its last one
+constexpr int64_t kHiddenMs = 1'000;   // the kernel answers for a name for so long
 constexpr int64_t kMixedMs = 60'000;
 constexpr size_t kCursors = 8;
 constexpr uint32_t kMostWritten = 256;
@@ -45,11 +46,20 @@ PrefixLinks::Stream& PrefixLinks::stream(StreamKey key) {
   return made;
 }
 
+void PrefixLinks::note_seen(UnitKey unit, int64_t now_ms) { seen_[mix_key(unit.value) % kSeen] = {unit, now_ms}; }
+
+bool PrefixLinks::may_be_hidden(UnitKey unit, int64_t now_ms) const {
+  const Seen& seen = seen_[mix_key(unit.value) % kSeen];
+  return seen.unit == unit && now_ms - seen.at_ms < kHiddenMs;
+}
+
 UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
   Stream& from = stream(what.stream);
   std::vector<Cursor>& cursors = from.cursors;
   Link* link = find(what.unit, policy);
   const bool recent = !cursors.empty() && now.value - cursors.back().at_ms < kBurstMs;
+  const bool hidden = link != nullptr && link->follows.valid() && may_be_hidden(link->follows, now.value);
+  note_seen(what.unit, now.value);
   if (recent && cursors.back().last == what.unit) {  // its sidecar, or another rank or layer of it
     cursors.back().at_ms = now.value;
     return link == nullptr ? UnitKey{} : link->follows;
@@ -59,8 +69,9 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
     for (size_t i = cursors.size(); i-- > 0;) {
       if (cursors[i].last != link->follows || now.value - cursors[i].at_ms >= kBurstMs) continue;
       if (i + 1 < cursors.size()) {
-        from.mixed_until_ms = now.value + kMixedMs;
+        if (cursors[i].left) from.mixed_until_ms = now.value + kMixedMs;
         std::swap(cursors[i], cursors.back());
+        cursors[i].left = true;
       }
       cursors.back() = {what.unit, now.value};
       link->doubts = 0;
@@ -68,7 +79,7 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
       policy.link_checked(true);
       return link->follows;
     }
-    if (!what.written && !what.begins) policy.link_checked(false);
+    if (!what.written && !what.begins && !hidden) policy.link_checked(false);
   }
   from.written = what.written ? from.written + 1 : 0;
   from.guessed = recent && !what.begins ? from.guessed + 1 : 0;
@@ -84,7 +95,7 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
       return follows;
     }
     if (what.begins) link = &remember(what.unit, {});
-  } else if (!what.written && link->follows.valid() && guess && ++link->doubts > kMostDoubts) {
+  } else if (!what.written && !hidden && link->follows.valid() && guess && ++link->doubts > kMostDoubts) {
     *link = {};
     policy.relink(what.unit, {});
   }

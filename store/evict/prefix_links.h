@@ -3,8 +3,9 @@
 // has one true predecessor. Pure logic, not thread-safe, bounded memory.
 //
 // A known link holds when the stream stood on the unit's predecessor a moment ago; two contradictions without a confirmation
-// between them drop it. A stream that goes back and forth between chains guesses nothing for a minute: no link is better
-// than a wrong one. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
+// between them drop it. None is that its predecessor was not seen just then if that was probed a moment ago by anybody: the kernel
+// answers for a name for a second, so of what many requests begin with most probes are hidden. A stream that goes back and forth
+// between chains guesses nothing for a minute: no link is better than a wrong one; to go back alone is to begin with such a head again. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
 // one ends, and an endless one would keep what is old for what is new, as its head. The policy is told of every check, and relies on
 // links only while most of them hold.
 #pragma once
@@ -34,7 +35,7 @@ struct Sighting {
 class PrefixLinks {
  public:
   explicit PrefixLinks(size_t max_units = 500'000, size_t max_streams = 4096)
-      : max_units_(max_units), max_streams_(max_streams) {}
+      : max_units_(max_units), max_streams_(max_streams), seen_(kSeen) {}
 
   // Returns the unit that it follows, as far as that is known, for Published::follows. Tells `policy` of corrections and
   // checks. Before the policy is told of the event itself.
@@ -42,12 +43,18 @@ class PrefixLinks {
   size_t units() const { return young_.size() + old_.size(); }
 
  private:
+  static constexpr size_t kSeen = 1024;  // 16 KiB
   struct Link {
     UnitKey follows;    // none: it begins a chain
     uint8_t doubts = 0;
   };
   struct Cursor {
     UnitKey last;
+    int64_t at_ms = 0;
+    bool left = false;  // the stream went from here to another one, which was known
+  };
+  struct Seen {
+    UnitKey unit;
     int64_t at_ms = 0;
   };
   struct Stream {
@@ -61,11 +68,14 @@ class PrefixLinks {
   Link* find(UnitKey unit, const Policy& policy);
   Link& remember(UnitKey unit, Link link);
   Stream& stream(StreamKey key);
+  void note_seen(UnitKey unit, int64_t now_ms);
+  bool may_be_hidden(UnitKey unit, int64_t now_ms) const;
 
   size_t max_units_, max_streams_;
   // Two generations: what is used stays, and the older one goes bit by bit while the younger one fills.
   Links young_, old_, dying_;
   std::unordered_map<uint64_t, Stream> streams_, old_streams_;
+  std::vector<Seen> seen_;  // by hash of the unit: the last one there
 };
 
 }  // namespace kvcachefs::evict

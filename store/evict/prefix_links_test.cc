@@ -61,6 +61,26 @@ TEST_F(PrefixLinksTest, MixedStreamsGuessNothing) {
   EXPECT_FALSE(policy->predecessor(unit(78)).valid());
 }
 
+// Of what many requests begin with the kernel answers most probes itself.
+TEST_F(PrefixLinksTest, AHeadWhoseProbesAreHiddenIsNoContradiction) {
+  probe_all(1, {1, 2, 3});
+  seconds += 10;
+  see(1, 2);  // another thread asks for it just then
+  for (uint64_t request = 0; request < 8; ++request) {
+    seconds += 0.1;
+    see(100 + 10 * request, 1);  // and this one is in the middle of something else
+    EXPECT_EQ(see(2, 1), unit(1)) << request;
+    EXPECT_EQ(see(3, 1), unit(2)) << request;
+  }
+}
+
+TEST_F(PrefixLinksTest, ToGoBackOnceIsNotToMix) {
+  probe_all(1, {1, 2, 3});
+  probe_all(1, {11, 12, 13});
+  probe_all(1, {1, 11, 12, 13, 2, 3});
+  EXPECT_EQ(see(77, 1), unit(3));
+}
+
 // One thread, a request right after the other, each of names that were never seen: nothing tells where one ends.
 TEST_F(PrefixLinksTest, WhatWasNeverSeenIsNoEndlessChain) {
   size_t longest = 0, length = 0;

@@ -73,6 +73,14 @@ TEST_F(PrefixTest, ASplitKeepsTimesAndShares) {
   EXPECT_EQ(policy->check(), "");
 }
 
+TEST_F(PrefixTest, KnowsWhatManyRequestsBeginWith) {
+  request({1, 2, 3, 4});
+  EXPECT_FALSE(policy->forks_behind(unit(2)));
+  request({1, 2, 11, 12});
+  EXPECT_TRUE(policy->forks_behind(unit(2)));
+  for (const uint64_t number : {1, 3, 4, 11, 12, 99}) EXPECT_FALSE(policy->forks_behind(unit(number))) << number;
+}
+
 TEST_F(PrefixTest, ASplitBehindAnyUnitKeepsBothHalves) {
   for (uint64_t at = 1; at < 12; ++at) {
     PolicyUnderTest test("prefix");

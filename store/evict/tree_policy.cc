@@ -31,6 +31,13 @@ UnitKey TreePolicy::predecessor(UnitKey unit) const {
   return forest_.present(prev) ? forest_.key(prev) : UnitKey{};
 }
 
+bool TreePolicy::forks_behind(UnitKey unit) const {
+  const UnitSlot slot = forest_.find(unit);
+  if (!forest_.present(slot)) return false;
+  const Node& node = forest_.node(forest_.node_of(slot));
+  return node.kind == NodeKind::kTrunk && node.tail == slot;
+}
+
 void TreePolicy::read(UnitKey unit, TimeMs now) {
   advance(now);
   if (const UnitSlot slot = forest_.find(unit); forest_.present(slot)) visit(forest_.node(forest_.node_of(slot)));

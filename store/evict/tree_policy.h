@@ -40,6 +40,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   bool holds(UnitKey unit) const override { return forest_.present(forest_.find(unit)); }
   size_t units() const override { return forest_.units(); }
   UnitKey predecessor(UnitKey unit) const override;
+  bool forks_behind(UnitKey unit) const override;
   void read(UnitKey unit, TimeMs now) override;
   void publish(const Published& what, TimeMs now) override;
   void unlink(UnitKey unit) override;

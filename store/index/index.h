@@ -53,6 +53,7 @@ struct Leftovers {
     bool operator==(const Extent&) const = default;
   };
   std::vector<Extent> extents;
+  bool unlisted = false;  // epochs after that have such extents, too: also a start after a clean end lists them
   bool operator==(const Leftovers&) const = default;
 };
 

@@ -16,6 +16,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kMostNameBytes = 255;
+constexpr uint8_t kLeftInPacks = 1, kLeftUnlisted = 2;
 uint64_t cookie_mask = ~uint64_t{0};
 
 template <class T>
@@ -257,7 +258,7 @@ void encode_row(const CommittedLeftovers& row, Bytes& out) {
   writer.u32(row.position.epoch);
   writer.u64(row.position.seq);
   writer.u64(row.position.offset);
-  writer.u8(row.leftovers.in_packs ? 1 : 0);
+  writer.u8(static_cast<uint8_t>((row.leftovers.in_packs ? kLeftInPacks : 0) | (row.leftovers.unlisted ? kLeftUnlisted : 0)));
   writer.varint(row.leftovers.swept_epoch);
   writer.varint(row.leftovers.extents.size());
   for (const Leftovers::Extent& extent : row.leftovers.extents) {
@@ -368,7 +369,9 @@ Result<CommittedLeftovers> decode_leftovers_row(ByteSpan value) {
   row.position.epoch = in.u32();
   row.position.seq = in.u64();
   row.position.offset = in.u64();
-  row.leftovers.in_packs = in.u8() != 0;
+  const uint8_t flags = in.u8();
+  row.leftovers.in_packs = (flags & kLeftInPacks) != 0;
+  row.leftovers.unlisted = (flags & kLeftUnlisted) != 0;
   row.leftovers.swept_epoch = static_cast<uint32_t>(in.varint());
   for (uint64_t left = in.varint(); left > 0 && in.ok(); --left) {
     Leftovers::Extent extent;

@@ -12,6 +12,7 @@ void OrphanNotes::take_leftovers(const Index& index) {
   extents_ = std::move(left->extents);
   extents_due_ = !extents_.empty();
   packs_unswept_ = left->in_packs;
+  unlisted_ = left->unlisted;
 }
 
 void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken) {
@@ -20,10 +21,13 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
   Leftovers left;
   left.swept_epoch = swept_epoch_;
   left.in_packs = packs_unswept_;
+  left.unlisted = unlisted_;
   std::unordered_map<ExtentId, PlaceKind> given_up;
   auto add = [&](const Place& place) {
     left.in_packs |= place.kind == PlaceKind::kPacked && place.length > 0;
-    if (place.extent.valid() && place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
+    if (!place.extent.valid()) return;
+    if (place.extent.epoch <= swept_epoch_) given_up.emplace(place.extent, place.kind);
+    else left.unlisted = true;
   };
   for (const FreedPlace& freed : taken) add(freed.place);
   dead_.for_each([&](const FreedPlace& freed) { add(freed.place); });
@@ -37,6 +41,7 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
   }
   if (left.extents.size() > kMostExtents) {
     left.extents.clear();
+    left.unlisted = true;
     left.swept_epoch = std::min(swept_epoch_, oldest - 1);
   }
   index.set_leftovers(std::move(left));
@@ -44,7 +49,10 @@ void OrphanNotes::note_leftovers(Index& index, std::span<const FreedPlace> taken
 
 void OrphanNotes::extents_swept(std::vector<Leftovers::Extent> left, std::optional<uint32_t> swept_epoch, uint64_t left_bytes) {
   extents_ = std::move(left);
-  if (swept_epoch) swept_epoch_ = *swept_epoch;
+  if (swept_epoch) {
+    swept_epoch_ = *swept_epoch;
+    unlisted_ = false;
+  }
   changed_ = true;
   extent_bytes_ = std::min(extent_bytes_, left_bytes);
   tell_space();
@@ -68,9 +76,11 @@ void OrphanNotes::packs_left(uint64_t pack_bytes) {
   tell_space();
 }
 
-void OrphanNotes::tell_space() {
+uint64_t OrphanNotes::bytes() const {
   const uint64_t bytes = extent_bytes_ + pack_bytes_;
-  space_.set_orphaned(bytes - std::min(bytes, known_bytes_));
+  return bytes - std::min(bytes, known_bytes_);
 }
+
+void OrphanNotes::tell_space() { space_.set_orphaned(bytes()); }
 
 }  // namespace kvcachefs

@@ -25,6 +25,10 @@ class OrphanNotes {
   void take_leftovers(const Index& index);
   // The life before ended in a way that may have left dead ranges in packs, whatever the index says.
   void doubt_packs() { packs_unswept_ = true; }
+  // ... or extents in epochs after swept_epoch(). Until those were listed, or are left as they are.
+  void doubt_epochs() { unlisted_ = true; }
+  void leave_epochs() { unlisted_ = false; }
+  bool unlisted() const { return unlisted_; }
 
   // To be called before each commit of the index: from then on replay does not tell of what the commit holds. `taken` is what
   // the reclaimer has in hand; what waits for it is asked for. Extents of epochs that are to be listed anyway are not named.
@@ -50,6 +54,7 @@ class OrphanNotes {
   // accepted, and told again as it falls. What DeadSpace knows already at the first of these is not counted twice.
   void measured(uint64_t extent_bytes, uint64_t pack_bytes);
   void packs_left(uint64_t pack_bytes);
+  uint64_t bytes() const;  // of that, as Space is told
 
  private:
   void tell_space();
@@ -61,7 +66,7 @@ class OrphanNotes {
   uint32_t swept_epoch_ = 0;
   std::vector<Leftovers::Extent> extents_;
   bool extents_due_ = false;
-  bool packs_unswept_ = false;
+  bool packs_unswept_ = false, unlisted_ = false;
   bool changed_ = false;
 };
 

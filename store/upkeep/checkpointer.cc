@@ -66,7 +66,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   parts_.counters.index_commits.fetch_add(1, std::memory_order_relaxed);
   found_.judged_tail = false;
   parts_.index_rebuild.allow(true);
-  parts_.sweep.sweep_extents(dead);
+  if (!holds_earlier_lives()) parts_.sweep.sweep_extents(dead);
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead), amount);
   measure_overhead();
@@ -179,6 +179,11 @@ bool Checkpointer::checkpoint_for_room() {
   Status status = write_checkpoint();
   if (!status) log::error("checkpoint: {}", status.error().message);
   return status && records() < before - before / kWorthPart;  // else the next would give no more back
+}
+
+uint64_t Checkpointer::awaited_from_peers_bytes() {
+  const uint64_t held = held_for_peers_bytes_, read = holds_ ? holds_->read_bytes() : 0;
+  return held - std::min(held, read) + (holds_earlier_lives() ? parts_.orphans.bytes() : 0);
 }
 
 void Checkpointer::measure_overhead() {

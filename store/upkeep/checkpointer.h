@@ -101,11 +101,10 @@ class Checkpointer {
   bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
   // What was dead and held for them when it was asked last. Any thread.
   uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }
-  // Of that, without what is read there: what comes back once they have followed.
-  uint64_t awaited_from_peers_bytes() const {
-    const uint64_t held = held_for_peers_bytes_, read = holds_ ? holds_->read_bytes() : 0;
-    return held - std::min(held, read);
-  }
+  // Of that, without what is read there, and with what earlier lives left: what comes back once they have followed.
+  uint64_t awaited_from_peers_bytes();
+  // What earlier lives left is held for them (OrphanSweep does nothing). The thread that commits the index. May block on the volume.
+  bool holds_earlier_lives() { return holds_ && parts_.sweep.is_left() && holds_->holds_earlier_epochs(parts_.identity.epoch); }
   PeerHolds* holds() { return holds_ ? &*holds_ : nullptr; }
   // Those of the journals that a checkpoint covers which peers have read by now; all, where a call waits for room.
   void remove_kept_journals(bool room_is_wanted);

@@ -151,14 +151,16 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   publish(slot, follows, is_full(entry, name), now);
 }
 
-void Evictor::will_be_told(ObjectId id, uint32_t thread_id) {
-  if (!on()) return;
+bool Evictor::will_be_told(ObjectId id, uint32_t thread_id) {
+  if (!on()) return false;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
   const uint32_t slot = table_.find(id);
-  if (slot == kNoSlot) return;
-  note_look(table_.at(slot), thread_id, now);
-  note_use(table_.at(slot), now, true);
+  if (slot == kNoSlot) return false;
+  Entry& entry = table_.at(slot);
+  note_look(entry, thread_id, now);
+  note_use(entry, now, true);
+  return state_ == State::kReady && policy_->forks_behind(entry.unit);
 }
 
 void Evictor::will_be_listed(std::span<const ObjectId> ids) {

@@ -55,7 +55,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void deleted(ObjectId id) override;
 
   // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
-  void will_be_told(ObjectId id, uint32_t thread_id);
+  // True: many requests begin with it, so the kernel is not to answer the next probes itself: what follows in them is learned from that.
+  bool will_be_told(ObjectId id, uint32_t thread_id);
   // The same by a listing, which is no use: as a walk over all names tells of all objects, this lease is the first to be broken.
   void will_be_listed(std::span<const ObjectId> ids);
 
@@ -178,10 +179,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::unique_ptr<evict::Policy> policy_;
   evict::PrefixLinks links_;
   std::deque<Young> young_;  // oldest first; some are not young any more
-  struct Stranded {
-    ObjectId id;
-    uint64_t cookie = 0, body_cookie = 0;
-  };
+  struct Stranded { ObjectId id; uint64_t cookie = 0, body_cookie = 0; };
   std::deque<Stranded> stranded_;  // some are not any more
   std::deque<Young> aside_;  // no chunks when they were looked at last
   std::unordered_map<uint16_t, Usual> usual_;  // by stem

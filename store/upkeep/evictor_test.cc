@@ -59,6 +59,20 @@ class EvictorTest : public ::testing::Test {
 };
 using Numbers = std::vector<uint64_t>;
 
+// The kernel answers the probes of a name itself for a second: not of one whose probes tell where another line begins.
+TEST_F(EvictorTest, EachProbeOfWhatManyRequestsBeginWithIsToBeSeen) {
+  fill();
+  store(1);
+  store(2);
+  EXPECT_FALSE(evictor_.will_be_told(id_of(1), 9));
+  pass(5 * kSecond);
+  evictor_.probed(1, kRootId, chunk_name(1), id_of(1), kChunk);
+  store(3);
+  EXPECT_TRUE(evictor_.will_be_told(id_of(1), 9));
+  EXPECT_FALSE(evictor_.will_be_told(id_of(2), 9));
+  EXPECT_FALSE(evictor_.will_be_told(id_of(3), 9));
+}
+
 TEST_F(EvictorTest, WhatWasOnlyListedIsTheFirstLeaseToBeBroken) {
   using enum Evictor::Leases;
   fill();

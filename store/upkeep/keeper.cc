@@ -52,7 +52,7 @@ bool Keeper::step(bool force) {
   const bool made_room = make_room();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
-  bool due = force || evicted || parts_.checkpointer.judged_tail() || parts_.sweep.is_due() ||
+  bool due = force || evicted || parts_.checkpointer.judged_tail() || (parts_.sweep.is_due() && !parts_.checkpointer.holds_earlier_lives()) ||
              parts_.checkpointer.reclaim_was_cut_short();
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = parts_.dead.any();  // also raw files, whose records tell no length
@@ -224,7 +224,7 @@ void Keeper::want_reclaim() {
 
 // True: there is more to do.
 bool Keeper::sweep_packs() {
-  if (parts_.checkpointer.judged_tail()) return false;
+  if (parts_.checkpointer.judged_tail() || parts_.checkpointer.holds_earlier_lives()) return false;
   const OrphanSweep::Packs swept = parts_.sweep.sweep_packs();
   if (swept == OrphanSweep::Packs::kGaveBack) parts_.watch.measure_all();
   return swept == OrphanSweep::Packs::kGoOn;

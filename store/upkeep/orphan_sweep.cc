@@ -71,7 +71,8 @@ uint64_t OrphanSweep::allocated_bytes(ExtentId extent, PlaceKind kind) const {
 }
 
 void OrphanSweep::count(bool unclean) {
-  epochs_due_ = unclean;
+  if (unclean) parts_.orphans.doubt_epochs();
+  epochs_due_ = parts_.orphans.unlisted();
   const bool packs = parts_.orphans.packs_unswept() && parts_.volume.features().punch_hole;  // else DeadSpace knows them
   if (!packs && !epochs_due_ && !parts_.orphans.extents_due()) return;
   uint64_t extent_bytes = 0, pack_bytes = 0;
@@ -102,8 +103,10 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {
 // ended before it came here leaves those of the epoch before it. Else of what the index remembers.
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  if (list && parts_.records_lost)
+  if (list && parts_.records_lost) {
     log::warn("extents that no record names are kept, for records are lost: kvcachefs fsck tells of them, when not mounted");
+    parts_.orphans.leave_epochs();
+  }
   bool all = list && !parts_.records_lost;
   if (all && nameless_at_start_) nameless = std::move(*nameless_at_start_);
   else if (all) all = list_nameless(nameless);
@@ -144,8 +147,7 @@ std::unique_ptr<PackSweep> OrphanSweep::make_pack_sweep() {
 }
 
 OrphanSweep::Packs OrphanSweep::sweep_packs() {
-  if (!parts_.orphans.packs_unswept() || pack_sweep_over_ || parts_.orphans.extents_due()) return Packs::kDone;
-  if (!parts_.volume.features().punch_hole) return Packs::kDone;
+  if (!packs_due() || parts_.orphans.extents_due()) return Packs::kDone;
   if (!pack_sweep_) pack_sweep_ = make_pack_sweep();
   constexpr int64_t kMostNsAtOnce = 50'000'000;
   const int64_t started_ns = parts_.clock.monotonic_ns();

@@ -42,9 +42,11 @@ class OrphanSweep {
   explicit OrphanSweep(Parts parts) : parts_(std::move(parts)) {}
 
   // At a start: what an earlier life left counts in Space from now on until it is swept. One stat for each pack, and for each extent
-  // that no record names. `unclean`: earlier epochs are to be listed for those.
+  // that no record names. `unclean`: earlier epochs are to be listed for those, whatever the index says.
   void count(bool unclean);
 
+  // There is something that an earlier life may have left, and that was not looked for to its end.
+  bool is_left() const { return epochs_due_ || parts_.orphans.extents_due() || packs_due(); }
   // sweep_extents() has something to do, or the index is to be told what was found out.
   bool is_due() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.changed(); }
   // After a commit of the index behind which recovery never goes back; `dead` is what the same index point gives back.
@@ -54,6 +56,7 @@ class OrphanSweep {
   Packs sweep_packs();
 
  private:
+  bool packs_due() const { return parts_.orphans.packs_unswept() && !pack_sweep_over_ && parts_.volume.features().punch_hole; }
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
   uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;

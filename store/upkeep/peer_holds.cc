@@ -25,6 +25,15 @@ bool PeerHolds::holds(const FreedPlace& freed) {
   return known_->position < freed.given_up_at;
 }
 
+bool PeerHolds::holds_earlier_epochs(uint32_t own) {
+  known_ = source_.acknowledged();
+  if (!known_) known_ = source_.read();
+  const bool is_open = std::ranges::any_of(known_->pinned, [own](ObjectId id) { return id.epoch() < own; });
+  earlier_held_ = !impatient_at_ && (known_->position.epoch < own || is_open);
+  tell_wanted();
+  return earlier_held_;
+}
+
 std::string PeerHolds::waits_for() const {
   return known_ ? known_->waits_for() : std::string();
 }

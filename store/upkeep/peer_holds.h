@@ -31,7 +31,13 @@ class PeerHolds {
   void begin(std::span<const FreedPlace> dead);
   bool holds(const FreedPlace& freed);
   // Behind them: whether any was held.
-  void end(bool any_held) { source_.want_acknowledged(any_held || impatient_at_); }
+  void end(bool any_held) {
+    any_held_ = any_held;
+    tell_wanted();
+  }
+  // What earlier epochs than `own` left on the volume and no record names any more. Which objects those were is not known: they are held until
+  // all others have read up to this epoch, and nothing of an earlier one that was removed is open there. Blocks on the volume the first time.
+  bool holds_earlier_epochs(uint32_t own);
   // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
   // was already.
   bool lose_patience() {
@@ -45,8 +51,11 @@ class PeerHolds {
   std::string waits_for() const;
 
  private:
+  void tell_wanted() { source_.want_acknowledged(any_held_ || earlier_held_ || impatient_at_); }
+
   const Source source_;
   std::shared_ptr<const Peers::Acknowledged> known_;
+  bool any_held_ = false, earlier_held_ = false;
   uint64_t read_bytes_ = 0;
   std::optional<JournalPosition> impatient_at_;
 };

@@ -1,6 +1,7 @@
 """`kvcachefs gc`: a node that does not run is put in order or leaves the volume, while another one has it mounted; and the daemon that was only
 away, whose node was taken meanwhile, publishes nothing any more."""
 
+import errno
 import os
 import signal
 import socket
@@ -220,6 +221,28 @@ def test_a_removal_that_is_killed_goes_on(nodes, point):
     assert tree(a) == expected_of_b()
 
 
+@pytest.mark.parametrize("point", ["batch-appended", "mark-synced", "index-committed", "checkpoint-named", "reclaim-begun", "extent-removed"])
+def test_a_node_that_comes_back_after_a_removal_that_was_killed(nodes, point):
+    """What was removed is read until who reads has heard that it is gone: never an error."""
+    a, b = nodes
+    fill(a, b)
+    names = [f"a/{index}" for index in range(2, 8)]
+    assert gc(b.volume, "--remove", kill_at=point).returncode in (0, -signal.SIGKILL)
+    a.start()
+    for _ in range(20):
+        for name in names:
+            try:
+                assert_bytes(load(b, name), expected()[name])
+            except FileNotFoundError:
+                pass
+        os.setxattr(b.path, "user.kvcachefs.drop_caches", b"1")
+    publish(a, b)
+    assert tree(a) == tree(b)
+    for name, content in expected_of_b().items():
+        assert content is None or load(b, name) == content
+    assert b.status()["evictions"]["objects"] == 0
+
+
 def test_a_daemon_whose_node_was_taken_publishes_nothing(new_mount, monkeypatch):
     """As where a machine stands still, and its lock is lost with its connection: here the lock's file is removed."""
     monkeypatch.setenv("KVCACHEFS_FENCE_MS", "1000")
@@ -249,6 +272,9 @@ def test_a_daemon_whose_node_was_taken_publishes_nothing(new_mount, monkeypatch)
     except subprocess.TimeoutExpired:
         raise AssertionError("it goes on:\n" + a.log_text()[-4000:]) from None
     a.process = None
+    with pytest.raises(OSError) as dead:  # the mount is no bare directory now, into which clients would go on writing
+        os.listdir(a.path)
+    assert dead.value.errno in (errno.ENOTCONN, errno.ECONNABORTED)
     for writer in writers:
         writer.join(SOON * kvc_env.SCALE)
         assert not writer.is_alive()

@@ -70,6 +70,7 @@ MountStatus parse_mount_status(std::string_view json) {
   }
   status.volume = string_at(document, "volume", "root");
   status.volume_uuid = string_at(document, "volume", "uuid");
+  status.evicts = string_at(document, "options", "evict") == "on";
   return status;
 }
 

@@ -18,6 +18,7 @@ struct MountStatus {
   pid_t pid = 0;       // of the daemon; 0 if the status does not say
   std::string volume;  // the backing directory; empty if it cannot be told
   std::string volume_uuid;  // empty if the status does not say
+  bool evicts = false;      // it makes room by itself: more than its capacity can be stored
   StatusNumbers numbers;
 };
 

@@ -9,10 +9,11 @@ namespace {
 
 TEST(MountStatus, NumbersByDottedPath) {
   const MountStatus status = parse_mount_status(
-      R"({"version":"0.1","pid":42,"volume":{"state":"ok","root":"/v","uuid":"0a"},"reads":{"opens":7,"bytes_from_ram":1.5}})");
+      R"({"version":"0.1","pid":42,"volume":{"state":"ok","root":"/v","uuid":"0a"},"options":{"evict":"on"},"reads":{"opens":7,"bytes_from_ram":1.5}})");
   EXPECT_EQ(status.pid, 42);
   EXPECT_EQ(status.volume, "/v");
   EXPECT_EQ(status.volume_uuid, "0a");
+  EXPECT_TRUE(status.evicts);
   EXPECT_EQ(status.numbers.at("reads.opens"), 7);
   EXPECT_EQ(status.numbers.at("reads.bytes_from_ram"), 1.5);
   EXPECT_FALSE(status.numbers.contains("volume.state"));

@@ -18,7 +18,7 @@ EngineOptions options() {
           .pool_bytes = 1 << 20};
 }
 
-EngineRequest request(std::vector<uint64_t> keys, unsigned engine = 0) {
+EngineRequest request_of(std::vector<uint64_t> keys, unsigned engine = 0) {
   EngineRequest made;
   made.engine = engine;
   made.input_tokens = keys.size() * 16;
@@ -33,7 +33,7 @@ bool has_chunk(const TestDirectory& directory, uint64_t key) {
 TEST(RequestRun, EveryRequestIsServedOnceInBothLoops) {
   std::vector<EngineRequest> requests;
   for (uint64_t i = 0; i < 40; ++i) {
-    requests.push_back(request({i % 10, 100 + i}));
+    requests.push_back(request_of({i % 10, 100 + i}));
     requests.back().arrival_s = static_cast<double>(i) / 10;
     requests.back().engine = static_cast<unsigned>(i % 3);
   }
@@ -59,14 +59,14 @@ TEST(RequestRun, EveryRequestIsServedOnceInBothLoops) {
 }
 
 TEST(RecomputeOnly, ClosedLoopIsPrefillAlone) {
-  const std::vector<EngineRequest> requests = {request({1, 2}), request({1, 2})};
+  const std::vector<EngineRequest> requests = {request_of({1, 2}), request_of({1, 2})};
   const auto outcomes = recompute_only(options(), {.workers = 1}, requests);
   ASSERT_EQ(outcomes.size(), 2u);
   EXPECT_DOUBLE_EQ(outcomes[1].ttft_s(), 0.032);
 }
 
 TEST(RecomputeOnly, OpenLoopWaitsForAFreeWorker) {
-  const std::vector<EngineRequest> requests = {request({1, 2}), request({3, 4}), request({5, 6})};
+  const std::vector<EngineRequest> requests = {request_of({1, 2}), request_of({3, 4}), request_of({5, 6})};
   const auto two = recompute_only(options(), {.workers = 2, .open_loop = true}, requests);
   EXPECT_DOUBLE_EQ(two[0].queue_s, 0);
   EXPECT_DOUBLE_EQ(two[1].queue_s, 0);
@@ -75,7 +75,7 @@ TEST(RecomputeOnly, OpenLoopWaitsForAFreeWorker) {
 
 TEST(RequestRun, AnEngineUsesItsOwnDirectory) {
   const TestDirectory a(TestDirectory::On::kMemory), b(TestDirectory::On::kMemory);
-  const std::vector<EngineRequest> requests = {request({1}, 0), request({2}, 1), request({1}, 1), request({2, 3}, 1)};
+  const std::vector<EngineRequest> requests = {request_of({1}, 0), request_of({2}, 1), request_of({1}, 1), request_of({2, 3}, 1)};
   const auto result =
       run_requests({a.path() + "/", b.path() + "/"}, options(), {.engines = 2, .workers = 1}, requests, [] {});
   ASSERT_TRUE(result) << result.error().message;
@@ -92,7 +92,7 @@ TEST(RequestRun, InAClosedLoopRequestsBeginInTheirOrder) {
   for (uint64_t i = 0; i < 40; ++i) {
     std::vector<uint64_t> keys;
     for (uint64_t part = 0; i % 2 == 0 && part < 30; ++part) keys.push_back(1000 * i + part);
-    requests.push_back(request(keys, static_cast<unsigned>(i % 2)));
+    requests.push_back(request_of(keys, static_cast<unsigned>(i % 2)));
   }
   const auto result =
       run_requests({directory.path() + "/"}, options(), {.engines = 2, .workers = 1}, requests, [] {});
@@ -106,8 +106,8 @@ TEST(RequestRun, InAClosedLoopRequestsBeginInTheirOrder) {
 TEST(RequestRun, AnErrorOfOneEngineEndsTheOthers) {
   const TestDirectory a(TestDirectory::On::kMemory), b(TestDirectory::On::kMemory);
   std::filesystem::create_directories(a.path() + "/" + chunk_name(AccessStyle::kRead, 1, 0).path);  // no file
-  std::vector<EngineRequest> requests = {request({1}, 0)};
-  for (uint64_t i = 2; i < 50; ++i) requests.push_back(request({i}, static_cast<unsigned>(i % 2)));
+  std::vector<EngineRequest> requests = {request_of({1}, 0)};
+  for (uint64_t i = 2; i < 50; ++i) requests.push_back(request_of({i}, static_cast<unsigned>(i % 2)));
   for (const bool open_loop : {false, true}) {
     const RunOptions run{.engines = 2, .workers = 2, .open_loop = open_loop};
     const auto result = run_requests({a.path() + "/", b.path() + "/"}, options(), run, requests, [] {});
@@ -125,7 +125,7 @@ RequestOutcome outcome(double begin_s, double end_s, uint64_t hit_chunks) {
 }
 
 TEST(CountUnfound, WhatAnEndedRequestStoredAndALaterOneDidNotFind) {
-  const std::vector<EngineRequest> requests = {request({1, 2}), request({1, 2, 3}), request({1, 2, 3, 4}), request({1, 9})};
+  const std::vector<EngineRequest> requests = {request_of({1, 2}), request_of({1, 2, 3}), request_of({1, 2, 3, 4}), request_of({1, 9})};
   std::vector<RequestOutcome> outcomes = {outcome(0, 1, 0), outcome(0.5, 2, 0), outcome(5, 6, 1), outcome(0.9, 1.5, 0)};
   count_unfound(requests, outcomes);
   EXPECT_EQ(outcomes[0].unfound_chunks, 0u);
@@ -136,7 +136,7 @@ TEST(CountUnfound, WhatAnEndedRequestStoredAndALaterOneDidNotFind) {
 }
 
 TEST(RecomputeOnly, EnginesWaitForTheirOwnWorkers) {
-  const std::vector<EngineRequest> requests = {request({1, 2}, 0), request({3, 4}, 0), request({5, 6}, 1)};
+  const std::vector<EngineRequest> requests = {request_of({1, 2}, 0), request_of({3, 4}, 0), request_of({5, 6}, 1)};
   const auto outcomes = recompute_only(options(), {.engines = 2, .workers = 1, .open_loop = true}, requests);
   EXPECT_DOUBLE_EQ(outcomes[0].queue_s, 0);
   EXPECT_DOUBLE_EQ(outcomes[1].queue_s, 0.032);

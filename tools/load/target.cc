@@ -72,9 +72,20 @@ Result<std::vector<std::string>> check_nodes(const std::vector<std::string>& dir
   return uuids;
 }
 
-Status remove_tree(const std::string& path) {
+// Nothing is left of `path`. What other nodes removed can go at any moment while this walks over it, for which remove_all() may give up; each
+// time it does, something is gone.
+std::error_code remove_whatever_goes(const fs::path& path) {
+  constexpr int kTries = 100;
   std::error_code error;
-  fs::remove_all(path, error);
+  for (int i = 0; i < kTries; ++i) {
+    fs::remove_all(path, error);
+    if (error != std::errc::no_such_file_or_directory) break;
+  }
+  return error;
+}
+
+Status remove_tree(const std::string& path) {
+  const std::error_code error = remove_whatever_goes(path);
   if (error) return fail_errno(error.value(), path + ": remove with all that is in it");
   return {};
 }
@@ -99,7 +110,7 @@ Status remove_entries(const std::string& directory) {
   for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error)) {
     entries.push_back(it->path());
   }
-  for (size_t i = 0; i < entries.size() && !error; ++i) fs::remove_all(entries[i], error);
+  for (size_t i = 0; i < entries.size() && !error; ++i) error = remove_whatever_goes(entries[i]);
   if (error) return fail_errno(error.value(), directory + ": remove what is in it");
   return {};
 }
@@ -189,6 +200,13 @@ std::optional<std::string> Target::shared_volume_note() const {
                             : volumes == volume_uuids_.size() ? "mounts of a volume each"
                                                               : fmt::format("mounts of {} volumes", volumes);
   return fmt::format("{}: {}", name_, found);
+}
+
+bool Target::evicts() const {
+  return std::ranges::all_of(directories_, [](const std::string& directory) {
+    const auto mount = read_mount_status(directory);
+    return mount && mount->evicts;
+  });
 }
 
 Result<std::vector<std::string>> Target::make_dirs(const std::string& name) const {

@@ -48,6 +48,8 @@ class Target {
   Status blamed(Status status) const;
   // Whether its nodes are mounts of one volume, as a sentence; nothing where that is not known, or there is one node.
   std::optional<std::string> shared_volume_note() const;
+  // All of its directories are on mounts that make room by themselves.
+  bool evicts() const;
 
  private:
   Target(std::vector<std::string> directories, size_t index);
