@@ -9,9 +9,8 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr int64_t kMsNs = 1'000'000;
-constexpr int64_t kStepPauseNs = 10 * kMsNs;  // between two steps beside others, however much is wished
-constexpr int64_t kLeastPauseMs = 50, kMostPauseMs = 500;
+constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside others, however much is wished
+constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {
   uint64_t taken = 0;
@@ -75,7 +74,7 @@ Status ClaimHolder::raise(const OwnFigures& own, const ClaimPlan& plan) {
     parts_.user.raise_claim(claim_bytes_);
     return {};
   }
-  try_again_ns_ = parts_.clock.monotonic_ns() + std::uniform_int_distribution<int64_t>(kLeastPauseMs, kMostPauseMs)(random_) * kMsNs;
+  try_again_ns_ = parts_.clock.monotonic_ns() + std::uniform_int_distribution<int64_t>(kLeastPauseNs, kMostPauseNs)(random_);
   const Status taken_back = tell(own, claim_bytes_, plan.wish_bytes);
   return all_read ? taken_back : all_read;
 }

@@ -81,7 +81,8 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const auto [all, claimable] = least_capacity(own, peers);
   const uint64_t capacity = all - left_to_newcomers(all);
   plan.capacity_bytes = all;
-  plan.claimable_bytes = peers.empty() && (!own.evicts || own.waits || claim_bytes > capacity) ? all : claimable - left_to_newcomers(claimable);
+  plan.claimable_bytes = peers.empty() && !own.evicts ? all : claimable - left_to_newcomers(claimable);
+  const uint64_t most_here = peers.empty() ? plan.claimable_bytes : all;
   const uint64_t grain = claim_grain(capacity);
   const auto living = static_cast<uint64_t>(1 + std::ranges::count(peers, Life::kLives, &PeerFigures::life));
   const bool competes = living > 1 || std::ranges::find(peers, Life::kMayLive, &PeerFigures::life) != peers.end();
@@ -101,7 +102,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
   if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
-  plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? all : capacity);
+  plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? most_here : capacity);
 
   demand = add_bytes(demand, plan.wish_bytes);
   if (demand > capacity) {
@@ -112,7 +113,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   // What is not wished for is claimed only while nobody lacks it.
   const bool lacks_any = demand > capacity && !peers.empty();
   const uint64_t spare = lacks_any ? 0 : competes ? plan.unclaimed_bytes / (kSparePart * living) : lone_grain(capacity);
-  const uint64_t least = std::max(own.used_bytes, plan.wish_bytes), most = std::min(add_bytes(least, spare), std::max(own.used_bytes, all));
+  const uint64_t least = std::max(own.used_bytes, plan.wish_bytes), most = std::min(add_bytes(least, spare), std::max(own.used_bytes, most_here));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.

@@ -22,7 +22,7 @@ struct OwnFigures {
   uint64_t used_bytes = 0;        // the same, and what was accepted and will be there: what its claim has to cover
   uint64_t used_soon_bytes = 0;   // without what comes back by itself
   uint64_t written_per_s = 0;     // bytes that clients write
-  bool evicts = false;            // where it lacks room
+  bool evicts = false;            // where it lacks room, as far as there is anything to evict
   bool waits = false;             // a call waits for room, or did a moment ago
   uint64_t lacking_bytes = 0;     // ... and so much more than is left of the claim is what one of them needs
   BytesByAge evictable_by_age{};  // zeros: it evicts nothing
@@ -60,8 +60,8 @@ uint64_t claim_grain(uint64_t capacity_bytes);
 // So much is claimed ahead of what is used where no other node lives that could want it. A sixteenth of a large volume: at 5 GB/s into 1 TB the
 // next raise, which takes milliseconds, is asked for 6 s before it is needed. On a small one as much as fills in some 50 ms, or a quarter.
 uint64_t lone_grain(uint64_t capacity_bytes);
-// Of the capacity nobody claims so much, but a node that is the only one, where a call waits or nothing is evicted: what a node takes on the
-// volume to begin at all (journal, HEAD, index), which is never refused.
+// Of the capacity nobody claims so much, but a node that is the only one, where nothing is evicted: what a node takes on the volume to begin at
+// all (journal, HEAD, index), which is never refused.
 uint64_t left_to_newcomers(uint64_t capacity_bytes);
 ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<const PeerFigures> peers);
 

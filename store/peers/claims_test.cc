@@ -57,10 +57,14 @@ TEST(Claims, SomeIsLeftToThoseWhoCome) {
   full.evicts = true;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kCapacity);
   full.waits = true;
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kCapacity) << "it evicts: who comes finds room to begin";
+  full.evicts = false;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "a node that is alone is held back by nobody";
-  full.waits = full.evicts = false;
+  full.waits = false;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "else nobody has it";
   EXPECT_EQ(plan(full, kCapacity - kMiB, {peer(0, Life::kGone)}).target_bytes, kCapacity);
+  full.evicts = true;
+  EXPECT_EQ(plan(full, kVolume, {}).target_bytes, kCapacity) << "there is something to evict again";
 }
 
 TEST(Claims, ANodeThatIsAloneClaimsAGrainAhead) {

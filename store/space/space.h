@@ -42,9 +42,9 @@ class Space {
   void set_claim(uint64_t bytes);
   // From here on no more than `bytes` are used, or as much as is used already: what it is then.
   uint64_t lower_claim(uint64_t bytes);
-  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `alone`: there are none,
-  // and all of the capacity is this one's to come.
-  void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, bool alone);
+  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `lone_bytes`: so much
+  // this node can come to claim without others, for there are none; 0: there are.
+  void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes);
   // After that, by the clock, nothing can be reserved until this is called with a later time. The clock is set before use.
   void hold_claim_until(int64_t until_ns);
   void set_claim_clock(std::function<int64_t()> now_ns) { claim_now_ns_ = std::move(now_ns); }
@@ -162,7 +162,7 @@ class Space {
   }
   uint64_t used() const { return physical() + reserved_bytes_ + ahead_bytes_; }
   uint64_t limit() const { return std::min(limit_bytes_, shared_limit_bytes_); }
-  uint64_t own_bytes() const { return alone_ ? UINT64_MAX : claim_bytes_; }
+  uint64_t own_bytes() const { return std::max(claim_bytes_, lone_bytes_); }
   bool lapsed() const;
   uint64_t get(const uint64_t& counter) const {
     std::lock_guard lock(mutex_);
@@ -179,7 +179,7 @@ class Space {
   uint64_t claim_bytes_ = UINT64_MAX, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
   int64_t claim_until_ns_ = INT64_MAX;
   std::function<int64_t()> claim_now_ns_;
-  bool alone_ = true;
+  uint64_t lone_bytes_ = UINT64_MAX;
   uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;

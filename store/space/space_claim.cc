@@ -17,9 +17,9 @@ uint64_t Space::lower_claim(uint64_t bytes) {
   return claim_bytes_ = std::max(bytes, used());
 }
 
-void Space::set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, bool alone) {
+void Space::set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes) {
   std::lock_guard lock(mutex_);
-  alone_ = alone;
+  lone_bytes_ = lone_bytes;
   unclaimed_bytes_ = unclaimed_bytes;
   shared_limit_bytes_ = capacity_bytes;
 }

@@ -27,10 +27,10 @@ TEST_F(SpaceClaimTest, NoMoreIsUsedThanIsClaimed) {
 TEST_F(SpaceClaimTest, FreeIsWhatTheNodeCanComeToHave) {
   space_.set_claim(10 * kMiB);
   space_.set_live(4 * kMiB);
-  space_.set_shared(20 * kMiB, 64 * kMiB, /*alone=*/false);
+  space_.set_shared(20 * kMiB, 64 * kMiB, /*lone_bytes=*/0);
   EXPECT_EQ(space_.free_bytes(), 26 * kMiB);
   EXPECT_EQ(space_.own_free_bytes(), 6 * kMiB);
-  space_.set_shared(20 * kMiB, 16 * kMiB, /*alone=*/false);
+  space_.set_shared(20 * kMiB, 16 * kMiB, /*lone_bytes=*/0);
   EXPECT_EQ(space_.limit_bytes(), 16 * kMiB) << "another node allows less";
   EXPECT_EQ(space_.free_bytes(), 12 * kMiB);
 }
@@ -38,17 +38,20 @@ TEST_F(SpaceClaimTest, FreeIsWhatTheNodeCanComeToHave) {
 TEST_F(SpaceClaimTest, ANodeThatIsAloneComesToHaveAllAndReservesNoMoreThanItClaims) {
   space_.set_claim(10 * kMiB);
   space_.set_live(4 * kMiB);
-  space_.set_shared(54 * kMiB, 64 * kMiB, /*alone=*/true);
+  space_.set_shared(54 * kMiB, 64 * kMiB, /*lone_bytes=*/64 * kMiB);
   EXPECT_EQ(space_.own_limit_bytes(), 64 * kMiB);
   EXPECT_EQ(space_.own_free_bytes(), 60 * kMiB) << "nothing is evicted because the claim is low";
   EXPECT_EQ(space_.room_bytes(), 6 * kMiB);
+  space_.set_shared(52 * kMiB, 64 * kMiB, /*lone_bytes=*/62 * kMiB);
+  EXPECT_EQ(space_.own_limit_bytes(), 62 * kMiB) << "what is left to others is made room for";
+  EXPECT_EQ(space_.free_bytes(), 60 * kMiB) << "and shown as free";
 }
 
 TEST_F(SpaceClaimTest, NothingIsReservedBehindTheEndOfTheClaim) {
   int64_t now_ns = 100;
   space_.set_claim_clock([&now_ns] { return now_ns; });
   space_.set_claim(10 * kMiB);
-  space_.set_shared(0, 64 * kMiB, /*alone=*/false);
+  space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);
   space_.set_live(4 * kMiB);
   space_.hold_claim_until(200);
   ASSERT_TRUE(space_.try_reserve(kMiB));

@@ -224,8 +224,9 @@ Head PeerFollower::own_head() const {
   return head;
 }
 
-uint64_t PeerFollower::bytes_on_volume() const {
-  uint64_t bytes = 2 * (kHeadSlotBytes + kAcksSlotBytes);
+uint64_t PeerFollower::bytes_on_volume() {
+  if (peers_->knows_any()) had_peers_ = true;
+  uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
   if (parts_.volume->features().network) return bytes;
   std::error_code error;
   for (std::filesystem::recursive_directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {

@@ -59,8 +59,8 @@ class PeerFollower {
   void end_claim() { peers_->end_claim(); }
   void want_room();
 
-  // What HEAD, ACKS and, on a local volume, the indexes of the peers take there. Looks at local files.
-  uint64_t bytes_on_volume() const;
+  // What HEAD, on a local volume the indexes of the peers, and ACKS take there, which are written once there is another node. Looks at local files.
+  uint64_t bytes_on_volume();
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);
@@ -98,7 +98,7 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false};
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
   Wakeup wakeup_;
   std::thread thread_;
 

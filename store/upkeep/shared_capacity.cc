@@ -42,7 +42,7 @@ OwnFigures SharedCapacity::figures(bool alone) {
     by_age_ = parts_.evictor.bytes_by_age();
   }
   own.written_per_s = written_per_s_;
-  own.evicts = parts_.evictor.on();
+  own.evicts = parts_.evictor.may_evict();
   own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
   const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
   lacking_bytes_ = own.waits ? std::max(lacking_bytes_, lacking_bytes) : 0;
@@ -59,7 +59,7 @@ void SharedCapacity::raise_claim(uint64_t bytes) {
   {
     std::lock_guard lock(mutex_);
     plan_.unclaimed_bytes = less_bytes(plan_.unclaimed_bytes, more_bytes);
-    parts_.space.set_shared(plan_.unclaimed_bytes, plan_.capacity_bytes, !is_shared());
+    parts_.space.set_shared(plan_.unclaimed_bytes, plan_.capacity_bytes, is_shared() ? 0 : plan_.claimable_bytes);
   }
   parts_.space.hope();
   raises_.fetch_add(1);
@@ -80,7 +80,7 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
     }
   }
   shared_ = !alone;
-  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, alone);
+  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, alone ? plan.claimable_bytes : 0);
   // Where there is nothing to be claimed the next second is soon enough.
   parts_.space.tell_claim_below(plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
   steps_.fetch_add(1);
@@ -89,11 +89,12 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
 
 // --- any thread ---
 
-// A node that is alone, and has not claimed all, waits for nobody but its volume.
+// A node that is alone, and has not claimed all, waits for nobody but its volume. What is left to newcomers it claims where nothing can be evicted.
 bool SharedCapacity::claims_more() const {
   if (parts_.space.claim_has_lapsed()) return true;
+  const bool evicts = parts_.evictor.may_evict();
   std::lock_guard lock(mutex_);
-  return !is_shared() && parts_.space.claim_bytes() < plan_.capacity_bytes;
+  return !is_shared() && parts_.space.claim_bytes() < (evicts ? plan_.claimable_bytes : plan_.capacity_bytes);
 }
 
 bool SharedCapacity::may_get_room() const {
