@@ -51,6 +51,15 @@ Status Reserve::refill(uint64_t bytes, uint64_t available_bytes) {
   return grown;
 }
 
+Status Reserve::shrink(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (held_bytes_ <= bytes) return {};
+  KVC_ASSIGN(const FilePtr file, volume_->open(path_, {.writable = true}));
+  KVC_TRY(file->truncate(bytes));
+  held_bytes_ = bytes;
+  return {};
+}
+
 Status Reserve::grow_to(uint64_t bytes) {
   auto file = volume_->open(path_, {.create_exclusive = true});
   if (!file && file.error().code == Code::kExists) file = volume_->open(path_, {.writable = true});

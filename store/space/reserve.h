@@ -22,6 +22,8 @@ class Reserve {
   bool give(uint64_t bytes);
   // Makes it `bytes` large where `available_bytes`, free for anybody, are several times what it lacks; elsewhere nothing.
   Status refill(uint64_t bytes, uint64_t available_bytes);
+  // Makes it no larger than `bytes`: what a life with a larger capacity kept is not this one's.
+  Status shrink(uint64_t bytes);
   // Allocated now. Does not block.
   uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
   // Something was given up and is not there again. Does not block.

@@ -48,6 +48,17 @@ TEST_F(ReserveTest, TakesNothingWhereThereIsLittle) {
   EXPECT_FALSE(disk_->info(kPath));
 }
 
+TEST_F(ReserveTest, IsMadeSmallerWithoutBeingTakenForCut) {
+  Reserve reserve(disk_, kPath);
+  fill(reserve);
+  ASSERT_TRUE(reserve.shrink(kBytes / 2));
+  EXPECT_EQ(reserve.held_bytes(), kBytes / 2);
+  EXPECT_FALSE(reserve.is_cut());
+  EXPECT_EQ(Reserve(disk_, kPath).held_bytes(), kBytes / 2);
+  ASSERT_TRUE(reserve.shrink(kBytes));
+  EXPECT_EQ(reserve.held_bytes(), kBytes / 2) << "that is no growing";
+}
+
 TEST_F(ReserveTest, IsFoundByTheNextMount) {
   {
     Reserve reserve(disk_, kPath);

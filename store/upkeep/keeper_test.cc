@@ -73,7 +73,7 @@ class KeeperTest : public WritebackFixture {
                                      [](const SpaceInfo& now) {
                                        return OptionDefaults{.backing_bytes = now.total_bytes, .memory_bytes = kGiB, .network_volume = false};
                                      },
-                                     false, false},
+                                     false, false, true},
                   *volume->space());
     keeper.emplace(Keeper::Parts{*checkpointer, eviction, sweep, *watch, drainer, work, wakeup, space_waiters, waiters, dead, space, index,
                                  index_rebuild, tree, stale_opens, queue, unverified, sealer, ahead, resumer, cache, warmer, files, pool, probes,
@@ -204,7 +204,7 @@ TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   begin();
   const auto remote = make_sim_volume({.direct_io = false, .network = true});
   VolumeWatch there(VolumeWatch::Parts{*remote, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,
-                                       [](const SpaceInfo&) { return OptionDefaults{}; }, false, false},
+                                       [](const SpaceInfo&) { return OptionDefaults{}; }, false, false, true},
                     *remote->space());
   const auto seconds_until_gone = [&](bool stores) {
     EXPECT_TRUE(remote->make_directories("nodes/test/1"));

@@ -14,14 +14,28 @@
 
 namespace kvcachefs {
 
-void VolumeWatch::refill_reserve() {
+uint64_t VolumeWatch::reserve_bytes(const SpaceInfo& backing) const {
   constexpr uint64_t kReserveBytes = 16 * kMiB;  // some 100,000 removals; a batch is half of it at most
   constexpr uint64_t kSmallPart = 256;           // of the file system, and a quarter of it of the capacity
-  if (parts_.read_only) return;
+  const uint64_t small = std::min(backing.total_bytes / kSmallPart, parts_.space.limit_bytes() / (kSmallPart / 4));
+  return std::min(kReserveBytes, small - small % kBlockBytes);
+}
+
+void VolumeWatch::trim_reserve() {
+  if (!parts_.keeps_reserve) return;
+  const auto backing = parts_.volume.space();
+  if (!backing || parts_.reserve.held_bytes() <= reserve_bytes(*backing)) return;
+  if (Status trimmed = parts_.reserve.shrink(reserve_bytes(*backing)); !trimmed)
+    log::warn("room for the journal that is too large could not be given back: {}", trimmed.error().message);
+  parts_.checkpointer.measure_overhead();
+}
+
+void VolumeWatch::refill_reserve() {
+  if (!parts_.keeps_reserve) return;
+  trim_reserve();
   auto backing = parts_.volume.space();
   if (!backing) return;
-  const uint64_t small = std::min(backing->total_bytes / kSmallPart, parts_.space.limit_bytes() / (kSmallPart / 4));
-  const uint64_t bytes = std::min(kReserveBytes, small - small % kBlockBytes), held = parts_.reserve.held_bytes();
+  const uint64_t bytes = reserve_bytes(*backing), held = parts_.reserve.held_bytes();
   const uint64_t lacks = bytes - std::min(bytes, held);
   if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the capacity holds for it as well
   if (Status refilled = parts_.reserve.refill(bytes, backing->available_bytes); !refilled)

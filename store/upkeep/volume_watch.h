@@ -42,6 +42,7 @@ class VolumeWatch {
     LiveOptions& options;
     std::function<OptionDefaults(const SpaceInfo&)> defaults;  // of options that depend on the size of the file system
     bool read_only, background;
+    bool keeps_reserve;  // a command does not: it does not know the capacity that the node is mounted with
   };
   // `seen`: of the file system when the options were resolved.
   VolumeWatch(Parts parts, const SpaceInfo& seen) : parts_(std::move(parts)), seen_(seen) {}
@@ -55,8 +56,11 @@ class VolumeWatch {
   void measure_all();
   // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it.
   void refill_reserve();
+  // What a life with a larger capacity kept is given back. At a start, before anything is evicted for it.
+  void trim_reserve();
 
  private:
+  uint64_t reserve_bytes(const SpaceInfo& backing) const;
   void look_for_volume();
   void follow_size(const SpaceInfo& backing);
   void keep_spare_files(const SpaceInfo& backing);

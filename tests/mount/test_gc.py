@@ -108,6 +108,25 @@ def test_what_a_dead_node_holds_comes_back(nodes):
     assert tree(a) == tree(b) == expected()
 
 
+def test_a_small_volume_is_not_filled_with_the_reserve_of_a_large_one(new_mount):
+    """Neither by the command, which does not know its capacity, nor by a life that had a larger one."""
+    mount = new_mount({"node": "a", "capacity": "16M"})
+    store(mount, "chunk", payload("chunk", 300 * KIB))
+    kept = mount.status()["capacity"]["reserve_bytes"]
+    mount.stop()
+    done(gc(mount.volume))
+    mount.start()
+    assert mount.status()["capacity"]["reserve_bytes"] == kept
+    assert load(mount, "chunk") == payload("chunk", 300 * KIB)
+    mount.remount(capacity="1G")
+    assert mount.status()["capacity"]["reserve_bytes"] > kept
+    mount.remount(capacity="16M")
+    assert mount.status()["capacity"]["reserve_bytes"] == kept
+    for index in range(20):
+        store(mount, f"after/{index}", payload(index, 300 * KIB))
+    assert load(mount, "chunk") == payload("chunk", 300 * KIB)
+
+
 def test_a_node_that_leaves_takes_its_files_and_nothing_else(nodes):
     a, b = nodes
     fill(a, b)
