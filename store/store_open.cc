@@ -236,8 +236,8 @@ Status StoreImpl::start(std::string_view holder) {
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
   watch_->measure_all();
-  watch_->trim_reserve();
-  if (!volume_->features().network) watch_->refill_reserve();  // there it may be megabytes to write: the keeper's
+  if (volume_->features().network) watch_->trim_reserve();  // to refill it there may be megabytes to write: the keeper's
+  else watch_->refill_reserve();
   health_.start();
   keeper_->begin();
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),

@@ -68,7 +68,7 @@ FollowedByPeers StoreImpl::followed_by_peers() { return peers_ ? peers_->followe
 
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
-  status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes();
+  status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes() + checkpointer_->held_of_earlier_lives_bytes();
   if (status.held_for_peers_bytes > 0)
     if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();
   status.peers_problem = peers_->problem();

@@ -3,9 +3,10 @@
 // has one true predecessor. Pure logic, not thread-safe, bounded memory.
 //
 // A known link holds when the stream stood on the unit's predecessor a moment ago; two contradictions without a confirmation
-// between them drop it. None is that its predecessor was not seen just then if that was probed a moment ago by anybody: the kernel
-// answers for a name for a second, so of what many requests begin with most probes are hidden. A stream that goes back and forth
-// between chains guesses nothing for a minute: no link is better than a wrong one; to go back alone is to begin with such a head again. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
+// between them drop it. A predecessor that the stream did not probe just then contradicts nothing if anybody probed it within a
+// second: for so long the kernel answers for a name, and hides most probes of what many requests begin with. A stream that goes back
+// and forth between chains guesses nothing for a minute: no link is better than a wrong one. One that only goes back begins with such
+// a head again. What is only written is a chain of 256 at most, and what is met for the first time one of 4096: nothing tells where
 // one ends, and an endless one would keep what is old for what is new, as its head. The policy is told of every check, and relies on
 // links only while most of them hold.
 #pragma once

@@ -100,8 +100,10 @@ class Checkpointer {
   void follow_peers(PeerFollower& peers);
   bool holds_for_peers(const FreedPlace& freed) { return holds_ && holds_->holds(freed); }
   // What was dead and held for them when it was asked last. Any thread.
-  uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_ + held_of_earlier_lives_bytes_; }
-  // Of that, without what is read there, and with what earlier lives left: what comes back once they have followed.
+  uint64_t held_for_peers_bytes() const { return held_for_peers_bytes_; }
+  // The same of what earlier lives left, which DeadSpace does not know. Any thread.
+  uint64_t held_of_earlier_lives_bytes() const { return held_of_earlier_lives_bytes_; }
+  // Of both what comes back once they have followed: without what is read there.
   uint64_t awaited_from_peers_bytes();
   // What earlier lives left is held for them (OrphanSweep does nothing). The thread that commits the index. May block on the volume.
   bool holds_earlier_lives() { return earlier_lives() != PeerHolds::Earlier::kFree; }

@@ -1,6 +1,6 @@
 // What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed any
-// more, and dead ranges of packs. Looked for after a start that was not clean, or where the one before had to leave some, and remembered in the index for as long as it is not
-// done (space/orphan_notes.h).
+// more, and dead ranges of packs. Looked for after a start that was not clean, or where the life before had to leave some, and
+// remembered in the index for as long as it is not done (space/orphan_notes.h).
 #pragma once
 
 #include <cstdint>

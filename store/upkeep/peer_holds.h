@@ -36,9 +36,9 @@ class PeerHolds {
     any_held_ = any_held;
     tell_wanted();
   }
-  // What earlier epochs than `own` left on the volume and no record names any more. Which objects those were is not known: they are held until
-  // all others have read up to this epoch, and then until what had been open there when they had, and nothing is known of here, was closed.
-  // `is_known`: the object has a record, or is among those that are dead in this life. Blocks on the volume the first time.
+  // Tells why what epochs before `own` left is held, which no record names any more. Nobody knows which objects that was. kUnread: not all
+  // other nodes have read up to this epoch. kOpen: they have, and clients there still have an object open that they had open at that moment,
+  // and of which this life knows nothing. `is_known`: the object has a record, or died in this life. Blocks on the volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
   Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
   // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it

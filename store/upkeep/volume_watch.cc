@@ -21,21 +21,25 @@ uint64_t VolumeWatch::reserve_bytes(const SpaceInfo& backing) const {
   return std::min(kReserveBytes, small - small % kBlockBytes);
 }
 
+void VolumeWatch::keep_reserve_within(uint64_t bytes) {
+  if (parts_.reserve.held_bytes() <= bytes) return;
+  if (Status shrunk = parts_.reserve.shrink(bytes); !shrunk)
+    log::warn("room for the journal that is too large could not be given back: {}", shrunk.error().message);
+  parts_.checkpointer.measure_overhead();
+}
+
 void VolumeWatch::trim_reserve() {
   if (!parts_.keeps_reserve) return;
-  const auto backing = parts_.volume.space();
-  if (!backing || parts_.reserve.held_bytes() <= reserve_bytes(*backing)) return;
-  if (Status trimmed = parts_.reserve.shrink(reserve_bytes(*backing)); !trimmed)
-    log::warn("room for the journal that is too large could not be given back: {}", trimmed.error().message);
-  parts_.checkpointer.measure_overhead();
+  if (const auto backing = parts_.volume.space()) keep_reserve_within(reserve_bytes(*backing));
 }
 
 void VolumeWatch::refill_reserve() {
   if (!parts_.keeps_reserve) return;
-  trim_reserve();
   auto backing = parts_.volume.space();
   if (!backing) return;
-  const uint64_t bytes = reserve_bytes(*backing), held = parts_.reserve.held_bytes();
+  const uint64_t bytes = reserve_bytes(*backing);
+  keep_reserve_within(bytes);
+  const uint64_t held = parts_.reserve.held_bytes();
   const uint64_t lacks = bytes - std::min(bytes, held);
   if (lacks == 0 || !parts_.space.try_reserve(lacks)) return;  // the capacity holds for it as well
   if (Status refilled = parts_.reserve.refill(bytes, backing->available_bytes); !refilled)

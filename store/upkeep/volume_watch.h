@@ -54,13 +54,15 @@ class VolumeWatch {
   void measure_when_due(int64_t now_ns);
   // The same, with all raw files, and what journals, checkpoint and index take.
   void measure_all();
-  // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it.
+  // Once there is room again what was taken of the reserve of the journal. A small volume is not filled with it: what a life with a larger
+  // capacity kept is given back.
   void refill_reserve();
-  // What a life with a larger capacity kept is given back. At a start, before anything is evicted for it.
+  // The second alone: at a start, before anything is evicted for it, where to refill would take long.
   void trim_reserve();
 
  private:
   uint64_t reserve_bytes(const SpaceInfo& backing) const;
+  void keep_reserve_within(uint64_t bytes);
   void look_for_volume();
   void follow_size(const SpaceInfo& backing);
   void keep_spare_files(const SpaceInfo& backing);
