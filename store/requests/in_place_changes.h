@@ -52,6 +52,7 @@ class InPlaceChanges {
   // The object is locked.
   void mark(const ObjectPtr& object);
   void put_mark(const ObjectPtr& object, InPlace how);
+  void put_patched(const ObjectPtr& object, bool patched);
   void judge_first_writes(const ObjectPtr& object);
 
   const Parts parts_;
