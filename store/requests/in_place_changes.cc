@@ -79,10 +79,11 @@ void InPlaceChanges::note_page_written(Handle* handle) {
 void InPlaceChanges::judge(const Handle& handle) {
   const ObjectPtr& object = handle.object;
   if (handle.request.write && object->write_handles == 1) judge_first_writes(object);
-  if (!handle.rewrites) return;
-  --object->rewriters;
-  if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
-  if (object->in_place) mark(object);
+  if (handle.rewrites) {
+    --object->rewriters;
+    if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
+  }
+  if (object->in_place) mark(object);  // also where there was no room for its mark before
 }
 
 // The object is locked, and its last writer about to close it.
