@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "store/object/handle.h"
 #include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 
@@ -176,6 +177,7 @@ TEST_F(StoreNotChunks, WhatWasPatchedOrAppendedToStaysAfterACrash) {
     ASSERT_TRUE(done);
   }
   store_.crash();
+  for (Handle* handle : {log, database, chunk}) delete handle;  // their store never had them back
   for (const char* name : {"service.log", "small.db"}) EXPECT_EQ(kept_by(name), "changed in part") << name;
   fill();
   for (const char* name : {"service.log", "small.db"}) EXPECT_TRUE(store_.exists(name)) << name;

@@ -117,10 +117,13 @@ int daemon_descriptor(const nlohmann::json& status) {
   const pid_t pid = status["pid"].get<pid_t>();
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (descriptor < 0) return -1;
-  std::ifstream name_file(fmt::format("/proc/{}/comm", pid));
-  std::string name;
-  std::getline(name_file, name);
-  if (name.starts_with("kvcachefs")) return descriptor;
+  // It may run under another name, but its threads have their own. Where that number means another process here, it has none of them.
+  std::error_code error;
+  for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
+    std::ifstream name_file(thread.path() / "comm");
+    std::string name;
+    if (std::getline(name_file, name) && name.starts_with("kvc-")) return descriptor;
+  }
   close(descriptor);
   return -1;
 }

@@ -336,6 +336,16 @@ def test_umount_drains_what_is_staged(new_mount):
         check(mount, f"chunk{index}")
 
 
+def test_umount_waits_for_a_daemon_that_runs_under_another_name(new_mount, monkeypatch, temp_dir):
+    other = os.path.join(temp_dir, "kv")
+    shutil.copy(kvc_env.BINARY, other)
+    monkeypatch.setattr(kvc_env, "BINARY", other)
+    mount = new_mount()
+    result = run_command("umount", mount.path)
+    assert result.returncode == 0 and "its daemon has closed the volume" in result.stderr + result.stdout, result.stderr
+    mount._wait_for_end(60)
+
+
 @pytest.mark.parametrize("end", ["umount", "sigterm"])
 def test_unmount_gives_back_what_died_last(new_mount, end):
     """Also what a rename replaced a moment ago, and what was unlinked and is still open: nothing of it is left on the volume."""
