@@ -189,7 +189,7 @@ def test_status_tells_whether_the_cache_is_large_enough(new_mount):
     assert "large enough  yes: nothing was evicted" in run_command("status", mount.path).stdout
     in_threads(4, lambda index: [put(mount.path, number) for number in range(index, count, 4)])
     before = mount.status()["probes"]
-    assert before["before_store"] >= 2 * count
+    assert before["before_store"] + before["miss"] >= 2 * count  # a lookup whose put was under way when the counts were taken is a miss
     assert before["miss"] < count // 20, "the lookups of a create and a rename are no probes"
     gone = [number for number in range(count) if not os.access(os.path.join(mount.path, name_of(number)), os.F_OK)]
     for number in range(20):
