@@ -18,7 +18,7 @@ constexpr off_t kAfterDot = 1;     // offsets behind "." and ".."; the cookies o
 constexpr off_t kAfterDotDot = 2;
 constexpr size_t kNamesInListing = 1024;
 
-// One open directory. The page read last is kept: the kernel asks for some 4 KiB at a time.
+// One open directory. The page read last is kept: the kernel asks for a part at a time, on older kernels of 4 KiB.
 struct Listing {
   std::mutex mutex;
   std::vector<DirectoryItem> page;
@@ -45,7 +45,7 @@ void release_directory(const Request& request, fuse_ino_t, fuse_file_info* file)
   fuse_reply_err(request, 0);
 }
 
-// Adds entries until the reply is full. Memory grows with what is added: the kernel asks for as much as its reader has room for, often 1 MiB,
+// Adds entries until the reply is full. Memory grows with what is added: new kernels ask for as much as their reader has room for, up to 1 MiB,
 // and most directories of chunks have a handful of names.
 class ReplyBuffer {
  public:

@@ -1,5 +1,7 @@
 // Open and close, and what they promise.
 #include <algorithm>
+#include <functional>
+#include <optional>
 
 #include <fmt/format.h>
 
@@ -137,6 +139,11 @@ void StoreImpl::release(Handle* handle_pointer) {
   ObjectPtr object = handle->object;
   if (handle->request.read) accesses_->closed(handle.get(), object->id, clock_.monotonic_ns());
   bool last = false;
+  const auto written_bytes = std::invoke([&]() -> std::optional<uint64_t> {
+    const auto lock = object->lock();
+    return handle->changed ? std::optional(object->size_bytes) : std::nullopt;
+  });
+  if (written_bytes) accesses_->written(object->id, *written_bytes);  // while it is open, or it could go before that is told
   {
     const auto lock = object->lock();
     if (handle->unflushed) {
@@ -144,7 +151,6 @@ void StoreImpl::release(Handle* handle_pointer) {
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
     in_place_->judge(*handle);
-    if (handle->changed) accesses_->written(object->id, object->size_bytes);  // while it is open, or it could go before that is told
     if (handle->request.write && --object->write_handles == 0) {
       changes_->undo_what_did_not_fit(object, /*last_writer=*/true);
       changes_->give_room_up(*object);

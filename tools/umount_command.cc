@@ -117,7 +117,7 @@ int daemon_descriptor(const nlohmann::json& status) {
   const pid_t pid = status["pid"].get<pid_t>();
   const int descriptor = static_cast<int>(syscall(SYS_pidfd_open, pid, 0));
   if (descriptor < 0) return -1;
-  // It may run under another name, but its threads have their own. Where that number means another process here, it has none of them.
+  // It may run under another name, but its threads have their own. In another pid namespace that number may mean another process.
   std::error_code error;
   for (const auto& thread : std::filesystem::directory_iterator(fmt::format("/proc/{}/task", pid), error)) {
     std::ifstream name_file(thread.path() / "comm");

@@ -64,16 +64,23 @@ void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
 void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
   const ObjectPtr& object = handle->object;
-  if (object->write_error) object->first_writes.reset();  // a client may write again what failed
+  if (object->write_error) drop_first_writes(object);  // a client may write again what failed
   if (!object->first_writes) return;
   object->first_writes->add(offset, offset + length, handle->request.append);
   // At once, for the daemon could die before that is judged.
-  if (object->first_writes->are_patched(object->size_bytes)) put_patched(object, true);
+  put_patched(object, object->first_writes->are_patched(object->size_bytes));
 }
 
 void InPlaceChanges::note_page_written(Handle* handle) {
   const auto lock = handle->object->lock();
-  handle->object->first_writes.reset();
+  drop_first_writes(handle->object);
+}
+
+// The object is locked. How it is filled cannot be told any more.
+void InPlaceChanges::drop_first_writes(const ObjectPtr& object) {
+  if (!object->first_writes) return;
+  object->first_writes.reset();
+  put_patched(object, false);
 }
 
 void InPlaceChanges::judge(const Handle& handle) {
@@ -84,6 +91,7 @@ void InPlaceChanges::judge(const Handle& handle) {
     if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
   }
   if (object->in_place) mark(object);  // also where there was no room for its mark before
+  else if (object->patched) put_mark(object, InPlace::kPatched);
 }
 
 // The object is locked, and its last writer about to close it.
@@ -94,7 +102,7 @@ void InPlaceChanges::judge_first_writes(const ObjectPtr& object) {
 
 // The object is locked.
 void InPlaceChanges::put_patched(const ObjectPtr& object, bool patched) {
-  object->patched = patched;
+  if (object->patched.exchange(patched) == patched && !patched) return;
   if (object->in_place) mark(object);
   else put_mark(object, patched ? InPlace::kPatched : InPlace::kNo);
 }
