@@ -182,6 +182,24 @@ def test_pins(new_mount):
     assert "half of the capacity" in mount.log_text()
 
 
+def test_a_chunk_that_is_written_by_one_direct_write_is_one(new_mount):
+    """The kernel sends its parts side by side, and the daemon waits for memory between them."""
+    mount = new_mount({"capacity": "600M", "memory": "16M"})
+    body = mmap.mmap(-1, 8 * MIB)  # aligned
+
+    def write(number):
+        path = os.path.join(mount.path, name_of(number))
+        fd = os.open(path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT)
+        assert os.write(fd, body) == 8 * MIB
+        os.close(fd)
+        return os.getxattr(path, "user.kvcachefs.kept_by").decode()
+
+    kept_by = []
+    in_threads(6, lambda index: kept_by.extend(write(number) for number in range(index, 48, 6)))
+    assert len(kept_by) == 48
+    assert not [why for why in kept_by if why.startswith("changed")]
+
+
 def test_status_tells_whether_the_cache_is_large_enough(new_mount):
     mount = new_mount(OPTIONS)
     count = 3 * CAPACITY // CHUNK
