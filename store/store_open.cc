@@ -209,7 +209,8 @@ Status StoreImpl::start(std::string_view holder) {
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   if (shared_)
     shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_,
-                                                   [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); }});
+                                                   [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); },
+                                                   !read_only_ && care_ == Care::kNone});
   SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
   eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
                                     keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },

@@ -21,7 +21,8 @@ struct Capacity {
 };
 
 Capacity least_capacity(const OwnFigures& own, std::span<const PeerFigures> peers) {
-  Capacity least{own.capacity_bytes, own.capacity_bytes};
+  const uint64_t of_own = own.capacity_bytes == 0 ? UINT64_MAX : own.capacity_bytes;
+  Capacity least{of_own, of_own};
   for (const PeerFigures& peer : peers) {
     if (peer.capacity_bytes == 0 || peer.life == Life::kAbsent || peer.life == Life::kGone) continue;
     least.claimable_bytes = std::min(least.claimable_bytes, peer.capacity_bytes);
@@ -96,6 +97,11 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
     if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
   }
   plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
+  if (!own.grows) {
+    plan.wish_bytes = own.used_soon_bytes;
+    plan.target_bytes = own.used_bytes;
+    return plan;
+  }
 
   const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
   const uint64_t most_ahead = reach / (kAheadPart * living), writing = kAheadSeconds * own.written_per_s;

@@ -17,11 +17,12 @@ inline constexpr uint64_t kUnknownClaim = UINT64_MAX;
 
 // This node.
 struct OwnFigures {
-  uint64_t capacity_bytes = 0;    // as its options say
+  uint64_t capacity_bytes = 0;    // as its options say; 0: it says nothing
   uint64_t physical_bytes = 0;    // on the volume
   uint64_t used_bytes = 0;        // the same, and what was accepted and will be there: what its claim has to cover
   uint64_t used_soon_bytes = 0;   // without what comes back by itself
   uint64_t written_per_s = 0;     // bytes that clients write
+  bool grows = true;              // false: nothing is stored there, and it holds what it uses and no more
   bool evicts = false;            // where it lacks room, as far as there is anything to evict
   bool waits = false;             // a call waits for room, or did a moment ago
   uint64_t lacking_bytes = 0;     // ... and so much more than is left of the claim is what one of them needs

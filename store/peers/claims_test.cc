@@ -201,6 +201,22 @@ TEST(Claims, TheLeastCapacityCounts) {
   EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).claimable_bytes, kCapacity);
 }
 
+TEST(Claims, WhatDoesNotGrowHoldsWhatItUsesAndGoesByTheCapacityOfOthers) {
+  OwnFigures tended = own(8 * kMiB);
+  tended.grows = false;
+  tended.capacity_bytes = 0;
+  for (const auto& peers : {std::vector<PeerFigures>{}, std::vector{peer(50 * kMiB)}}) {
+    const ClaimPlan held = plan(tended, 8 * kMiB, peers);
+    EXPECT_EQ(held.target_bytes, 8 * kMiB);
+    EXPECT_EQ(held.wish_bytes, 8 * kMiB);
+    EXPECT_EQ(held.evict_bytes, 0u);
+    EXPECT_EQ(held.capacity_bytes, peers.empty() ? UINT64_MAX : kVolume);
+  }
+  PeerFigures as_others_see_it = peer(8 * kMiB);
+  as_others_see_it.capacity_bytes = 0;
+  EXPECT_EQ(plan(own(kMiB), kMiB, {as_others_see_it}).capacity_bytes, kVolume);
+}
+
 TEST(Claims, BeyondTheCapacityAllEvictAndNobodyRaises) {
   OwnFigures restarted = own(40 * kMiB);
   restarted.evictable_by_age[4] = 30 * kMiB;

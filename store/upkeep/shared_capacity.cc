@@ -26,7 +26,8 @@ SharedCapacity::SharedCapacity(Parts parts) : parts_(std::move(parts)) {
 OwnFigures SharedCapacity::figures(bool alone) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   OwnFigures own;
-  own.capacity_bytes = parts_.options.current().capacity_bytes;
+  own.grows = parts_.grows;
+  own.capacity_bytes = parts_.grows ? parts_.options.current().capacity_bytes : 0;
   own.physical_bytes = parts_.space.physical_bytes();
   own.used_bytes = parts_.space.used_bytes();
   own.used_soon_bytes = parts_.space.used_soon_bytes();
@@ -98,6 +99,7 @@ bool SharedCapacity::claims_more() const {
 }
 
 bool SharedCapacity::may_get_room() const {
+  if (!parts_.grows) return false;
   if (!is_shared() || parts_.space.claim_has_lapsed()) return claims_more();
   std::lock_guard lock(mutex_);
   return plan_.others_make_room || plan_.unclaimed_bytes >= claim_grain(plan_.capacity_bytes) / 4;

@@ -31,6 +31,7 @@ class SharedCapacity final : public ClaimUser {
     const Clock& clock;
     std::function<void()> want_claim;  // the thread of the peers looks at the claim. Any lock may be held
     std::function<void()> make_room;   // the keeper begins a step
+    bool grows = true;  // false: nothing is stored (read-only, or put in order by gc): nothing is claimed ahead, and others do not go by its options
   };
   explicit SharedCapacity(Parts parts);
 

@@ -104,6 +104,14 @@ TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
   EXPECT_FALSE(shared_.may_get_room());
 }
 
+TEST_F(SharedCapacityTest, WhoStoresNothingSaysNothingOfTheCapacityAndWaitsForNone) {
+  SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, [] {}, [] {}, /*grows=*/false}};
+  EXPECT_EQ(tends.figures(false).capacity_bytes, 0u);
+  EXPECT_FALSE(tends.figures(false).grows);
+  tends.follow(plan(), false);
+  EXPECT_FALSE(tends.may_get_room());
+}
+
 TEST_F(SharedCapacityTest, AShareIsTakenOnceASecond) {
   shared_.follow(plan(3 * kMiB), false);
   EXPECT_EQ(steps_, 1);
