@@ -10,6 +10,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside others, however much is wished
+constexpr int64_t kLookPauseNs = 100'000'000;  // ... while a call waits and others have to give something up
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {
@@ -85,6 +86,8 @@ Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bo
   const uint64_t before = claim_bytes_;
   stepped_ns_ = now_ns;
   peers_.take_in(nodes);
+  // A call waits: what others gave up meanwhile is looked for now, instead of in a second. What cannot be read is told by that.
+  if (waits_) static_cast<void>(peers_.read_all());
   const bool alone = peers_.empty();
   // Others may have given away what it did not use: it is claimed anew.
   if (has_lapsed(parts_.boot_ns())) claim_bytes_ = parts_.user.lower_claim(0);
@@ -96,8 +99,10 @@ Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bo
     claim_bytes_ = parts_.user.lower_claim(std::min(plan.target_bytes, claim_bytes_));
     if (plan.unclaimed_bytes > 0) plan.unclaimed_bytes = add_bytes(plan.unclaimed_bytes, less_bytes(held, claim_bytes_));
   }
+  parts_.user.sink_claim(std::min(plan.target_bytes, claim_bytes_));
   parts_.user.follow(plan, alone);
   tries_again_ = plan.target_bytes > claim_bytes_;
+  waits_ = own.waits && !alone && plan.wish_bytes > claim_bytes_;
   if (tries_again_ && now_ns >= try_again_ns_) return raise(own, plan);
   // On another machine it may be asked whether this node lives; on this one its lock tells.
   const bool told_each_second = !alone || parts_.volume.features().network;
@@ -106,7 +111,8 @@ Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bo
 }
 
 int64_t ClaimHolder::due_ns(bool wants_room) const {
-  if (!wants_room && !(tries_again_ && stepped_ns_ && *stepped_ns_ < try_again_ns_)) return INT64_MAX;
+  const int64_t waits_ns = waits_ && stepped_ns_ ? std::max(*stepped_ns_ + kLookPauseNs, try_again_ns_) : INT64_MAX;
+  if (!wants_room && !(tries_again_ && stepped_ns_ && *stepped_ns_ < try_again_ns_)) return waits_ns;
   return std::max(try_again_ns_, stepped_ns_ && !peers_.empty() ? *stepped_ns_ + kStepPauseNs : INT64_MIN);
 }
 

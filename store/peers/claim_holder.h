@@ -38,6 +38,8 @@ class ClaimUser {
   virtual OwnFigures figures(bool alone) = 0;
   // From here on no more is used than that, or than is used already: returns which.
   virtual uint64_t lower_claim(uint64_t bytes) = 0;
+  // ... and what comes back beyond so much is not used anew, until the claim is raised.
+  virtual void sink_claim(uint64_t bytes) = 0;
   virtual void raise_claim(uint64_t bytes) = 0;
   // The claim is good until then, by the clock of Parts::boot_ns; after that nothing more is used than is used already.
   virtual void hold_until(int64_t boot_ns) = 0;
@@ -82,6 +84,7 @@ class ClaimHolder {
   ClaimPeers peers_;
   uint64_t claim_bytes_ = 0;
   bool begun_ = false;
+  bool waits_ = false;        // ... a call waited, and others had to give something up for it
   bool tries_again_ = false;  // at the last step the claim was less than it should be
   std::optional<int64_t> told_ns_, stepped_ns_;
   std::optional<int64_t> told_boot_ns_;  // before HEAD was written last, and it was

@@ -207,5 +207,24 @@ TEST_F(ClaimSim, OnANetworkVolumeAsWell) {
   for (unsigned seed = first; seed < first + count && !HasFailure(); ++seed) history(seed, /*network=*/true);
 }
 
+// A node has the whole volume and goes on writing as fast as it may.
+TEST_F(ClaimSim, WhoComesToABusyNodeHasRoomInSeconds) {
+  for (unsigned seed = 1; seed < 20 && !HasFailure(); ++seed) {
+    SCOPED_TRACE(fmt::format("seed {}", seed));
+    begin(seed, false);
+    SimNode& busy = start_new();
+    writers_ = {&busy};
+    most_at_once_ = 40;
+    run(20);
+    ASSERT_GT(busy.used(), kSimCapacity * 3 / 4);
+    for (int others = 0; others < 3; ++others) {
+      SimNode& comes = start_new();
+      int waited = 0;
+      for (; waited < 20 * 20 && !comes.write(); ++waited) step();
+      EXPECT_LE(waited, 20 * 7 / 2) << "twentieths of a second, by " << comes.name;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvcachefs

@@ -119,7 +119,10 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   // What is not wished for is claimed only while nobody lacks it.
   const bool lacks_any = demand > capacity && !peers.empty();
   const uint64_t spare = lacks_any ? 0 : competes ? plan.unclaimed_bytes / (kSparePart * living) : lone_grain(capacity);
-  const uint64_t least = std::max(own.used_bytes, plan.wish_bytes), most = std::min(add_bytes(least, spare), std::max(own.used_bytes, most_here));
+  const uint64_t least = std::max(own.used_bytes, plan.wish_bytes);
+  uint64_t most = std::min(add_bytes(least, spare), std::max(own.used_bytes, most_here));
+  // What goes here goes for those who lack it: it is not used anew by those who write here.
+  if (lacks_any) most = std::min(most, less_bytes(plan.wish_bytes, std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes))));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.

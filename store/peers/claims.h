@@ -50,7 +50,7 @@ struct ClaimPlan {
   uint64_t claimable_bytes = 0;       // of the least that any node says which may come back: no claim is raised beyond that
   uint64_t unclaimed_bytes = 0;
   uint64_t wish_bytes = 0;
-  uint64_t target_bytes = 0;          // what the claim should be, as far as it is known
+  uint64_t target_bytes = 0;          // what the claim should be, as far as it is known; less than is used: it sinks to that as space comes back
   uint64_t low_bytes = 0;             // left of the claim: then it is time for the next plan
   uint64_t evict_bytes = 0;           // of this node, now
   bool others_make_room = false;      // a wish that is not met may be met soon

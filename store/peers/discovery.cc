@@ -1,6 +1,5 @@
 #include "store/peers/discovery.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -41,9 +40,7 @@ Result<std::set<std::string>> list_other_nodes(Volume& volume, const FileIdentit
 
 void Discovery::look(Listing listing) {
   const int64_t now_ns = clock_.monotonic_ns();
-  // Who comes to a node that is alone, and has most of the capacity, waits until it is found.
-  const int64_t listed_every_ns = nodes_.empty() ? std::min(kSecondNs, limits_.listed_every_ns) : limits_.listed_every_ns;
-  if (listing == Listing::kAll || !listed_ns_ || now_ns - *listed_ns_ >= listed_every_ns) list_nodes(now_ns);
+  if (listing == Listing::kAll || !listed_ns_ || now_ns - *listed_ns_ >= limits_.listed_every_ns) list_nodes(now_ns);
   for (auto& [name, node] : nodes_) look_at(name, node, watches_[name], listing);
 }
 

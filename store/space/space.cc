@@ -58,7 +58,7 @@ uint64_t Space::free(uint64_t claim_bytes) const {
 
 uint64_t Space::room() const {
   if (refused_ || lapsed()) return 0;
-  const uint64_t most = std::min(limit(), claim_bytes_);
+  const uint64_t most = std::min(limit(), usable_claim());
   return std::min(most - std::min(used(), most), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
 }
 

@@ -42,6 +42,9 @@ class Space {
   void set_claim(uint64_t bytes);
   // From here on no more than `bytes` are used, or as much as is used already: what it is then.
   uint64_t lower_claim(uint64_t bytes);
+  // Of the claim no more than that is used anew, until set_claim(): what comes back beyond it is for other nodes.
+  void sink_claim(uint64_t bytes);
+  bool claim_sinks() const;
   // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `lone_bytes`: so much
   // this node can come to claim without others, for there are none; 0: there are.
   void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes);
@@ -162,7 +165,8 @@ class Space {
   }
   uint64_t used() const { return physical() + reserved_bytes_ + ahead_bytes_; }
   uint64_t limit() const { return std::min(limit_bytes_, shared_limit_bytes_); }
-  uint64_t own_bytes() const { return std::max(claim_bytes_, lone_bytes_); }
+  uint64_t usable_claim() const { return std::min(claim_bytes_, sinks_to_bytes_); }
+  uint64_t own_bytes() const { return std::max(usable_claim(), lone_bytes_); }
   bool lapsed() const;
   uint64_t get(const uint64_t& counter) const {
     std::lock_guard lock(mutex_);
@@ -176,7 +180,7 @@ class Space {
 
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
-  uint64_t claim_bytes_ = UINT64_MAX, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
+  uint64_t claim_bytes_ = UINT64_MAX, sinks_to_bytes_ = UINT64_MAX, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
   int64_t claim_until_ns_ = INT64_MAX;
   std::function<int64_t()> claim_now_ns_;
   uint64_t lone_bytes_ = UINT64_MAX;

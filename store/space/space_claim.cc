@@ -10,6 +10,17 @@ namespace kvcachefs {
 void Space::set_claim(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   claim_bytes_ = bytes;
+  sinks_to_bytes_ = UINT64_MAX;
+}
+
+void Space::sink_claim(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  sinks_to_bytes_ = bytes;
+}
+
+bool Space::claim_sinks() const {
+  std::lock_guard lock(mutex_);
+  return sinks_to_bytes_ < claim_bytes_;
 }
 
 uint64_t Space::lower_claim(uint64_t bytes) {

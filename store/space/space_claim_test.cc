@@ -47,6 +47,25 @@ TEST_F(SpaceClaimTest, ANodeThatIsAloneComesToHaveAllAndReservesNoMoreThanItClai
   EXPECT_EQ(space_.free_bytes(), 60 * kMiB) << "and shown as free";
 }
 
+TEST_F(SpaceClaimTest, WhatComesBackOfAClaimThatSinksIsNotUsedAnew) {
+  space_.set_claim(10 * kMiB);
+  space_.set_live(10 * kMiB);
+  space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);
+  EXPECT_EQ(space_.lower_claim(6 * kMiB), 10 * kMiB) << "it is used";
+  space_.sink_claim(6 * kMiB);
+  EXPECT_TRUE(space_.claim_sinks());
+  space_.set_live(8 * kMiB);
+  EXPECT_FALSE(space_.try_reserve(4096));
+  EXPECT_EQ(space_.own_free_bytes(), 0u);
+  EXPECT_EQ(space_.lower_claim(6 * kMiB), 8 * kMiB) << "what came back is given up";
+  space_.set_live(5 * kMiB);
+  EXPECT_TRUE(space_.try_reserve(kMiB));
+  EXPECT_FALSE(space_.try_reserve(4096));
+  space_.set_claim(8 * kMiB);
+  EXPECT_FALSE(space_.claim_sinks());
+  EXPECT_TRUE(space_.try_reserve(2 * kMiB));
+}
+
 TEST_F(SpaceClaimTest, NothingIsReservedBehindTheEndOfTheClaim) {
   int64_t now_ns = 100;
   space_.set_claim_clock([&now_ns] { return now_ns; });

@@ -97,6 +97,7 @@ bool Keeper::step(bool force) {
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
   note_upkeep(parts_.checkpointer.index_point(amount), now);
   parts_.watch.measure_all();
+  if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) {
     parts_.eviction.note_round(begun_ns);
     // Who began to wait meanwhile need not wait for a round of its own.
@@ -160,6 +161,7 @@ bool Keeper::make_room() {
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();
+  if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
   if (!gave_back && hold_round(*round)) return true;

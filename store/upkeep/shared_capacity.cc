@@ -64,7 +64,7 @@ void SharedCapacity::raise_claim(uint64_t bytes) {
   }
   parts_.space.hope();
   raises_.fetch_add(1);
-  if (awaited_) parts_.make_room();
+  if (awaited_ || parts_.waiters.count() > 0) parts_.make_room();
 }
 
 void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {

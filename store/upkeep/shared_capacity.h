@@ -37,6 +37,7 @@ class SharedCapacity final : public ClaimUser {
 
   OwnFigures figures(bool alone) override;
   uint64_t lower_claim(uint64_t bytes) override { return parts_.space.lower_claim(bytes); }
+  void sink_claim(uint64_t bytes) override { parts_.space.sink_claim(bytes); }
   void raise_claim(uint64_t bytes) override;
   void hold_until(int64_t boot_ns) override { parts_.space.hold_claim_until(boot_ns); }
   void follow(const ClaimPlan& plan, bool alone) override;
@@ -49,6 +50,8 @@ class SharedCapacity final : public ClaimUser {
   bool others_may_make_room() const { return (is_shared() || parts_.space.claim_has_lapsed()) && may_get_room(); }
   ClaimPlan plan() const;
 
+  // Space came back: where others lack it, it is given up now, and not a second later.
+  void gave_back() { if (parts_.space.claim_sinks()) parts_.want_claim(); }
   // What this node is to evict now for all together; once. It is told anew a second later.
   uint64_t take_share();
   // For calls that wait for room.

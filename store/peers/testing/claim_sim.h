@@ -78,7 +78,7 @@ class SimNode final : public ClaimUser {
 
   // --- what its clients and its keeper do
   bool write() {
-    const bool holds = now() <= until_ns_ && used() + kSimChunk <= std::min(claim_, capacity);
+    const bool holds = now() <= until_ns_ && used() + kSimChunk <= std::min({claim_, sinks_to_, capacity});
     if (killed_ || paused || !holds) {
       waits_ = wants_ = true;
       return false;
@@ -91,7 +91,7 @@ class SimNode final : public ClaimUser {
   void settle() {
     if (killed_ || paused) return;
     for (; !accepted_.empty() && now() - accepted_.front() >= kSimSecondNs / 2; accepted_.pop_front()) chunks_.push_back(accepted_.front());
-    while (!dead_.empty() && now() - dead_.front() >= kSimSecondNs) dead_.pop_front();
+    for (; !dead_.empty() && now() - dead_.front() >= kSimSecondNs; dead_.pop_front()) wants_ |= sinks_to_ < claim_;
   }
   // --- what its daemon does
   void begin() {
@@ -144,7 +144,11 @@ class SimNode final : public ClaimUser {
     return own;
   }
   uint64_t lower_claim(uint64_t bytes) override { return claim_ = std::max(bytes, used()); }
-  void raise_claim(uint64_t bytes) override { claim_ = bytes; }
+  void sink_claim(uint64_t bytes) override { sinks_to_ = bytes; }
+  void raise_claim(uint64_t bytes) override {
+    claim_ = bytes;
+    sinks_to_ = UINT64_MAX;
+  }
   void hold_until(int64_t until_ns) override { until_ns_ = until_ns; }
   void follow(const ClaimPlan& plan, bool alone) override {
     low_bytes_ = plan.low_bytes;
@@ -173,7 +177,7 @@ class SimNode final : public ClaimUser {
   std::unique_ptr<Discovery> discovery_;
   std::unique_ptr<HeadWriter> writer_;
   std::deque<int64_t> accepted_, chunks_, dead_;  // since when
-  uint64_t claim_ = 0, low_bytes_ = 0, written_ = 0, evicted_ = 0;
+  uint64_t claim_ = 0, sinks_to_ = UINT64_MAX, low_bytes_ = 0, written_ = 0, evicted_ = 0;
   bool killed_ = false, waits_ = false, wants_ = false;
   std::optional<int64_t> stepped_ns_;
   int64_t shared_ns_ = INT64_MIN / 2, until_ns_ = INT64_MAX;
