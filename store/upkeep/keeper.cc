@@ -49,6 +49,7 @@ void Keeper::stop() {
 
 bool Keeper::step(bool force) {
   parts_.probes.sample(parts_.clock.monotonic_ns());
+  if (parts_.space_waiters.count() == 0) held_since_ns_.reset();
   const bool made_room = make_room();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
@@ -98,6 +99,7 @@ bool Keeper::step(bool force) {
   note_upkeep(parts_.checkpointer.index_point(amount), now);
   parts_.watch.measure_all();
   if (parts_.shared != nullptr) parts_.shared->gave_back();
+  if (parts_.counters.reclaimed_bytes != reclaimed) held_since_ns_.reset();
   if (evicted) {
     parts_.eviction.note_round(begun_ns);
     // Who began to wait meanwhile need not wait for a round of its own.
@@ -164,6 +166,7 @@ bool Keeper::make_room() {
   if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  if (gave_back) held_since_ns_.reset();
   if (!gave_back && hold_round(*round)) return true;
   held_round_.reset();
   parts_.space_waiters.end_round(*round, gave_back, goes_on);
@@ -197,7 +200,8 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
 void Keeper::hold(const SpaceWaiters::Round& round) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t room = parts_.space.room_bytes();
-  held_round_ = HeldRound{round, held_round_ ? held_round_->since_ns : now_ns, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
+  if (!held_since_ns_) held_since_ns_ = now_ns;
+  held_round_ = HeldRound{round, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
 }
 
 // What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
@@ -209,8 +213,11 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
-  if (now_ns - (held_round_ ? held_round_->since_ns : now_ns) >= kPatienceNs) {
-    if (held_bytes == 0 || !holds->lose_patience()) return false;
+  if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs) {
+    if (held_bytes == 0 || !holds->lose_patience()) {
+      held_since_ns_.reset();
+      return false;
+    }
     log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
               holds->waits_for(), format_size(held_bytes));
     want_reclaim();
