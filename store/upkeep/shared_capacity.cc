@@ -93,6 +93,7 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
 // A node that is alone, and has not claimed all, waits for nobody but its volume. What is left to newcomers it claims where nothing can be evicted.
 bool SharedCapacity::claims_more() const {
   if (parts_.space.claim_has_lapsed()) return true;
+  if (parts_.space.room_bytes() >= parts_.space.free_bytes()) return false;  // it is the file system that has no more
   const bool evicts = parts_.evictor.may_evict();
   std::lock_guard lock(mutex_);
   return !is_shared() && parts_.space.claim_bytes() < (evicts ? plan_.claimable_bytes : plan_.capacity_bytes);

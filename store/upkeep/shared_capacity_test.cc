@@ -74,6 +74,17 @@ TEST_F(SharedCapacityTest, ANodeThatIsAloneClaimsMoreForACallAndNothingIsEvicted
   EXPECT_EQ(shared_.look_for_room(false), Room::kOwn);
 }
 
+TEST_F(SharedCapacityTest, WhereTheFileSystemIsFullNoClaimHelps) {
+  space_.set_claim(5 * kMiB);
+  ClaimPlan some = plan();
+  some.unclaimed_bytes = 20 * kMiB;
+  shared_.follow(some, /*alone=*/true);
+  ASSERT_TRUE(shared_.may_get_room());
+  space_.set_backing({.total_bytes = kGiB, .available_bytes = kMiB});
+  EXPECT_FALSE(shared_.may_get_room());
+  EXPECT_EQ(shared_.look_for_room(false), Room::kOwn) << "a call is refused at once";
+}
+
 TEST_F(SharedCapacityTest, CallsWaitWhileTheClaimHasLapsed) {
   shared_.follow(plan(kMiB, false), false);
   shared_.hold_until(1);  // of the first second of this machine
