@@ -7,19 +7,6 @@
 
 namespace kvcachefs {
 
-namespace {
-
-// By who cannot wait for a claim to be raised: a node that is alone goes beyond its own, and claims that within a second.
-bool reserve_at_once(Space& space, uint64_t bytes) {
-  if (space.try_reserve(bytes)) return true;
-  const uint64_t most = space.own_limit_bytes(), used = space.used_bytes();
-  if (space.claim_has_lapsed() || space.own_free_bytes() < bytes || most < used || most - used < bytes) return false;
-  space.reserve(bytes);
-  return true;
-}
-
-}  // namespace
-
 void BodyChanges::note_modified(const ObjectPtr& object) const {
   object->attributes.mtime_ns = object->attributes.ctime_ns = parts_.clock.realtime_ns();
   mark_attributes_dirty(object);
@@ -53,7 +40,7 @@ bool BodyChanges::keep_room(Object& object) const {
   if (!object.promises_room()) return true;
   const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
   if (wanted <= object.kept_bytes) return true;
-  if (!reserve_at_once(parts_.space, wanted - object.kept_bytes)) return false;
+  if (!parts_.space.reserve_at_once(wanted - object.kept_bytes)) return false;
   object.kept_bytes = wanted;
   return true;
 }

@@ -11,6 +11,7 @@ namespace {
 
 constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside others, however much is wished
 constexpr int64_t kLookPauseNs = 100'000'000;  // ... while a call waits and others have to give something up
+constexpr int64_t kAloneToldNs = ClaimHolder::kLeaseNs / 3;  // how often a node that is alone tells on a network volume that it lives
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {
@@ -105,8 +106,8 @@ Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bo
   waits_ = own.waits && !alone && plan.wish_bytes > claim_bytes_;
   if (tries_again_ && now_ns >= try_again_ns_) return raise(own, plan);
   // On another machine it may be asked whether this node lives; on this one its lock tells.
-  const bool told_each_second = !alone || parts_.volume.features().network;
-  const bool due = (told_each_second && (tell_now || !told_ns_ || now_ns - *told_ns_ >= kSecondNs)) || !told_boot_ns_;
+  const bool tells = !alone || parts_.volume.features().network;
+  const bool due = (tells && (tell_now || !told_ns_ || now_ns - *told_ns_ >= (alone ? kAloneToldNs : kSecondNs))) || !told_boot_ns_;
   return due || claim_bytes_ != before || own.capacity_bytes != told_capacity_bytes_ ? tell(own, claim_bytes_, plan.wish_bytes) : Status();
 }
 

@@ -208,6 +208,25 @@ TEST_F(ClaimHolderTest, ANodeThatWasAwayForLongClaimsAnewOnANetworkVolume) {
   EXPECT_LE(a.used(), used + kCapacity / 64) << "there is nothing left to claim";
 }
 
+// What a raise reads is newer than what was found by who looks each second.
+TEST_F(ClaimHolderTest, OneThatCameBackIsNotTakenForGoneByAnOlderView) {
+  disk_->set_network(true);
+  SimNode &a = start("a"), &b = start("b");
+  a.evicts = b.evicts = false;
+  run(5, {&b}, 1);
+  b.paused = true;
+  run(60, {});
+  b.paused = false;
+  for (int step = 0; step < 60; ++step) {
+    clock_.advance_ns(50 * kMsNs);
+    write(b, 4);
+    b.step(/*look=*/true);
+    write(a, 4);
+    a.step(/*look=*/false);
+    ASSERT_LE(a.claim() + b.claim(), kCapacity) << step;
+  }
+}
+
 TEST_F(ClaimHolderTest, NothingIsRaisedWhileAHeadCannotBeReadButNotForEver) {
   SimNode &a = start("a"), &b = start("b");
   a.evicts = b.evicts = false;

@@ -53,14 +53,18 @@ void ClaimPeers::take_in(const std::map<std::string, Discovery::Node>& nodes) {
     const auto [at, is_new] = known_.try_emplace(name);
     Known& known = at->second;
     if (is_new) known.found_ns = now_ns;
-    if (node.head && std::pair(node.head->identity.epoch, node.head->counter) > std::pair(known.epoch, known.counter)) note(known, *node.head);
-    known.stands_since_ns = node.stands_since_ns;
-    known.absent = node.presence == Discovery::Presence::kAbsent;
-    const bool was_seen_lately = now_ns - std::max(known.found_ns, node.moved_ns.value_or(known.found_ns)) < kWatchedNs;
-    switch (node.presence) {
-      case Discovery::Presence::kLive: known.life = Life::kLives; break;
-      case Discovery::Presence::kSilent: known.life = was_seen_lately ? Life::kMayLive : Life::kSilent; break;
-      case Discovery::Presence::kAbsent: known.life = Life::kAbsent; break;
+    const auto seen = node.head ? std::pair(node.head->identity.epoch, node.head->counter) : std::pair(uint32_t{0}, uint64_t{0});
+    if (seen > std::pair(known.epoch, known.counter)) note(known, *node.head);
+    // What was read here since is not taken back by what was seen before it: one that came back could be counted as gone.
+    if (seen >= std::pair(known.epoch, known.counter)) {
+      known.stands_since_ns = node.stands_since_ns;
+      known.absent = node.presence == Discovery::Presence::kAbsent;
+      const bool was_seen_lately = now_ns - std::max(known.found_ns, node.moved_ns.value_or(known.found_ns)) < kWatchedNs;
+      switch (node.presence) {
+        case Discovery::Presence::kLive: known.life = Life::kLives; break;
+        case Discovery::Presence::kSilent: known.life = was_seen_lately ? Life::kMayLive : Life::kSilent; break;
+        case Discovery::Presence::kAbsent: known.life = Life::kAbsent; break;
+      }
     }
     if (!is_new) look_after(name, known, kMeasureMostNs);
   }

@@ -10,6 +10,7 @@ namespace {
 
 constexpr uint64_t kAheadSeconds = 5;   // of writing, that a claim is ahead of what is used: until the others have read of a wish, and given back
 constexpr uint64_t kAheadPart = 4;      // ... of what those who live can have at most, all nodes together
+constexpr uint64_t kAloneAheadPart = 12;  // ... where no other node lives: its own use of the rest of the volume is all there is
 constexpr uint64_t kSparePart = 8;      // of what nobody claims, all nodes together: a burst finds it claimed
 constexpr uint64_t kSlackPart = 64;     // of the same: so much more is evicted than is lacking, so that it is not every second
 constexpr uint64_t kMostAtOncePart = 8; // ... and no more than that, for views are old; it is looked at again in a second
@@ -104,7 +105,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   }
 
   const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
-  const uint64_t most_ahead = reach / (kAheadPart * living), writing = kAheadSeconds * own.written_per_s;
+  const uint64_t most_ahead = reach / (competes || peers.empty() ? kAheadPart * living : kAloneAheadPart), writing = kAheadSeconds * own.written_per_s;
   const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
   if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));

@@ -94,6 +94,17 @@ TEST(Claims, OfANodeThatIsGoneItsBytesCount) {
   EXPECT_FALSE(beside.others_make_room);
 }
 
+// A container that comes back under another name each time leaves such nodes behind.
+TEST(Claims, BesideNodesThatAreGoneLittleIsKeptEmpty) {
+  OwnFigures writer = own(50 * kMiB);
+  writer.evicts = writer.waits = true;
+  writer.evictable_by_age[3] = 40 * kMiB;
+  const PeerFigures gone = peer(4 * kMiB, Life::kGone);
+  EXPECT_LE(plan(writer, 50 * kMiB, {gone}).wish_bytes, 55 * kMiB);
+  EXPECT_EQ(plan(writer, 55 * kMiB, {gone}).evict_bytes, 0u);
+  EXPECT_GT(plan(own(50 * kMiB), 50 * kMiB, {gone}).target_bytes, 50 * kMiB);
+}
+
 TEST(Claims, BesideOneOfWhichNothingIsKnownNothingIsClaimed) {
   PeerFigures unknown;
   unknown.claim_bytes = kUnknownClaim;

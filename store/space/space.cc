@@ -10,9 +10,9 @@ bool Space::try_reserve(uint64_t bytes) {
   bool low = false, claim_low = false, fits = false;
   {
     std::lock_guard lock(mutex_);
-    fits = bytes <= room();
+    fits = bytes <= room(usable_claim());
     if (fits) reserved_bytes_ += bytes;
-    if (!fits && !refused_ && !lapsed()) lacking_bytes_ = std::max(lacking_bytes_, bytes - room());
+    if (!fits && !refused_ && !lapsed()) lacking_bytes_ = std::max(lacking_bytes_, bytes - room(usable_claim()));
     low = fits && tell_below_bytes_ > 0 && free(own_bytes()) < tell_below_bytes_;
     if (low) tell_below_bytes_ = 0;
     claim_low = tell_claim_below_bytes_ > 0 && claim_bytes_ - std::min(used(), claim_bytes_) < tell_claim_below_bytes_;
@@ -56,9 +56,9 @@ uint64_t Space::free(uint64_t claim_bytes) const {
   return std::min(most - std::min(soon, most), backing_free_soon());
 }
 
-uint64_t Space::room() const {
+uint64_t Space::room(uint64_t claim_bytes) const {
   if (refused_ || lapsed()) return 0;
-  const uint64_t most = std::min(limit(), usable_claim());
+  const uint64_t most = std::min(limit(), claim_bytes);
   return std::min(most - std::min(used(), most), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
 }
 

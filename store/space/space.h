@@ -67,6 +67,8 @@ class Space {
     return backing_free_soon();
   }
 
+  // For who cannot wait for the claim to be raised: a node that is alone goes beyond its own, and claims that within a second.
+  bool reserve_at_once(uint64_t bytes);
   // Also where they do not fit.
   void reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
@@ -84,7 +86,7 @@ class Space {
   // What could be reserved now.
   uint64_t room_bytes() const {
     std::lock_guard lock(mutex_);
-    return room();
+    return room(usable_claim());
   }
 
   // Something that is on the volume was removed, replaced or let go of: its space may come back. Told apart by number, so that
@@ -175,7 +177,7 @@ class Space {
   // backing_free_bytes_ is "no limit" until it was measured.
   static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
   uint64_t physical() const { return live_bytes_ + dead_bytes_ + orphaned_bytes_ + raw_bytes_ + overhead_bytes_; }
-  uint64_t room() const;
+  uint64_t room(uint64_t claim_bytes) const;
   void forget_leaving(ObjectId object);
 
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_

@@ -67,6 +67,13 @@ uint64_t Space::used_soon_bytes() const {
   return used() - coming();
 }
 
+bool Space::reserve_at_once(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  if (bytes > room(own_bytes())) return false;
+  reserved_bytes_ += bytes;
+  return true;
+}
+
 uint64_t Space::own_limit_bytes() const {
   std::lock_guard lock(mutex_);
   return std::min(limit(), own_bytes());

@@ -47,6 +47,18 @@ TEST_F(SpaceClaimTest, ANodeThatIsAloneComesToHaveAllAndReservesNoMoreThanItClai
   EXPECT_EQ(space_.free_bytes(), 60 * kMiB) << "and shown as free";
 }
 
+TEST_F(SpaceClaimTest, WhoCannotWaitGoesBeyondTheClaimOfANodeThatIsAlone) {
+  space_.set_claim(10 * kMiB);
+  space_.set_live(4 * kMiB);
+  space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);
+  EXPECT_FALSE(space_.reserve_at_once(7 * kMiB)) << "others have the rest";
+  EXPECT_TRUE(space_.reserve_at_once(kMiB));
+  space_.set_shared(54 * kMiB, 64 * kMiB, /*lone_bytes=*/62 * kMiB);
+  EXPECT_FALSE(space_.reserve_at_once(58 * kMiB));
+  EXPECT_TRUE(space_.reserve_at_once(57 * kMiB));
+  EXPECT_EQ(space_.room_bytes(), 0u);
+}
+
 TEST_F(SpaceClaimTest, WhatComesBackOfAClaimThatSinksIsNotUsedAnew) {
   space_.set_claim(10 * kMiB);
   space_.set_live(10 * kMiB);

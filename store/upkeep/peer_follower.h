@@ -107,7 +107,8 @@ class PeerFollower {
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
-  int64_t answered_ns_ = 0, forgot_ns_ = 0, due_ns_ = 0;
+  int64_t answered_ns_ = 0, forgot_ns_ = 0;
+  std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand
   Backoff acknowledged_pause_;  // longer where nothing moves
 
   mutable LeafMutex mutex_;  // a leaf; guards:

@@ -57,11 +57,13 @@ OwnFigures SharedCapacity::figures(bool alone) {
 void SharedCapacity::raise_claim(uint64_t bytes) {
   const uint64_t more_bytes = less_bytes(bytes, parts_.space.claim_bytes());
   parts_.space.set_claim(bytes);
+  ClaimPlan plan;
   {
     std::lock_guard lock(mutex_);
     plan_.unclaimed_bytes = less_bytes(plan_.unclaimed_bytes, more_bytes);
-    parts_.space.set_shared(plan_.unclaimed_bytes, plan_.capacity_bytes, is_shared() ? 0 : plan_.claimable_bytes);
+    plan = plan_;
   }
+  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, is_shared() ? 0 : plan.claimable_bytes);
   parts_.space.hope();
   raises_.fetch_add(1);
   if (awaited_ || parts_.waiters.count() > 0) parts_.make_room();
@@ -94,9 +96,8 @@ void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
 bool SharedCapacity::claims_more() const {
   if (parts_.space.claim_has_lapsed()) return true;
   if (parts_.space.room_bytes() >= parts_.space.free_bytes()) return false;  // it is the file system that has no more
-  const bool evicts = parts_.evictor.may_evict();
-  std::lock_guard lock(mutex_);
-  return !is_shared() && parts_.space.claim_bytes() < (evicts ? plan_.claimable_bytes : plan_.capacity_bytes);
+  const ClaimPlan plan = this->plan();
+  return !is_shared() && parts_.space.claim_bytes() < (parts_.evictor.may_evict() ? plan.claimable_bytes : plan.capacity_bytes);
 }
 
 bool SharedCapacity::may_get_room() const {
