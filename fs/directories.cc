@@ -2,9 +2,11 @@
 // stay good while names come and go, and a listing takes time linear in the number of names.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <memory>
 #include <mutex>
+#include <vector>
 
 #include "fs/driver.h"
 
@@ -43,12 +45,25 @@ void release_directory(const Request& request, fuse_ino_t, fuse_file_info* file)
   fuse_reply_err(request, 0);
 }
 
-// Adds entries until the reply is full.
+// Adds entries until the reply is full. Memory grows with what is added: the kernel asks for as much as its reader has room for, often 1 MiB,
+// and most directories of chunks have a handful of names.
 class ReplyBuffer {
  public:
-  ReplyBuffer(const Request& request, size_t size, bool plus) : request_(request), plus_(plus), bytes_(size) {}
+  ReplyBuffer(const Request& request, size_t size, bool plus)
+      : request_(request), plus_(plus), size_(size), bytes_(std::min<size_t>(size, 4096)) {}
   // False: no room.
   bool add(const std::string& name, const fuse_entry_param& entry, off_t offset) {
+    while (!add_to_memory(name, entry, offset)) {
+      if (bytes_.size() == size_) return false;
+      bytes_.resize(std::min(size_, 2 * bytes_.size()));
+    }
+    return true;
+  }
+  bool empty() const { return used_ == 0; }
+  void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
+
+ private:
+  bool add_to_memory(const std::string& name, const fuse_entry_param& entry, off_t offset) {
     const size_t left = bytes_.size() - used_;
     const size_t needed = plus_ ? fuse_add_direntry_plus(request_.get(), bytes_.data() + used_, left, name.c_str(), &entry, offset)
                                 : fuse_add_direntry(request_.get(), bytes_.data() + used_, left, name.c_str(), &entry.attr, offset);
@@ -56,12 +71,10 @@ class ReplyBuffer {
     used_ += needed;
     return true;
   }
-  bool empty() const { return used_ == 0; }
-  void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
 
- private:
   Request request_;
   bool plus_;
+  size_t size_;
   std::vector<char> bytes_;
   size_t used_ = 0;
 };

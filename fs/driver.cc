@@ -55,7 +55,9 @@ struct stat to_stat(const Stat& stat) {
   result.st_gid = stat.gid;
   result.st_rdev = stat.rdev;
   result.st_size = static_cast<off_t>(stat.size_bytes);
-  result.st_blksize = 1 << 20;  // what tools read and write at once
+  // What tools read and write at once. Of a directory it is what opendir() of glibc takes for a listing, and the kernel as much again for each
+  // part of it: most directories of chunks have a handful of names.
+  result.st_blksize = S_ISDIR(stat.mode) ? 64 << 10 : 1 << 20;
   result.st_blocks = static_cast<blkcnt_t>(stat.blocks_512);
   result.st_atim = to_timespec(stat.atime_ns);
   result.st_mtim = to_timespec(stat.mtime_ns);

@@ -1,6 +1,7 @@
 // The store as a cache: a volume that is full goes on taking chunks, and what must stay stays.
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <set>
 
@@ -471,6 +472,18 @@ TEST_F(StoreEvictLeases, WhatWasProbedIsThereWhenItIsOpened) {
   for (int i : probed) expect_whole(i);
   EXPECT_EQ(store_->status().eviction_leases_broken, 0u);
   EXPECT_EQ(store_->status().errors_no_space, 0u);
+}
+
+TEST(StoreEvictWriters, WhatIsFilledForLongIsUsedUntilItsClose) {
+  ManualClock clock(int64_t{1'000'000} * 1'000'000'000);
+  TestStore store(small_volume(5'000), clock);
+  Handle* pool = store.create("pool");
+  store.pwrite(pool, 0, TestStore::payload(1, kChunk));
+  clock.advance_ns(60'000'000'000);
+  EXPECT_TRUE(store.close(pool));
+  store.settle();
+  const auto facts = store->describe(store->lookup(kRootId, "pool", {.thread_id = 77})->id, {.thread_id = 77});
+  EXPECT_TRUE(std::ranges::any_of(*facts, [](const auto& fact) { return fact.first == "last_used" && fact.second.starts_with("0 s ago; "); }));
 }
 
 TEST_F(StoreEvictLeases, WhereLeasesFillTheVolumeTheOldestBreak) {

@@ -144,6 +144,7 @@ void StoreImpl::release(Handle* handle_pointer) {
       if (object->holds_room()) space_.hope();  // what it replaced can go once it is sealed
     }
     in_place_->judge(*handle);
+    if (handle->changed) accesses_->written(object->id, object->size_bytes);  // while it is open, or it could go before that is told
     if (handle->request.write && --object->write_handles == 0) {
       changes_->undo_what_did_not_fit(object, /*last_writer=*/true);
       changes_->give_room_up(*object);

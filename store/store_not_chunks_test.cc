@@ -161,6 +161,52 @@ TEST_F(StoreNotChunks, NoWayToWriteAChunkIsTakenForOne) {
   for (const std::string& name : names) EXPECT_FALSE(store_.exists(name)) << name;
 }
 
+// Their writers never closed them when the daemon died.
+TEST_F(StoreNotChunks, WhatWasPatchedOrAppendedToStaysAfterACrash) {
+  Handle* log = create("service.log", true);
+  write(log, {{0, kOneChunk}});
+  Handle* database = create("small.db");
+  write(database, {{0, kHeader}, {kHeader, 20 * kHeader}, {0, kHeader}});
+  Handle* chunk = create("chunk");
+  write(chunk, {{0, kOneChunk / 2}, {kOneChunk / 2, kOneChunk / 2}, {0, kOneChunk / 2}, {kOneChunk / 2, kOneChunk / 2}});
+  for (Handle* handle : {log, database, chunk}) {
+    bool done = false;
+    store_->fsync(handle, [&](Status status) { done = status.has_value(); });
+    store_.settle();
+    ASSERT_TRUE(done);
+  }
+  store_.crash();
+  for (const char* name : {"service.log", "small.db"}) EXPECT_EQ(kept_by(name), "changed in part") << name;
+  fill();
+  for (const char* name : {"service.log", "small.db"}) EXPECT_TRUE(store_.exists(name)) << name;
+}
+
+// Room that was taken for what comes later, here and there: no chunk, for of that most is written before it is closed.
+TEST_F(StoreNotChunks, WhatIsSizedAndWrittenHereAndThereStays) {
+  const auto allocate = [&](Handle* handle) {
+    store_->allocate(handle, AllocateMode::kExtend, 0, 8 * kOneChunk, [](Status status) { EXPECT_TRUE(status); });
+  };
+  Handle* pool = create("pool");
+  allocate(pool);
+  write(pool, {{kOneChunk, kOneChunk}, {6 * kOneChunk, kHeader}});
+  ASSERT_TRUE(store_.close(pool));
+  Handle* padded = create("a short chunk in a file of full size");
+  allocate(padded);
+  write(padded, {{0, kOneChunk}});
+  ASSERT_TRUE(store_.close(padded));
+  Handle* later = create("filled by two opens");
+  allocate(later);
+  write(later, {{kOneChunk, kOneChunk}});
+  ASSERT_TRUE(store_.close(later));
+  write(later = store_.open("filled by two opens", {.write = true}), {{0, kOneChunk}, {2 * kOneChunk, 6 * kOneChunk}});
+  ASSERT_TRUE(store_.close(later));
+  for (const char* name : {"a short chunk in a file of full size", "filled by two opens"}) EXPECT_FALSE(kept_by(name).starts_with("changed")) << name;
+  EXPECT_EQ(kept_by("pool"), "changed in part");
+  store_.remount();
+  fill();
+  EXPECT_EQ(kept_by("pool"), "changed in part");
+}
+
 // What is whole again is one again.
 TEST_F(StoreNotChunks, AWholeRewriteMakesItAChunkAgain) {
   Handle* handle = create("c");

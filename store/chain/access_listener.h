@@ -17,6 +17,8 @@ class AccessListener {
   virtual void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) = 0;
   virtual void directory_named(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual void opened(ObjectId id, uint64_t size_bytes) = 0;
+  // An open that changed it ends.
+  virtual void written(ObjectId id, uint64_t size_bytes) = 0;
   virtual void created(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) = 0;
   virtual void loaded_ahead(ObjectId id) = 0;

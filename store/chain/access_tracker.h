@@ -44,6 +44,10 @@ class AccessTracker {
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
+  // An open that changed it ends. Takes no lock but the listener's own.
+  void written(ObjectId id, uint64_t size_bytes) {
+    if (listener_ != nullptr) listener_->written(id, size_bytes);
+  }
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
   // The order in which to lay out what is sealed together; learned as write order.

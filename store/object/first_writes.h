@@ -19,10 +19,15 @@ class FirstWrites {
   // By what was written until now. Call it when nobody has the file open for writing; then further opens may follow.
   bool are_of_a_chunk(uint64_t size_bytes) {
     if (again_.covers(size_bytes)) again_ = {};  // stored twice
-    return !appended_ && again_.empty();
+    return !are_patched(size_bytes) && !lie_about(size_bytes);
   }
+  // What was written until now is no chunk, unless it is stored again as a whole.
+  bool are_patched(uint64_t size_bytes) const { return appended_ || !(again_.empty() || again_.covers(size_bytes)); }
 
  private:
+  // Of a file that was sized beforehand less than half was written, here and there. From its beginning on, it may be a short chunk.
+  bool lie_about(uint64_t size_bytes) const { return !written_.begins_it() && written_.bytes() < size_bytes / 2; }
+
   WrittenRanges written_, again_;
   bool appended_ = false;  // by an open with O_APPEND, as logs are written and chunks are not
 };

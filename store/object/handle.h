@@ -17,6 +17,7 @@ class Handle {
   uint32_t thread_id = 0;
   // Guarded by object->lock():
   bool unflushed = false;
+  bool changed = false;  // bytes or size, or tried to
   uint8_t weight_of_changes = 0;  // of what it has not changed yet, see requests/in_place_changes.h
   std::unique_ptr<WrittenRanges> rewrites;  // it is one of object->rewriters: what it wrote
   bool kernel_cuts = false;  // a write failed: the next truncation by this handle may be the kernel's own

@@ -32,6 +32,13 @@ class WrittenRanges {
       if (range.begin < end && range.end > begin) visit(std::max(begin, range.begin), std::min(end, range.end));
   }
   bool empty() const { return ranges_.empty() && !scattered_; }
+  // It is one range from the beginning on, or nothing, or what is not known any more.
+  bool begins_it() const { return ranges_.empty() || (ranges_.size() == 1 && ranges_.front().begin == 0); }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    for (const Range& range : ranges_) sum += range.end - range.begin;
+    return sum;
+  }
   // Of [0, size_bytes). An empty file was not rewritten.
   bool covers(uint64_t size_bytes) const {
     return size_bytes > 0 && ranges_.size() == 1 && ranges_.front().begin == 0 && ranges_.front().end >= size_bytes;

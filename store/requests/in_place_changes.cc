@@ -49,6 +49,7 @@ uint8_t InPlaceChanges::weight_of(const Tree::View&, const Object& object, const
 }
 
 void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
+  handle->changed = true;
   if (object->size_bytes == 0) object->first_writes = std::make_unique<FirstWrites>();
   const uint8_t weight = std::exchange(handle->weight_of_changes, 0);
   if (weight == 0) return;  // not its first change
@@ -62,9 +63,12 @@ void InPlaceChanges::note_change(const ObjectPtr& object, Handle* handle) {
 
 void InPlaceChanges::note_written(Handle* handle, uint64_t offset, uint64_t length) {
   if (handle->rewrites) handle->rewrites->add(offset, offset + length);
-  Object& object = *handle->object;
-  if (object.write_error) object.first_writes.reset();  // a client may write again what failed
-  else if (object.first_writes) object.first_writes->add(offset, offset + length, handle->request.append);
+  const ObjectPtr& object = handle->object;
+  if (object->write_error) object->first_writes.reset();  // a client may write again what failed
+  if (!object->first_writes) return;
+  object->first_writes->add(offset, offset + length, handle->request.append);
+  // At once, for the daemon could die before that is judged.
+  if (object->first_writes->are_patched(object->size_bytes)) put_patched(object, true);
 }
 
 void InPlaceChanges::note_page_written(Handle* handle) {
@@ -75,17 +79,22 @@ void InPlaceChanges::note_page_written(Handle* handle) {
 void InPlaceChanges::judge(const Handle& handle) {
   const ObjectPtr& object = handle.object;
   if (handle.request.write && object->write_handles == 1) judge_first_writes(object);
-  if (!handle.rewrites) return;
-  --object->rewriters;
-  if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
-  if (object->in_place) mark(object);
+  if (handle.rewrites) {
+    --object->rewriters;
+    if (handle.kernel_cuts || !handle.rewrites->covers(object->size_bytes)) object->changed_in_part = true;
+  }
+  if (object->in_place) mark(object);  // also where there was no room for its mark before
 }
 
 // The object is locked, and its last writer about to close it.
 void InPlaceChanges::judge_first_writes(const ObjectPtr& object) {
   if (!object->first_writes) return;
-  const bool patched = !object->first_writes->are_of_a_chunk(object->size_bytes);
-  if (object->patched.exchange(patched) == patched) return;
+  put_patched(object, !object->first_writes->are_of_a_chunk(object->size_bytes));
+}
+
+// The object is locked.
+void InPlaceChanges::put_patched(const ObjectPtr& object, bool patched) {
+  object->patched = patched;
   if (object->in_place) mark(object);
   else put_mark(object, patched ? InPlace::kPatched : InPlace::kNo);
 }

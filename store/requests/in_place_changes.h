@@ -2,8 +2,9 @@
 // read such a file past the daemon, for its readers would not see what changes. Of these all but the last are no chunks, and are not
 // evicted; a chunk that its client stored again under its name, with O_TRUNC or over the old bytes, still is one. What was appended to
 // or changed in part by those who filled it, before it was renamed or left RAM (`patched`: a log, a small database, a header that is
-// written last), is evicted only where nothing else is left: some clients may write chunks so. What was found is kept with the
-// attributes of the object, so that it holds after a remount.
+// written last), is evicted only where nothing else is left: some clients may write chunks so. So is what was sized beforehand and, when
+// all had closed it, written here and there, in less than half. What was found is kept with the attributes of the object, so that it
+// holds after a remount.
 #pragma once
 
 #include <cstdint>
@@ -52,6 +53,7 @@ class InPlaceChanges {
   // The object is locked.
   void mark(const ObjectPtr& object);
   void put_mark(const ObjectPtr& object, InPlace how);
+  void put_patched(const ObjectPtr& object, bool patched);
   void judge_first_writes(const ObjectPtr& object);
 
   const Parts parts_;

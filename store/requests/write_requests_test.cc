@@ -479,6 +479,34 @@ TEST_F(WriteRequestsTest, WhatIsPatchedWhileItIsFilledSaysSoWithItsAttributes) {
   EXPECT_FALSE(body->patched);
 }
 
+TEST_F(WriteRequestsTest, WhatIsPatchedSaysSoBeforeItIsClosed) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  const auto mark = [&] {
+    const auto lock = body->lock();
+    return in_place_mark_of(body->attributes);
+  };
+  write_now(*handle, 0, bytes_of(5000, 1));
+  EXPECT_EQ(mark(), InPlace::kNo);
+  write_now(*handle, 0, bytes_of(10, 2));
+  EXPECT_EQ(mark(), InPlace::kPatched) << "the daemon may die while it is open";
+}
+
+// On a volume that was full just then.
+TEST_F(WriteRequestsTest, AMarkForWhichThereWasNoRoomIsPutWhenTheFileIsClosed) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  write_now(*handle, 0, bytes_of(5000, 1));
+  const uint64_t rest = space.free_bytes();
+  ASSERT_TRUE(space.try_reserve(rest));
+  in_place.note_locked(handle.get());
+  const auto lock = body->lock();
+  EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kNo);
+  space.release(rest);
+  in_place.judge(*handle);
+  EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kPartly);
+}
+
 TEST_F(WriteRequestsTest, PagesOfAMappingAreNotJudged) {
   const ObjectPtr body = make();
   const auto handle = open(body);

@@ -19,7 +19,7 @@ namespace kvcachefs::testing {
 
 namespace fs = std::filesystem;
 
-TestStore::TestStore(StoreOptions options) : options_(std::move(options)) {
+TestStore::TestStore(StoreOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {
   const char* base = std::getenv("TMPDIR");
   std::string name = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-store-XXXXXX";
   if (mkdtemp(name.data()) == nullptr) std::abort();
@@ -31,7 +31,8 @@ TestStore::TestStore(StoreOptions options) : options_(std::move(options)) {
   mount();
 }
 
-TestStore::TestStore(StoreOptions options, const TestStore& first) : root_(first.root_), owns_root_(false), options_(std::move(options)) {
+TestStore::TestStore(StoreOptions options, const TestStore& first)
+    : root_(first.root_), owns_root_(false), options_(std::move(options)), clock_(first.clock_) {
   options_.background = false;
   options_.extent_bytes = first.options_.extent_bytes;
   if (options_.memory_bytes == 0) options_.memory_bytes = 256 * kMiB;
@@ -48,7 +49,7 @@ TestStore::~TestStore() {
 void TestStore::mount() {
   auto volume = open_posix_volume(root_, {});
   ASSERT_TRUE(volume) << volume.error().message;
-  auto store = open_store(*volume, options_, system_clock(), "test store");
+  auto store = open_store(*volume, options_, clock_, "test store");
   ASSERT_TRUE(store) << store.error().message;
   store_ = std::move(*store);
 }

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "store/base/clock.h"
 #include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/volume.h"
@@ -22,7 +23,7 @@ inline StoreOptions node_options(const char* name) {
 
 class TestStore {
  public:
-  explicit TestStore(StoreOptions options = {});
+  explicit TestStore(StoreOptions options = {}, Clock& clock = system_clock());
   // Another node, named by the options, of the volume of one that outlives it.
   TestStore(StoreOptions options, const TestStore& first);
   ~TestStore();
@@ -79,6 +80,7 @@ class TestStore {
   std::string root_;
   bool owns_root_ = true;
   StoreOptions options_;
+  Clock& clock_;
   std::unique_ptr<Store> store_;
 };
 

@@ -172,7 +172,7 @@ void Evictor::will_be_listed(std::span<const ObjectId> ids) {
     if (const uint32_t slot = table_.find(id); slot != kNoSlot) table_.at(slot).listed = listed_tick(now - origin_ms_);
 }
 
-void Evictor::opened(ObjectId id, uint64_t size_bytes) {
+void Evictor::used(ObjectId id, uint64_t size_bytes, bool looked) {
   if (!on()) return;
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
@@ -180,9 +180,10 @@ void Evictor::opened(ObjectId id, uint64_t size_bytes) {
   if (slot == kNoSlot) return;
   Entry& entry = table_.at(slot);
   set_size(entry, size_bytes);
-  note_use(entry, now, true);
+  const bool again = looked || ms_since(entry.used, now) >= kYoungMs;  // else the write belongs to what was just published
+  note_use(entry, now, looked);
   if (Look& look = looks_[evict::mix_key(id.value) % kLooks]; look.id == id) look = {};  // that was no mere look
-  if (state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
+  if (again && state_ == State::kReady && !entry.is(kYoung | kAside)) policy_->read(entry.unit, {now});
 }
 
 void Evictor::sized(ObjectId id, uint64_t size_bytes) {

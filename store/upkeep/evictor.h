@@ -1,6 +1,5 @@
 // Which chunks go when the volume is full. Owns the policy, the table of units, the leases and the pins, and is told of accesses by
-// AccessTracker; it knows no store. All it says is advice: whoever removes the objects of a victim looks at each once more, and
-// tells what came of it.
+// AccessTracker. All it says is advice: whoever removes the objects of a victim looks at each once more, and tells what came of it.
 //
 // Thread-safe: one leaf mutex, held for a bounded time (filling and building: in pieces; a pin of a directory: a pass over all
 // entries). Nothing of another class is called under it, but for the policy and the clock.
@@ -48,7 +47,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
   // --- told by AccessTracker
   void probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
   void directory_named(ObjectId parent, std::string_view name, ObjectId id) override;
-  void opened(ObjectId id, uint64_t size_bytes) override;
+  void opened(ObjectId id, uint64_t size_bytes) override { used(id, size_bytes, true); }
+  void written(ObjectId id, uint64_t size_bytes) override { used(id, size_bytes, false); }
   void created(ObjectId parent, std::string_view name, ObjectId id) override;
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
   void loaded_ahead(ObjectId id) override { opened(id, 0); }
@@ -105,8 +105,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr uint8_t kYoung = 1;   // created, and not renamed: not known to the policy yet
   static constexpr uint8_t kAside = 32;  // no chunk when it was looked at last: not known to the policy for a while
   static constexpr uint8_t kLooked = 2;  // its last use was a probe or an open
-  static constexpr uint8_t kPinned = 4;  // and counted
-  static constexpr uint8_t kOwnPin = 8;
+  static constexpr uint8_t kPinned = 4, kOwnPin = 8;  // and counted; by itself
   static constexpr uint8_t kStranded = 64;  // a sidecar without a body when it came
   static constexpr uint8_t kBuilt = 16;  // (while filling) published to the policy
   static constexpr int64_t kTickMs = 16, kHopelessMs = 1'000, kLookMs = 2'000;
@@ -135,6 +134,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   struct Gone { evict::UnitKey key; };
   struct Usual { uint32_t blocks = 0, smaller = 0; };  // size of the bodies of a stem; how many smaller ones came in a row
 
+  void used(ObjectId id, uint64_t size_bytes, bool looked);
   int64_t now_ms() const { return clock_.monotonic_ns() / 1'000'000; }
   // mutex_ held, here and below
   uint32_t tick(int64_t ms) const { return static_cast<uint32_t>((ms - origin_ms_) / kTickMs); }

@@ -180,6 +180,29 @@ TEST_F(EvictorTest, WhatWasWrittenIsLeasedToo) {
   EXPECT_EQ(evictor_.counts().broken_leases, 0u) << "counted is what was seen to be probed";
 }
 
+// A file that is filled under its own name, for longer than leases last: its lease is of its last write, not of when it was made.
+TEST_F(EvictorTest, WhatIsFilledForLongIsLeasedFromItsEndOn) {
+  fill();
+  evictor_.created(kRootId, "pool", id_of(5));
+  pass(12 * kSecond);
+  store(6);  // by now the other is known to the policy, as the older one
+  pass(3 * kSecond);
+  evictor_.written(id_of(5), kChunk);
+  EXPECT_EQ(evict(2, Evictor::Leases::kSettled), Numbers{6});
+  pass(2 * kSecond);
+  EXPECT_EQ(evict(1), Numbers{});
+  EXPECT_EQ(evict(1, Evictor::Leases::kSettled), Numbers{5});
+}
+
+TEST_F(EvictorTest, WhatIsWrittenForLongIsUsedThen) {
+  fill();
+  for (const uint64_t number : {0, 1, 2}) evictor_.published(static_cast<uint32_t>(number), kRootId, chunk_name(number), id_of(number), kChunk);
+  pass(20 * kSecond);
+  evictor_.written(id_of(0), kChunk);
+  pass(20 * kSecond);
+  EXPECT_EQ(evict(3), (Numbers{1, 2, 0}));
+}
+
 TEST_F(EvictorTest, AWriteDoesNotEndALease) {
   fill();
   store(0);

@@ -174,3 +174,32 @@ def test_rewinddir_sees_new_names(thousand):
     os.close(fd)
     assert f"{2000:064x}_stable.bin" in names
     assert len(names) == 1005
+
+
+def page_faults(pid):
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as stat:
+        return int(stat.read().rpartition(")")[2].split()[7])
+
+
+def test_a_listing_costs_the_daemon_what_is_in_it(new_mount):
+    """Not what its reader has room for: find and rm read small directories of chunks into buffers of up to 1 MiB."""
+    mount = new_mount()
+    top = os.path.join(mount.path, "many")
+    for index in range(300):
+        os.makedirs(os.path.join(top, f"{index:04x}"))
+        os.close(os.open(os.path.join(top, f"{index:04x}", "chunk.bin"), os.O_WRONLY | os.O_CREAT))
+    before = page_faults(mount.pid)
+    for index in range(300):
+        names = all_entries(os.path.join(top, f"{index:04x}"), 2**20)
+        assert [name for name, *_ in names if not name.startswith(".")] == ["chunk.bin"]
+    assert page_faults(mount.pid) - before < 300 * 32  # one buffer of 1 MiB is 256 of them
+
+
+def test_a_large_reader_gets_many_names_at_once(new_mount):
+    top = os.path.join(new_mount().path, "large")
+    os.mkdir(top)
+    make_names(top, 0, 3000)
+    fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    first = getdents(fd, 2**20)
+    os.close(fd)
+    assert len(first) > 2000
