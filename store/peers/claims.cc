@@ -123,7 +123,8 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   const uint64_t least = std::max(own.used_bytes, plan.wish_bytes);
   uint64_t most = std::min(add_bytes(least, spare), std::max(own.used_bytes, most_here));
   // What goes here goes for those who lack it: it is not used anew by those who write here.
-  if (lacks_any) most = std::min(most, less_bytes(plan.wish_bytes, std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes))));
+  const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
+  if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
   plan.target_bytes = claim_bytes;
   if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
   // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.

@@ -248,6 +248,16 @@ TEST(Claims, WhatIsNotUsedIsGivenUpWhereOthersLackIt) {
   EXPECT_EQ(plan(dying, 24 * kMiB, {poor}).target_bytes, 20 * kMiB) << "no more than was given back";
 }
 
+TEST(Claims, WhoEvictsNothingForOthersHasWhatItRemovedItself) {
+  PeerFigures poor = peer(32 * kMiB);
+  poor.wish_bytes = poor.claim_bytes + 4 * kMiB;
+  OwnFigures removes = own(31 * kMiB);
+  removes.used_soon_bytes = 29 * kMiB;
+  EXPECT_EQ(plan(removes, 31 * kMiB, {poor}).target_bytes, 31 * kMiB);
+  removes.evictable_by_age[3] = 29 * kMiB;
+  EXPECT_LT(plan(removes, 31 * kMiB, {poor}).target_bytes, 29 * kMiB);
+}
+
 TEST(Claims, WhatACallLacksIsWishedForThoughMuchIsLeft) {
   OwnFigures caller = own(kMiB);
   caller.waits = true;
