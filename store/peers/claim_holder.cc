@@ -114,7 +114,7 @@ Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bo
 int64_t ClaimHolder::due_ns(bool wants_room) const {
   const int64_t waits_ns = waits_ && stepped_ns_ ? std::max(*stepped_ns_ + kLookPauseNs, try_again_ns_) : INT64_MAX;
   if (!wants_room && !(tries_again_ && stepped_ns_ && *stepped_ns_ < try_again_ns_)) return waits_ns;
-  return std::max(try_again_ns_, stepped_ns_ && !peers_.empty() ? *stepped_ns_ + kStepPauseNs : INT64_MIN);
+  return std::max(try_again_ns_, stepped_ns_ && !peers_.empty() ? *stepped_ns_ + kStepPauseNs : 0);
 }
 
 Status ClaimHolder::end() {

@@ -89,7 +89,7 @@ class ClaimHolder {
   std::optional<int64_t> told_ns_, stepped_ns_;
   std::optional<int64_t> told_boot_ns_;  // before HEAD was written last, and it was
   uint64_t told_capacity_bytes_ = 0;
-  int64_t try_again_ns_ = INT64_MIN;  // after a claim was taken back
+  int64_t try_again_ns_ = 0;  // after a claim was taken back
   std::minstd_rand random_;
 };
 
