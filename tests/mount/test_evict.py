@@ -227,7 +227,8 @@ def test_status_tells_whether_the_cache_is_large_enough(new_mount):
         assert evictions[what] == sum(evictions[f"age_{age}_{what}"] for age in ("below_1min", "below_1h", "below_1d", "above_1d"))
     assert 0 <= evictions["coldest_age_s"] < 600
     capacity = status["capacity"]
-    assert (capacity["room_waits"] > 0) == (evictions["direct_objects"] + evictions["lease_broken_objects"] > 0)
+    # Not the other way: what a call waited for may have been given back by a round in the background.
+    assert capacity["room_waits"] > 0 or evictions["direct_objects"] + evictions["lease_broken_objects"] == 0
     assert capacity["room_wait_ms"] >= capacity["room_wait_max_ms"]
     with open(os.path.join(mount.path, ".kvcachefs", "metrics"), encoding="ascii") as file:
         metrics = dict(line.split() for line in file)
