@@ -196,7 +196,7 @@ TEST_F(EvictorTest, WhatIsFilledForLongIsLeasedFromItsEndOn) {
 
 TEST_F(EvictorTest, WhatIsWrittenForLongIsUsedThen) {
   fill();
-  for (const uint64_t number : {0, 1, 2}) evictor_.published(static_cast<uint32_t>(number), kRootId, chunk_name(number), id_of(number), kChunk);
+  for (const uint64_t number : {0u, 1u, 2u}) evictor_.published(static_cast<uint32_t>(number), kRootId, chunk_name(number), id_of(number), kChunk);
   pass(20 * kSecond);
   evictor_.written(id_of(0), kChunk);
   pass(20 * kSecond);
