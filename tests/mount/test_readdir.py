@@ -192,7 +192,8 @@ def test_a_listing_costs_the_daemon_what_is_in_it(new_mount):
     for index in range(300):
         names = all_entries(os.path.join(top, f"{index:04x}"), 2**20)
         assert [name for name, *_ in names if not name.startswith(".")] == ["chunk.bin"]
-    assert page_faults(mount.pid) - before < 300 * 32  # one buffer of 1 MiB is 256 of them
+    if not kvc_env.has_sanitizer():  # it keeps what was given back, and takes new pages instead
+        assert page_faults(mount.pid) - before < 300 * 32  # one buffer of 1 MiB is 256 of them
 
 
 def test_a_large_reader_gets_many_names_at_once(new_mount):
