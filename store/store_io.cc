@@ -140,6 +140,7 @@ void StoreImpl::release(Handle* handle_pointer) {
   if (handle->request.read) accesses_->closed(handle.get(), object->id, clock_.monotonic_ns());
   bool last = false;
   const auto written_bytes = std::invoke([&]() -> std::optional<uint64_t> {
+    if (!handle->request.write) return std::nullopt;
     const auto lock = object->lock();
     return handle->changed ? std::optional(object->size_bytes) : std::nullopt;
   });

@@ -507,6 +507,19 @@ TEST_F(WriteRequestsTest, AMarkForWhichThereWasNoRoomIsPutWhenTheFileIsClosed) {
   EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kPartly);
 }
 
+// ... and by a reader, where it was the last writer who found none.
+TEST_F(WriteRequestsTest, TheMarkOfWhatIsPatchedIsPutWhenAReaderClosesIt) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  write_now(*handle, 0, bytes_of(5000, 1));
+  const auto lock = body->lock();
+  body->patched = true;  // and for its mark there was no room
+  Handle only_reads;
+  only_reads.object = body;
+  in_place.judge(only_reads);
+  EXPECT_EQ(in_place_mark_of(body->attributes), InPlace::kPatched);
+}
+
 TEST_F(WriteRequestsTest, PagesOfAMappingAreNotJudged) {
   const ObjectPtr body = make();
   const auto handle = open(body);
