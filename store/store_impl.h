@@ -75,6 +75,7 @@
 #include "store/upkeep/keeper.h"
 #include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/peer_follower.h"
+#include "store/upkeep/peer_touches.h"
 #include "store/upkeep/reclaimer.h"
 #include "store/upkeep/scrubber.h"
 #include "store/upkeep/volume_watch.h"
@@ -272,6 +273,7 @@ class StoreImpl final : public Store {
   StaleOpens stale_opens_{clock_};
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
+  PeerTouches touches_{clock_};       // so is this
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;

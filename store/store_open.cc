@@ -160,7 +160,9 @@ Status StoreImpl::start(std::string_view holder) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
   });
   evictor_ = std::make_unique<Evictor>(clock_);
-  accesses_->set_listener(evictor_.get());
+  std::vector<AccessListener*> listeners{evictor_.get()};
+  if (shared_ && !read_only_) listeners.push_back(&touches_);
+  accesses_->set_listeners(std::move(listeners));
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
   space_waiters_.set_source([this] { return evictor_->may_evict(); });
   options_.subscribe([this](const StoreOptions& now) {

@@ -297,5 +297,53 @@ TEST_F(StorePeers, WhateverBothDoTheyComeToOneTree) {
   expect_one_tree();
 }
 
+// A node evicts what it stored, and would not see what only others use of that.
+TEST(StorePeersTouch, WhatAnotherNodeReadsIsNotUnused) {
+  constexpr size_t kChunk = 512 * kKiB;
+  constexpr int kStored = 60, kRead = 6;
+  ManualClock clock(1'800'000'000'000'000'000);
+  const auto pass = [&clock](int seconds) { clock.advance_ns(seconds * 1'000'000'000LL); };
+  StoreOptions options;
+  options.capacity_bytes = 48 * kMiB;
+  options.keep_free_bytes = 1;
+  options.lease_ms = 0;
+  options.policy = "lru";
+  TestStore a(options, clock);
+  TestStore b(testing::node_options("other"), a);
+  const auto put = [&](int number) {
+    const std::string name = fmt::format("{:032x}.bin", static_cast<uint64_t>(number + 1) * 0x9E3779B97F4A7C15);
+    const auto thread = static_cast<uint32_t>(number + 1);  // what one thread writes would be taken for a chain
+    EXPECT_TRUE(a.write_file("tmp", TestStore::payload(number, kChunk), thread) && a.rename("tmp", name, thread)) << number;
+    pass(1);
+    return name;
+  };
+  std::vector<std::string> names;
+  for (int number = 0; number < kStored; ++number) names.push_back(put(number));
+  a.drain();
+  b.refresh();
+  for (int number = 0; number < kRead; ++number) EXPECT_TRUE(b.read_file(names[static_cast<size_t>(number)]) == TestStore::payload(number, kChunk));
+  pass(6);
+  b.settle();
+  b.drain();
+  a.refresh();
+  const uint64_t batches = b->status().journal_batches;
+  for (int number = kStored; number < kStored + 70; ++number) put(number);
+  a.drain();
+  ASSERT_GT(a->status().eviction_objects, static_cast<uint64_t>(2 * kRead));
+  for (int number = 0; number < kRead; ++number) EXPECT_TRUE(a.exists(names[static_cast<size_t>(number)])) << number;
+  int unused = 0;
+  for (int number = kRead; number < 2 * kRead; ++number) unused += a.exists(names[static_cast<size_t>(number)]) ? 1 : 0;
+  EXPECT_LE(unused, 2);
+  pass(60);
+  b.settle();
+  b.drain();
+  EXPECT_EQ(b->status().journal_batches, batches) << "nobody uses anything, and it is told once";
+  b.remount();  // what was said of it is no statement that somebody has to answer
+  a.refresh();
+  b.refresh();
+  EXPECT_TRUE(b.read_file(names[0]) == TestStore::payload(0, kChunk));
+  EXPECT_EQ(a.contents(), b.contents());
+}
+
 }  // namespace
 }  // namespace kvcachefs

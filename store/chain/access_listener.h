@@ -22,6 +22,7 @@ class AccessListener {
   virtual void created(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) = 0;
   virtual void loaded_ahead(ObjectId id) = 0;
+  virtual void used_elsewhere(ObjectId) {}  // on another node, within some seconds
   virtual void deleted(ObjectId id) = 0;
 };
 

@@ -52,7 +52,7 @@ void AccessTracker::remember_directory(ObjectId parent, std::string_view name, O
 }
 
 void AccessTracker::directory_named(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id) {
-  if (listener_ != nullptr) listener_->directory_named(parent, name, id);
+  for (AccessListener* listener : listeners_) listener->directory_named(parent, name, id);
   std::lock_guard lock(mutex_);
   const ChainKey key = chain_key(parent, name);
   chains_.on_made(thread_id, stem_of(parent, name), key);
@@ -73,8 +73,10 @@ void AccessTracker::pass_on_announcement(ObjectId parent, ChainKey key, ObjectId
 
 void AccessTracker::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, bool directory,
                         uint64_t size_bytes, int64_t now_ns) {
-  if (listener_ != nullptr && directory) listener_->directory_named(parent, name, id);
-  if (listener_ != nullptr && !directory) listener_->probed(thread_id, parent, name, id, size_bytes);
+  for (AccessListener* listener : listeners_) {
+    if (directory) listener->directory_named(parent, name, id);
+    else listener->probed(thread_id, parent, name, id, size_bytes);
+  }
   std::unique_lock lock(mutex_);
   if (directory) return remember_directory(parent, name, id);
   const NameStem stem = stem_of(parent, name);
@@ -84,7 +86,7 @@ void AccessTracker::probed(uint32_t thread_id, ObjectId parent, std::string_view
 }
 
 void AccessTracker::opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns) {
-  if (listener_ != nullptr) listener_->opened(id, size_bytes);
+  for (AccessListener* listener : listeners_) listener->opened(id, size_bytes);
   std::unique_lock lock(mutex_);
   chains_.on_open(thread_id, file_stems_.find(id).value_or(kRootStem), reinterpret_cast<uint64_t>(handle), id, size_bytes,
                   now_ns);
@@ -104,7 +106,7 @@ void AccessTracker::closed(const void* handle, ObjectId id, int64_t now_ns) {
 }
 
 ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns) {
-  if (listener_ != nullptr) listener_->created(parent, name, id);
+  for (AccessListener* listener : listeners_) listener->created(parent, name, id);
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
@@ -120,7 +122,7 @@ ChainOrigin AccessTracker::created(uint32_t thread_id, ObjectId parent, std::str
 
 void AccessTracker::published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin,
                               uint64_t size_bytes) {
-  if (listener_ != nullptr) listener_->published(thread_id, parent, name, id, size_bytes);
+  for (AccessListener* listener : listeners_) listener->published(thread_id, parent, name, id, size_bytes);
   std::lock_guard lock(mutex_);
   const NameStem stem = stem_of(parent, name);
   file_stems_.remember(id, stem);
@@ -148,8 +150,8 @@ std::vector<ObjectId> AccessTracker::lay_out(const std::vector<LayoutItem>& item
 }
 
 void AccessTracker::loaded(std::span<const Loaded> bodies, int64_t now_ns) {
-  if (listener_ != nullptr)
-    for (const Loaded& body : bodies) listener_->loaded_ahead(body.id);
+  for (AccessListener* listener : listeners_)
+    for (const Loaded& body : bodies) listener->loaded_ahead(body.id);
   std::unique_lock lock(mutex_);
   for (const Loaded& body : bodies) chains_.on_loaded(body.id, body.bytes, now_ns - body.begun_ns, now_ns);
   kick_if_wanted(lock);
@@ -166,7 +168,7 @@ void AccessTracker::left_ram(ObjectId id) {
 }
 
 void AccessTracker::deleted(ObjectId id) {
-  if (listener_ != nullptr) listener_->deleted(id);
+  for (AccessListener* listener : listeners_) listener->deleted(id);
   std::lock_guard lock(mutex_);
   chains_.on_deleted(id);
   file_stems_.erase(id);

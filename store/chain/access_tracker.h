@@ -12,6 +12,7 @@
 #include <span>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
@@ -32,8 +33,8 @@ class AccessTracker {
 
   // Called, without the lock, when plan() has something to say. Must not block. Set before use.
   void set_kick(std::function<void()> kick) { kick_ = std::move(kick); }
-  // Told of what this is told of, before it is taken in here. Set before use; it outlives this.
-  void set_listener(AccessListener* listener) { listener_ = listener; }
+  // Told of what this is told of, before it is taken in here. Set before use; they outlive this.
+  void set_listeners(std::vector<AccessListener*> listeners) { listeners_ = std::move(listeners); }
   void set_ahead_bytes(uint64_t bytes, uint64_t total_bytes);  // of one reader; 0: nothing is read ahead. Of all
 
   // `id` invalid: the name is absent. `directory`: the name is one of a directory. `size_bytes`: 0 if not known.
@@ -44,9 +45,9 @@ class AccessTracker {
   void opened(uint32_t thread_id, const void* handle, ObjectId id, uint64_t size_bytes, int64_t now_ns);
   void read(const void* handle, ObjectId id, uint64_t offset, uint64_t length, int64_t now_ns);
   void closed(const void* handle, ObjectId id, int64_t now_ns);
-  // An open that changed it ends. Takes no lock but the listener's own.
+  // An open that changed it ends. Takes no lock but the listeners' own.
   void written(ObjectId id, uint64_t size_bytes) {
-    if (listener_ != nullptr) listener_->written(id, size_bytes);
+    for (AccessListener* listener : listeners_) listener->written(id, size_bytes);
   }
   ChainOrigin created(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, int64_t now_ns);
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, ChainOrigin& origin, uint64_t size_bytes);
@@ -80,7 +81,7 @@ class AccessTracker {
   void kick_if_wanted(std::unique_lock<Mutex<LockRank::kAccesses>>& lock);
 
   std::function<void()> kick_;
-  AccessListener* listener_ = nullptr;
+  std::vector<AccessListener*> listeners_;
   Mutex<LockRank::kAccesses> mutex_;
   Chains chains_;
   StemMemory directory_stems_;

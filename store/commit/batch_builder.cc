@@ -22,6 +22,7 @@ uint64_t bytes_of(const Attributes& attributes) {
 uint64_t bytes_of(const Body& body) { return 64 + 8 * body.checksums.size() + body.inline_bytes.size(); }
 uint64_t bytes_of(const DirtyName& name) { return 32 + name.key.name.size(); }
 uint64_t bytes_of(const SuccessorsRecord& row) { return 32 + 16 * row.successors.size(); }
+uint64_t bytes_of(const TouchRecord& touches) { return 32 + 8 * touches.atimes_ns.size(); }
 
 // A journal names what its own node has, and nothing else. False: nothing of the row is.
 bool leave_own(SuccessorsRecord& row) {
@@ -69,6 +70,8 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
     request.successors.clear();
     std::ranges::move(request.answers, std::back_inserter(commit.answers));
     request.answers.clear();
+    std::ranges::move(request.touches, std::back_inserter(commit.touches));
+    request.touches.clear();
   }
   for (SuccessorsRecord& row : commit.body_rows) {  // after those of requests, which were drained before
     bytes += bytes_of(row);
@@ -239,6 +242,10 @@ bool BatchBuilder::build(Commit& commit) {
   if (commit.bodies.empty() && commit.changed.empty() && commit.pending.empty() && !commit.full()) {
     for (Record& answer : commit.answers) commit.add(std::move(answer), kNamelessBytes);
     commit.answers.clear();
+  }
+  for (; !commit.touches.empty() && !commit.full(); commit.touches.pop_front()) {
+    const uint64_t bytes = bytes_of(std::get<TouchRecord>(commit.touches.front().what));
+    commit.add(std::move(commit.touches.front()), bytes);
   }
   return !commit.batch.records.empty() || !commit.names.empty();
 }

@@ -34,7 +34,8 @@ struct Commit {
   std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
   std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
   std::unordered_set<ObjectId> named_as_is;  // their names do not wait for what was written to them since
-  std::vector<Record> answers;     // last of all
+  std::vector<Record> answers;     // behind all of these
+  std::deque<StatementRecord> touches;
   std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
   std::unordered_map<ObjectId, uint64_t> put;  // objects whose records are in this batch or one before, with the content's version
   // One batch, and what has to be settled when it is in the journal.

@@ -27,6 +27,7 @@ struct CommitRequest {
   std::vector<ExtentId> extents;  // of bodies sealed before, to be synced with these
   std::vector<ExtentId> closed;   // pack extents that take no more bodies; those of them committed are all before this
   std::vector<Record> answers;    // to what peers said: SeenRecords, journaled once all names are that wait until then
+  std::vector<StatementRecord> touches;  // of what peers have: TouchRecords, not kept where the journal does not take them
   bool sync = false;        // sync these bodies' extents before the record and the record before `done`
   bool sync_all = false;    // ... and everything else written so far, and say so in the journal
   StatusCompletion done;    // may be empty

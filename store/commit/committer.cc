@@ -159,7 +159,8 @@ Status Committer::may_mark() {
 namespace {
 bool speaks_of_peers(const Batch& batch) {
   return std::ranges::any_of(batch.records, [](const Record& record) {
-    return std::holds_alternative<StatementRecord>(record) || std::holds_alternative<SeenRecord>(record);
+    const auto* const said = std::get_if<StatementRecord>(&record);
+    return (said != nullptr && !std::holds_alternative<TouchRecord>(said->what)) || std::holds_alternative<SeenRecord>(record);
   });
 }
 }  // namespace

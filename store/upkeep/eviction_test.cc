@@ -22,7 +22,7 @@ class EvictionTest : public LoadFixture {
 
   EvictionTest() {
     clock.advance_ns(1'000 * kSecond);
-    accesses.set_listener(&evictor);
+    accesses.set_listeners({&evictor});
     evictor.configure({.on = true, .lease_ms = 0, .policy = "lru"});
     ids = put_bodies(PlaceKind::kPacked, std::vector<uint64_t>(kBodies, kBody));
     for (size_t i = 0; i < kBodies; ++i)  // the first was used longest ago
@@ -31,7 +31,7 @@ class EvictionTest : public LoadFixture {
     records.measured({});  // sets a MiB aside for journals
     space.set_live(kBodies * kBody);
   }
-  ~EvictionTest() override { accesses.set_listener(nullptr); }
+  ~EvictionTest() override { accesses.set_listeners({}); }
 
   std::string name_of(ObjectId id) const { return "body-" + std::to_string(id.value); }
   bool is_there(ObjectId id) {

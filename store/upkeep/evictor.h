@@ -52,6 +52,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void created(ObjectId parent, std::string_view name, ObjectId id) override;
   void published(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) override;
   void loaded_ahead(ObjectId id) override { opened(id, 0); }
+  void used_elsewhere(ObjectId id) override { opened(id, 0); }
   void deleted(ObjectId id) override;
 
   // Its name is about to be told to be there, under the lock that keeps it there until then: it is leased from here on.
@@ -178,10 +179,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::unique_ptr<evict::Policy> policy_;
   evict::PrefixLinks links_;
   std::deque<Young> young_;  // oldest first; some are not young any more
-  struct Stranded {
-    ObjectId id;
-    uint64_t cookie = 0, body_cookie = 0;
-  };
+  struct Stranded { ObjectId id; uint64_t cookie = 0, body_cookie = 0; };
   std::deque<Stranded> stranded_;  // some are not any more
   std::deque<Young> aside_;  // no chunks when they were looked at last
   std::unordered_map<uint16_t, Usual> usual_;  // by stem

@@ -17,6 +17,8 @@ namespace {
 constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
 constexpr int64_t kForgetNs = 60'000'000'000;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
+constexpr int64_t kTouchNs = 2'000'000'000;
+constexpr size_t kTouchesOfRecord = 4096;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
 }  // namespace
 
@@ -31,8 +33,10 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
-      return std::holds_alternative<UnnameRecord>(record) || std::holds_alternative<StatementRecord>(record);
+      const auto* const said = std::get_if<StatementRecord>(&record);
+      return std::holds_alternative<UnnameRecord>(record) || (said != nullptr && !std::holds_alternative<TouchRecord>(said->what));
     });
+    take_touches(batch.batch);
     answer(*tree_, ordinal);
   };
   const auto replaced = [this](uint32_t ordinal) {
@@ -85,6 +89,7 @@ int64_t PeerFollower::round() {
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   forget_answered();
+  tell_touches();
   return std::min(due_ns, look_at_acknowledged());
 }
 
@@ -201,6 +206,37 @@ void PeerFollower::forget_answered() {
     answered.emplace(status.node, peer->statements->seen(parts_.own.node));
   }
   answered_ = std::move(answered);
+}
+
+// --- what is used ---
+
+// An object that is used here alone would look unused to its node.
+void PeerFollower::tell_touches() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (now_ns - touched_ns_ < kTouchNs) return;
+  touched_ns_ = now_ns;
+  CommitRequest request;
+  for (const auto& [ordinal, ids] : parts_.touches.take()) {
+    const std::optional<std::string> node = peers_->node_of(ordinal);
+    if (!node) continue;  // it left the volume
+    const auto used_ns = static_cast<int64_t>(parts_.stamps.next().value);
+    for (size_t i = 0; i < ids.size(); i += kTouchesOfRecord) {
+      TouchRecord touches;
+      for (size_t j = i; j < std::min(ids.size(), i + kTouchesOfRecord); ++j) touches.atimes_ns.emplace_back(id_there(ids[j]), used_ns);
+      request.touches.push_back({*node, {}, std::move(touches)});
+    }
+  }
+  if (!request.touches.empty()) parts_.commits.add(std::move(request));
+}
+
+// Here it counts from now on: clocks of nodes differ, and it was told within seconds.
+void PeerFollower::take_touches(const Batch& batch) {
+  for (const Record& record : batch.records) {
+    const auto* const said = std::get_if<StatementRecord>(&record);
+    if (said == nullptr || said->node != parts_.own.node) continue;
+    if (const auto* const touches = std::get_if<TouchRecord>(&said->what))
+      for (const auto& [id, used_ns] : touches->atimes_ns) parts_.accesses.used_elsewhere(id);
+  }
 }
 
 // --- what others are told ---

@@ -18,11 +18,13 @@
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/work_queue.h"
+#include "store/chain/access_listener.h"
 #include "store/commit/commit_queue.h"
 #include "store/extent/extents.h"
 #include "store/journal/node_fence.h"
 #include "store/peers/peers.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/peer_touches.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -41,6 +43,9 @@ class PeerFollower {
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
+    HybridClock& stamps;
+    PeerTouches& touches;      // of what is used here
+    AccessListener& accesses;  // told of what others used of this node's
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
@@ -84,6 +89,8 @@ class PeerFollower {
   void answer_again();
   void drop_left_directories();
   void forget_answered();
+  void tell_touches();
+  void take_touches(const Batch& batch);
   Head own_head() const;
 
   const Parts parts_;
@@ -97,7 +104,7 @@ class PeerFollower {
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
-  int64_t answered_ns_ = 0, forgot_ns_ = 0, due_ns_ = 0;
+  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, due_ns_ = 0;
   Backoff acknowledged_pause_;  // longer where nothing moves
 
   mutable LeafMutex mutex_;  // a leaf; guards:

@@ -1,9 +1,11 @@
 """Two nodes on one volume, as two mounts of one directory: what one stores the other reads; both change names in one tree."""
 
 import errno
+import hashlib
 import os
 import shutil
 import threading
+import time
 
 import pytest
 
@@ -255,6 +257,34 @@ def test_what_one_evicts_is_absent_on_the_other(new_mount):
     assert 20 < len(os.listdir(b.path)) < 100
     for name in os.listdir(b.path):
         assert_bytes(load(b, name), payload(int(name.removeprefix("chunk")), 1 * MIB))
+
+
+def test_what_only_others_read_stays(new_mount):
+    """The head of prompts that was computed on one node and is used on another, while the first stores more than fits."""
+    a = new_mount({"node": "a", "capacity": "64M", "memory": "32M", "lease_ms": "0", "policy": "lru"})
+    b = new_mount({"node": "b", "memory": "32M"}, volume=a.volume)
+
+    def put(name):  # by a thread of its own: what one thread stores would be taken for a chain
+        thread = threading.Thread(target=store, args=(a, name, payload(name, MIB)))
+        thread.start()
+        thread.join()
+
+    names = [hashlib.sha256(f"chunk {i}".encode()).hexdigest() for i in range(124)]
+    used, unused = names[:8], names[8:24]
+    for name in used + unused:
+        put(name)
+    publish(a, b)
+    for name in used:
+        assert_bytes(load(b, name), payload(name, MIB))
+    time.sleep(3)  # it is told every two seconds
+    b.drain()
+    refresh(a)
+    for name in names[24:]:
+        put(name)
+        if a.status()["evictions"]["objects"] >= 8:
+            break
+    assert [name for name in used if not exists(a, name)] == []
+    assert len([name for name in unused if not exists(a, name)]) >= 8
 
 
 def test_what_one_has_open_another_may_evict(new_mount):

@@ -1,0 +1,55 @@
+#include "store/upkeep/peer_touches.h"
+
+#include <gtest/gtest.h>
+
+namespace kvcachefs {
+namespace {
+
+constexpr int64_t kSecond = 1'000'000'000;
+
+class PeerTouchesTest : public ::testing::Test {
+ protected:
+  static ObjectId of_peer(uint32_t ordinal, uint64_t number) { return ObjectId::make(ordinal, 1, number); }
+  using Told = std::map<uint32_t, std::vector<ObjectId>>;
+
+  ManualClock clock_{1'000 * kSecond};
+  PeerTouches touches_{clock_};
+};
+
+TEST_F(PeerTouchesTest, WhatPeersHaveIsToldByNodeInTheOrderOfUse) {
+  touches_.opened(of_peer(2, 7), 0);
+  touches_.probed(1, kRootId, "x", of_peer(1, 9), 0);
+  touches_.loaded_ahead(of_peer(2, 3));
+  EXPECT_EQ(touches_.take(), (Told{{1, {of_peer(1, 9)}}, {2, {of_peer(2, 7), of_peer(2, 3)}}}));
+  EXPECT_EQ(touches_.take(), Told{});
+}
+
+TEST_F(PeerTouchesTest, WhatIsOfThisNodeOrAbsentIsNot) {
+  touches_.opened(of_peer(0, 7), 0);
+  touches_.probed(1, kRootId, "x", ObjectId{}, 0);
+  touches_.written(of_peer(1, 7), 5);
+  EXPECT_EQ(touches_.take(), Told{});
+}
+
+TEST_F(PeerTouchesTest, WhatWasToldIsToldAgainOnlyAfterAWhile) {
+  int told = 0;
+  for (int second = 0; second < 60; ++second) {
+    touches_.opened(of_peer(1, 7), 0);
+    clock_.advance_ns(kSecond);
+    if (second % 5 == 4) told += static_cast<int>(touches_.take().size());
+  }
+  EXPECT_GE(told, 3);
+  EXPECT_LE(told, 6);
+}
+
+TEST_F(PeerTouchesTest, HowMuchItRemembersIsBounded) {
+  for (uint64_t number = 1; number <= 3 * PeerTouches::kMost; ++number) touches_.opened(of_peer(1, number), 0);
+  EXPECT_EQ(touches_.take().at(1).size(), PeerTouches::kMost);
+  clock_.advance_ns(PeerTouches::kAgainNs);
+  touches_.take();
+  touches_.opened(of_peer(1, 3 * PeerTouches::kMost), 0);
+  EXPECT_EQ(touches_.take(), (Told{{1, {of_peer(1, 3 * PeerTouches::kMost)}}})) << "what there was no room for comes another time";
+}
+
+}  // namespace
+}  // namespace kvcachefs
