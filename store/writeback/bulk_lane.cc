@@ -168,9 +168,10 @@ bool BulkLane::settle_drains(std::vector<Drain>& drains, const Status& status) {
   std::vector<Drain> waiting;
   for (Drain& drain : drains) {
     Tree::Read tree = parts_.tree.read();  // for nlink
-    std::erase_if(drain.bodies, [](const auto& body) {
+    std::erase_if(drain.bodies, [for_room = drain.for_room](const auto& body) {
       const auto lock = body.first->lock();
       const Object& object = *body.first;
+      if (for_room && object.promises_room() && !object.sealing) return true;  // by now: it waits for the room that this drain is to make
       return object.sealed_version >= body.second || object.nlink == 0 || !object.sealable() || !object.can_be_recorded();
     });
     tree.unlock();

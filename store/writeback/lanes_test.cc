@@ -67,6 +67,24 @@ TEST_F(LanesTest, ADrainHearsOfAJournalThatTakesNothingForLong) {
   EXPECT_GT(turns, 40) << "not at the first failure";
 }
 
+// A drain for room that waits for what waits for room ends never, and with it all calls that wait.
+TEST_F(LanesTest, ADrainForRoomDoesNotWaitForABodyThatPromisesMoreThanThereIs) {
+  const ObjectPtr body = write_new("a", 5000);
+  ASSERT_TRUE(bulk.step(false));  // sealed, and not committed
+  write_at(body, 0, bytes_of(6000, 2));
+  Answer answer;
+  bulk.drain_for_room(into(answer));
+  bulk.step(false);
+  EXPECT_EQ(answer.count, 0) << "its older version is on its way";
+  {
+    const auto lock = body->lock();
+    body->write_handles = 1;
+    body->note_allocated(0, 2 * space.limit_bytes());  // by fallocate() meanwhile
+  }
+  run();
+  EXPECT_TRUE(answer.is_good());
+}
+
 TEST_F(LanesTest, NamesThatWaitAloneAreCommitted) {
   write_new("a", 5000);
   run();
