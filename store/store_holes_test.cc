@@ -209,6 +209,17 @@ TEST_F(Holes, ReadTimesAreRelative) {
   EXPECT_EQ(find("f").atime_ns, first) << "it is after the last change already";
 }
 
+TEST_F(Holes, ReadTimesOutliveTheMount) {
+  EXPECT_TRUE(store_.write_file("f", "bytes"));
+  store_.drain();
+  const int64_t made = find("f").atime_ns;
+  EXPECT_TRUE(store_.close(store_.open("f", {.read = true})));
+  const int64_t read = find("f").atime_ns;
+  EXPECT_GT(read, made);
+  store_.remount();
+  EXPECT_EQ(find("f").atime_ns, read);
+}
+
 // Others may need it to write out what makes room.
 TEST(StoreHoles, ATruncationThatWaitsForRoomHoldsNoMemory) {
   StoreOptions options;

@@ -204,7 +204,7 @@ class StoreImpl final : public Store {
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
-  void note_read_time(Object& object, const OpenRequest& request) const;  // the object is locked
+  void note_read_time(Object& object, const OpenRequest& request);  // the object is locked
   Status open_raw_file(const ObjectPtr& object);
   std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
@@ -302,6 +302,7 @@ class StoreImpl final : public Store {
 
   VolumeRefusals refusals_{clock_, space_};
   CommitQueue commits_;
+  UnsavedReadTimes unsaved_reads_;
   UnmarkedBodies unmarked_;
   std::optional<Quarantine> quarantine_;
   std::optional<RecordWaiters> record_waiters_;

@@ -47,14 +47,16 @@ Status StoreImpl::open_raw_file(const ObjectPtr& object) {
   return {};
 }
 
-// Kept in RAM: no record of the journal is made for a read.
-void StoreImpl::note_read_time(Object& object, const OpenRequest& request) const {
-  constexpr int64_t kDayNs = 24LL * 3600 * 1'000'000'000;
+// As relatime has it, but for an hour in place of a day: eviction goes by it after a restart.
+void StoreImpl::note_read_time(Object& object, const OpenRequest& request) {
+  constexpr int64_t kHourNs = 3600LL * 1'000'000'000;
   if (!request.read || request.keeps_read_time || read_only_ || read_times_ == ReadTimes::kNever) return;
   Attributes& attributes = object.attributes;
   const int64_t now = clock_.realtime_ns();
-  const bool due = attributes.atime_ns <= std::max(attributes.mtime_ns, attributes.ctime_ns) || now - attributes.atime_ns >= kDayNs;
-  if (due || read_times_ == ReadTimes::kAlways) attributes.atime_ns = now;
+  const bool due = attributes.atime_ns <= std::max(attributes.mtime_ns, attributes.ctime_ns) || now - attributes.atime_ns >= kHourNs;
+  if (!due && read_times_ != ReadTimes::kAlways) return;
+  attributes.atime_ns = now;
+  if (!object.id.is_foreign()) unsaved_reads_.note(object.id, now, clock_.monotonic_ns());
 }
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {

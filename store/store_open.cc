@@ -179,7 +179,7 @@ Status StoreImpl::start(std::string_view holder) {
   dirty_.set_seal_ended([this] { urgent_->requeue_deferred(); });
   committer_.emplace(Committer::Parts{
       commits_, *journal_, *journal_room_, *extents_, resumer_, health_, counters_,
-      {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_},
+      {*tree_, *index_, *accesses_, dirty_, *changes_, space_, *record_space_, dead_, stamps_, unsaved_reads_},
       {*tree_, *index_, *cache_, dirty_, *changes_, space_, *record_space_, *record_waiters_, dead_, *discards_, unmarked_,
        [this](ObjectId id, uint64_t size_bytes) { evictor_->sized(id, size_bytes); }},
       [this] { return index_rebuild_->repair(*index_); }, fence_.get()});
@@ -223,7 +223,7 @@ Status StoreImpl::start(std::string_view holder) {
                                     !read_only_ && care_ == Care::kNone},
                  backing_seen);
   keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
-                                dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, *unverified_, *sealer_, *read_ahead_, resumer_,
+                                dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, unsaved_reads_, *unverified_, *sealer_, *read_ahead_, resumer_,
                                 *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});

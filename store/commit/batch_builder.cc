@@ -52,6 +52,7 @@ void BatchBuilder::take_rows(Commit& commit) {
 void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
   commit.taken = true;
   commit.accepted_bytes = parts_.records.take();
+  commit.read_times = parts_.read_times.take();
   uint64_t bytes = 0;
   commit.answers.insert(commit.answers.begin(), std::move_iterator(answers_for_later_.begin()), std::move_iterator(answers_for_later_.end()));
   answers_for_later_.clear();
@@ -230,6 +231,10 @@ bool BatchBuilder::build(Commit& commit) {
   commit.attributes.clear();
   commit.names.clear();
   commit.dropped.clear();
+  if (!commit.read_times.atimes_ns.empty()) {
+    const uint64_t bytes = bytes_of(commit.read_times);
+    commit.add(std::exchange(commit.read_times, {}), bytes);
+  }
   add_bodies(tree, commit);
   add_attributes(tree, commit);
   add_names(tree, commit);

@@ -7,6 +7,7 @@
 #include "store/base/clock.h"
 #include "store/chain/access_tracker.h"
 #include "store/commit/commit.h"
+#include "store/commit/unsaved_read_times.h"
 #include "store/index/index.h"
 #include "store/object/body_changes.h"
 #include "store/object/dirty_queue.h"
@@ -31,6 +32,7 @@ class BatchBuilder {
     RecordSpace& records;
     DeadSpace& dead;
     HybridClock& stamps;
+    UnsavedReadTimes& read_times;
   };
   explicit BatchBuilder(Parts parts) : parts_(parts) {}
 

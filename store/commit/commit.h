@@ -34,6 +34,7 @@ struct Commit {
   std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
   std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
   std::unordered_set<ObjectId> named_as_is;  // their names do not wait for what was written to them since
+  TouchRecord read_times;          // before all of these: what is said of an object later counts
   std::vector<Record> answers;     // behind all of these
   std::deque<StatementRecord> touches;
   std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more

@@ -82,6 +82,7 @@ bool Keeper::step(bool force) {
   // What somebody had open when it was removed can be given back now.
   const uint64_t hopes = parts_.space.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
+  journal_read_times(now);
   due |= parts_.record_waiters.want_upkeep();
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
@@ -101,6 +102,12 @@ bool Keeper::step(bool force) {
     if (const auto round = parts_.space_waiters.begin_round()) parts_.space_waiters.end_round(*round, true);
   }
   return true;
+}
+
+// Where there is no room it would take what is kept for records that count.
+void Keeper::journal_read_times(int64_t now_ns) {
+  if (!parts_.read_times.is_due(now_ns) || !parts_.commits.idle()) return;  // else what is on its way takes them along
+  if (parts_.space.free_bytes() > 0 && !parts_.health.error(Health::Of::kJournal)) parts_.commits.add({});
 }
 
 // What goes on failing, perhaps each second, is told now and then.

@@ -53,7 +53,8 @@ class Keeper {
     IndexRebuild& index_rebuild;
     Tree& tree;
     StaleOpens& stale_opens;
-    const CommitQueue& commits;
+    CommitQueue& commits;
+    const UnsavedReadTimes& read_times;
     UnverifiedBodies& unverified;
     Sealer& sealer;
     ReadAhead& read_ahead;
@@ -94,6 +95,7 @@ class Keeper {
   bool hold_round(const SpaceWaiters::Round& round);
   bool mend_index();
   bool sweep_packs();
+  void journal_read_times(int64_t now_ns);
   void note_upkeep(const Status& status, int64_t now_ns);
 
   const Parts parts_;

@@ -76,11 +76,56 @@ class KeeperTest : public WritebackFixture {
                                      false, false, true},
                   *volume->space());
     keeper.emplace(Keeper::Parts{*checkpointer, eviction, sweep, *watch, drainer, work, wakeup, space_waiters, waiters, dead, space, index,
-                                 index_rebuild, tree, stale_opens, queue, unverified, sealer, ahead, resumer, cache, warmer, files, pool, probes,
+                                 index_rebuild, tree, stale_opens, queue, read_times, unverified, sealer, ahead, resumer, cache, warmer, files, pool, probes,
                                  health, upkeep, counters, clock});
     keeper->begin();
   }
 };
+
+TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
+  begin();
+  const ObjectPtr object = put_solo("a");
+  const auto index_time = [&] { return index.objects.at(object->id).attributes.atime_ns; };
+  read_times.note(object->id, 1'000, clock.monotonic_ns());
+  keeper->step(false);
+  run();
+  EXPECT_NE(index_time(), 1'000) << "not for each read";
+  clock.advance_ns(UnsavedReadTimes::kWaitNs);
+  keeper->step(false);
+  run();
+  EXPECT_EQ(index_time(), 1'000);
+  read_times.note(object->id, 2'000, clock.monotonic_ns());
+  put_solo("b");
+  EXPECT_EQ(index_time(), 2'000);
+  // A time that was given later counts.
+  read_times.note(object->id, 3'000, clock.monotonic_ns());
+  {
+    const auto lock = object->lock();
+    object->attributes.atime_ns = 1'500;
+    mark_attributes_dirty(object, records, dirty);
+  }
+  run();
+  EXPECT_EQ(index_time(), 1'500);
+}
+
+TEST_F(KeeperTest, ReadTimesTakeNothingOfAFullVolume) {
+  begin();
+  const ObjectPtr object = put_solo("a");
+  clock.advance_ns(UnsavedReadTimes::kWaitNs);
+  keeper->step(true);  // nothing else is left to be done
+  run();
+  space.configure(1, 0);
+  ASSERT_EQ(space.free_bytes(), 0u);
+  read_times.note(object->id, 1'000, clock.monotonic_ns());
+  clock.advance_ns(UnsavedReadTimes::kWaitNs);
+  keeper->step(false);
+  run();
+  EXPECT_NE(index.objects.at(object->id).attributes.atime_ns, 1'000);
+  space.configure(kGiB, 0);
+  keeper->step(false);
+  run();
+  EXPECT_EQ(index.objects.at(object->id).attributes.atime_ns, 1'000);
+}
 
 TEST_F(KeeperTest, WhatWasRemovedIsGivenBackOnceItsRecordIsSynced) {
   begin();

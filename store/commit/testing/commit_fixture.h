@@ -38,6 +38,8 @@ class BatchIndex : public FakeIndex {
     for (const Record& record : batch.records) {
       if (const auto* put = std::get_if<PutRecord>(&record)) take_in(put->object, freed);
       if (const auto* row = std::get_if<AttributesRecord>(&record)) objects.at(row->id).attributes = row->attributes;
+      if (const auto* touch = std::get_if<TouchRecord>(&record))
+        for (const auto& [id, atime_ns] : touch->atimes_ns) objects.at(id).attributes.atime_ns = atime_ns;
       if (const auto* name = std::get_if<NameRecord>(&record)) {
         unname(name->parent, name->name, freed);
         put_name(name->parent, name->name, name->child, objects.at(name->child).attributes.mode & S_IFMT);
@@ -104,7 +106,7 @@ class CommitFixture : public ::testing::Test {
     dirty.set_seal_ended([this] { ++seals_ended; });
     committer.emplace(Committer::Parts{
         queue, *journal, room, extents, resumer, health, counters,
-        {tree, index, accesses, dirty, changes, space, records, dead, stamps},
+        {tree, index, accesses, dirty, changes, space, records, dead, stamps, read_times},
         {tree, index, cache, dirty, changes, space, records, waiters, dead, discards, unmarked,
          [this](ObjectId id, uint64_t size_bytes) { told_sizes[id] = size_bytes; }},
         [this]() -> Status {
@@ -286,6 +288,7 @@ class CommitFixture : public ::testing::Test {
   SpaceWaiters space_waiters{space, counters.errors_no_space, clock, [] {}};
   RecordWaiters waiters{{records, space, space_waiters, dirty, resumer, wakeup, health, upkeep, clock}};
   CommitQueue queue;
+  UnsavedReadTimes read_times;
   UnmarkedBodies unmarked;
   Quarantine quarantine{{tree, queue, extents, space, counters}};
   Reserve reserve{volume, "nodes/test/RESERVE"};
