@@ -182,6 +182,7 @@ class StoreImpl final : public Store {
   void stop() override;
   Status close() override;
   bool pump() override;
+  void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
   // --- names (store_names.cc) ---
@@ -199,7 +200,8 @@ class StoreImpl final : public Store {
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
-  bool is_full() const { return space_.free_bytes() == 0 && !evictor_->may_evict(); }
+  bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
+  bool is_full() const { return space_.free_bytes() == 0 && !may_get_room(); }
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
@@ -338,6 +340,7 @@ class StoreImpl final : public Store {
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   std::optional<Drainer> drainer_;
+  std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
   std::optional<Eviction> eviction_;
   std::optional<OrphanSweep> sweep_;
   std::optional<Checkpointer> checkpointer_;

@@ -26,8 +26,6 @@ Status StoreImpl::find_peers() {
     head.identity = identity_;
     head.journal_end = journal_->position();
     head.oldest_journal = {identity_.epoch, 0, 0};
-    head.physical_bytes = space_.physical_bytes();
-    head.capacity_bytes = options_.current().capacity_bytes;
     return head;
   };
   const auto requests = [this] {
@@ -35,7 +33,7 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(),
+                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_,
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   checkpointer_->follow_peers(*peers_);
   options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
@@ -82,6 +80,7 @@ void StoreImpl::tell_peers(StoreStatus& status) const {
                             .bytes_behind = peer.bytes_behind,
                             .objects = peer.objects,
                             .physical_bytes = peer.physical_bytes,
+                            .claim_bytes = std::min(peer.claim_bytes, status.limit_bytes),
                             .polls = peer.polls,
                             .batches = peer.batches,
                             .reloads = peer.reloads,

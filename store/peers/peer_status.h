@@ -26,7 +26,7 @@ struct PeerStatus {
   std::string reason;  // of the state; or what else cannot be read or written of it
   std::string host;    // where it runs; empty: it did not say
   int64_t lag_ms = 0;  // since its HEAD was seen to move, or since the node was found, by the clock of this one
-  uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
+  uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
   JournalPosition applied;
 };
 

@@ -23,6 +23,7 @@
 #include "store/base/result.h"
 #include "store/extent/extents.h"
 #include "store/journal/journal.h"
+#include "store/peers/claim_holder.h"
 #include "store/peers/discovery.h"
 #include "store/peers/ordinals_file.h"
 #include "store/peers/peer_status.h"
@@ -58,6 +59,7 @@ class Peers {
     std::function<void()> head_written = {};  // on the thread of round(); may be empty
     // Of clients, so far. Any thread; may be empty: there always are some.
     std::function<uint64_t()> requests;
+    ClaimUser* claim_user = nullptr;  // null: this node claims nothing of the capacity, and is held to nothing
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;
     size_t open_extents = 64;  // of each peer, kept open for the next reader
@@ -77,6 +79,9 @@ class Peers {
   void set_poll_every(int64_t every_ns) { poll_every_ns_ = every_ns; }
   // HEAD is written by the next round: where a checkpoint was made, or a journal file begun, others need not wait a second for it.
   void tell_soon() { head_soon_ = true; }
+  void begin_claim();  // on the capacity; before the first round
+  void end_claim();    // behind the last one
+  void want_room() { wants_room_ = true; }  // more is wished for than at the last round
   // All that peers published before the call is applied when `done` is called, or it says what kept it from that. By the thread of round(), which
   // the caller wakes: the rounds that follow look for everything, and wait for nodes that are being loaded. Absent ones are passed over.
   using Refreshed = std::move_only_function<void(Status)>;
@@ -138,6 +143,8 @@ class Peers {
 
   void note_requests(int64_t now_ns);
   void write_head(int64_t now_ns);
+  Status tell_head(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
+  void step_claim(int64_t now_ns);
   void write_acks(int64_t now_ns);
   std::optional<Acks> acks_to_write() const;
   void note_problem(const char* of, const Status& status);
@@ -150,8 +157,8 @@ class Peers {
   const Parts parts_;
   std::array<std::byte, 16> instance_{};
   std::string host_, boot_id_;
-  std::atomic<bool> ending_{false}, head_soon_{false};
-  mutable std::atomic<bool> look_soon_{false};  // a node is there that is not known yet
+  std::atomic<bool> ending_{false}, head_soon_{false}, wants_room_{false};
+  mutable std::atomic<bool> look_soon_{false};  // for a node that is not known yet
   std::atomic<int64_t> poll_every_ns_;
 
   // Of the thread of round():
@@ -159,10 +166,7 @@ class Peers {
   std::map<std::string, PeerPtr> peers_;
   std::vector<PeerPtr> gone_;           // the view has their parts still
   std::vector<uint32_t> unshown_;       // the view has another part, or none, of them
-  struct Leaving {
-    std::string node;
-    std::weak_ptr<const Index> index;
-  };
+  struct Leaving { std::string node; std::weak_ptr<const Index> index; };
   std::vector<Leaving> leaving_;        // their directories are removed once nobody reads them
   bool removed_unknown_ = false;
   size_t followed_ = 0;                 // nodes that are not absent
@@ -175,6 +179,7 @@ class Peers {
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
+  std::unique_ptr<ClaimHolder> claims_;  // null: without a claim_user
   HeadWriter head_;
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;

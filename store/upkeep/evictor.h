@@ -93,6 +93,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
+  std::array<uint64_t, 24> bytes_by_age() const;  // that may go, about: last used 2^(i-1) to 2^i seconds ago; the last: all older
   EvictionSurvey survey() const;  // of all objects, or some thousands of them where there are more
   // The name was of a unit that was evicted, and that is remembered: about as many as are there.
   bool was_evicted(ObjectId parent, std::string_view name) const;
@@ -178,10 +179,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   std::unique_ptr<evict::Policy> policy_;
   evict::PrefixLinks links_;
   std::deque<Young> young_;  // oldest first; some are not young any more
-  struct Stranded {
-    ObjectId id;
-    uint64_t cookie = 0, body_cookie = 0;
-  };
+  struct Stranded { ObjectId id; uint64_t cookie = 0, body_cookie = 0; };
   std::deque<Stranded> stranded_;  // some are not any more
   std::deque<Young> aside_;  // no chunks when they were looked at last
   std::unordered_map<uint16_t, Usual> usual_;  // by stem

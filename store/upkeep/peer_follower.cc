@@ -1,9 +1,13 @@
 #include "store/upkeep/peer_follower.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iterator>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -53,7 +57,8 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
-                                                .requests = parts_.requests});
+                                                .requests = parts_.requests,
+                                                .claim_user = parts_.claim_user});
 }
 
 void PeerFollower::start() {
@@ -149,6 +154,13 @@ FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
   return followed;
 }
 
+void PeerFollower::want_room() {
+  peers_->want_room();
+  if (!has_thread_) due_ns_ = 0;
+  claim_wanted_ = true;
+  wakeup_.wake();
+}
+
 void PeerFollower::set_poll_every(int64_t every_ns) {
   peers_->set_poll_every(every_ns);
   wakeup_.wake();
@@ -210,6 +222,18 @@ Head PeerFollower::own_head() const {
   std::lock_guard lock(mutex_);
   head.checkpoint = checkpoint_;
   return head;
+}
+
+uint64_t PeerFollower::bytes_on_volume() {
+  if (peers_->knows_any()) had_peers_ = true;
+  uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
+  if (parts_.volume->features().network) return bytes;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {
+    struct stat file {};
+    if (::lstat(each->path().c_str(), &file) == 0) bytes += static_cast<uint64_t>(file.st_blocks) * 512;
+  }
+  return bytes;
 }
 
 void PeerFollower::note_checkpoint(HeadCheckpoint newest) {

@@ -1,0 +1,220 @@
+"""Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from kvc_data import payload
+from kvc_env import KIB, MIB
+from kvc_mount import wait_until
+from kvc_volume import Samples
+
+pytestmark = pytest.mark.needs_daemon
+
+CAPACITY = 64 * MIB
+CHUNK = 512 * KIB
+OPTIONS = {"capacity": "64M", "keep_free": "1M", "memory": "32M", "lease_ms": "0"}
+SOON = 60  # seconds: only a hang takes so long
+
+
+def name_of(number):
+    return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}{number:016x}.bin"
+
+
+def put(mount, number):
+    path = os.path.join(mount.path, name_of(number))
+    with open(f"{path}.tmp{threading.get_ident()}", "xb", buffering=0) as file:
+        file.write(payload(f"shared/{number % 64}", CHUNK))
+    os.rename(f"{path}.tmp{threading.get_ident()}", path)
+
+
+def get(mount, number):
+    """None: absent; else whether it is right."""
+    try:
+        with open(os.path.join(mount.path, name_of(number)), "rb", buffering=0) as file:
+            return file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK)
+    except (FileNotFoundError, OSError) as error:
+        if isinstance(error, FileNotFoundError) or error.errno == 5:  # EIO: it went while it was read
+            return None
+        raise
+
+
+def in_threads(*work):
+    failures = []
+
+    def run(each):
+        try:
+            each()
+        except BaseException as failure:  # pylint: disable=broad-exception-caught
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def store(mount, first, count):
+    for number in range(first, first + count):
+        put(mount, number)
+
+
+def until_full(mount, first):
+    """How many chunks could be stored."""
+    for number in range(first, first + 2 * CAPACITY // CHUNK):
+        try:
+            put(mount, number)
+        except OSError as error:
+            assert error.errno == 28, error
+            return number - first
+    raise AssertionError("more was stored than there is")
+
+
+def physical(mount):
+    return mount.status()["capacity"]["physical_bytes"]
+
+
+def sees(mount, node, *states):
+    return any(peer["node"] == node and peer["state"] in states for peer in mount.status()["peers"])
+
+
+@pytest.fixture
+def nodes(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+    return a, b
+
+
+def test_four_writers_on_two_nodes_store_ten_times_the_capacity(nodes):
+    a, b = nodes
+    count = 10 * CAPACITY // CHUNK // 4
+    with Samples(a.volume) as samples:
+        in_threads(*(lambda mount=mount, index=index: store(mount, index * count, count) for index, mount in enumerate((a, a, b, b))))
+    assert samples.most <= CAPACITY
+    assert samples.most >= CAPACITY // 2
+    for mount in nodes:
+        status = mount.status()
+        assert status["errors"]["no_space"] == 0
+        assert status["evictions"]["objects"] > 0
+        assert status["capacity"]["limit_bytes"] == CAPACITY
+        assert status["capacity"]["physical_bytes"] <= status["capacity"]["claim_bytes"] <= CAPACITY
+    for mount in nodes:
+        found = [get(mount, number) for number in range(4 * count)]
+        assert False not in found, "a chunk is not what was stored"
+        assert found.count(True) * CHUNK >= CAPACITY // 3
+    df = os.statvfs(a.path)
+    assert df.f_blocks * df.f_frsize == CAPACITY
+
+
+def test_who_writes_alone_gets_what_the_other_does_not_use(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(b, 10_000, 2 * CAPACITY // CHUNK)
+        held = physical(b)
+        first = 0
+        deadline = time.monotonic() + 120
+        while physical(a) < CAPACITY * 6 // 10 and time.monotonic() < deadline:
+            store(a, first, 16)
+            first += 16
+    assert held > CAPACITY // 2, "b had nearly all"
+    assert physical(a) >= CAPACITY * 6 // 10, (physical(a), physical(b), a.status()["capacity"], b.status()["capacity"])
+    assert samples.most <= CAPACITY
+    assert a.status()["errors"]["no_space"] == 0
+    assert {get(a, number) for number in range(first)} == {None, True}
+
+
+def test_bytes_of_a_killed_node_count_and_it_comes_back(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(a, 0, CAPACITY * 5 // 10 // CHUNK)
+        a.drain()
+        a.kill()
+        store(b, 10_000, 2 * CAPACITY // CHUNK)  # evicts its own
+        assert physical(b) < CAPACITY // 2
+        a.start()
+        assert any(get(a, number) for number in range(CAPACITY // CHUNK // 2)), "what it had is there"
+        in_threads(lambda: store(a, 20_000, CAPACITY // CHUNK), lambda: store(b, 30_000, CAPACITY // CHUNK))
+        b.remount()
+        in_threads(lambda: store(a, 40_000, CAPACITY // CHUNK), lambda: store(b, 50_000, CAPACITY // CHUNK))
+    assert samples.most <= CAPACITY
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+    assert False not in {get(mount, number) for mount in nodes for number in range(50_000, 50_128)}
+
+
+def test_without_eviction_both_together_fill_the_volume(new_mount):
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+
+    with Samples(a.volume) as samples:
+        store(a, 0, 16)
+        stored = until_full(b, 1000)
+        assert stored * CHUNK > CAPACITY // 2, "what a does not use is for b"
+        until_full(a, 100)
+    assert samples.most <= CAPACITY
+    assert all(get(a, number) for number in range(16))
+    assert all(get(b, number) for number in range(1000, 1000 + stored))
+    os.unlink(os.path.join(b.path, name_of(1000)))
+    put(b, 2000)
+
+
+def test_a_second_node_writes_at_once_on_an_empty_volume(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    store(a, 0, 8)
+    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+    put(b, 1000)
+    capacity = b.status()["capacity"]
+    assert capacity["room_waits"] == 0, capacity
+    assert capacity["claim_bytes"] + a.status()["capacity"]["claim_bytes"] <= CAPACITY
+    store(b, 1001, 16)
+    assert all(get(b, number) for number in range(1000, 1017))
+
+
+def test_a_node_that_is_alone_claims_no_more_than_it_may_need_soon(new_mount):
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    first = a.status()["capacity"]
+    assert first["physical_bytes"] < first["claim_bytes"] < CAPACITY // 2, first
+    assert first["limit_bytes"] == CAPACITY
+    assert until_full(a, 0) * CHUNK > CAPACITY * 8 // 10
+    df = os.statvfs(a.path)
+    assert df.f_blocks * df.f_frsize == CAPACITY
+    assert df.f_bavail * df.f_frsize < CHUNK * 3
+
+
+@pytest.mark.parametrize("stored", [4, 40])
+def test_a_successor_with_another_name_has_what_a_killed_one_did_not_use(new_mount, stored):
+    """As where host names are node names, and a container gets another one with each start."""
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    store(a, 0, stored)
+    a.drain()
+    a.kill()
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        more = until_full(b, 1000)
+    assert (stored + more) * CHUNK > CAPACITY * 8 // 10, b.status()["capacity"]
+    assert samples.most <= CAPACITY
+    assert all(get(b, number) for number in range(1000, 1000 + more))
+
+
+def test_a_node_that_is_stopped_keeps_what_it_claims_and_goes_on_with_it(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(a, 0, 16)
+        os.kill(a.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: sees(b, "a", "silent"), SOON, "b misses a")
+            store(b, 10_000, 2 * CAPACITY // CHUNK)
+        finally:
+            os.kill(a.pid, signal.SIGCONT)
+        in_threads(lambda: store(a, 20_000, CAPACITY // CHUNK), lambda: store(b, 30_000, CAPACITY // CHUNK))
+    assert samples.most <= CAPACITY
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+    assert False not in {get(mount, number) for mount in nodes for number in range(20_000, 20_128)}
