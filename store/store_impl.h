@@ -260,6 +260,7 @@ class StoreImpl final : public Store {
   // Fixed after start().
   const std::shared_ptr<Volume> volume_;
   RequestClock clock_;
+  RunningClock running_clock_{clock_};  // ticked where the volume may have several nodes
   HybridClock stamps_;
   FileIdentity identity_;
   std::unique_ptr<VolumeLock> lock_;
@@ -336,7 +337,7 @@ class StoreImpl final : public Store {
   WorkQueue keeper_work_{keeper_wakeup_};
   std::optional<Discards> discards_;
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { keeper_->want_reclaim(); }};
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, running_clock_, [this] { keeper_->want_reclaim(); }};
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   std::optional<Drainer> drainer_;

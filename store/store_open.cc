@@ -208,7 +208,7 @@ Status StoreImpl::start(std::string_view holder) {
                                        [this](const Object& object) { return check_may_change(object); }});
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   if (shared_)
-    shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_,
+    shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_, running_clock_,
                                                    [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); },
                                                    !read_only_ && care_ == Care::kNone});
   SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
@@ -227,7 +227,7 @@ Status StoreImpl::start(std::string_view holder) {
                  backing_seen);
   keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
                                 dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, *unverified_, *sealer_, *read_ahead_, resumer_,
-                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared});
+                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);

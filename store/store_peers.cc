@@ -33,10 +33,13 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_,
+                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_, &running_clock_,
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   checkpointer_->follow_peers(*peers_);
-  options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
+  options_.subscribe([this](const StoreOptions& now) {
+    peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000);
+    peers_->want_room();  // the others are to hear of another capacity
+  });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};
 }
@@ -70,6 +73,7 @@ void StoreImpl::tell_peers(StoreStatus& status) const {
   if (status.held_for_peers_bytes > 0)
     if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();
   status.peers_problem = peers_->problem();
+  if (status.peers_problem.empty() && space_.claim_has_lapsed()) status.peers_problem = "claim: nothing is stored before HEAD could be written again";
   for (PeerStatus& peer : peers_->status())
     status.peers.push_back({.node = std::move(peer.node),
                             .host = std::move(peer.host),

@@ -83,10 +83,20 @@ Status ClaimHolder::raise(const OwnFigures& own, const ClaimPlan& plan) {
 
 Status ClaimHolder::step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now) {
   if (!begun_) return begin();
+  peers_.take_in(nodes);
+  return step(tell_now);
+}
+
+Status ClaimHolder::step_unseen() {
+  if (!begun_) return {};
+  waits_ = true;
+  return step(/*tell_now=*/true);
+}
+
+Status ClaimHolder::step(bool tell_now) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const uint64_t before = claim_bytes_;
   stepped_ns_ = now_ns;
-  peers_.take_in(nodes);
   // A call waits: what others gave up meanwhile is looked for now, instead of in a second. What cannot be read is told by that.
   if (waits_) static_cast<void>(peers_.read_all());
   const bool alone = peers_.empty();

@@ -68,6 +68,8 @@ class ClaimHolder {
   Status begin();
   // What is due, by what is known of the others: every second, and when due_ns() says so. What kept it from that.
   Status step(const std::map<std::string, Discovery::Node>& nodes, bool tell_now);
+  // The same where nobody had the time to look at the others: it reads of them itself, and goes by what was known of who lives.
+  Status step_unseen();
   // `wants_room`: more is wanted than was known of at the last step.
   int64_t due_ns(bool wants_room) const;
   // The last of this life: what it does not use it does not hold.
@@ -76,6 +78,7 @@ class ClaimHolder {
   uint64_t claim_bytes() const { return claim_bytes_; }
 
  private:
+  Status step(bool tell_now);
   Status raise(const OwnFigures& own, const ClaimPlan& plan);
   Status tell(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
   bool has_lapsed(int64_t boot_ns) const;

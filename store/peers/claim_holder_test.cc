@@ -208,6 +208,60 @@ TEST_F(ClaimHolderTest, ANodeThatWasAwayForLongClaimsAnewOnANetworkVolume) {
   EXPECT_LE(a.used(), used + kCapacity / 64) << "there is nothing left to claim";
 }
 
+// It loads a large peer, or verifies what it has: another thread tells of it.
+TEST_F(ClaimHolderTest, ANodeThatHasNoTimeToLookAtTheOthersKeepsItsClaim) {
+  disk_->set_network(true);
+  SimNode &a = start("a"), &b = start("b");
+  a.evicts = b.evicts = false;
+  run(5, {&a}, 1);
+  a.busy = true;
+  for (int second = 0; second < 60; ++second) {
+    run(1, {&b});
+    ASSERT_TRUE(a.holder->step_unseen());
+    a.write();
+    EXPECT_TRUE(a.write() || b.used() + a.claim() + 2 * kSimChunk > kCapacity * 9 / 10) << second;
+  }
+  EXPECT_LE(a.claim() + b.claim(), kCapacity);
+}
+
+TEST_F(ClaimHolderTest, ACapacityThatIsLoweredIsNotPassedAgain) {
+  SimNode &a = start("a"), &b = start("b");
+  run(30, {&a, &b});
+  a.capacity = b.capacity = kCapacity / 2;
+  const auto physical = [&] { return a.physical() + b.physical(); };
+  for (int step = 0; step < 30 * 20 && physical() > kCapacity / 2; ++step) {
+    clock_.advance_ns(50 * kMsNs);
+    write(a, 4);
+    write(b, 4);
+    a.step(step % 16 == 0);
+    b.step(step % 16 == 8);
+  }
+  ASSERT_LE(physical(), kCapacity / 2);
+  for (int step = 0; step < 30 * 20; ++step) {
+    clock_.advance_ns(50 * kMsNs);
+    write(a, 4);
+    write(b, 4);
+    a.step(step % 16 == 0);
+    b.step(step % 16 == 8);
+    ASSERT_LE(physical(), kCapacity / 2) << step;
+  }
+  EXPECT_GT(a.chunks(), 8u);
+  EXPECT_GT(b.chunks(), 8u);
+}
+
+// Its daemon was killed before it had written the HEAD of its epoch.
+TEST_F(ClaimHolderTest, ANodeThatDiedWhileItStartedIsGone) {
+  SimNode& a = start("a");
+  SimNode& b = start("b");
+  b.evicts = false;
+  run(5, {&a}, 1);
+  a.kill();
+  ASSERT_TRUE(disk_->make_directories(epoch_directory("a", 2)));
+  run(3, {&b});
+  run(30, {&b});
+  EXPECT_GT(a.physical() + b.used(), kCapacity * 9 / 10);
+}
+
 // What a raise reads is newer than what was found by who looks each second.
 TEST_F(ClaimHolderTest, OneThatCameBackIsNotTakenForGoneByAnOlderView) {
   disk_->set_network(true);

@@ -12,12 +12,14 @@ namespace kvcachefs {
 namespace {
 
 constexpr int64_t kMsNs = 1'000'000;
-constexpr int64_t kWatchedNs = 15'000 * kMsNs;    // after so long without a sign of life nothing is expected of a node
+constexpr int64_t kWatchedNs = 10'000 * kMsNs;    // after so long without a sign of life nothing is expected of a node
+constexpr int64_t kOwnViewNs = 5'000 * kMsNs;     // what was read here last is newer than what take_in() is given for so long
 constexpr int64_t kForgottenNs = 10'000 * kMsNs;  // the list of nodes that take_in() is given may be older than the last one here
 constexpr int64_t kAskedNs = 1'000 * kMsNs, kAskedElsewhereNs = 5'000 * kMsNs;  // a lock is looked at so often; on a network volume
 constexpr int64_t kMeasuredNs = 60'000 * kMsNs;         // what a node has that never told of it: so long that counts
 constexpr int64_t kMeasuredUnreadNs = 10'000 * kMsNs;   // ... one that lives, perhaps, and cannot be read
 constexpr int64_t kMeasureMostNs = 20 * kMsNs, kMeasureFirstNs = 200 * kMsNs;  // of each call, for each node; when it was just found
+constexpr int64_t kMeasureAllNs = 400 * kMsNs;          // ... for all of them: the rest is measured by the calls that follow
 constexpr uint64_t kWorthMeasuringBytes = kMiB;         // ... if that may make a difference
 
 }  // namespace
@@ -31,6 +33,7 @@ void ClaimPeers::note(Known& known, const Head& head) const {
     known.measured_ns.reset();
     known.measuring.reset();
     if (known.counter > 0) {
+      known.moved_ns = clock_.monotonic_ns();
       known.life = Life::kLives;
       known.absent = false;
       known.stands_since_ns.reset();
@@ -48,6 +51,7 @@ void ClaimPeers::note(Known& known, const Head& head) const {
 
 void ClaimPeers::take_in(const std::map<std::string, Discovery::Node>& nodes) {
   const int64_t now_ns = clock_.monotonic_ns();
+  const auto left_ns = [&] { return now_ns + kMeasureAllNs - clock_.monotonic_ns(); };
   std::erase_if(known_, [&](const auto& each) { return !nodes.contains(each.first) && now_ns - each.second.found_ns >= kForgottenNs; });
   for (const auto& [name, node] : nodes) {
     const auto [at, is_new] = known_.try_emplace(name);
@@ -56,7 +60,9 @@ void ClaimPeers::take_in(const std::map<std::string, Discovery::Node>& nodes) {
     const auto seen = node.head ? std::pair(node.head->identity.epoch, node.head->counter) : std::pair(uint32_t{0}, uint64_t{0});
     if (seen > std::pair(known.epoch, known.counter)) note(known, *node.head);
     // What was read here since is not taken back by what was seen before it: one that came back could be counted as gone.
-    if (seen >= std::pair(known.epoch, known.counter)) {
+    // A daemon that died before it had written the HEAD of its epoch has none there to be seen.
+    const bool tells_nothing = !node.head && node.stands_since_ns && now_ns - known.moved_ns >= kOwnViewNs;
+    if (seen >= std::pair(known.epoch, known.counter) || tells_nothing) {
       known.stands_since_ns = node.stands_since_ns;
       known.absent = node.presence == Discovery::Presence::kAbsent;
       const bool was_seen_lately = now_ns - std::max(known.found_ns, node.moved_ns.value_or(known.found_ns)) < kWatchedNs;
@@ -66,15 +72,15 @@ void ClaimPeers::take_in(const std::map<std::string, Discovery::Node>& nodes) {
         case Discovery::Presence::kAbsent: known.life = Life::kAbsent; break;
       }
     }
-    if (!is_new) look_after(name, known, kMeasureMostNs);
+    if (!is_new) look_after(name, known, std::min(kMeasureMostNs, left_ns()));
   }
   for (auto& [name, known] : known_)
-    if (known.found_ns == now_ns || !nodes.contains(name)) look_after(name, known, kMeasureFirstNs);
+    if (known.found_ns == now_ns || !nodes.contains(name)) look_after(name, known, std::min(kMeasureFirstNs, left_ns()));
 }
 
 Status ClaimPeers::read_all() {
   slowest_ns_ = 0;
-  int64_t begun_ns = clock_.monotonic_ns();
+  int64_t begun_ns = clock_.monotonic_ns(), measured_ns = 0;
   const auto note_time = [&] {
     const int64_t now_ns = clock_.monotonic_ns();
     slowest_ns_ = std::max(slowest_ns_, now_ns - std::exchange(begun_ns, now_ns));
@@ -95,8 +101,9 @@ Status ClaimPeers::read_all() {
       if (!known.unread_since_ns) known.unread_since_ns = clock_.monotonic_ns();
       known.head.reset();
     }
-    look_after(name, known, is_new ? kMeasureFirstNs : kMeasureMostNs);
-    begun_ns = clock_.monotonic_ns();
+    look_after(name, known, std::min(is_new ? kMeasureFirstNs : kMeasureMostNs, kMeasureAllNs - measured_ns));
+    const int64_t looked_after_ns = clock_.monotonic_ns();
+    measured_ns += looked_after_ns - std::exchange(begun_ns, looked_after_ns);
     if (!told && !is_gone(known) && !is_unreadable(known)) all_read = std::unexpected(told.error());
   }
   note_time();
@@ -147,7 +154,7 @@ Result<bool> ClaimPeers::read_epoch(const std::string& name, uint32_t epoch, Kno
 
 void ClaimPeers::look_after(const std::string& name, Known& known, int64_t most_ns) {
   if (known.life != Life::kLives) ask_for_lock(name, known);
-  if (is_to_be_measured(known)) measure(name, known, most_ns);
+  if (most_ns > 0 && is_to_be_measured(known)) measure(name, known, most_ns);
 }
 
 // Where it cannot be looked at the node may run.

@@ -50,7 +50,7 @@ class ClaimPeers {
     uint64_t counter = 0;      // ... 0: none was
     PeerFigures told;
     Life life = Life::kMayLive;
-    int64_t found_ns = 0;
+    int64_t found_ns = 0, moved_ns = INT64_MIN / 2;
     FilePtr head;
     uint32_t head_epoch = 0;  // of that file; what was told may be of a later one
     std::optional<int64_t> stands_since_ns, unread_since_ns, asked_ns, measured_ns;

@@ -61,9 +61,11 @@ uint64_t claim_grain(uint64_t capacity_bytes);
 // So much is claimed ahead of what is used where no other node lives that could want it. A sixteenth of a large volume: at 5 GB/s into 1 TB the
 // next raise, which takes milliseconds, is asked for 6 s before it is needed. On a small one as much as fills in some 50 ms, or a quarter.
 uint64_t lone_grain(uint64_t capacity_bytes);
-// Of the capacity nobody claims so much, but a node that is the only one, where nothing is evicted: what a node takes on the volume to begin at
-// all (journal, HEAD, index), which is never refused.
+// Of the capacity nobody claims so much, where there are several nodes: what one takes on the volume to begin at all (journal, HEAD, index), which
+// is never refused. (But half of it for a call that lacks very little, where nothing is evicted.)
 uint64_t left_to_newcomers(uint64_t capacity_bytes);
+// ... so much a node that is the only one; nothing, where it has nothing to evict.
+uint64_t left_by_lone(uint64_t capacity_bytes);
 ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<const PeerFigures> peers);
 
 // Sums of bytes end at the largest number.

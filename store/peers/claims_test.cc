@@ -53,18 +53,21 @@ TEST(Claims, WhoWritesClaimsAheadOfIt) {
 TEST(Claims, SomeIsLeftToThoseWhoCome) {
   EXPECT_EQ(left_to_newcomers(kVolume), 2 * kMiB);
   EXPECT_EQ(left_to_newcomers(100 * kGiB), 16 * kMiB);
+  EXPECT_EQ(left_by_lone(kVolume), kVolume / 64);
+  EXPECT_EQ(left_by_lone(100 * kGiB), 2 * kMiB);
+  const uint64_t lone = kVolume - kVolume / 64;
   OwnFigures full = own(kCapacity - kMiB);
   full.evicts = true;
-  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kCapacity);
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, lone);
   full.waits = true;
-  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kCapacity) << "it evicts: who comes finds room to begin";
+  EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, lone) << "it evicts: who comes finds room to begin";
   full.evicts = false;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "a node that is alone is held back by nobody";
   full.waits = false;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, kVolume) << "else nobody has it";
   EXPECT_EQ(plan(full, kCapacity - kMiB, {peer(0, Life::kGone)}).target_bytes, kCapacity);
   full.evicts = true;
-  EXPECT_EQ(plan(full, kVolume, {}).target_bytes, kCapacity) << "there is something to evict again";
+  EXPECT_EQ(plan(full, kVolume, {}).target_bytes, lone) << "there is something to evict again";
 }
 
 TEST(Claims, ANodeThatIsAloneClaimsAGrainAhead) {
@@ -205,9 +208,11 @@ TEST(Claims, TheLeastCapacityCounts) {
   careful.life = Life::kSilent;
   const ClaimPlan unsure = plan(own(40 * kMiB), 41 * kMiB, {careful});
   EXPECT_EQ(unsure.capacity_bytes, kVolume) << "nothing goes for one that may be gone";
-  EXPECT_EQ(unsure.claimable_bytes, kCapacity / 2) << "nothing is claimed that it may not allow";
+  EXPECT_EQ(unsure.claimable_bytes, kCapacity) << "for ever, perhaps";
   EXPECT_EQ(unsure.evict_bytes, 0u);
-  EXPECT_EQ(unsure.target_bytes, 41 * kMiB);
+  EXPECT_GT(unsure.target_bytes, 41 * kMiB);
+  careful.life = Life::kMayLive;
+  EXPECT_EQ(plan(own(40 * kMiB), 41 * kMiB, {careful}).claimable_bytes, kCapacity / 2) << "nothing is claimed that it may not allow";
   careful.life = Life::kAbsent;
   EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).claimable_bytes, kCapacity);
 }
@@ -234,7 +239,7 @@ TEST(Claims, BeyondTheCapacityAllEvictAndNobodyRaises) {
   PeerFigures other = peer(40 * kMiB);
   other.evictable_by_age[4] = 30 * kMiB;
   const ClaimPlan over = plan(restarted, 40 * kMiB, {other});
-  EXPECT_EQ(over.target_bytes, 40 * kMiB);
+  EXPECT_EQ(over.target_bytes, 40 * kMiB - over.evict_bytes) << "what comes back is not used anew";
   EXPECT_EQ(over.unclaimed_bytes, 0u);
   EXPECT_EQ(over.evict_bytes, kCapacity / 16) << "half of the most that goes at once";
 }
@@ -258,6 +263,64 @@ TEST(Claims, WhoEvictsNothingForOthersHasWhatItRemovedItself) {
   EXPECT_LT(plan(removes, 31 * kMiB, {poor}).target_bytes, 29 * kMiB);
 }
 
+// The capacity was lowered, and both have claimed much ahead under the one before.
+TEST(Claims, NothingIsWrittenIntoClaimsThatDoNotFitTogether) {
+  OwnFigures writer = own(20 * kMiB);
+  writer.capacity_bytes = 33 * kMiB;
+  writer.waits = true;
+  writer.evictable_by_age[2] = 18 * kMiB;
+  PeerFigures other = peer(10 * kMiB);
+  other.claim_bytes = 30 * kMiB;
+  other.evictable_by_age[6] = 8 * kMiB;
+  const ClaimPlan cut = plan(writer, 30 * kMiB, {other});
+  EXPECT_LE(cut.target_bytes, 20 * kMiB - cut.evict_bytes);
+  other.claim_bytes = 13 * kMiB;
+  EXPECT_EQ(plan(writer, 20 * kMiB, {other}).target_bytes, 20 * kMiB) << "as soon as they fit";
+  EXPECT_EQ(plan(writer, 21 * kMiB, {other}).target_bytes, 20 * kMiB) << "no more than is too much";
+  PeerFigures unknown;
+  unknown.claim_bytes = kUnknownClaim;
+  unknown.life = Life::kMayLive;
+  EXPECT_EQ(plan(writer, 21 * kMiB, {unknown}).target_bytes, 21 * kMiB) << "one that is just found takes nothing from anybody";
+}
+
+TEST(Claims, WhoEvictsNothingTakesNoMoreThanItsShareFromThoseWhoDo) {
+  OwnFigures hoards = own(31 * kMiB);
+  hoards.waits = true;
+  hoards.lacking_bytes = kMiB;
+  PeerFigures evicts = peer(31 * kMiB);
+  evicts.evictable_by_age[6] = 30 * kMiB;
+  EXPECT_EQ(plan(hoards, 31 * kMiB, {evicts}).wish_bytes, 32 * kMiB) << "the half";
+  hoards = own(40 * kMiB);
+  hoards.waits = true;
+  hoards.lacking_bytes = kMiB;
+  evicts = peer(23 * kMiB);
+  evicts.evictable_by_age[6] = 20 * kMiB;
+  EXPECT_EQ(plan(hoards, 40 * kMiB, {evicts}).wish_bytes, 40 * kMiB) << "nothing goes for it";
+  EXPECT_EQ(plan(hoards, 40 * kMiB, {evicts}).target_bytes, 40 * kMiB);
+  evicts = peer(15 * kMiB);
+  evicts.evictable_by_age[6] = 14 * kMiB;
+  EXPECT_EQ(plan(hoards, 40 * kMiB, {evicts}).target_bytes, 40 * kMiB) << "what the other leaves unclaimed between two bursts is not for it";
+  EXPECT_GT(plan(hoards, 40 * kMiB, {peer(15 * kMiB)}).target_bytes, 40 * kMiB) << "of those who evict nothing who comes first has it";
+  evicts = peer(kMiB);
+  evicts.evictable_by_age[6] = kMiB;
+  EXPECT_GT(plan(hoards, 40 * kMiB, {evicts}).target_bytes, 40 * kMiB) << "else nobody has it";
+  hoards.evictable_by_age[5] = 39 * kMiB;
+  hoards.evicts = true;
+  evicts = peer(23 * kMiB);
+  evicts.evictable_by_age[6] = 20 * kMiB;
+  EXPECT_GT(plan(hoards, 40 * kMiB, {evicts}).wish_bytes, 40 * kMiB) << "it gives back what others lack";
+}
+
+TEST(Claims, WhatIsRemovedMakesRoomForAsMuchAgainWhereNothingIsEvicted) {
+  OwnFigures writer = own(31 * kMiB);
+  writer.waits = true;
+  writer.lacking_bytes = 16 * kKiB;
+  EXPECT_EQ(plan(writer, 31 * kMiB, {peer(32 * kMiB)}).target_bytes, 31 * kMiB + 16 * kKiB) << "of what is left to newcomers";
+  EXPECT_EQ(plan(writer, 32 * kMiB, {peer(32 * kMiB)}).target_bytes, 32 * kMiB) << "but not all of that";
+  writer.lacking_bytes = kMiB;
+  EXPECT_EQ(plan(writer, 31 * kMiB, {peer(32 * kMiB)}).target_bytes, 31 * kMiB);
+}
+
 TEST(Claims, WhatACallLacksIsWishedForThoughMuchIsLeft) {
   OwnFigures caller = own(kMiB);
   caller.waits = true;
@@ -270,6 +333,8 @@ TEST(Claims, WhatACallLacksIsWishedForThoughMuchIsLeft) {
   EXPECT_GE(lacks.target_bytes, 41 * kMiB);
   EXPECT_EQ(lacks.evict_bytes, 0u);
   caller.lacking_bytes = 1000 * kMiB;
+  EXPECT_EQ(plan(caller, claim, peers).wish_bytes, kCapacity - 2 * kMiB) << "others evict nothing for who evicts nothing";
+  caller.evicts = true;
   EXPECT_EQ(plan(caller, claim, peers).wish_bytes, kCapacity);
 }
 

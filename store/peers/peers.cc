@@ -397,7 +397,7 @@ int64_t Peers::due_ns(const Peer& peer) const {
 int64_t Peers::next_round_ns() const {
   const auto after = [](const std::optional<int64_t>& last_ns) { return last_ns ? *last_ns + kSecondNs : INT64_MIN; };
   int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
-  if (claims_) next_ns = std::min(next_ns, claims_->due_ns(wants_room_));
+  if (claims_) next_ns = std::min(next_ns, claim_due_ns());
   if (acks_soon_ && acks_ns_) next_ns = std::min(next_ns, *acks_ns_ + kAcksSoonNs);
   // While one is loaded, polls only: the others are loaded behind it.
   for (const auto& [name, peer] : peers_)

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -80,6 +81,8 @@ class Peers {
   // HEAD is written by the next round: where a checkpoint was made, or a journal file begun, others need not wait a second for it.
   void tell_soon() { head_soon_ = true; }
   void begin_claim();  // on the capacity; before the first round
+  // By another thread, each second: where that of round() is busy for long, the claim is told by this one, or others take it for given up. Blocks.
+  void step_claim_if_late();
   void end_claim();    // behind the last one
   void want_room() { wants_room_ = true; }  // more is wished for than at the last round
   // All that peers published before the call is applied when `done` is called, or it says what kept it from that. By the thread of round(), which
@@ -109,13 +112,7 @@ class Peers {
 
  private:
   struct Peer;
-  struct Known {  // of a peer, for other threads
-    PeerStatus status;
-    Discovery::Presence presence = Discovery::Presence::kSilent;
-    bool was_live = false;
-    int64_t still_since_ns = 0;
-    std::optional<int64_t> stands_since_ns;  // while its HEAD could be read
-  };
+  using Known = KnownPeer;
   using PeerPtr = std::unique_ptr<Peer>;
 
   void look(bool thorough, int64_t now_ns);
@@ -145,6 +142,7 @@ class Peers {
   void write_head(int64_t now_ns);
   Status tell_head(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
   void step_claim(int64_t now_ns);
+  int64_t claim_due_ns() const;
   void write_acks(int64_t now_ns);
   std::optional<Acks> acks_to_write() const;
   void note_problem(const char* of, const Status& status);
@@ -179,6 +177,8 @@ class Peers {
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
+  mutable std::mutex claim_mutex_;  // taken before all other locks, and held over I/O; guards claims_, and HEAD where there are claims
+  std::atomic<int64_t> claim_stepped_ns_{INT64_MAX};
   std::unique_ptr<ClaimHolder> claims_;  // null: without a claim_user
   HeadWriter head_;
   AcksWriter acks_;

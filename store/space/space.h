@@ -20,12 +20,9 @@ namespace kvcachefs {
 
 class Space {
  public:
-  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone.
-  void configure(uint64_t limit_bytes, uint64_t keep_free_bytes) {
-    std::lock_guard lock(mutex_);
-    limit_bytes_ = limit_bytes;
-    keep_free_bytes_ = keep_free_bytes;
-  }
+  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone. Beside other nodes nothing more is
+  // reserved below a lower limit, before the claim is told anew (sink_claim(), set_claim()): all claims were made under the one before.
+  void configure(uint64_t limit_bytes, uint64_t keep_free_bytes);
   // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts until its blocks were
   // given back.
   bool try_reserve(uint64_t bytes);

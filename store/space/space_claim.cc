@@ -7,6 +7,13 @@
 
 namespace kvcachefs {
 
+void Space::configure(uint64_t limit_bytes, uint64_t keep_free_bytes) {
+  std::lock_guard lock(mutex_);
+  if (limit_bytes < limit_bytes_ && lone_bytes_ == 0) sinks_to_bytes_ = std::min(sinks_to_bytes_, used());
+  limit_bytes_ = limit_bytes;
+  keep_free_bytes_ = keep_free_bytes;
+}
+
 void Space::set_claim(uint64_t bytes) {
   std::lock_guard lock(mutex_);
   claim_bytes_ = bytes;

@@ -47,6 +47,24 @@ TEST_F(SpaceClaimTest, ANodeThatIsAloneComesToHaveAllAndReservesNoMoreThanItClai
   EXPECT_EQ(space_.free_bytes(), 60 * kMiB) << "and shown as free";
 }
 
+TEST_F(SpaceClaimTest, BelowALowerLimitNothingIsReservedBeforeTheClaimIsToldAnew) {
+  space_.set_claim(40 * kMiB);
+  space_.set_live(10 * kMiB);
+  space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);
+  space_.configure(32 * kMiB, 0);
+  EXPECT_TRUE(space_.claim_sinks());
+  EXPECT_FALSE(space_.try_reserve(4096)) << "the others have claims, too";
+  space_.sink_claim(12 * kMiB);
+  EXPECT_TRUE(space_.try_reserve(2 * kMiB));
+  space_.configure(64 * kMiB, 0);
+  space_.configure(64 * kMiB, 0);
+  space_.set_claim(40 * kMiB);
+  EXPECT_TRUE(space_.try_reserve(kMiB)) << "no limit was lowered";
+  space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/64 * kMiB);
+  space_.configure(32 * kMiB, 0);
+  EXPECT_TRUE(space_.try_reserve(kMiB)) << "a node that is alone is held to the limit only";
+}
+
 TEST_F(SpaceClaimTest, WhoCannotWaitGoesBeyondTheClaimOfANodeThatIsAlone) {
   space_.set_claim(10 * kMiB);
   space_.set_live(4 * kMiB);

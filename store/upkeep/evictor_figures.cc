@@ -79,7 +79,7 @@ std::array<uint64_t, 24> Evictor::bytes_by_age() const {
   uint64_t seen = 0;
   see_some([&](const Entry& entry) {
     ++seen;
-    if (entry.is(kPinned | kYoung | kAside)) return;
+    if (entry.is(kPinned | kYoung | kAside) || is_leased(entry, now, Leases::kSettled)) return;
     const auto unused_s = static_cast<uint64_t>(std::max<int64_t>(0, ms_since(entry.used, now)) / 1000);
     bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += entry.blocks * kBlockBytes;
   });

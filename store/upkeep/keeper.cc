@@ -145,7 +145,7 @@ bool Keeper::mend_index() {
 bool Keeper::make_room() {
   auto round = parts_.space_waiters.begin_round();
   constexpr int64_t kAgainNs = 1'000'000'000;
-  if (!round && held_round_ && (reclaim_wanted_ || parts_.clock.monotonic_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
+  if (!round && held_round_ && (reclaim_wanted_ || running_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
   if (!round) return false;
   if (await_claim(*round)) return true;
   // Of raw files no record tells the length: that one went counts, too.
@@ -193,12 +193,17 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
       parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/true);
       return true;
     case kAwaited: hold(round); return true;
+    case kNone:
+      held_round_.reset();
+      held_since_ns_.reset();
+      parts_.space_waiters.end_round(round, /*gave_back=*/false);
+      return true;
   }
   return false;
 }
 
 void Keeper::hold(const SpaceWaiters::Round& round) {
-  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const int64_t now_ns = running_ns();
   const uint64_t room = parts_.space.room_bytes();
   if (!held_since_ns_) held_since_ns_ = now_ns;
   held_round_ = HeldRound{round, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
@@ -208,7 +213,7 @@ void Keeper::hold(const SpaceWaiters::Round& round) {
 // their readers get errors instead.
 bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   constexpr int64_t kPatienceNs = 10'000'000'000;
-  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const int64_t now_ns = running_ns();
   PeerHolds* holds = parts_.checkpointer.holds();
   const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
@@ -216,6 +221,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs) {
     if (held_bytes == 0 || !holds->lose_patience()) {
       held_since_ns_.reset();
+      if (others_make_room) parts_.shared->lose_patience();
       return false;
     }
     log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,

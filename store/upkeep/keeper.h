@@ -68,6 +68,7 @@ class Keeper {
     Counters& counters;
     Clock& clock;
     SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
+    const Clock* running = nullptr;    // by which calls wait for others (base/running_clock.h); null: `clock`
   };
   explicit Keeper(Parts parts) : parts_(parts) {}
   ~Keeper() { stop(); }
@@ -98,6 +99,7 @@ class Keeper {
   bool mend_index();
   bool sweep_packs();
   void note_upkeep(const Status& status, int64_t now_ns);
+  int64_t running_ns() const { return (parts_.running != nullptr ? *parts_.running : parts_.clock).monotonic_ns(); }
 
   const Parts parts_;
   std::atomic<bool> stopping_{false};

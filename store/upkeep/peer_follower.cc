@@ -69,13 +69,28 @@ void PeerFollower::start() {
       if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
     }
   });
+  if (parts_.claim_user != nullptr) claim_thread_ = start_thread("kvc-claim", [this] { run_claim(); });
+}
+
+// Waits for nothing but the claim, which the other thread may be too busy to tell.
+void PeerFollower::run_claim() {
+  if (parts_.running != nullptr) parts_.running->set_ticked(true);
+  while (!stopping_) {
+    claim_wakeup_.wait_for(std::chrono::milliseconds(RunningClock::kTickNs / 1'000'000));
+    if (parts_.running != nullptr) parts_.running->tick();
+    const bool lost = parts_.fence != nullptr && parts_.fence->is_lost();
+    if (!stopping_ && !lost) peers_->step_claim_if_late();
+  }
+  if (parts_.running != nullptr) parts_.running->set_ticked(false);
 }
 
 void PeerFollower::stop() {
   stopping_ = true;
   peers_->end_soon();
   wakeup_.wake();
+  claim_wakeup_.wake();
   if (thread_.joinable()) thread_.join();
+  if (claim_thread_.joinable()) claim_thread_.join();
   peers_->stop();
 }
 

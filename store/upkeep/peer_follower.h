@@ -17,6 +17,7 @@
 #include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
+#include "store/base/running_clock.h"
 #include "store/base/work_queue.h"
 #include "store/commit/commit_queue.h"
 #include "store/extent/extents.h"
@@ -42,6 +43,7 @@ class PeerFollower {
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
     ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
+    RunningClock* running = nullptr;  // ticked while threads run; may be null
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
   explicit PeerFollower(Parts parts);
@@ -88,6 +90,7 @@ class PeerFollower {
 
  private:
   int64_t round();
+  void run_claim();
   void settle(bool at_once);
   int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
@@ -99,8 +102,8 @@ class PeerFollower {
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
   std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
-  Wakeup wakeup_;
-  std::thread thread_;
+  Wakeup wakeup_, claim_wakeup_;
+  std::thread thread_, claim_thread_;
 
   // Of the thread of the rounds:
   bool names_went_ = false;         // of peers, since directories were looked at

@@ -14,6 +14,8 @@ constexpr int64_t kShareNs = kSecondNs * 9 / 10;  // before that the others have
 constexpr int64_t kWaitedNs = 3 * kSecondNs;    // a wait so long ago counts as one now
 constexpr int64_t kLookedNs = kSecondNs;        // until the claim was looked at for a call
 constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made room for it
+constexpr int64_t kLapsedPatienceNs = 10 * kSecondNs;  // until the claim can be told again
+constexpr int64_t kImpatientNs = 10 * kSecondNs;
 }  // namespace
 
 SharedCapacity::SharedCapacity(Parts parts) : parts_(std::move(parts)) {
@@ -64,9 +66,18 @@ void SharedCapacity::raise_claim(uint64_t bytes) {
     plan = plan_;
   }
   parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, is_shared() ? 0 : plan.claimable_bytes);
+  impatient_ns_ = INT64_MIN / 2;
   parts_.space.hope();
   raises_.fetch_add(1);
   if (awaited_ || parts_.waiters.count() > 0) parts_.make_room();
+}
+
+void SharedCapacity::hold_until(int64_t boot_ns) {
+  const bool had_lapsed = parts_.space.claim_has_lapsed();
+  parts_.space.hold_claim_until(boot_ns);
+  if (!had_lapsed || parts_.space.claim_has_lapsed()) return;
+  impatient_ns_ = INT64_MIN / 2;
+  parts_.space.hope();
 }
 
 void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
@@ -100,8 +111,10 @@ bool SharedCapacity::claims_more() const {
   return !is_shared() && parts_.space.claim_bytes() < (parts_.evictor.may_evict() ? plan.claimable_bytes : plan.capacity_bytes);
 }
 
+bool SharedCapacity::is_impatient() const { return parts_.running.monotonic_ns() - impatient_ns_ < kImpatientNs; }
+
 bool SharedCapacity::may_get_room() const {
-  if (!parts_.grows) return false;
+  if (!parts_.grows || is_impatient()) return false;
   if (!is_shared() || parts_.space.claim_has_lapsed()) return claims_more();
   std::lock_guard lock(mutex_);
   return plan_.others_make_room || plan_.unclaimed_bytes >= claim_grain(plan_.capacity_bytes) / 4;
@@ -124,9 +137,14 @@ void SharedCapacity::stop_waiting() {
   awaited_ = false;
 }
 
+void SharedCapacity::lose_patience() {
+  stop_waiting();
+  impatient_ns_ = parts_.running.monotonic_ns();
+}
+
 SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
   if (!goes_on) waiting_.reset();
-  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const int64_t now_ns = parts_.running.monotonic_ns();
   const auto end_with = [this](Room room) {
     stop_waiting();
     return room;
@@ -135,13 +153,18 @@ SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
   if (!is_shared() && !claims_more()) return end_with(Room::kOwn);
   if (!waiting_) {
     waiting_ = Waiting{now_ns, raises_, steps_};
-    wanted_ns_ = now_ns;
+    wanted_ns_ = parts_.clock.monotonic_ns();
     awaited_ = true;
     parts_.want_claim();
     return Room::kAwaited;
   }
   const int64_t waited_ns = now_ns - waiting_->since_ns;
-  if ((steps_ == waiting_->steps && waited_ns < kLookedNs) || parts_.space.claim_has_lapsed()) return Room::kAwaited;
+  if (parts_.space.claim_has_lapsed()) {
+    if (waited_ns < kLapsedPatienceNs && !is_impatient()) return Room::kAwaited;
+    lose_patience();
+    return Room::kNone;
+  }
+  if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
   if (!is_shared()) return end_with(Room::kOwn);  // it was looked at, and that is all
   const ClaimPlan plan = this->plan();
   // What is among the oldest of all is here, too; or nobody else has anything to give.

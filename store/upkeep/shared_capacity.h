@@ -29,6 +29,7 @@ class SharedCapacity final : public ClaimUser {
     const Counters& counters;
     const LiveOptions& options;
     const Clock& clock;
+    const Clock& running;              // by which calls wait (base/running_clock.h)
     std::function<void()> want_claim;  // the thread of the peers looks at the claim. Any lock may be held
     std::function<void()> make_room;   // the keeper begins a step
     bool grows = true;  // false: nothing is stored (read-only, or put in order by gc): nothing is claimed ahead, and others do not go by its options
@@ -39,7 +40,7 @@ class SharedCapacity final : public ClaimUser {
   uint64_t lower_claim(uint64_t bytes) override { return parts_.space.lower_claim(bytes); }
   void sink_claim(uint64_t bytes) override { parts_.space.sink_claim(bytes); }
   void raise_claim(uint64_t bytes) override;
-  void hold_until(int64_t boot_ns) override { parts_.space.hold_claim_until(boot_ns); }
+  void hold_until(int64_t boot_ns) override;
   void follow(const ClaimPlan& plan, bool alone) override;
 
   // Other nodes are known. Any thread.
@@ -59,16 +60,20 @@ class SharedCapacity final : public ClaimUser {
     kClaimed,  // there is more of it than when they began
     kAwaited,  // there may be in a moment: make_room is called then, and nothing is to be evicted meanwhile
     kOwn,      // nothing but what this node makes
+    kNone,     // the claim has lapsed and could not be told anew for long: what this node makes is of no use to them
   };
   void stop_waiting();  // they wait no more, for another reason than this
+  // Calls have waited for long enough for what others were to give: until something of that changes, or for a while, none waits for it.
+  void lose_patience();
   Room look_for_room(bool goes_on);  // `goes_on`: the same calls wait as the last time
 
  private:
   const Parts parts_;
   bool claims_more() const;
+  bool is_impatient() const;
   std::atomic<bool> shared_{false}, awaited_{false};
   std::atomic<uint64_t> raises_{0}, steps_{0};
-  std::atomic<int64_t> wanted_ns_{INT64_MIN / 2};
+  std::atomic<int64_t> wanted_ns_{INT64_MIN / 2}, impatient_ns_{INT64_MIN / 2};
 
   // Of the thread of the peers:
   int64_t rated_ns_ = 0, aged_ns_ = INT64_MIN / 2, share_ns_ = INT64_MIN / 2;

@@ -29,7 +29,7 @@ class SharedCapacityTest : public ::testing::Test {
   Counters counters_;
   LiveOptions options_{StoreOptions{}};
   int wanted_ = 0, steps_ = 0;
-  SharedCapacity shared_{{space_, evictor_, waiters_, counters_, options_, clock_, [this] { ++wanted_; }, [this] { ++steps_; }}};
+  SharedCapacity shared_{{space_, evictor_, waiters_, counters_, options_, clock_, clock_, [this] { ++wanted_; }, [this] { ++steps_; }}};
 };
 
 TEST_F(SharedCapacityTest, ANodeThatIsAloneWaitsForNobody) {
@@ -90,11 +90,41 @@ TEST_F(SharedCapacityTest, CallsWaitWhileTheClaimHasLapsed) {
   shared_.hold_until(1);  // of the first second of this machine
   EXPECT_TRUE(shared_.may_get_room());
   EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
-  clock_.advance_ns(60 * kSecondNs);
+  clock_.advance_ns(9 * kSecondNs);
   EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited) << "the volume does not answer: nothing is evicted, and no call refused";
   shared_.hold_until(INT64_MAX);
   shared_.raise_claim(5 * kMiB);
   EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
+}
+
+TEST_F(SharedCapacityTest, CallsDoNotWaitForEverForAClaimThatCannotBeTold) {
+  shared_.follow(plan(kMiB, false), false);
+  shared_.hold_until(1);
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  clock_.advance_ns(11 * kSecondNs);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kNone) << "to evict is of no use";
+  EXPECT_FALSE(shared_.may_get_room()) << "those that come now do not wait as long";
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kNone);
+  const uint64_t hopes = space_.hopes();
+  shared_.hold_until(INT64_MAX);
+  EXPECT_NE(space_.hopes(), hopes);
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited) << "it was told";
+  shared_.raise_claim(5 * kMiB);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
+}
+
+TEST_F(SharedCapacityTest, WhoHasWaitedInVainForOthersDoesNotAtOnceWaitAgain) {
+  shared_.follow(plan(), false);
+  EXPECT_TRUE(shared_.may_get_room());
+  shared_.lose_patience();
+  EXPECT_FALSE(shared_.may_get_room());
+  EXPECT_FALSE(shared_.others_may_make_room());
+  clock_.advance_ns(11 * kSecondNs);
+  EXPECT_TRUE(shared_.may_get_room());
+  shared_.lose_patience();
+  shared_.raise_claim(5 * kMiB);
+  EXPECT_TRUE(shared_.may_get_room()) << "something moves";
 }
 
 TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
@@ -116,7 +146,7 @@ TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
 }
 
 TEST_F(SharedCapacityTest, WhoStoresNothingSaysNothingOfTheCapacityAndWaitsForNone) {
-  SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, [] {}, [] {}, /*grows=*/false}};
+  SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, clock_, [] {}, [] {}, /*grows=*/false}};
   EXPECT_EQ(tends.figures(false).capacity_bytes, 0u);
   EXPECT_FALSE(tends.figures(false).grows);
   tends.follow(plan(), false);

@@ -10,7 +10,7 @@ import pytest
 from kvc_data import payload
 from kvc_env import KIB, MIB
 from kvc_mount import wait_until
-from kvc_volume import Samples
+from kvc_volume import Samples, allocated_bytes
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -218,3 +218,78 @@ def test_a_node_that_is_stopped_keeps_what_it_claims_and_goes_on_with_it(nodes):
     for mount in nodes:
         assert mount.status()["errors"]["no_space"] == 0
     assert False not in {get(mount, number) for mount in nodes for number in range(20_000, 20_128)}
+
+
+def set_capacity(mount, size):
+    os.setxattr(mount.path, "user.kvcachefs.option.capacity", size)
+
+
+def test_a_capacity_that_is_lowered_is_not_passed_again(nodes):
+    """What both had claimed under the old one is not written into."""
+    a, b = nodes
+    ended = threading.Event()
+
+    def write(mount, first):
+        number = first
+        while not ended.is_set():
+            put(mount, number)
+            number += 1
+
+    def lower():
+        try:
+            time.sleep(4)
+            for mount in nodes:
+                set_capacity(mount, b"32M")
+            wait_until(lambda: allocated_bytes(a.volume) <= CAPACITY // 2, SOON, "what is too much went")
+            with Samples(a.volume) as samples:
+                time.sleep(10)
+            assert samples.most <= CAPACITY // 2
+            assert samples.most > CAPACITY // 4
+        finally:
+            ended.set()
+
+    in_threads(lower, *(lambda mount=mount, index=index: write(mount, 100_000 * index) for index, mount in enumerate((a, a, b, b))))
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_calls_that_wait_on_a_node_which_is_stopped_go_on_with_it(nodes):
+    """For longer than any of them would wait for room."""
+    a, b = nodes
+    ended = threading.Event()
+
+    def write(mount, first):
+        number = first
+        while not ended.is_set():
+            put(mount, number)
+            number += 1
+
+    def stop():
+        try:
+            time.sleep(4)
+            for _ in range(2):
+                os.kill(a.pid, signal.SIGSTOP)
+                time.sleep(25)
+                os.kill(a.pid, signal.SIGCONT)
+                time.sleep(4)
+        finally:
+            ended.set()
+            os.kill(a.pid, signal.SIGCONT)
+
+    in_threads(stop, *(lambda mount=mount, index=index: write(mount, 100_000 * index) for index, mount in enumerate((a, a, a, a, a, a, b, b))))
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_who_evicts_nothing_leaves_their_part_to_those_who_do(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    store(a, 0, 2 * CAPACITY // CHUNK)
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        for first in range(10_000, 15_000, 1000):
+            until_full(b, first)
+            store(a, first, CAPACITY // CHUNK)
+    assert samples.most <= CAPACITY
+    assert CAPACITY // 4 < physical(b) <= CAPACITY * 6 // 10
+    assert physical(a) >= CAPACITY * 3 // 10
+    assert a.status()["errors"]["no_space"] == 0
