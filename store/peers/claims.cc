@@ -99,7 +99,7 @@ uint64_t left_to_newcomers(uint64_t capacity_bytes) {
 }
 
 uint64_t left_by_lone(uint64_t capacity_bytes) {
-  constexpr uint64_t kPart = 64, kMost = 2 * kMiB;
+  constexpr uint64_t kPart = 33, kMost = 4 * kMiB;
   return std::min(capacity_bytes / kPart, kMost);
 }
 

@@ -53,9 +53,9 @@ TEST(Claims, WhoWritesClaimsAheadOfIt) {
 TEST(Claims, SomeIsLeftToThoseWhoCome) {
   EXPECT_EQ(left_to_newcomers(kVolume), 2 * kMiB);
   EXPECT_EQ(left_to_newcomers(100 * kGiB), 16 * kMiB);
-  EXPECT_EQ(left_by_lone(kVolume), kVolume / 64);
-  EXPECT_EQ(left_by_lone(100 * kGiB), 2 * kMiB);
-  const uint64_t lone = kVolume - kVolume / 64;
+  EXPECT_EQ(left_by_lone(kVolume), kVolume / 33);
+  EXPECT_EQ(left_by_lone(256 * kMiB), 4 * kMiB);
+  const uint64_t lone = kVolume - kVolume / 33;
   OwnFigures full = own(kCapacity - kMiB);
   full.evicts = true;
   EXPECT_EQ(plan(full, kCapacity - kMiB, {}).target_bytes, lone);

@@ -190,7 +190,7 @@ bool Keeper::await_claim(const SpaceWaiters::Round& round) {
     case kOwn: return false;
     case kClaimed:
       held_round_.reset();
-      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/true);
+      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough);  // not without end by a little at a time
       return true;
     case kAwaited: hold(round); return true;
     case kNone:

@@ -48,7 +48,8 @@ OwnFigures SharedCapacity::figures(bool alone) {
   own.evicts = parts_.evictor.may_evict();
   own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
   const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
-  lacking_bytes_ = own.waits ? std::max(lacking_bytes_, lacking_bytes) : 0;
+  // What calls lacked that were refused since nobody lacks.
+  lacking_bytes_ = parts_.waiters.count() > 0 ? std::max(lacking_bytes_, lacking_bytes) : lacking_bytes;
   if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
   lacking_at_raise_ = raises_;
   own.lacking_bytes = own.waits ? lacking_bytes_ : 0;

@@ -288,8 +288,22 @@ def test_who_evicts_nothing_leaves_their_part_to_those_who_do(new_mount):
     with Samples(a.volume) as samples:
         for first in range(10_000, 15_000, 1000):
             until_full(b, first)
-            store(a, first, CAPACITY // CHUNK)
+            store(a, 100_000 + first, CAPACITY // CHUNK)
     assert samples.most <= CAPACITY
     assert CAPACITY // 4 < physical(b) <= CAPACITY * 6 // 10
     assert physical(a) >= CAPACITY * 3 // 10
     assert a.status()["errors"]["no_space"] == 0
+
+
+def test_what_is_removed_on_a_full_volume_is_room_for_as_much_again(new_mount):
+    """Also where nothing else is evicted, the other node waits for room as well, and the records of both take a little."""
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        until_full(b, 1000)
+        for number in range(16):
+            until_full(a, 1_000_000 + 1000 * number)
+            os.unlink(os.path.join(b.path, name_of(1000 + number)))
+            put(b, 2000 + number)
+    assert samples.most <= CAPACITY
+    assert all(get(b, 2000 + number) for number in range(16))
