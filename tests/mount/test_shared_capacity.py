@@ -307,3 +307,17 @@ def test_what_is_removed_on_a_full_volume_is_room_for_as_much_again(new_mount):
             put(b, 2000 + number)
     assert samples.most <= CAPACITY
     assert all(get(b, 2000 + number) for number in range(16))
+
+
+def test_nobody_waits_for_long_for_a_node_that_is_stopped(nodes):
+    """What it has is older than all else, and it does not read either that chunks of others went."""
+    a, b = nodes
+    store(a, 0, 3 * CAPACITY // CHUNK // 2)
+    store(b, 10_000, 20)
+    os.kill(a.pid, signal.SIGSTOP)
+    try:
+        store(b, 20_000, CAPACITY // CHUNK)
+    finally:
+        os.kill(a.pid, signal.SIGCONT)
+    assert b.status()["errors"]["no_space"] == 0
+    assert b.status()["capacity"]["room_wait_max_ms"] < 13_000
