@@ -93,7 +93,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
   uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
-  std::array<uint64_t, 24> bytes_by_age() const;  // that may go now with no lease broken but of a listing, or of what was written seconds ago; about: last used 2^(i-1) to 2^i seconds ago; the last: all older
+  // That may go, about: last used 2^(i-1) to 2^i seconds ago; the last: all older. Of what was opened within its lease a part, for it is worth a wait.
+  std::array<uint64_t, 24> bytes_by_age() const;
   EvictionSurvey survey() const;  // of all objects, or some thousands of them where there are more
   // The name was of a unit that was evicted, and that is remembered: about as many as are there.
   bool was_evicted(ObjectId parent, std::string_view name) const;
