@@ -51,8 +51,8 @@ Json peers_json(const StoreStatus& status) {
   for (const StoreStatus::Peer& peer : status.peers)
     peers.push_back({{"node", peer.node}, {"host", peer.host}, {"state", peer.state}, {"reason", peer.reason}, {"epoch", peer.epoch},
                      {"silent_ms", peer.silent_ms}, {"bytes_behind", peer.bytes_behind}, {"objects", peer.objects},
-                     {"physical_bytes", peer.physical_bytes}, {"polls", peer.polls}, {"batches", peer.batches}, {"reloads", peer.reloads},
-                     {"records_left_out", peer.records_left_out}});
+                     {"physical_bytes", peer.physical_bytes}, {"claim_bytes", peer.claim_bytes}, {"polls", peer.polls},
+                     {"batches", peer.batches}, {"reloads", peer.reloads}, {"records_left_out", peer.records_left_out}});
   return peers;
 }
 
@@ -73,7 +73,8 @@ std::string status_json(Driver& driver) {
   json["options"] = options_json(driver);
   json["capacity"] = {{"limit_bytes", s.limit_bytes}, {"physical_bytes", s.physical_bytes}, {"live_bytes", s.live_bytes},
                       {"reclaimable_bytes", s.reclaimable_bytes}, {"staged_bytes", s.staged_bytes},
-                      {"reserve_bytes", s.reserve_bytes}, {"room_waits", s.room_waits}, {"room_wait_ms", s.room_wait_ms},
+                      {"reserve_bytes", s.reserve_bytes}, {"claim_bytes", s.claim_bytes}, {"wish_bytes", s.wish_bytes},
+                      {"unclaimed_bytes", s.unclaimed_bytes}, {"room_waits", s.room_waits}, {"room_wait_ms", s.room_wait_ms},
                       {"room_wait_max_ms", s.room_wait_longest_ms}};
   json["objects"] = {{"total", s.objects_total}, {"directories", s.directories}, {"inline", s.objects_inline},
                      {"packed", s.objects_packed}, {"solo", s.objects_solo}, {"raw", s.objects_raw},

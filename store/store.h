@@ -182,8 +182,9 @@ class Store {
   virtual void stop() = 0;
   // stop(), then commits the index, writes a checkpoint if due, gives the lock up. No other call may be running or follow. An error says what could not be written; the journals still hold what was acknowledged.
   virtual Status close() = 0;
-  // One round of all background work, for stores opened with background = false. Returns whether anything was done.
+  // One round of all background work, for stores opened with background = false. Returns whether anything was done. The second, before each call: only of the claim on a shared capacity.
   virtual bool pump() = 0;
+  virtual void pump_claim() = 0;
 };
 
 // Options that no volume could be opened with, the first of them in words. Makes nothing.

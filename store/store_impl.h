@@ -183,6 +183,7 @@ class StoreImpl final : public Store {
   void stop() override;
   Status close() override;
   bool pump() override;
+  void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
   // --- names (store_names.cc) ---
@@ -200,7 +201,8 @@ class StoreImpl final : public Store {
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   std::unexpected<Error> no_room_for_record(const std::string& what);
-  bool is_full() const { return space_.free_bytes() == 0 && !evictor_->may_evict(); }
+  bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
+  bool is_full() const { return space_.free_bytes() == 0 && !may_get_room(); }
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
@@ -259,6 +261,7 @@ class StoreImpl final : public Store {
   // Fixed after start().
   const std::shared_ptr<Volume> volume_;
   RequestClock clock_;
+  RunningClock running_clock_{clock_};  // ticked where the volume may have several nodes
   HybridClock stamps_;
   FileIdentity identity_;
   std::unique_ptr<VolumeLock> lock_;
@@ -337,10 +340,11 @@ class StoreImpl final : public Store {
   WorkQueue keeper_work_{keeper_wakeup_};
   std::optional<Discards> discards_;
   // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, clock_, [this] { keeper_->want_reclaim(); }};
+  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, running_clock_, [this] { keeper_->want_reclaim(); }};
   Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
   OrphanNotes orphans_{dead_, space_};  // what earlier lives left
   std::optional<Drainer> drainer_;
+  std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
   std::optional<Eviction> eviction_;
   std::optional<OrphanSweep> sweep_;
   std::optional<Checkpointer> checkpointer_;

@@ -164,7 +164,7 @@ Status StoreImpl::start(std::string_view holder) {
   if (shared_ && !read_only_) listeners.push_back(&touches_);
   accesses_->set_listeners(std::move(listeners));
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
-  space_waiters_.set_source([this] { return evictor_->may_evict(); });
+  space_waiters_.set_source([this] { return may_get_room(); });
   options_.subscribe([this](const StoreOptions& now) {
     evictor_->configure({.on = now.evict && !read_only_,
                          .lease_ms = static_cast<int64_t>(now.lease_ms),
@@ -209,9 +209,14 @@ Status StoreImpl::start(std::string_view holder) {
                                        counters_, options_,
                                        [this](const Object& object) { return check_may_change(object); }});
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
+  if (shared_)
+    shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_, running_clock_,
+                                                   [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); },
+                                                   !read_only_ && care_ == Care::kNone});
+  SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
   eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
                                     keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
-                                    [this] { return has_peers(); }, read_only_});
+                                    [this] { return has_peers(); }, read_only_, shared});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
                                     [this] { return checkpointer_->sync_point(); }, background_, found.records_lost});
   checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
@@ -224,7 +229,7 @@ Status StoreImpl::start(std::string_view holder) {
                  backing_seen);
   keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
                                 dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, unsaved_reads_, *unverified_, *sealer_, *read_ahead_, resumer_,
-                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_});
+                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
@@ -238,6 +243,7 @@ Status StoreImpl::start(std::string_view holder) {
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
   watch_->measure_all();
+  if (peers_) peers_->begin_claim();
   if (volume_->features().network) watch_->trim_reserve();  // to refill it there may be megabytes to write: the keeper's
   else watch_->refill_reserve();
   health_.start();
@@ -345,7 +351,10 @@ Status StoreImpl::close() {
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = checkpointer_->sync_point();
   }
-  if (peers_) peers_->stop();
+  if (peers_) {
+    peers_->stop();
+    peers_->end_claim();
+  }
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();

@@ -26,8 +26,6 @@ Status StoreImpl::find_peers() {
     head.identity = identity_;
     head.journal_end = journal_->position();
     head.oldest_journal = {identity_.epoch, 0, 0};
-    head.physical_bytes = space_.physical_bytes();
-    head.capacity_bytes = options_.current().capacity_bytes;
     return head;
   };
   const auto requests = [this] {
@@ -35,10 +33,13 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), stamps_, touches_, *evictor_,
+                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_, &running_clock_, stamps_, touches_, *evictor_,
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   checkpointer_->follow_peers(*peers_);
-  options_.subscribe([this](const StoreOptions& now) { peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000); });
+  options_.subscribe([this](const StoreOptions& now) {
+    peers_->set_poll_every(static_cast<int64_t>(now.peer_poll_ms) * 1'000'000);
+    peers_->want_room();  // the others are to hear of another capacity
+  });
   extents_->set_peers([this](uint32_t ordinal) { return peers_->extents_of(ordinal); });
   return {};
 }
@@ -72,6 +73,7 @@ void StoreImpl::tell_peers(StoreStatus& status) const {
   if (status.held_for_peers_bytes > 0)
     if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();
   status.peers_problem = peers_->problem();
+  if (status.peers_problem.empty() && space_.claim_has_lapsed()) status.peers_problem = "claim: nothing is stored before HEAD could be written again";
   for (PeerStatus& peer : peers_->status())
     status.peers.push_back({.node = std::move(peer.node),
                             .host = std::move(peer.host),
@@ -82,6 +84,7 @@ void StoreImpl::tell_peers(StoreStatus& status) const {
                             .bytes_behind = peer.bytes_behind,
                             .objects = peer.objects,
                             .physical_bytes = peer.physical_bytes,
+                            .claim_bytes = std::min(peer.claim_bytes, status.limit_bytes),
                             .polls = peer.polls,
                             .batches = peer.batches,
                             .reloads = peer.reloads,

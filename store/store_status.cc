@@ -105,6 +105,13 @@ StoreStatus StoreImpl::status() {
     status.state_since_ns = clock_.realtime_ns();
   }
   status.limit_bytes = space_.limit_bytes();
+  status.claim_bytes = std::min(space_.claim_bytes(), status.limit_bytes);
+  status.wish_bytes = status.claim_bytes;
+  if (shared_capacity_) {
+    const ClaimPlan plan = shared_capacity_->plan();
+    status.wish_bytes = plan.wish_bytes;
+    status.unclaimed_bytes = plan.unclaimed_bytes;
+  }
   status.physical_bytes = space_.physical_bytes();
   status.live_bytes = space_.live_bytes();
   status.reclaimable_bytes = space_.dead_bytes() + space_.orphaned_bytes();

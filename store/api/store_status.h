@@ -17,6 +17,7 @@ struct StoreStatus {
   bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
   uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
            reserve_bytes = 0;
+  uint64_t claim_bytes = 0, wish_bytes = 0, unclaimed_bytes = 0;  // of limit_bytes: this node's, what it would have, what no node has
   uint64_t objects_total = 0, directories = 0, objects_inline = 0, objects_packed = 0, objects_solo = 0,
            objects_raw = 0, objects_quarantined = 0, objects_in_ram = 0;
   bool memory_files = false;
@@ -44,7 +45,7 @@ struct StoreStatus {
     std::string node, host, state, reason;
     uint32_t epoch = 0;
     int64_t silent_ms = 0;  // since it was seen to live
-    uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
+    uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
   };
   std::vector<Peer> peers;
   uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up

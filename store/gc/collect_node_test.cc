@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <filesystem>
@@ -41,7 +42,9 @@ class CollectNode : public ::testing::Test {
     std::atomic<bool> over{false};
     std::thread others([&] {
       while (!over) {
-        if (!b->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        const bool worked = b->pump();
+        for (const StoreStatus::Peer& peer : b->status().peers) most_claim_ = std::max(most_claim_, peer.claim_bytes);
+        if (!worked) std::this_thread::sleep_for(std::chrono::milliseconds(5));
       }
     });
     auto report = collect_node(request);
@@ -52,6 +55,7 @@ class CollectNode : public ::testing::Test {
   }
   bool has_node() const { return std::filesystem::exists(b.root() + "/nodes/a"); }
 
+  uint64_t most_claim_ = 0;  // of the node in the meantime
   TestStore b;  // called "test"
   std::unique_ptr<TestStore> a = std::make_unique<TestStore>(testing::node_options("a"), b);
 };
@@ -166,6 +170,25 @@ TEST_F(CollectNode, WhatIsOpenElsewhereIsWaitedFor) {
   ASSERT_TRUE(report) << report.error().message;
   EXPECT_TRUE(report->removed);
   EXPECT_FALSE(has_node());
+}
+
+TEST_F(CollectNode, NothingOfTheCapacityIsClaimedMeanwhile) {
+  ASSERT_TRUE(a->write_file("x", TestStore::payload(1, 6 * kMiB)));
+  publish();
+  Handle* const reader = b.open("x", {.read = true});
+  ASSERT_NE(reader, nullptr);
+  a->unmount();
+  a.reset();
+  b.refresh();
+  ASSERT_LT(b->status().peers.at(0).claim_bytes, kGiB) << "its end is read";
+  GcRequest impatient = request(true);
+  impatient.patience_ns = 3'000'000'000;
+  const auto held = collect(impatient);
+  ASSERT_TRUE(held) << held.error().message;
+  EXPECT_NE(held->waits_for, "") << "it was seen at work";
+  EXPECT_GT(most_claim_, 6 * kMiB);
+  EXPECT_LT(most_claim_, kGiB) << "what it does not use is for those who store";
+  ASSERT_TRUE(b.close(reader));
 }
 
 TEST_F(CollectNode, ANodeThatRunsIsRefused) {

@@ -143,8 +143,20 @@ Status MemoryVolume::sync_everything() { return {}; }
 
 Result<SpaceInfo> MemoryVolume::space() { return SpaceInfo{}; }
 
-Result<std::unique_ptr<VolumeLock>> MemoryVolume::lock(const std::string&) {
-  return fail(Code::kUnsupported, "memory volume has no locks");
+Result<std::unique_ptr<VolumeLock>> MemoryVolume::lock(const std::string& path) {
+  class Lock final : public VolumeLock {
+   public:
+    Lock(std::shared_ptr<std::set<std::string>> locked, std::string path) : locked_(std::move(locked)), path_(std::move(path)) {}
+    ~Lock() override { locked_->erase(path_); }
+    Status describe(std::string_view) override { return {}; }
+
+   private:
+    const std::shared_ptr<std::set<std::string>> locked_;
+    const std::string path_;
+  };
+  if (!files_.contains(path)) put(path, {});
+  if (!locked_->insert(path).second) return fail(Code::kBusy, path + ": locked");
+  return std::make_unique<Lock>(locked_, path);
 }
 
 void MemoryVolume::submit(std::vector<IoRequest> requests) {

@@ -13,7 +13,7 @@
 
 namespace kvcachefs {
 
-class MemoryVolume final : public Volume {
+class MemoryVolume : public Volume {
  public:
   using Files = std::map<std::string, std::shared_ptr<Bytes>>;
   Files& files() { return files_; }
@@ -25,6 +25,7 @@ class MemoryVolume final : public Volume {
   bool sync_fails = false;
   int file_syncs = 0;
   int directory_syncs = 0;
+  void set_network(bool network) { features_.network = network; }
 
   const VolumeFeatures& features() const override { return features_; }
   const std::string& root() const override { return root_; }
@@ -49,6 +50,7 @@ class MemoryVolume final : public Volume {
   std::string root_ = "memory";
   Files files_;
   std::set<std::string> directories_;
+  std::shared_ptr<std::set<std::string>> locked_ = std::make_shared<std::set<std::string>>();
 };
 
 }  // namespace kvcachefs

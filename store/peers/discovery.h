@@ -30,7 +30,7 @@ class Discovery {
   static constexpr int64_t kSecondNs = 1'000'000'000;
 
   struct Limits {
-    int64_t listed_every_ns = 5 * kSecondNs;
+    int64_t listed_every_ns = kSecondNs;  // who comes to a full volume waits until it is found
     int64_t still_ns = 3 * kSecondNs;       // a HEAD that stands so long: its daemon may be gone, or its volume slow
     int64_t absent_ns = 200 * kSecondNs;    // ... so long, while it could be read well all the time: nobody waits for it any more
     int64_t slow_read_ns = kSecondNs;       // a read that took longer is not well: a server that was away answers old things for a while

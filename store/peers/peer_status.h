@@ -2,10 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "store/base/records.h"
+#include "store/peers/discovery.h"
 
 namespace kvcachefs {
 
@@ -26,8 +28,17 @@ struct PeerStatus {
   std::string reason;  // of the state; or what else cannot be read or written of it
   std::string host;    // where it runs; empty: it did not say
   int64_t lag_ms = 0;  // since its HEAD was seen to move, or since the node was found, by the clock of this one
-  uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
+  uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
   JournalPosition applied;
+};
+
+// ... and what the threads of this node ask of it.
+struct KnownPeer {
+  PeerStatus status;
+  Discovery::Presence presence = Discovery::Presence::kSilent;
+  bool was_live = false;
+  int64_t still_since_ns = 0;
+  std::optional<int64_t> stands_since_ns;  // while its HEAD could be read
 };
 
 // How far all others have followed this node.

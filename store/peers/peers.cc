@@ -48,6 +48,11 @@ Peers::Peers(Parts parts)
   if (!ordinals) log::warn("numbers of peers are given anew: {}", ordinals.error().message);
   kept_ordinals_ = ordinals.value_or(Ordinals());
   discovery_ = std::make_unique<Discovery>(parts_.volume, parts_.own, parts_.clock, kept_ordinals_, parts_.limits);
+  if (parts_.claim_user != nullptr)
+    claims_ = std::make_unique<ClaimHolder>(ClaimHolder::Parts{
+        *parts_.volume, parts_.own, parts_.clock, *parts_.claim_user,
+        [this](const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes) { return tell_head(own, claim_bytes, wish_bytes); },
+        parts_.limits.slow_read_ns});
 }
 
 Peers::~Peers() = default;
@@ -392,6 +397,7 @@ int64_t Peers::due_ns(const Peer& peer) const {
 int64_t Peers::next_round_ns() const {
   const auto after = [](const std::optional<int64_t>& last_ns) { return last_ns ? *last_ns + kSecondNs : INT64_MIN; };
   int64_t next_ns = std::min(after(looked_ns_), after(head_ns_));
+  if (claims_) next_ns = std::min(next_ns, claim_due_ns());
   if (acks_soon_ && acks_ns_) next_ns = std::min(next_ns, *acks_ns_ + kAcksSoonNs);
   // While one is loaded, polls only: the others are loaded behind it.
   for (const auto& [name, peer] : peers_)

@@ -11,6 +11,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -23,6 +24,7 @@
 #include "store/base/result.h"
 #include "store/extent/extents.h"
 #include "store/journal/journal.h"
+#include "store/peers/claim_holder.h"
 #include "store/peers/discovery.h"
 #include "store/peers/ordinals_file.h"
 #include "store/peers/peer_status.h"
@@ -58,6 +60,7 @@ class Peers {
     std::function<void()> head_written = {};  // on the thread of round(); may be empty
     // Of clients, so far. Any thread; may be empty: there always are some.
     std::function<uint64_t()> requests;
+    ClaimUser* claim_user = nullptr;  // null: this node claims nothing of the capacity, and is held to nothing
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;
     size_t open_extents = 64;  // of each peer, kept open for the next reader
@@ -77,6 +80,11 @@ class Peers {
   void set_poll_every(int64_t every_ns) { poll_every_ns_ = every_ns; }
   // HEAD is written by the next round: where a checkpoint was made, or a journal file begun, others need not wait a second for it.
   void tell_soon() { head_soon_ = true; }
+  void begin_claim();  // on the capacity; before the first round
+  // By another thread, each second: where that of round() is busy for long, the claim is told by this one, or others take it for given up. Blocks.
+  void step_claim_if_late();
+  void end_claim();    // behind the last one
+  void want_room() { wants_room_ = true; }  // more is wished for than at the last round
   // All that peers published before the call is applied when `done` is called, or it says what kept it from that. By the thread of round(), which
   // the caller wakes: the rounds that follow look for everything, and wait for nodes that are being loaded. Absent ones are passed over.
   using Refreshed = std::move_only_function<void(Status)>;
@@ -104,13 +112,7 @@ class Peers {
 
  private:
   struct Peer;
-  struct Known {  // of a peer, for other threads
-    PeerStatus status;
-    Discovery::Presence presence = Discovery::Presence::kSilent;
-    bool was_live = false;
-    int64_t still_since_ns = 0;
-    std::optional<int64_t> stands_since_ns;  // while its HEAD could be read
-  };
+  using Known = KnownPeer;
   using PeerPtr = std::unique_ptr<Peer>;
 
   void look(bool thorough, int64_t now_ns);
@@ -138,6 +140,9 @@ class Peers {
 
   void note_requests(int64_t now_ns);
   void write_head(int64_t now_ns);
+  Status tell_head(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);
+  void step_claim(int64_t now_ns);
+  int64_t claim_due_ns() const;
   void write_acks(int64_t now_ns);
   std::optional<Acks> acks_to_write() const;
   void note_problem(const char* of, const Status& status);
@@ -150,8 +155,8 @@ class Peers {
   const Parts parts_;
   std::array<std::byte, 16> instance_{};
   std::string host_, boot_id_;
-  std::atomic<bool> ending_{false}, head_soon_{false};
-  mutable std::atomic<bool> look_soon_{false};  // a node is there that is not known yet
+  std::atomic<bool> ending_{false}, head_soon_{false}, wants_room_{false};
+  mutable std::atomic<bool> look_soon_{false};  // for a node that is not known yet
   std::atomic<int64_t> poll_every_ns_;
 
   // Of the thread of round():
@@ -159,10 +164,7 @@ class Peers {
   std::map<std::string, PeerPtr> peers_;
   std::vector<PeerPtr> gone_;           // the view has their parts still
   std::vector<uint32_t> unshown_;       // the view has another part, or none, of them
-  struct Leaving {
-    std::string node;
-    std::weak_ptr<const Index> index;
-  };
+  struct Leaving { std::string node; std::weak_ptr<const Index> index; };
   std::vector<Leaving> leaving_;        // their directories are removed once nobody reads them
   bool removed_unknown_ = false;
   size_t followed_ = 0;                 // nodes that are not absent
@@ -175,6 +177,9 @@ class Peers {
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
+  mutable std::mutex claim_mutex_;  // taken before all other locks, and held over I/O; guards claims_, and HEAD where there are claims
+  std::atomic<int64_t> claim_stepped_ns_{INT64_MAX};
+  std::unique_ptr<ClaimHolder> claims_;  // null: without a claim_user
   HeadWriter head_;
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;

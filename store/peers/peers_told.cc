@@ -35,17 +35,12 @@ const char* peer_state_name(PeerStatus::State state) {
 // --- to the others ---
 
 void Peers::write_head(int64_t now_ns) {
+  if (claims_) return step_claim(now_ns);
   const bool soon = head_soon_.exchange(false);
   if (!soon && head_ns_ && now_ns - *head_ns_ < kSecondNs) return;
   head_ns_ = now_ns;
   if (peers_.empty()) return;  // there is nobody to tell
-  Head head = parts_.own_head();
-  head.instance = instance_;
-  head.host = host_;
-  head.boot_id = boot_id_;
-  const Status written = head_.write(std::move(head));
-  note_problem("HEAD", written);
-  if (written && parts_.head_written) parts_.head_written();
+  note_problem("HEAD", tell_head({}, 0, 0));
 }
 
 void Peers::write_acks(int64_t now_ns) {
@@ -114,6 +109,7 @@ void Peers::publish(const Peer& peer) {
   if (node.head) {
     status.host = node.head->host;
     status.physical_bytes = node.head->physical_bytes;
+    status.claim_bytes = node.head->claim_bytes;
   }
   if (!peer.replica) {
     status.state = State::kLeftOut;

@@ -20,26 +20,12 @@ namespace kvcachefs {
 
 class Space {
  public:
-  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone.
-  void configure(uint64_t limit_bytes, uint64_t keep_free_bytes) {
-    std::lock_guard lock(mutex_);
-    limit_bytes_ = limit_bytes;
-    keep_free_bytes_ = keep_free_bytes;
-  }
+  // `limit_bytes` is the capacity option; `keep_free_bytes` of the backing file system are left alone. Beside other nodes nothing more is
+  // reserved below a lower limit, before the claim is told anew (sink_claim(), set_claim()): all claims were made under the one before.
+  void configure(uint64_t limit_bytes, uint64_t keep_free_bytes);
   // Sets `bytes` aside for a body to come; false when they do not fit. What is on its way out counts until its blocks were
   // given back.
-  bool try_reserve(uint64_t bytes) {
-    bool low = false;
-    {
-      std::lock_guard lock(mutex_);
-      if (bytes > room()) return false;
-      reserved_bytes_ += bytes;
-      low = tell_below_bytes_ > 0 && free() < tell_below_bytes_;
-      if (low) tell_below_bytes_ = 0;
-    }
-    if (low && low_) low_();
-    return true;
-  }
+  bool try_reserve(uint64_t bytes);
   // `low` is called when less than tell_below() is left free: once, until that is told again; without the lock of this, but any other
   // may be held. Set before use.
   void set_low_callback(std::function<void()> low) { low_ = std::move(low); }
@@ -47,6 +33,39 @@ class Space {
     std::lock_guard lock(mutex_);
     tell_below_bytes_ = bytes;
   }
+
+  // --- a volume that several nodes share: its capacity is that of all together, and of it a node uses no more than its claim
+  // (space_claim.cc)
+  void set_claim(uint64_t bytes);
+  // From here on no more than `bytes` are used, or as much as is used already: what it is then.
+  uint64_t lower_claim(uint64_t bytes);
+  // Of the claim no more than that is used anew, until set_claim(): what comes back beyond it is for other nodes.
+  void sink_claim(uint64_t bytes);
+  bool claim_sinks() const;
+  // What no node claims, and this one could; and the capacity of the volume where other nodes say less than the option. `lone_bytes`: so much
+  // this node can come to claim without others, for there are none; 0: there are.
+  void set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes);
+  // After that, by the clock, nothing can be reserved until this is called with a later time. The clock is set before use.
+  void hold_claim_until(int64_t until_ns);
+  void set_claim_clock(std::function<int64_t()> now_ns) { claim_now_ns_ = std::move(now_ns); }
+  bool claim_has_lapsed() const;
+  // `low` is called when less than tell_claim_below() is left of the claim, as that of tell_below(); also where a call found no room.
+  void set_claim_low_callback(std::function<void()> low) { claim_low_ = std::move(low); }
+  void tell_claim_below(uint64_t bytes);
+  uint64_t claim_bytes() const { return get(claim_bytes_); }
+  // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
+  uint64_t take_lacking_bytes();
+  // Everything on the volume, and what may come to be there by what was accepted; without what comes back by itself.
+  uint64_t used_bytes() const;
+  uint64_t used_soon_bytes() const;
+  // What the file system has free, as far as it may be used, with what comes back.
+  uint64_t backing_free_soon_bytes() const {
+    std::lock_guard lock(mutex_);
+    return backing_free_soon();
+  }
+
+  // For who cannot wait for the claim to be raised: a node that is alone goes beyond its own, and claims that within a second.
+  bool reserve_at_once(uint64_t bytes);
   // Also where they do not fit.
   void reserve(uint64_t bytes) {
     std::lock_guard lock(mutex_);
@@ -64,7 +83,7 @@ class Space {
   // What could be reserved now.
   uint64_t room_bytes() const {
     std::lock_guard lock(mutex_);
-    return room();
+    return room(usable_claim());
   }
 
   // Something that is on the volume was removed, replaced or let go of: its space may come back. Told apart by number, so that
@@ -82,11 +101,7 @@ class Space {
     dead_bytes_ = bytes;
   }
   // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
-  void set_orphaned(uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    if (bytes < orphaned_bytes_) backing_free_bytes_ = sum(backing_free_bytes_, orphaned_bytes_ - bytes);
-    orphaned_bytes_ = bytes;
-  }
+  void set_orphaned(uint64_t bytes);
   // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
   void set_overhead(uint64_t bytes, uint64_t ahead_bytes) {
     std::lock_guard lock(mutex_);
@@ -98,52 +113,31 @@ class Space {
     backing_free_bytes_ = backing.available_bytes - std::min(backing.available_bytes, keep_free_bytes_);
   }
   // An operation on a raw file ended, for which `reserved_bytes` were set aside: the file counts `counted_bytes` more.
-  void raw_ended(uint64_t reserved_bytes, uint64_t counted_bytes) {
-    std::lock_guard lock(mutex_);
-    reserved_bytes_ -= reserved_bytes;
-    raw_bytes_ += counted_bytes;
-    backing_free_bytes_ -= std::min(backing_free_bytes_, counted_bytes);
-  }
+  void raw_ended(uint64_t reserved_bytes, uint64_t counted_bytes);
   // A raw file was measured: it counted `before_bytes` and counts `after_bytes` from here on.
-  void raw_measured(uint64_t before_bytes, uint64_t after_bytes) {
-    std::lock_guard lock(mutex_);
-    raw_bytes_ = raw_bytes_ - before_bytes + after_bytes;
-    if (after_bytes < before_bytes) backing_free_bytes_ = sum(backing_free_bytes_, before_bytes - after_bytes);
-  }
+  void raw_measured(uint64_t before_bytes, uint64_t after_bytes);
 
   // An object lost its last name: its bytes on the volume count as live until that is journaled, those of a body that is not
   // there yet as reserved until nobody writes it any more.
-  void add_leaving(ObjectId object, uint64_t bytes) {
-    std::lock_guard lock(mutex_);
-    if (leaving_.emplace(object, bytes).second) leaving_bytes_ += bytes;
-  }
+  void add_leaving(ObjectId object, uint64_t bytes);
   void remove_leaving(ObjectId object) {
     std::lock_guard lock(mutex_);
     forget_leaving(object);
   }
-  void release_leaving(ObjectId object, uint64_t reserved_bytes) {  // the same, with what was set aside for it
-    std::lock_guard lock(mutex_);
-    reserved_bytes_ -= reserved_bytes;
-    forget_leaving(object);
-  }
+  void release_leaving(ObjectId object, uint64_t reserved_bytes);  // the same, with what was set aside for it
   // A batch was journaled: what was set aside for its bodies is on the volume and counts as live, and the places of `gave_up`
   // (which may name objects that have a newer body) as dead.
-  void journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consumed_bytes, std::span<const ObjectId> gave_up) {
-    std::lock_guard lock(mutex_);
-    live_bytes_ = live_bytes;
-    dead_bytes_ = dead_bytes;
-    reserved_bytes_ -= consumed_bytes;
-    backing_free_bytes_ -= std::min(backing_free_bytes_, consumed_bytes);
-    for (ObjectId object : gave_up) forget_leaving(object);
-  }
+  void journaled(uint64_t live_bytes, uint64_t dead_bytes, uint64_t consumed_bytes, std::span<const ObjectId> gave_up);
   // Of the dead bytes all but `dead_bytes` were given back to the backing file system.
-  void gave_back(uint64_t dead_bytes) {
-    std::lock_guard lock(mutex_);
-    backing_free_bytes_ = sum(backing_free_bytes_, dead_bytes_ - std::min(dead_bytes_, dead_bytes));
-    dead_bytes_ = dead_bytes;
-  }
+  void gave_back(uint64_t dead_bytes);
 
-  uint64_t limit_bytes() const { return get(limit_bytes_); }
+  // The capacity: of the volume, where several nodes share it.
+  uint64_t limit_bytes() const {
+    std::lock_guard lock(mutex_);
+    return limit();
+  }
+  // Of it what this node may use, or may come to use without others.
+  uint64_t own_limit_bytes() const;
   uint64_t reserved_bytes() const { return get(reserved_bytes_); }
   uint64_t live_bytes() const { return get(live_bytes_); }
   uint64_t dead_bytes() const { return get(dead_bytes_); }
@@ -153,19 +147,26 @@ class Space {
     std::lock_guard lock(mutex_);
     return physical();
   }
-  // What df shows as free: space that comes back by itself counts as free at once.
+  // What df shows as free: space that comes back by itself counts as free at once, and so does what no node claims.
   uint64_t free_bytes() const {
     std::lock_guard lock(mutex_);
-    return free();
+    return free(sum(own_bytes(), unclaimed_bytes_));
   }
+  // The same of own_limit_bytes().
+  uint64_t own_free_bytes() const;
 
  private:
-  uint64_t free() const {
-    if (refused_) return 0;
-    const uint64_t coming = dead_bytes_ + orphaned_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_);
-    const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_ - coming, backing = sum(backing_free_bytes_, coming);
-    return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing - std::min(reserved_bytes_, backing));
+  uint64_t free(uint64_t claim_bytes) const;
+  uint64_t coming() const { return dead_bytes_ + orphaned_bytes_ + std::min(leaving_bytes_, live_bytes_ + reserved_bytes_); }
+  uint64_t backing_free_soon() const {
+    const uint64_t backing = sum(backing_free_bytes_, coming());
+    return backing - std::min(reserved_bytes_, backing);
   }
+  uint64_t used() const { return physical() + reserved_bytes_ + ahead_bytes_; }
+  uint64_t limit() const { return std::min(limit_bytes_, shared_limit_bytes_); }
+  uint64_t usable_claim() const { return std::min(claim_bytes_, sinks_to_bytes_); }
+  uint64_t own_bytes() const { return std::max(usable_claim(), lone_bytes_); }
+  bool lapsed() const;
   uint64_t get(const uint64_t& counter) const {
     std::lock_guard lock(mutex_);
     return counter;
@@ -173,25 +174,20 @@ class Space {
   // backing_free_bytes_ is "no limit" until it was measured.
   static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
   uint64_t physical() const { return live_bytes_ + dead_bytes_ + orphaned_bytes_ + raw_bytes_ + overhead_bytes_; }
-  uint64_t room() const {
-    if (refused_) return 0;
-    const uint64_t used = physical() + reserved_bytes_ + ahead_bytes_;
-    return std::min(limit_bytes_ - std::min(used, limit_bytes_), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
-  }
-  void forget_leaving(ObjectId object) {
-    auto left = leaving_.find(object);
-    if (left == leaving_.end()) return;
-    leaving_bytes_ -= left->second;
-    leaving_.erase(left);
-  }
+  uint64_t room(uint64_t claim_bytes) const;
+  void forget_leaving(ObjectId object);
 
   mutable LeafMutex mutex_;  // leaf; guards everything but hopes_
   uint64_t limit_bytes_ = UINT64_MAX, keep_free_bytes_ = 0;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0;
+  uint64_t claim_bytes_ = UINT64_MAX, sinks_to_bytes_ = UINT64_MAX, unclaimed_bytes_ = 0, shared_limit_bytes_ = UINT64_MAX, tell_claim_below_bytes_ = 0;
+  int64_t claim_until_ns_ = INT64_MAX;
+  std::function<int64_t()> claim_now_ns_;
+  uint64_t lone_bytes_ = UINT64_MAX;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;
-  std::function<void()> low_;
+  std::function<void()> low_, claim_low_;
   uint64_t leaving_bytes_ = 0;  // the sum of leaving_
   std::unordered_map<ObjectId, uint64_t> leaving_;
   std::atomic<uint64_t> hopes_{0};

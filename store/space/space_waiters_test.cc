@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/base/running_clock.h"
 #include "store/base/units.h"
 
 namespace kvcachefs {
@@ -67,6 +68,30 @@ TEST_F(SpaceWaitersTest, RoundsThatTakeLongAreFewer) {
   }
   ASSERT_EQ(answers_.size(), 1u);
   EXPECT_EQ(answers_[0].error().code, Code::kNoSpace);
+}
+
+// A daemon that was stopped has let nobody wait meanwhile.
+TEST_F(SpaceWaitersTest, WhileTheProcessStoodStillNobodyWaited) {
+  constexpr int64_t kSecondNs = 1'000'000'000;
+  RunningClock running(clock_);
+  running.set_ticked(true);
+  SpaceWaiters waiters(space_, refused_, running, [] {});
+  waiters.set_source([] { return true; });
+  space_.reserve(kMiB);
+  waiters.with_room(take(kMiB), note());
+  for (int number = 0; number < 4; ++number) {
+    clock_.advance_ns(number == 2 ? 35 * kSecondNs : kSecondNs);
+    const auto round = waiters.begin_round();
+    ASSERT_TRUE(round);
+    waiters.end_round(*round, /*gave_back=*/false);
+  }
+  EXPECT_TRUE(answers_.empty());
+  space_.release(kMiB);
+  const auto round = waiters.begin_round();
+  ASSERT_TRUE(round);
+  waiters.end_round(*round, /*gave_back=*/true);
+  ASSERT_EQ(answers_.size(), 1u);
+  EXPECT_TRUE(answers_[0]);
 }
 
 TEST_F(SpaceWaitersTest, HowLongCallsWaitedIsCounted) {

@@ -75,6 +75,7 @@ template <class T, class Call>
 Result<T> TestStore::wait(Call call) {
   std::optional<Result<T>> result;
   std::atomic<bool> answered{false};  // reads complete on a thread of the volume
+  store_->pump_claim();
   call([&](Result<T> answer) {
     result = std::move(answer);
     answered = true;

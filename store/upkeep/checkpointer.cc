@@ -209,6 +209,7 @@ void Checkpointer::measure_overhead() {
   struct stat data {};
   if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0 && !parts_.volume->features().network)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
+  if (peers_ != nullptr) measured.reserve_bytes += peers_->bytes_on_volume();
   parts_.records.measured(measured);
 }
 

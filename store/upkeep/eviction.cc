@@ -22,7 +22,9 @@ constexpr uint64_t kLongRangeBytes = 2 * kMiB;  // of which it does not matter t
 
 // `high`: less may be left free before something goes; `low`: then until so much is. As much as writers take while it goes.
 // What others have of the file system is not counted: they could fill it with all that goes.
-uint64_t Eviction::usable_bytes() const { return std::min(parts_.space.limit_bytes(), parts_.space.physical_bytes() + parts_.space.free_bytes()); }
+uint64_t Eviction::usable_bytes() const {
+  return std::min(parts_.space.own_limit_bytes(), parts_.space.physical_bytes() + parts_.space.own_free_bytes());
+}
 
 // With statfs=headroom what eviction can give back counts as free, as long as 70 % are shown as used.
 uint64_t Eviction::shown_free_bytes() const {
@@ -56,7 +58,7 @@ Eviction::WaterMarks Eviction::water_marks() {
 // So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
 uint64_t Eviction::most_left_bytes() const {
   constexpr uint64_t kLeftPart = 24;
-  return leaves_short_ranges_ ? usable_bytes() / kLeftPart : 0;
+  return leaves_short_ranges_ && !is_shared() ? usable_bytes() / kLeftPart : 0;
 }
 
 // Until so much can be reserved at once. (What is free counts what comes back, too.)
@@ -67,7 +69,7 @@ uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
 
 // What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open.
 uint64_t Eviction::free_soon_bytes() const {
-  const uint64_t free = parts_.space.free_bytes();
+  const uint64_t free = parts_.space.own_free_bytes();
   return free - std::min(free, read_by_peers_bytes_);
 }
 
@@ -91,21 +93,30 @@ void Eviction::note_round(int64_t begun_ns) {
 bool Eviction::evict_ahead() {
   if (!parts_.evictor.on() || parts_.refusals.is_failing()) return false;
   evict_stranded();
+  const bool shared = is_shared();
   const WaterMarks marks = water_marks();
   const uint64_t free = free_soon_bytes(), left = most_left_bytes(), least = marks.high + left;
-  if (free >= least) {
-    parts_.space.tell_below(least);
+  uint64_t lacking = marks.low + left - std::min(free, marks.low + left);
+  if (shared) lacking = share_to_evict(marks);
+  if (shared ? lacking == 0 : free >= least) {
+    parts_.space.tell_below(shared ? 0 : least);
     return false;
   }
   walk_.go_on(/*to_the_end=*/true);
-  const uint64_t lacking = marks.low + left - free;
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
   for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
     if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
   if (evicted == 0) return false;  // the next step tries again, a second later
   parts_.journal_names();
-  parts_.space.tell_below(parts_.space.free_bytes() >= least ? least : 0);
+  parts_.space.tell_below(!shared && parts_.space.own_free_bytes() >= least ? least : 0);
   return true;
+}
+
+// Of several nodes each gives what is oldest of all, whatever its own claim has room for; and what the file system lacks, as a single one does.
+uint64_t Eviction::share_to_evict(const WaterMarks& marks) {
+  const uint64_t backing = parts_.space.backing_free_soon_bytes();
+  const uint64_t lacking = backing < marks.high ? marks.low - backing : 0;
+  return std::max(parts_.shared->take_share(), lacking);
 }
 
 // What a round makes room for, where some call has waited for so many of them and found none.

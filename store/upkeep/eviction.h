@@ -23,6 +23,7 @@
 #include "store/upkeep/evict_walk.h"
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/reclaimer.h"
+#include "store/upkeep/shared_capacity.h"
 #include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
@@ -47,6 +48,7 @@ class Eviction {
     std::function<void()> drain_for_room;  // the same of what was just written
     std::function<bool()> has_peers;       // other nodes
     bool read_only;
+    SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
   };
   explicit Eviction(Parts parts)
       : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
@@ -62,8 +64,9 @@ class Eviction {
   void stop();
 
   // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
-  uint64_t bytes_to_punch_ahead() { return bytes_to_punch(water_marks().low); }
-  uint64_t bytes_to_punch_for_room(uint64_t pressure) { return bytes_to_punch(room_wanted(pressure)); }
+  // On a volume with several nodes all of it: the others wait for it.
+  uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
+  uint64_t bytes_to_punch_for_room(uint64_t pressure) { return is_shared() ? UINT64_MAX : bytes_to_punch(room_wanted(pressure)); }
   // What that left, and which ranges it punched. `read_by_peers_bytes` are dead, and do not come back for as long as another node has
   // them open.
   void note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes);
@@ -81,8 +84,10 @@ class Eviction {
   struct WaterMarks {
     uint64_t high = 0, low = 0;  // bytes left free
   };
+  bool is_shared() const { return parts_.shared != nullptr && parts_.shared->is_shared(); }
   uint64_t usable_bytes() const;
   WaterMarks water_marks();
+  uint64_t share_to_evict(const WaterMarks& marks);
   uint64_t most_left_bytes() const;
   uint64_t free_soon_bytes() const;
   uint64_t room_wanted(uint64_t pressure);

@@ -94,6 +94,8 @@ class Evictor final : public AccessListener, public EvictorTypes {
   uint64_t pinned_bytes() const;
 
   EvictionCounts counts() const;
+  // That may go, about: last used 2^(i-1) to 2^i seconds ago; the last: all older. Of what was opened within its lease a part, for it is worth a wait.
+  std::array<uint64_t, 24> bytes_by_age() const;
   EvictionSurvey survey() const;  // of all objects, or some thousands of them where there are more
   // The name was of a unit that was evicted, and that is remembered: about as many as are there.
   bool was_evicted(ObjectId parent, std::string_view name) const;

@@ -1,5 +1,6 @@
 // What the evictor tells of itself, and of an object.
 #include <algorithm>
+#include <bit>
 
 #include <fmt/format.h>
 
@@ -69,6 +70,25 @@ EvictionSurvey Evictor::survey() const {
   std::lock_guard lock(mutex_);
   if (seen > 0) survey.leased_objects = leased * std::max<uint64_t>(table_.objects(), seen) / seen;
   return survey;
+}
+
+std::array<uint64_t, 24> Evictor::bytes_by_age() const {
+  constexpr uint64_t kPromisedPart = 16;
+  std::array<uint64_t, 24> bytes{};
+  if (!on() || filling() != 0) return bytes;
+  const int64_t now = now_ms();
+  uint64_t seen = 0;
+  see_some([&](const Entry& entry) {
+    ++seen;
+    if (entry.is(kPinned | kYoung | kAside)) return;
+    const bool promised = entry.is(kLooked) && is_used_lately(entry, now, Leases::kSettled);
+    const auto unused_s = static_cast<uint64_t>(std::max<int64_t>(0, ms_since(entry.used, now)) / 1000);
+    bytes[std::min<size_t>(static_cast<size_t>(std::bit_width(unused_s)), bytes.size() - 1)] += entry.blocks * kBlockBytes / (promised ? kPromisedPart : 1);
+  });
+  const uint64_t objects = counts().objects;
+  if (seen > 0 && objects > seen)  // not all were looked at
+    for (uint64_t& each : bytes) each = static_cast<uint64_t>(static_cast<double>(each) * static_cast<double>(objects) / static_cast<double>(seen));
+  return bytes;
 }
 
 std::optional<EvictionOutlook> Evictor::known(ObjectId id, uint32_t thread_id) const {

@@ -59,6 +59,25 @@ class EvictorTest : public ::testing::Test {
 };
 using Numbers = std::vector<uint64_t>;
 
+uint64_t sum_of(const std::array<uint64_t, 24>& by_age) {
+  uint64_t sum = 0;
+  for (const uint64_t each : by_age) sum += each;
+  return sum;
+}
+
+TEST_F(EvictorTest, OthersAreToldOfWhatMayGo) {
+  fill();
+  for (uint64_t number = 1; number <= 4; ++number) store(number);
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 4 * kChunk) << "what was only written goes after seconds";
+  pass(3 * kSecond);
+  evictor_.opened(id_of(1), kChunk);
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 3 * kChunk + kChunk / 16) << "not to be counted on, but worth a wait";
+  pass(3 * kSecond);
+  evictor_.opened(id_of(2), kChunk);
+  pass(7 * kSecond);
+  EXPECT_EQ(sum_of(evictor_.bytes_by_age()), 4 * kChunk);
+}
+
 // The kernel answers the probes of a name itself for a second: not of one whose probes tell where another line begins.
 TEST_F(EvictorTest, EachProbeOfWhatManyRequestsBeginWithIsToBeSeen) {
   fill();

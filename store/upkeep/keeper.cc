@@ -1,5 +1,6 @@
 #include "store/upkeep/keeper.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -48,6 +49,7 @@ void Keeper::stop() {
 
 bool Keeper::step(bool force) {
   parts_.probes.sample(parts_.clock.monotonic_ns());
+  if (parts_.space_waiters.count() == 0) held_since_ns_.reset();
   const bool made_room = make_room();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
@@ -94,12 +96,21 @@ bool Keeper::step(bool force) {
   hopes_at_index_point_ = hopes;
   Reclaimer::Amount amount{.most_ns = kReclaimNs};
   if (!tidies && !force) amount.enough_bytes = parts_.eviction.bytes_to_punch_ahead();
+  const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
   note_upkeep(parts_.checkpointer.index_point(amount), now);
   parts_.watch.measure_all();
+  if (parts_.shared != nullptr) parts_.shared->gave_back();
+  if (parts_.counters.reclaimed_bytes != reclaimed) held_since_ns_.reset();
   if (evicted) {
     parts_.eviction.note_round(begun_ns);
     // Who began to wait meanwhile need not wait for a round of its own.
-    if (const auto round = parts_.space_waiters.begin_round()) parts_.space_waiters.end_round(*round, true);
+    auto round = parts_.space_waiters.begin_round();
+    if (!round && held_round_ && parts_.counters.reclaimed_bytes != reclaimed) round = held_round_->round;
+    if (round) {
+      held_round_.reset();
+      if (parts_.shared != nullptr) parts_.shared->stop_waiting();
+      parts_.space_waiters.end_round(*round, true);
+    }
   }
   return true;
 }
@@ -141,8 +152,9 @@ bool Keeper::mend_index() {
 bool Keeper::make_room() {
   auto round = parts_.space_waiters.begin_round();
   constexpr int64_t kAgainNs = 1'000'000'000;
-  if (!round && held_round_ && (reclaim_wanted_ || parts_.clock.monotonic_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
+  if (!round && held_round_ && (reclaim_wanted_ || running_ns() - held_round_->tried_ns >= kAgainNs)) round = held_round_->round;
   if (!round) return false;
+  if (await_claim(*round)) return true;
   // Of raw files no record tells the length: that one went counts, too.
   const auto given_back = [&] { return parts_.counters.reclaimed_bytes + parts_.counters.removed_extents; };
   const uint64_t before = given_back(), orphaned = parts_.space.orphaned_bytes();
@@ -158,30 +170,72 @@ bool Keeper::make_room() {
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();
+  if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
   const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  if (gave_back) held_since_ns_.reset();
   if (!gave_back && hold_round(*round)) return true;
   held_round_.reset();
   parts_.space_waiters.end_round(*round, gave_back, goes_on);
   return true;
 }
 
+// Whether the round is over, or goes on later, without anything done here: of a capacity that several nodes share more can be claimed, or the
+// others evict what is older than what this node has.
+bool Keeper::await_claim(const SpaceWaiters::Round& round) {
+  if (parts_.shared == nullptr || stopping_) return false;
+  // It may have come since: others evict, and so does this node ahead of the calls.
+  const uint64_t room = parts_.space.room_bytes(), enough = claim_grain(parts_.space.limit_bytes()) / 4;
+  const bool has_come = held_round_ ? room >= held_round_->room_bytes + enough : round.pressure == 0 && room >= enough;
+  if (has_come) {
+    held_round_.reset();
+    parts_.space_waiters.end_round(round, /*gave_back=*/true);
+    return true;
+  }
+  using enum SharedCapacity::Room;
+  switch (parts_.shared->look_for_room(held_round_.has_value())) {
+    case kOwn: return false;
+    case kClaimed:
+      held_round_.reset();
+      parts_.space_waiters.end_round(round, /*gave_back=*/true, /*goes_on=*/room >= enough);  // not without end by a little at a time
+      return true;
+    case kAwaited: hold(round); return true;
+    case kNone:
+      held_round_.reset();
+      held_since_ns_.reset();
+      parts_.space_waiters.end_round(round, /*gave_back=*/false);
+      return true;
+  }
+  return false;
+}
+
+void Keeper::hold(const SpaceWaiters::Round& round) {
+  const int64_t now_ns = running_ns();
+  const uint64_t room = parts_.space.room_bytes();
+  if (!held_since_ns_) held_since_ns_ = now_ns;
+  held_round_ = HeldRound{round, now_ns, held_round_ ? std::min(held_round_->room_bytes, room) : room};
+}
+
 // What would come back is held for other nodes: the calls wait until those have followed, which takes a second, or have not for so long that
 // their readers get errors instead.
 bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   constexpr int64_t kPatienceNs = 10'000'000'000;
-  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const int64_t now_ns = running_ns();
   PeerHolds* holds = parts_.checkpointer.holds();
-  const uint64_t held_bytes = parts_.checkpointer.awaited_from_peers_bytes();
-  if (holds == nullptr || held_bytes == 0 || stopping_) return false;
-  const int64_t since_ns = held_round_ ? held_round_->since_ns : now_ns;
-  if (now_ns - since_ns >= kPatienceNs) {
-    if (!holds->lose_patience()) return false;
+  const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
+  const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
+  if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
+  if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs) {
+    if (held_bytes == 0 || !holds->lose_patience()) {
+      held_since_ns_.reset();
+      if (others_make_room) parts_.shared->lose_patience();
+      return false;
+    }
     log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
               holds->waits_for(), format_size(held_bytes));
     want_reclaim();
   }
-  held_round_ = HeldRound{round, since_ns, now_ns};
+  hold(round);
   return true;
 }
 

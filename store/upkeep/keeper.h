@@ -68,6 +68,8 @@ class Keeper {
     Backoff& backoff;  // of upkeep that fails
     Counters& counters;
     Clock& clock;
+    SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
+    const Clock* running = nullptr;    // by which calls wait for others (base/running_clock.h); null: `clock`
   };
   explicit Keeper(Parts parts) : parts_(parts) {}
   ~Keeper() { stop(); }
@@ -92,20 +94,25 @@ class Keeper {
  private:
   void run();
   bool make_room();
+  bool await_claim(const SpaceWaiters::Round& round);
   bool hold_round(const SpaceWaiters::Round& round);
+  void hold(const SpaceWaiters::Round& round);
   bool mend_index();
   bool sweep_packs();
   void journal_read_times(int64_t now_ns);
   void note_upkeep(const Status& status, int64_t now_ns);
+  int64_t running_ns() const { return (parts_.running != nullptr ? *parts_.running : parts_.clock).monotonic_ns(); }
 
   const Parts parts_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> reclaim_wanted_{false};
   struct HeldRound {
     SpaceWaiters::Round round;
-    int64_t since_ns = 0, tried_ns = 0;  // the first and the last time that it ended so
+    int64_t tried_ns = 0;     // the last time that it ended so
+    uint64_t room_bytes = 0;  // the least that there was since
   };
-  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers
+  std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers, or for room that these make
+  std::optional<int64_t> held_since_ns_;  // rounds are held, one behind the other, and this node gave nothing back
   std::string told_;  // the last error of upkeep
   int64_t told_ns_ = 0;
   int64_t last_index_point_ns_ = 0, verified_again_ns_ = 0;

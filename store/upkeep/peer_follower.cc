@@ -1,9 +1,13 @@
 #include "store/upkeep/peer_follower.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <iterator>
 #include <mutex>
+#include <system_error>
 #include <utility>
 
 #include <fmt/format.h>
@@ -57,7 +61,8 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
-                                                .requests = parts_.requests});
+                                                .requests = parts_.requests,
+                                                .claim_user = parts_.claim_user});
 }
 
 void PeerFollower::start() {
@@ -68,13 +73,28 @@ void PeerFollower::start() {
       if (left_ns > 0 && !stopping_) wakeup_.wait_for(std::chrono::milliseconds(std::clamp<int64_t>(left_ns / 1'000'000, 1, 1000)));
     }
   });
+  if (parts_.claim_user != nullptr) claim_thread_ = start_thread("kvc-claim", [this] { run_claim(); });
+}
+
+// Waits for nothing but the claim, which the other thread may be too busy to tell.
+void PeerFollower::run_claim() {
+  if (parts_.running != nullptr) parts_.running->set_ticked(true);
+  while (!stopping_) {
+    claim_wakeup_.wait_for(std::chrono::milliseconds(RunningClock::kTickNs / 1'000'000));
+    if (parts_.running != nullptr) parts_.running->tick();
+    const bool lost = parts_.fence != nullptr && parts_.fence->is_lost();
+    if (!stopping_ && !lost) peers_->step_claim_if_late();
+  }
+  if (parts_.running != nullptr) parts_.running->set_ticked(false);
 }
 
 void PeerFollower::stop() {
   stopping_ = true;
   peers_->end_soon();
   wakeup_.wake();
+  claim_wakeup_.wake();
   if (thread_.joinable()) thread_.join();
+  if (claim_thread_.joinable()) claim_thread_.join();
   peers_->stop();
 }
 
@@ -152,6 +172,13 @@ FollowedByPeers PeerFollower::followed_to(JournalPosition position) {
       followed.waits_for = fmt::format("{} (it has not answered all that was removed of it)", peer.node);
   }
   return followed;
+}
+
+void PeerFollower::want_room() {
+  peers_->want_room();
+  if (!has_thread_) due_ns_ = 0;
+  claim_wanted_ = true;
+  wakeup_.wake();
 }
 
 void PeerFollower::set_poll_every(int64_t every_ns) {
@@ -246,6 +273,18 @@ Head PeerFollower::own_head() const {
   std::lock_guard lock(mutex_);
   head.checkpoint = checkpoint_;
   return head;
+}
+
+uint64_t PeerFollower::bytes_on_volume() {
+  if (peers_->knows_any()) had_peers_ = true;
+  uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
+  if (parts_.volume->features().network) return bytes;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {
+    struct stat file {};
+    if (::lstat(each->path().c_str(), &file) == 0) bytes += static_cast<uint64_t>(file.st_blocks) * 512;
+  }
+  return bytes;
 }
 
 void PeerFollower::note_checkpoint(HeadCheckpoint newest) {

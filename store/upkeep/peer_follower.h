@@ -17,6 +17,7 @@
 #include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
+#include "store/base/running_clock.h"
 #include "store/base/work_queue.h"
 #include "store/chain/access_listener.h"
 #include "store/commit/commit_queue.h"
@@ -43,6 +44,8 @@ class PeerFollower {
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
+    ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
+    RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
     PeerTouches& touches;      // of what is used here
     AccessListener& accesses;  // told of what others used of this node's
@@ -54,8 +57,17 @@ class PeerFollower {
   void start();
   // Answers what waits. When no thread of this runs any more it keeps what was read, for the next life.
   void stop();
-  // What is due, where no thread runs.
+  // What is due, where no thread runs; the second, only what a claim is wanted for.
   void step();
+  void step_if_wanted() { if (claim_wanted_.exchange(false)) step(); }
+
+  // The claim of this node on the capacity: as Peers says. The first before start(), the second behind stop(), the last from any thread.
+  void begin_claim() { peers_->begin_claim(); }
+  void end_claim() { peers_->end_claim(); }
+  void want_room();
+
+  // What HEAD, on a local volume the indexes of the peers, and ACKS take there, which are written once there is another node. Looks at local files.
+  uint64_t bytes_on_volume();
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);
@@ -83,6 +95,7 @@ class PeerFollower {
 
  private:
   int64_t round();
+  void run_claim();
   void settle(bool at_once);
   int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
@@ -95,16 +108,17 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
-  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false};
-  Wakeup wakeup_;
-  std::thread thread_;
+  std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
+  Wakeup wakeup_, claim_wakeup_;
+  std::thread thread_, claim_thread_;
 
   // Of the thread of the rounds:
   bool names_went_ = false;         // of peers, since directories were looked at
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
-  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, due_ns_ = 0;
+  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0;
+  std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand
   Backoff acknowledged_pause_;  // longer where nothing moves
 
   mutable LeafMutex mutex_;  // a leaf; guards:

@@ -100,6 +100,7 @@ std::string Rig::copy_index() const {
 template <class T, class Call>
 Result<T> Rig::wait(Call call) {
   auto answer = std::make_shared<std::optional<Result<T>>>();
+  store_->pump_claim();
   call([answer](Result<T> result) { *answer = std::move(result); });
   for (int round = 0; round < kRoundsToAnswer && !*answer; ++round) {
     store_->pump();

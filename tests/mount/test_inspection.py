@@ -24,7 +24,7 @@ STATUS_FIELDS = {
     "features": None,
     "options": None,
     "capacity": ["limit_bytes", "physical_bytes", "live_bytes", "reclaimable_bytes", "staged_bytes",
-                 "reserve_bytes", "room_waits", "room_wait_ms", "room_wait_max_ms"],
+                 "reserve_bytes", "claim_bytes", "wish_bytes", "unclaimed_bytes", "room_waits", "room_wait_ms", "room_wait_max_ms"],
     "objects": ["total", "inline", "packed", "solo", "raw", "quarantined"],
     "memory": ["limit_bytes", "used_bytes"],
     "probes": ["hit", "miss", "miss_never_seen", "miss_evicted", "miss_quarantined", "before_store", "hit_1min_ratio",

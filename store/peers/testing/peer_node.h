@@ -118,6 +118,7 @@ class PeerNode {
         .pinned = [this](uint32_t) { return pinned; },
         .own_statements = own_.statements,
         .requests = [this] { return requests; },
+        .claim_user = claim_user,
     });
   }
   Peers& peers() {
@@ -153,6 +154,7 @@ class PeerNode {
 
   bool refuses = false;
   uint64_t requests = 0, physical_bytes = 4096;
+  ClaimUser* claim_user = nullptr;  // set before its first round
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;

@@ -1,0 +1,30 @@
+#include "store/base/running_clock.h"
+
+#include <algorithm>
+#include <mutex>
+
+namespace kvcachefs {
+
+namespace {
+constexpr int64_t kMostNs = 5 * RunningClock::kTickNs / 2;  // between two ticks, on a machine that has much to do
+}  // namespace
+
+void RunningClock::set_ticked(bool ticked) {
+  std::lock_guard lock(mutex_);
+  advance();
+  ticked_ = ticked;
+}
+
+int64_t RunningClock::monotonic_ns() const {
+  std::lock_guard lock(mutex_);
+  return advance();
+}
+
+int64_t RunningClock::advance() const {
+  const int64_t now_ns = std::max(clock_.monotonic_ns(), seen_ns_);
+  if (ticked_) missed_ns_ += std::max<int64_t>(0, now_ns - seen_ns_ - kMostNs);
+  seen_ns_ = now_ns;
+  return now_ns - missed_ns_;
+}
+
+}  // namespace kvcachefs

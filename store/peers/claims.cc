@@ -1,0 +1,178 @@
+#include "store/peers/claims.h"
+
+#include <algorithm>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+
+constexpr uint64_t kAheadSeconds = 5;   // of writing, that a claim is ahead of what is used: until the others have read of a wish, and given back
+constexpr uint64_t kAheadPart = 4;      // ... of what those who live can have at most, all nodes together
+constexpr uint64_t kAloneAheadPart = 12;  // ... where no other node lives: its own use of the rest of the volume is all there is
+constexpr uint64_t kSparePart = 8;      // of what nobody claims, all nodes together: a burst finds it claimed
+constexpr uint64_t kSlackPart = 64;     // of the same: so much more is evicted than is lacking, so that it is not every second
+constexpr uint64_t kMostAtOncePart = 8; // ... and no more than that, for views are old; it is looked at again in a second
+
+using Life = PeerFigures::Life;
+
+struct Capacity {
+  uint64_t now_bytes, claimable_bytes;
+};
+
+Capacity least_capacity(const OwnFigures& own, std::span<const PeerFigures> peers) {
+  const uint64_t of_own = own.capacity_bytes == 0 ? UINT64_MAX : own.capacity_bytes;
+  Capacity least{of_own, of_own};
+  for (const PeerFigures& peer : peers) {
+    if (peer.capacity_bytes == 0 || (peer.life != Life::kLives && peer.life != Life::kMayLive)) continue;
+    least.claimable_bytes = std::min(least.claimable_bytes, peer.capacity_bytes);
+    if (peer.life == Life::kLives) least.now_bytes = std::min(least.now_bytes, peer.capacity_bytes);
+  }
+  return least;
+}
+
+// What is lacking goes from the oldest of all nodes on, to an age that is the same for all: this node's part of that. Within the class in
+// which it ends everybody gives the same share.
+uint64_t part_of(uint64_t lacking_bytes, const OwnFigures& own, std::span<const PeerFigures> peers) {
+  uint64_t before = 0, part = 0;
+  for (size_t age = kAgeClasses; age-- > 0 && before < lacking_bytes;) {
+    uint64_t all = own.evictable_by_age[age];
+    for (const PeerFigures& peer : peers)
+      if (peer.life == Life::kLives) all = add_bytes(all, peer.evictable_by_age[age]);
+    if (all == 0) continue;
+    const uint64_t wanted = std::min(all, lacking_bytes - before);
+    part += static_cast<uint64_t>(static_cast<double>(own.evictable_by_age[age]) * (static_cast<double>(wanted) / static_cast<double>(all)));
+    before += wanted;
+  }
+  return part;
+}
+
+// A silent node cannot give back: what it claims beyond the capacity nobody can evict for.
+uint64_t demand_of(const PeerFigures& peer, uint64_t capacity_bytes) {
+  if (peer.life == Life::kLives) return peer.wish_bytes;
+  return peer.taken_bytes() <= capacity_bytes ? peer.taken_bytes() : peer.physical_bytes;
+}
+
+bool evicts(const PeerFigures& peer) {
+  return peer.life == Life::kLives && std::ranges::any_of(peer.evictable_by_age, [](uint64_t bytes) { return bytes > 0; });
+}
+
+bool makes_room(const PeerFigures& peer) {
+  if (peer.life == Life::kMayLive || evicts(peer)) return true;
+  return peer.life == Life::kLives && peer.claim_bytes > std::max(peer.wish_bytes, peer.physical_bytes);
+}
+
+// Where nothing is evicted, what is removed makes room for as much again, although the records of both take a little: that is of what is left to
+// newcomers, but not the last of it.
+void lend_a_little(uint64_t lacking_bytes, uint64_t claim_bytes, uint64_t taken_bytes, ClaimPlan& plan) {
+  const uint64_t lends = left_to_newcomers(plan.capacity_bytes) / 2, needed = add_bytes(taken_bytes, lacking_bytes);
+  if (lacking_bytes == 0 || plan.target_bytes >= claim_bytes + lacking_bytes || needed > plan.claimable_bytes + lends) return;
+  plan.claimable_bytes = std::max(plan.claimable_bytes, needed);
+  plan.target_bytes = claim_bytes + lacking_bytes;
+  plan.wish_bytes = std::max(plan.wish_bytes, plan.target_bytes);
+}
+
+// All claims together beyond the capacity: it was lowered, or a node began where nothing was left.
+uint64_t excess_of(uint64_t claim_bytes, std::span<const PeerFigures> peers, uint64_t capacity_bytes) {
+  uint64_t taken = claim_bytes;
+  for (const PeerFigures& peer : peers)
+    if (peer.taken_bytes() != kUnknownClaim) taken = add_bytes(taken, peer.taken_bytes());
+  return less_bytes(taken, capacity_bytes);
+}
+
+}  // namespace
+
+uint64_t claim_grain(uint64_t capacity_bytes) {
+  constexpr uint64_t kPart = 1024, kSmallPart = 64;
+  return std::max({capacity_bytes / kPart, std::min<uint64_t>(kGiB, capacity_bytes / kSmallPart), kBlockBytes});
+}
+
+uint64_t lone_grain(uint64_t capacity_bytes) {
+  constexpr uint64_t kPart = 16, kSmallPart = 4, kFew = 256 * kMiB;
+  return std::max(capacity_bytes / kPart, std::min(kFew, capacity_bytes / kSmallPart));
+}
+
+uint64_t left_to_newcomers(uint64_t capacity_bytes) {
+  constexpr uint64_t kPart = 33, kMost = 16 * kMiB;
+  return std::min(capacity_bytes / kPart, kMost);
+}
+
+uint64_t left_by_lone(uint64_t capacity_bytes) {
+  constexpr uint64_t kPart = 33, kMost = 4 * kMiB;
+  return std::min(capacity_bytes / kPart, kMost);
+}
+
+ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<const PeerFigures> peers) {
+  ClaimPlan plan;
+  const auto [all, claimable] = least_capacity(own, peers);
+  const uint64_t capacity = all - left_to_newcomers(all);
+  plan.capacity_bytes = all;
+  plan.claimable_bytes = !peers.empty() ? claimable - left_to_newcomers(claimable) : own.evicts ? all - left_by_lone(all) : all;
+  const uint64_t grain = claim_grain(capacity);
+  const uint64_t most_here = peers.empty() ? plan.claimable_bytes : all;
+  const auto living = static_cast<uint64_t>(1 + std::ranges::count(peers, Life::kLives, &PeerFigures::life));
+  const bool competes = living > 1 || std::ranges::find(peers, Life::kMayLive, &PeerFigures::life) != peers.end();
+
+  uint64_t taken = 0, demand = 0, others_lack = 0, out_of_reach = 0;
+  for (const PeerFigures& peer : peers) {
+    taken = add_bytes(taken, peer.taken_bytes());
+    demand = add_bytes(demand, demand_of(peer, capacity));
+    plan.others_make_room |= makes_room(peer);
+    if (peer.life != Life::kLives) out_of_reach = add_bytes(out_of_reach, demand_of(peer, capacity));
+    if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
+  }
+  plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
+  if (!own.grows) {
+    plan.wish_bytes = own.used_soon_bytes;
+    plan.target_bytes = own.used_bytes;
+    return plan;
+  }
+
+  const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
+  const uint64_t most_ahead = reach / (competes || peers.empty() ? kAheadPart * living : kAloneAheadPart), writing = kAheadSeconds * own.written_per_s;
+  const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
+  uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
+  if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
+  plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? most_here : capacity);
+  // Who evicts nothing has beyond its share what is unclaimed, and not what the others leave unclaimed between two bursts: nobody gets it back.
+  uint64_t most_kept = UINT64_MAX;
+  if (competes && !own.evicts) {
+    const uint64_t left_to_others = most_ahead * static_cast<uint64_t>(std::ranges::count_if(peers, evicts));
+    most_kept = std::max({reach / living, add_bytes(claim_bytes, less_bytes(plan.unclaimed_bytes, left_to_others)), own.used_soon_bytes});
+    plan.wish_bytes = std::min(plan.wish_bytes, most_kept);
+  }
+
+  demand = add_bytes(demand, plan.wish_bytes);
+  if (demand > capacity) {
+    const uint64_t lacking = std::min(demand - capacity + reach / kSlackPart, reach / kMostAtOncePart);
+    plan.evict_bytes = part_of(lacking, own, peers);
+  }
+
+  // What is not wished for is claimed only while nobody lacks it.
+  const bool lacks_any = demand > capacity && !peers.empty();
+  const uint64_t spare = lacks_any ? 0 : competes ? plan.unclaimed_bytes / (kSparePart * living) : lone_grain(capacity);
+  const uint64_t least = std::max(own.used_bytes, plan.wish_bytes);
+  uint64_t most = std::min({add_bytes(least, spare), std::max(own.used_bytes, most_here), std::max(own.used_bytes, most_kept)});
+  // What goes here goes for those who lack it: it is not used anew by those who write here.
+  const uint64_t given = lacks_any ? std::min(plan.evict_bytes, less_bytes(others_lack, plan.unclaimed_bytes)) : 0;
+  if (given > 0) most = std::min(most, less_bytes(plan.wish_bytes, given));
+  plan.target_bytes = claim_bytes;
+  if (claim_bytes > add_bytes(most, lacks_any ? 0 : std::max(grain, ahead / 2))) plan.target_bytes = most;
+  // Of what nobody claims each takes a part by what it lacks, so that they do not all reach for the same.
+  const uint64_t more_wanted = less_bytes(most, claim_bytes), lacks = less_bytes(least, claim_bytes);
+  const double part = others_lack == 0 ? 1 : static_cast<double>(lacks) / (static_cast<double>(lacks) + static_cast<double>(others_lack));
+  const uint64_t more = std::min(more_wanted, static_cast<uint64_t>(static_cast<double>(plan.unclaimed_bytes) * part));
+  const uint64_t goal = add_bytes(ahead, std::min(spare, plan.unclaimed_bytes));
+  const bool is_low = own.lacking_bytes > 0 || left <= goal - goal / 4;
+  const uint64_t worth_it = own.waits ? (competes ? grain / 16 : 1) : grain / 4;
+  if (more_wanted > 0 && is_low && more >= std::min(more_wanted, worth_it)) plan.target_bytes = claim_bytes + more;
+  if (!peers.empty() && !own.evicts && own.lacking_bytes <= grain / 4) lend_a_little(own.lacking_bytes, claim_bytes, add_bytes(taken, claim_bytes), plan);
+  // Nothing more is written into claims that do not fit together, whatever the others have heard of it.
+  if (const uint64_t excess = excess_of(claim_bytes, peers, all); excess > 0)
+    plan.target_bytes = std::min(plan.target_bytes, std::max(less_bytes(claim_bytes, excess), less_bytes(own.used_soon_bytes, plan.evict_bytes)));
+  plan.low_bytes = goal / 2;
+  return plan;
+}
+
+}  // namespace kvcachefs

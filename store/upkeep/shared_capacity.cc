@@ -1,0 +1,176 @@
+#include "store/upkeep/shared_capacity.h"
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+namespace kvcachefs {
+
+namespace {
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kRatedNs = kSecondNs / 4;     // over which the rate of writing is taken, at least
+constexpr int64_t kAgedNs = 2 * kSecondNs;      // how old what is known of ages may be
+constexpr int64_t kShareNs = kSecondNs * 9 / 10;  // before that the others have not read of what was evicted last
+constexpr int64_t kWaitedNs = 3 * kSecondNs;    // a wait so long ago counts as one now
+constexpr int64_t kLookedNs = kSecondNs;        // until the claim was looked at for a call
+constexpr int64_t kOthersPatienceNs = 2 * kSecondNs;  // until others have made room for it
+constexpr int64_t kLapsedPatienceNs = 10 * kSecondNs;  // until the claim can be told again
+constexpr int64_t kImpatientNs = 10 * kSecondNs;
+}  // namespace
+
+SharedCapacity::SharedCapacity(Parts parts) : parts_(std::move(parts)) {
+  parts_.space.set_claim_clock(boottime_ns);
+  parts_.space.set_claim_low_callback([this] { parts_.want_claim(); });
+}
+
+// --- the thread of the peers ---
+
+OwnFigures SharedCapacity::figures(bool alone) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  OwnFigures own;
+  own.grows = parts_.grows;
+  own.capacity_bytes = parts_.grows ? parts_.options.current().capacity_bytes : 0;
+  own.physical_bytes = parts_.space.physical_bytes();
+  own.used_bytes = parts_.space.used_bytes();
+  own.used_soon_bytes = parts_.space.used_soon_bytes();
+  const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed);
+  if (const int64_t since_ns = now_ns - rated_ns_; since_ns >= kRatedNs) {
+    const double rate = static_cast<double>(written - written_bytes_) / (static_cast<double>(since_ns) / kSecondNs);
+    written_per_s_ = rated_ns_ == 0 ? 0 : (written_per_s_ + static_cast<uint64_t>(rate)) / 2;
+    rated_ns_ = now_ns;
+    written_bytes_ = written;
+  }
+  if (!alone && now_ns - aged_ns_ >= kAgedNs) {
+    aged_ns_ = now_ns;
+    by_age_ = parts_.evictor.bytes_by_age();
+  }
+  own.written_per_s = written_per_s_;
+  own.evicts = parts_.evictor.may_evict();
+  own.waits = parts_.waiters.count() > 0 || now_ns - wanted_ns_ < kWaitedNs;
+  const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
+  // What calls lacked that were refused since nobody lacks.
+  lacking_bytes_ = parts_.waiters.count() > 0 ? std::max(lacking_bytes_, lacking_bytes) : lacking_bytes;
+  if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
+  lacking_at_raise_ = raises_;
+  own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
+  if (!alone) own.evictable_by_age = by_age_;
+  return own;
+}
+
+void SharedCapacity::raise_claim(uint64_t bytes) {
+  const uint64_t more_bytes = less_bytes(bytes, parts_.space.claim_bytes());
+  parts_.space.set_claim(bytes);
+  ClaimPlan plan;
+  {
+    std::lock_guard lock(mutex_);
+    plan_.unclaimed_bytes = less_bytes(plan_.unclaimed_bytes, more_bytes);
+    plan = plan_;
+  }
+  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, is_shared() ? 0 : plan.claimable_bytes);
+  impatient_ns_ = INT64_MIN / 2;
+  parts_.space.hope();
+  raises_.fetch_add(1);
+  if (awaited_ || parts_.waiters.count() > 0) parts_.make_room();
+}
+
+void SharedCapacity::hold_until(int64_t boot_ns) {
+  const bool had_lapsed = parts_.space.claim_has_lapsed();
+  parts_.space.hold_claim_until(boot_ns);
+  if (!had_lapsed || parts_.space.claim_has_lapsed()) return;
+  impatient_ns_ = INT64_MIN / 2;
+  parts_.space.hope();
+}
+
+void SharedCapacity::follow(const ClaimPlan& plan, bool alone) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  bool share = false;
+  {
+    std::lock_guard lock(mutex_);
+    plan_ = plan;
+    if (alone) share_bytes_ = 0;
+    if (!alone && now_ns - share_ns_ >= kShareNs) {
+      share_ns_ = now_ns;
+      share_bytes_ = plan.evict_bytes;
+      share = share_bytes_ > 0;
+    }
+  }
+  shared_ = !alone;
+  parts_.space.set_shared(plan.unclaimed_bytes, plan.capacity_bytes, alone ? plan.claimable_bytes : 0);
+  // Where there is nothing to be claimed the next second is soon enough.
+  parts_.space.tell_claim_below(plan.unclaimed_bytes == 0 ? 0 : plan.low_bytes);
+  steps_.fetch_add(1);
+  if (share || awaited_) parts_.make_room();
+}
+
+// --- any thread ---
+
+// A node that is alone, and has not claimed all, waits for nobody but its volume. What is left to newcomers it claims where nothing can be evicted.
+bool SharedCapacity::claims_more() const {
+  if (parts_.space.claim_has_lapsed()) return true;
+  if (parts_.space.room_bytes() >= parts_.space.free_bytes()) return false;  // it is the file system that has no more
+  const ClaimPlan plan = this->plan();
+  return !is_shared() && parts_.space.claim_bytes() < (parts_.evictor.may_evict() ? plan.claimable_bytes : plan.capacity_bytes);
+}
+
+bool SharedCapacity::is_impatient() const { return parts_.running.monotonic_ns() - impatient_ns_ < kImpatientNs; }
+
+bool SharedCapacity::may_get_room() const {
+  if (!parts_.grows || is_impatient()) return false;
+  if (!is_shared() || parts_.space.claim_has_lapsed()) return claims_more();
+  std::lock_guard lock(mutex_);
+  return plan_.others_make_room || plan_.unclaimed_bytes >= claim_grain(plan_.capacity_bytes) / 4;
+}
+
+ClaimPlan SharedCapacity::plan() const {
+  std::lock_guard lock(mutex_);
+  return plan_;
+}
+
+// --- the keeper's thread ---
+
+uint64_t SharedCapacity::take_share() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(share_bytes_, 0);
+}
+
+void SharedCapacity::stop_waiting() {
+  waiting_.reset();
+  awaited_ = false;
+}
+
+void SharedCapacity::lose_patience() {
+  stop_waiting();
+  impatient_ns_ = parts_.running.monotonic_ns();
+}
+
+SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
+  if (!goes_on) waiting_.reset();
+  const int64_t now_ns = parts_.running.monotonic_ns();
+  const auto end_with = [this](Room room) {
+    stop_waiting();
+    return room;
+  };
+  if (waiting_ && raises_ != waiting_->raises) return end_with(Room::kClaimed);
+  if (!is_shared() && !claims_more()) return end_with(Room::kOwn);
+  if (!waiting_) {
+    waiting_ = Waiting{now_ns, raises_, steps_};
+    wanted_ns_ = parts_.clock.monotonic_ns();
+    awaited_ = true;
+    parts_.want_claim();
+    return Room::kAwaited;
+  }
+  const int64_t waited_ns = now_ns - waiting_->since_ns;
+  if (parts_.space.claim_has_lapsed()) {
+    if (waited_ns < kLapsedPatienceNs && !is_impatient()) return Room::kAwaited;
+    lose_patience();
+    return Room::kNone;
+  }
+  if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
+  if (!is_shared()) return end_with(Room::kOwn);  // it was looked at, and that is all
+  const ClaimPlan plan = this->plan();
+  // What is among the oldest of all is here, too; or nobody else has anything to give.
+  if (plan.evict_bytes > 0 || !may_get_room() || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);
+  return Room::kAwaited;
+}
+
+}  // namespace kvcachefs

@@ -1,0 +1,334 @@
+"""Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+
+from kvc_data import payload
+from kvc_env import KIB, MIB
+from kvc_mount import wait_until
+from kvc_volume import Samples, allocated_bytes
+
+pytestmark = pytest.mark.needs_daemon
+
+CAPACITY = 64 * MIB
+CHUNK = 512 * KIB
+OPTIONS = {"capacity": "64M", "keep_free": "1M", "memory": "32M", "lease_ms": "0"}
+SOON = 60  # seconds: only a hang takes so long
+
+
+def name_of(number):
+    return f"{number * 0x9E3779B97F4A7C15 % 2**64:016x}{number:016x}.bin"
+
+
+def put(mount, number):
+    path = os.path.join(mount.path, name_of(number))
+    with open(f"{path}.tmp{threading.get_ident()}", "xb", buffering=0) as file:
+        file.write(payload(f"shared/{number % 64}", CHUNK))
+    os.rename(f"{path}.tmp{threading.get_ident()}", path)
+
+
+def get(mount, number):
+    """None: absent; else whether it is right."""
+    try:
+        with open(os.path.join(mount.path, name_of(number)), "rb", buffering=0) as file:
+            return file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK)
+    except (FileNotFoundError, OSError) as error:
+        if isinstance(error, FileNotFoundError) or error.errno == 5:  # EIO: it went while it was read
+            return None
+        raise
+
+
+def in_threads(*work):
+    failures = []
+
+    def run(each):
+        try:
+            each()
+        except BaseException as failure:  # pylint: disable=broad-exception-caught
+            failures.append(failure)
+
+    threads = [threading.Thread(target=run, args=(each,)) for each in work]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures, failures
+
+
+def store(mount, first, count):
+    for number in range(first, first + count):
+        put(mount, number)
+
+
+def until_full(mount, first):
+    """How many chunks could be stored."""
+    for number in range(first, first + 2 * CAPACITY // CHUNK):
+        try:
+            put(mount, number)
+        except OSError as error:
+            assert error.errno == 28, error
+            return number - first
+    raise AssertionError("more was stored than there is")
+
+
+def physical(mount):
+    return mount.status()["capacity"]["physical_bytes"]
+
+
+def sees(mount, node, *states):
+    return any(peer["node"] == node and peer["state"] in states for peer in mount.status()["peers"])
+
+
+@pytest.fixture
+def nodes(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+    return a, b
+
+
+def test_four_writers_on_two_nodes_store_ten_times_the_capacity(nodes):
+    a, b = nodes
+    count = 10 * CAPACITY // CHUNK // 4
+    with Samples(a.volume) as samples:
+        in_threads(*(lambda mount=mount, index=index: store(mount, index * count, count) for index, mount in enumerate((a, a, b, b))))
+    assert samples.most <= CAPACITY
+    assert samples.most >= CAPACITY // 2
+    for mount in nodes:
+        status = mount.status()
+        assert status["errors"]["no_space"] == 0
+        assert status["evictions"]["objects"] > 0
+        assert status["capacity"]["limit_bytes"] == CAPACITY
+        assert status["capacity"]["physical_bytes"] <= status["capacity"]["claim_bytes"] <= CAPACITY
+    for mount in nodes:
+        found = [get(mount, number) for number in range(4 * count)]
+        assert False not in found, "a chunk is not what was stored"
+        assert found.count(True) * CHUNK >= CAPACITY // 3
+    df = os.statvfs(a.path)
+    assert df.f_blocks * df.f_frsize == CAPACITY
+
+
+def test_who_writes_alone_gets_what_the_other_does_not_use(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(b, 10_000, 2 * CAPACITY // CHUNK)
+        held = physical(b)
+        first = 0
+        deadline = time.monotonic() + 120
+        while physical(a) < CAPACITY * 6 // 10 and time.monotonic() < deadline:
+            store(a, first, 16)
+            first += 16
+    assert held > CAPACITY // 2, "b had nearly all"
+    assert physical(a) >= CAPACITY * 6 // 10, (physical(a), physical(b), a.status()["capacity"], b.status()["capacity"])
+    assert samples.most <= CAPACITY
+    assert a.status()["errors"]["no_space"] == 0
+    assert {get(a, number) for number in range(first)} == {None, True}
+
+
+def test_bytes_of_a_killed_node_count_and_it_comes_back(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(a, 0, CAPACITY * 5 // 10 // CHUNK)
+        a.drain()
+        a.kill()
+        store(b, 10_000, 2 * CAPACITY // CHUNK)  # evicts its own
+        assert physical(b) < CAPACITY // 2
+        a.start()
+        assert any(get(a, number) for number in range(CAPACITY // CHUNK // 2)), "what it had is there"
+        in_threads(lambda: store(a, 20_000, CAPACITY // CHUNK), lambda: store(b, 30_000, CAPACITY // CHUNK))
+        b.remount()
+        in_threads(lambda: store(a, 40_000, CAPACITY // CHUNK), lambda: store(b, 50_000, CAPACITY // CHUNK))
+    assert samples.most <= CAPACITY
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+    assert False not in {get(mount, number) for mount in nodes for number in range(50_000, 50_128)}
+
+
+def test_without_eviction_both_together_fill_the_volume(new_mount):
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+
+    with Samples(a.volume) as samples:
+        store(a, 0, 16)
+        stored = until_full(b, 1000)
+        assert stored * CHUNK > CAPACITY // 2, "what a does not use is for b"
+        until_full(a, 100)
+    assert samples.most <= CAPACITY
+    assert all(get(a, number) for number in range(16))
+    assert all(get(b, number) for number in range(1000, 1000 + stored))
+    os.unlink(os.path.join(b.path, name_of(1000)))
+    put(b, 2000)
+
+
+def test_a_second_node_writes_at_once_on_an_empty_volume(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    store(a, 0, 8)
+    b = new_mount({**OPTIONS, "node": "b"}, volume=a.volume)
+    put(b, 1000)
+    capacity = b.status()["capacity"]
+    assert capacity["room_waits"] == 0, capacity
+    assert capacity["claim_bytes"] + a.status()["capacity"]["claim_bytes"] <= CAPACITY
+    store(b, 1001, 16)
+    assert all(get(b, number) for number in range(1000, 1017))
+
+
+def test_a_node_that_is_alone_claims_no_more_than_it_may_need_soon(new_mount):
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    first = a.status()["capacity"]
+    assert first["physical_bytes"] < first["claim_bytes"] < CAPACITY // 2, first
+    assert first["limit_bytes"] == CAPACITY
+    assert until_full(a, 0) * CHUNK > CAPACITY * 8 // 10
+    df = os.statvfs(a.path)
+    assert df.f_blocks * df.f_frsize == CAPACITY
+    assert df.f_bavail * df.f_frsize < CHUNK * 3
+
+
+@pytest.mark.parametrize("stored", [4, 40])
+def test_a_successor_with_another_name_has_what_a_killed_one_did_not_use(new_mount, stored):
+    """As where host names are node names, and a container gets another one with each start."""
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    store(a, 0, stored)
+    a.drain()
+    a.kill()
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        more = until_full(b, 1000)
+    assert (stored + more) * CHUNK > CAPACITY * 8 // 10, b.status()["capacity"]
+    assert samples.most <= CAPACITY
+    assert all(get(b, number) for number in range(1000, 1000 + more))
+
+
+def test_a_node_that_is_stopped_keeps_what_it_claims_and_goes_on_with_it(nodes):
+    a, b = nodes
+    with Samples(a.volume) as samples:
+        store(a, 0, 16)
+        os.kill(a.pid, signal.SIGSTOP)
+        try:
+            wait_until(lambda: sees(b, "a", "silent"), SOON, "b misses a")
+            store(b, 10_000, 2 * CAPACITY // CHUNK)
+        finally:
+            os.kill(a.pid, signal.SIGCONT)
+        in_threads(lambda: store(a, 20_000, CAPACITY // CHUNK), lambda: store(b, 30_000, CAPACITY // CHUNK))
+    assert samples.most <= CAPACITY
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+    assert False not in {get(mount, number) for mount in nodes for number in range(20_000, 20_128)}
+
+
+def set_capacity(mount, size):
+    os.setxattr(mount.path, "user.kvcachefs.option.capacity", size)
+
+
+def test_a_capacity_that_is_lowered_is_not_passed_again(nodes):
+    """What both had claimed under the old one is not written into."""
+    a, b = nodes
+    ended = threading.Event()
+
+    def write(mount, first):
+        number = first
+        while not ended.is_set():
+            put(mount, number)
+            number += 1
+
+    def lower():
+        try:
+            time.sleep(4)
+            for mount in nodes:
+                set_capacity(mount, b"32M")
+            wait_until(lambda: allocated_bytes(a.volume) <= CAPACITY // 2, SOON, "what is too much went")
+            with Samples(a.volume) as samples:
+                time.sleep(10)
+            assert samples.most <= CAPACITY // 2
+            assert samples.most > CAPACITY // 4
+        finally:
+            ended.set()
+
+    in_threads(lower, *(lambda mount=mount, index=index: write(mount, 100_000 * index) for index, mount in enumerate((a, a, b, b))))
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_calls_that_wait_on_a_node_which_is_stopped_go_on_with_it(nodes):
+    """For longer than any of them would wait for room."""
+    a, b = nodes
+    ended = threading.Event()
+
+    def write(mount, first):
+        number = first
+        while not ended.is_set():
+            put(mount, number)
+            number += 1
+
+    def stop():
+        try:
+            time.sleep(4)
+            for _ in range(2):
+                os.kill(a.pid, signal.SIGSTOP)
+                time.sleep(25)
+                os.kill(a.pid, signal.SIGCONT)
+                time.sleep(4)
+        finally:
+            ended.set()
+            os.kill(a.pid, signal.SIGCONT)
+
+    in_threads(stop, *(lambda mount=mount, index=index: write(mount, 100_000 * index) for index, mount in enumerate((a, a, a, a, a, a, b, b))))
+    for mount in nodes:
+        assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_who_evicts_nothing_leaves_their_part_to_those_who_do(new_mount):
+    a = new_mount({**OPTIONS, "node": "a"})
+    store(a, 0, 2 * CAPACITY // CHUNK)
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        for first in range(10_000, 15_000, 1000):
+            until_full(b, first)
+            store(a, 100_000 + first, CAPACITY // CHUNK)
+    assert samples.most <= CAPACITY
+    assert CAPACITY // 4 < physical(b) <= CAPACITY * 6 // 10
+    assert physical(a) >= CAPACITY * 3 // 10
+    assert a.status()["errors"]["no_space"] == 0
+
+
+def test_what_is_removed_on_a_full_volume_is_room_for_as_much_again(new_mount):
+    """Also where nothing else is evicted, the other node waits for room as well, and the records of both take a little."""
+    a = new_mount({**OPTIONS, "node": "a", "evict": "off"})
+    b = new_mount({**OPTIONS, "node": "b", "evict": "off"}, volume=a.volume)
+    with Samples(a.volume) as samples:
+        until_full(b, 1000)
+        for number in range(16):
+            until_full(a, 1_000_000 + 1000 * number)
+            os.unlink(os.path.join(b.path, name_of(1000 + number)))
+            put(b, 2000 + number)
+    assert samples.most <= CAPACITY
+    assert all(get(b, 2000 + number) for number in range(16))
+
+
+def test_nobody_waits_for_long_for_a_node_that_is_stopped(nodes):
+    """What it has is older than all else, and it does not read either that chunks of others went."""
+    a, b = nodes
+    store(a, 0, 3 * CAPACITY // CHUNK // 2)
+    store(b, 10_000, 20)
+    os.kill(a.pid, signal.SIGSTOP)
+    try:
+        store(b, 20_000, CAPACITY // CHUNK)
+    finally:
+        os.kill(a.pid, signal.SIGCONT)
+    assert b.status()["errors"]["no_space"] == 0
+    assert b.status()["capacity"]["room_wait_max_ms"] < 13_000
+
+
+def test_who_comes_to_a_full_volume_whose_chunks_are_all_leased_waits_for_them(new_mount):
+    leased = {**OPTIONS, "lease_ms": "5000"}
+    a = new_mount({**leased, "node": "a"})
+    store(a, 0, 3 * CAPACITY // CHUNK)
+    for number in range(3 * CAPACITY // CHUNK):
+        get(a, number)
+    b = new_mount({**leased, "node": "b"}, volume=a.volume)
+    store(b, 10_000, 4)
+    assert all(get(b, number) for number in range(10_000, 10_004))
