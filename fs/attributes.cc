@@ -4,7 +4,9 @@
 #include <sys/statvfs.h>
 #include <sys/xattr.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -26,6 +28,14 @@ constexpr std::string_view kCapability = "security.capability";  // not kept: th
 // Not kept here: neither set, got nor listed.
 bool is_refused(std::string_view name) { return name.starts_with("system.posix_acl_") || name == "security.selinux"; }
 
+// What other file systems answer to a name that lies in no namespace, or is one without a name.
+int refusal_of(std::string_view name) {
+  if (is_refused(name) || name == kCapability) return EOPNOTSUPP;
+  for (const std::string_view space : {"user.", "trusted.", "security.", "system."})
+    if (name.starts_with(space)) return name.size() > space.size() ? 0 : EINVAL;
+  return EOPNOTSUPP;
+}
+
 void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
   kill_point("attributes-asked");
   Driver& driver = driver_of(request);
@@ -38,7 +48,12 @@ void get_attributes(const Request& request, fuse_ino_t node, fuse_file_info*) {
 void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted, int which, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   SetAttributes change;
-  auto ns = [](const timespec& time) { return static_cast<int64_t>(time.tv_sec) * 1'000'000'000 + time.tv_nsec; };
+  // Times are kept to the nanosecond in 64 bits: what is before 1677 or after 2262 becomes the first or last second of those, as ext4 does with its own.
+  auto ns = [](const timespec& time) {
+    constexpr int64_t kLastSecond = INT64_MAX / 1'000'000'000 - 1;
+    const int64_t second = std::clamp<int64_t>(time.tv_sec, -kLastSecond, kLastSecond);
+    return second * 1'000'000'000 + (second == time.tv_sec ? time.tv_nsec : 0);
+  };
   if (which & FUSE_SET_ATTR_MODE) change.mode = wanted->st_mode;
   if (which & FUSE_SET_ATTR_UID) change.uid = wanted->st_uid;
   if (which & FUSE_SET_ATTR_GID) change.gid = wanted->st_gid;
@@ -49,7 +64,10 @@ void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted
   change.atime_now = which & FUSE_SET_ATTR_ATIME_NOW;
   change.mtime_now = which & FUSE_SET_ATTR_MTIME_NOW;
   change.kill_privileges = which & FUSE_SET_ATTR_KILL_SUID;
-  if (change.kill_privileges) change.in_group = groups_of(request);
+  if (change.kill_privileges) {
+    change.in_group = groups_of(request);
+    if (::fuse_req_ctx(request.get())->uid == 0) change.in_group = [](uint32_t) { return true; };  // as for CAP_FSETID
+  }
   // A truncate by path is a short open for writing: no reader gets the older body passed through meanwhile.
   const bool by_path = change.size_bytes && file == nullptr;
   auto apply = [&driver, request, node, change, by_path, handle = file != nullptr ? handle_of(file) : nullptr] {
@@ -128,7 +146,7 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }
-  if (is_refused(wanted) || wanted == kCapability) return void(fuse_reply_err(request, EOPNOTSUPP));
+  if (const int refusal = refusal_of(wanted); refusal != 0) return void(fuse_reply_err(request, refusal));
   const auto mode = flags & XATTR_CREATE    ? Store::XattrMode::kCreate
                     : flags & XATTR_REPLACE ? Store::XattrMode::kReplace
                                             : Store::XattrMode::kAny;

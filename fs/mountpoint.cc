@@ -134,15 +134,26 @@ bool is_stacked(const std::string& volume) {
   return type == kOverlayfs || type == kFuse || type == kEcryptfs;
 }
 
+namespace {
+bool inside(const std::string& inner, const std::string& outer) {
+  return inner == outer || (inner.starts_with(outer) && (outer == "/" || inner[outer.size()] == '/'));
+}
+}  // namespace
+
 Status check_apart(const std::string& volume, const std::string& mountpoint) {
-  auto inside = [](const std::string& inner, const std::string& outer) {
-    return inner == outer || (inner.starts_with(outer) && (outer == "/" || inner[outer.size()] == '/'));
-  };
   if (inside(mountpoint, volume))
     return fail(Code::kInvalid, fmt::format("mountpoint {} lies inside the volume {}: choose one outside", mountpoint, volume));
   if (inside(volume, mountpoint))
     return fail(Code::kInvalid, fmt::format("volume {} lies inside the mountpoint {}: it would be hidden", volume, mountpoint));
   return {};
+}
+
+Status check_outside(const char* option, const std::string& path, const char* what, const std::string& directory) {
+  if (path.empty()) return {};
+  std::error_code error;
+  const std::string real = std::filesystem::weakly_canonical(path, error).string();
+  if (error || !inside(real, directory)) return {};  // what is wrong with the path is told by who opens it
+  return fail(Code::kInvalid, fmt::format("option {}: {} lies inside {} {}: choose a path outside", option, path, what, directory));
 }
 
 }  // namespace kvcachefs

@@ -31,5 +31,7 @@ std::optional<MountedThere> mount_of(const std::string& volume, const std::strin
 bool lazily_unmount(const std::string& path);
 // Refuses a mountpoint inside the volume, or the volume inside the mountpoint.
 Status check_apart(const std::string& volume, const std::string& mountpoint);
+// That the path given by an option, if one is, lies outside of a directory (`what`, for the message).
+Status check_outside(const char* option, const std::string& path, const char* what, const std::string& directory);
 
 }  // namespace kvcachefs

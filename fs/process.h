@@ -16,7 +16,7 @@ class RequestLoop;
 Status set_up_process(const MountOptions& options);
 // Makes the kernel kill other processes first when memory runs out: a dead mount takes an engine down.
 void lower_oom_score();
-void raise_descriptor_limit();
+Status raise_descriptor_limit();  // kInvalid: there are too few for any work
 // Makes free() return large pieces of the heap to the machine. Call before there are other threads.
 void give_back_large_pieces();
 

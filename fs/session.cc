@@ -141,7 +141,11 @@ Status prepare_paths(Driver& driver, const MountRequest& request) {
   KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
   KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
   driver.volume_is_stacked = is_stacked(driver.volume_path);
-  return check_apart(driver.volume_path, driver.mountpoint);
+  KVC_TRY(check_apart(driver.volume_path, driver.mountpoint));
+  // Both would be hidden by the mount, or keep the next one from it.
+  KVC_TRY(check_outside("log_file", driver.options.log_file, "the mountpoint", driver.mountpoint));
+  KVC_TRY(check_outside("index", driver.options.store.index_directory, "the mountpoint", driver.mountpoint));
+  return check_outside("log_file", driver.options.log_file, "the volume", driver.volume_path);
 }
 
 Status close_store(Driver& driver) {
@@ -245,20 +249,20 @@ int run_mount(const MountRequest& request) {
   auto options = parse_mount_options(request.options);
   if (!options) return refuse(options.error());
   if (Status status = check_options(options->store); !status) return refuse(status.error());
-  if (Status status = set_up_process(*options); !status) return refuse(status.error());
   if (const char* limit = std::getenv("KVCACHEFS_FENCE_MS"); limit != nullptr)  // of tests
     options->store.fence_after_ms = std::strtoull(limit, nullptr, 10);
   options->store.passthrough = may_pass_through(*options);
   Driver driver;
   driver.options = *options;
   if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
+  if (Status status = set_up_process(*options); !status) return refuse(status.error());
   // Before any thread exists.
   Readiness readiness = Readiness::start(request.foreground, [&driver] {
     if (mount_of(driver.volume_path, driver.mountpoint)) lazily_unmount(driver.mountpoint);
   });
   MountProbe probe;
 
-  raise_descriptor_limit();
+  if (Status status = raise_descriptor_limit(); !status) return readiness.failed(status.error());
   give_back_large_pieces();
   lower_oom_score();
   auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);

@@ -62,6 +62,7 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     if (change.gid) attributes.gid = *change.gid;
     if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
       attributes.mode &= ~privileges(attributes.mode, in_group);
+    if (change.atime_now || change.atime_ns) unsaved_reads_.drop(id);
     if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
     if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
     attributes.ctime_ns = change.ctime_ns.value_or(now);

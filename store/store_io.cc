@@ -56,7 +56,7 @@ void StoreImpl::note_read_time(Object& object, const OpenRequest& request) {
   const bool due = attributes.atime_ns <= std::max(attributes.mtime_ns, attributes.ctime_ns) || now - attributes.atime_ns >= kHourNs;
   if (!due && read_times_ != ReadTimes::kAlways) return;
   attributes.atime_ns = now;
-  if (!object.id.is_foreign()) unsaved_reads_.note(object.id, now, clock_.monotonic_ns());
+  if (!object.id.is_foreign()) unsaved_reads_.note(object.id, now);
 }
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {

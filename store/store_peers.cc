@@ -33,7 +33,8 @@ Status StoreImpl::find_peers() {
   };
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
-                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_, &running_clock_, stamps_, touches_, *evictor_,
+                          [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_, &running_clock_, stamps_, touches_,
+                          [this] { return space_.room_bytes() > 0; }, *evictor_,
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   checkpointer_->follow_peers(*peers_);
   options_.subscribe([this](const StoreOptions& now) {

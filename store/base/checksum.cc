@@ -1,6 +1,5 @@
 #include "store/base/checksum.h"
 
-#include <algorithm>
 #include <array>
 
 #include <xxhash.h>
@@ -20,7 +19,8 @@ uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed) {
 
 uint64_t checksum_of_zeros(size_t length) {
   alignas(64) static constexpr std::array<std::byte, kUnitBytes> kZeros{};
-  return checksum(std::span(kZeros).first(std::min<size_t>(length, kUnitBytes)));
+  static const uint64_t of_unit = checksum(std::span(kZeros));
+  return length >= kUnitBytes ? of_unit : checksum(std::span(kZeros).first(length));
 }
 
 Hasher::Hasher() : state_(XXH3_createState()) { XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_)); }

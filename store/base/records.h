@@ -120,6 +120,13 @@ struct NextRecord {
 using Record = std::variant<PutRecord, AttributesRecord, NameRecord, UnnameRecord, MoveRecord, TouchRecord,
                             SuccessorsRecord, SyncedRecord, StatementRecord, SeenRecord, EndsRecord, NextRecord>;
 
+// What its node answers, and what may hide names. That an object was read is neither.
+inline bool is_answered(const StatementRecord& said) { return !std::holds_alternative<TouchRecord>(said.what); }
+inline bool is_answered_statement(const Record& record) {
+  const auto* const said = std::get_if<StatementRecord>(&record);
+  return said != nullptr && is_answered(*said);
+}
+
 // Applied as a whole or not at all.
 struct Batch {
   Stamp stamp;

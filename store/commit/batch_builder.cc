@@ -53,7 +53,7 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
   commit.taken = true;
   commit.accepted_bytes = parts_.records.take();
   commit.read_times = parts_.read_times.take();
-  uint64_t bytes = 0;
+  uint64_t bytes = bytes_of(commit.read_times);
   commit.answers.insert(commit.answers.begin(), std::move_iterator(answers_for_later_.begin()), std::move_iterator(answers_for_later_.end()));
   answers_for_later_.clear();
   for (CommitRequest& request : commit.requests) {
@@ -433,8 +433,11 @@ void BatchBuilder::give_up(Commit& commit, const Status& why) {
   for (DirtyName& name : commit.pending) tree.names().put_back_pending(std::move(name));
   for (ObjectId id : commit.nameless) tree.note_unlinked(id);
   for (ObjectId id : commit.dropped) tree.note_unlinked(id);
-  for (Record& record : commit.batch.records)
+  for (Record& record : commit.batch.records) {
     if (auto* row = std::get_if<SuccessorsRecord>(&record)) commit.early_rows.push_back(std::move(*row));
+    if (const auto* read = std::get_if<TouchRecord>(&record)) parts_.read_times.put_back(*read);
+  }
+  parts_.read_times.put_back(commit.read_times);
   commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
                            std::make_move_iterator(commit.successors.end()));
   for (auto& [object, version] : commit.attributes) parts_.dirty.add_attributes(object);

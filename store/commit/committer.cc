@@ -159,8 +159,7 @@ Status Committer::may_mark() {
 namespace {
 bool speaks_of_peers(const Batch& batch) {
   return std::ranges::any_of(batch.records, [](const Record& record) {
-    const auto* const said = std::get_if<StatementRecord>(&record);
-    return (said != nullptr && !std::holds_alternative<TouchRecord>(said->what)) || std::holds_alternative<SeenRecord>(record);
+    return is_answered_statement(record) || std::holds_alternative<SeenRecord>(record);
   });
 }
 }  // namespace

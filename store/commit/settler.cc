@@ -16,7 +16,10 @@ void Settler::count(const Commit& commit, std::span<const FreedPlace> freed) {
     const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }
-  parts_.records.appended(commit.batch_bytes + inline_bytes, commit.batch.records.size());
+  size_t rows = commit.batch.records.size();
+  for (const Record& record : commit.batch.records)
+    if (const auto* read = std::get_if<TouchRecord>(&record)) rows += read->atimes_ns.size() - 1;
+  parts_.records.appended(commit.batch_bytes + inline_bytes, rows);
   parts_.record_waiters.note_written();
   parts_.dead.journaled(freed, parts_.index.totals().live_bytes, consumed_bytes);
   if (!freed.empty() || inline_bytes > 0) parts_.space.hope();  // the index may have had the pages

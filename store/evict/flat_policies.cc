@@ -1,6 +1,7 @@
 #include "store/evict/flat_policies.h"
 
 #include <algorithm>
+#include <array>
 
 namespace kvcachefs::evict {
 
@@ -105,9 +106,12 @@ Choice FlatPolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
   // Each unit may go round as often as it was read, and once for being held.
   size_t left = queues_.size() * (kMostReads + 2);
   choice.reason = left > kMostUnits ? Reason::kBusy : Reason::kNothing;
+  std::array<size_t, UnitQueues::kQueues> held_in_a_row{};  // of a queue, as far as it was looked at
+  const auto is_held = [&](uint8_t queue) { return held_in_a_row[queue] >= std::min(queues_.size(queue), kMostUnits / 2); };
   for (left = std::min(left, kMostUnits); left > 0; --left) {
     uint8_t queue = queue_to_evict_from();
-    if (queues_.size(queue) == 0) queue = static_cast<uint8_t>(1 - queue);
+    if (is_held(queue)) queue = static_cast<uint8_t>(1 - queue);
+    if (is_held(queue)) break;
     const uint32_t slot = queues_.oldest(queue);
     if (slot == kNoSlot) break;
     const UnitQueues::Unit& unit = queues_.unit(slot);
@@ -118,7 +122,11 @@ Choice FlatPolicy::choose(const Ask& ask, std::vector<UnitKey>& out) {
     if (leased || hold != Hold::kNone) {
       ++(leased || hold == Hold::kLeased ? counted_.skipped_leased : counted_.skipped_held);
       queues_.move_to_front(slot, queue);
-    } else if (!goes_on(slot)) {
+      ++held_in_a_row[queue];
+      continue;
+    }
+    held_in_a_row[queue] = 0;
+    if (!goes_on(slot)) {
       choice = {ask.break_leases ? Reason::kLeaseBroken : Reason::kRecency, age_ms};
       out.push_back(unit.key);
       return choice;

@@ -435,6 +435,29 @@ TEST(FifoReinsert, WhatWasReadGetsAnotherRound) {
   EXPECT_EQ(test.evict_down_to(0), (std::vector<uint64_t>{2, 4, 1, 3}));
 }
 
+// Files that stay (pinned, open, not renamed yet) in the queue of new ones, which is looked at first, and more of them than one call looks at.
+TEST(S3Fifo, WhatIsHeldInOneQueueDoesNotHideTheOther) {
+  PolicyUnderTest test("s3fifo");
+  constexpr uint64_t kHeld = 6'000, kRead = 3'000;
+  for (uint64_t number = 0; number < kHeld + kRead; ++number) test.publish(number);
+  for (int i = 0; i < 3; ++i)
+    for (uint64_t number = kHeld; number < kHeld + kRead; ++number) test.read(number);
+  test.seconds += 10;
+  const HeldBy held = [&](UnitKey key) {
+    for (uint64_t number = kHeld; number < kHeld + kRead; ++number)
+      if (key == unit(number)) return Hold::kNone;
+    return Hold::kPinned;
+  };
+  std::vector<UnitKey> chosen;
+  for (int call = 0; call < 64 && chosen.empty(); ++call) {
+    Ask ask;
+    ask.now = test.now();
+    ask.held = &held;
+    test.choose(ask, chosen);
+  }
+  EXPECT_EQ(chosen.size(), 1u);
+}
+
 TEST(S3Fifo, WhatIsReadOnceMoreOutlivesAScan) {
   PolicyUnderTest test("s3fifo");
   for (uint64_t number = 0; number < 10; ++number) test.publish(number);

@@ -223,7 +223,7 @@ Status BatchApplier::on(const SuccessorsRecord& record) {
 
 // That an object was read is for those who follow the journal; nobody answers it, so it would stay for ever.
 Status BatchApplier::on(const StatementRecord& record) {
-  if (std::holds_alternative<TouchRecord>(record.what)) return {};
+  if (!is_answered(record)) return {};
   auto statement = std::make_shared<StatementRecord>(record);
   statement->said = after_;
   effect_.rows.statements[{after_, statements_++}] = std::move(statement);

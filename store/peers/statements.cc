@@ -36,7 +36,7 @@ void Statements::apply(const Batch& batch, JournalPosition after) {
   StatementKey next{after, 0};
   for (const Record& record : batch.records) {
     if (const auto* seen = std::get_if<SeenRecord>(&record)) seen_[seen->node] = seen->position;
-    if (const auto* statement = std::get_if<StatementRecord>(&record)) {
+    if (const auto* statement = std::get_if<StatementRecord>(&record); statement != nullptr && is_answered(*statement)) {
       take(*statement, next);
       ++next.number;
     }

@@ -365,7 +365,7 @@ Result<bool> NameView::changes_directories(const Batch& batch, const Part& part)
     return object && S_ISDIR(object->attributes.mode);
   };
   for (const Record& record : batch.records) {
-    if (std::holds_alternative<SeenRecord>(record) || std::holds_alternative<StatementRecord>(record)) return true;
+    if (std::holds_alternative<SeenRecord>(record) || is_answered_statement(record)) return true;
     if (const auto* put = std::get_if<PutRecord>(&record); put != nullptr && S_ISDIR(put->object.attributes.mode)) made.insert(put->object.id);
     const auto* name = std::get_if<NameRecord>(&record);
     const auto* gone = std::get_if<UnnameRecord>(&record);

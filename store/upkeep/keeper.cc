@@ -115,10 +115,10 @@ bool Keeper::step(bool force) {
   return true;
 }
 
-// Where there is no room it would take what is kept for records that count.
+// Where there is no room they would take what is kept for records that count.
 void Keeper::journal_read_times(int64_t now_ns) {
-  if (!parts_.read_times.is_due(now_ns) || !parts_.commits.idle()) return;  // else what is on its way takes them along
-  if (parts_.space.free_bytes() > 0 && !parts_.health.error(Health::Of::kJournal)) parts_.commits.add({});
+  if (!parts_.commits.idle() || parts_.space.room_bytes() == 0) return;  // what is on its way takes them along
+  if (parts_.read_times.claim_commit(now_ns)) parts_.commits.add({});
 }
 
 // What goes on failing, perhaps each second, is told now and then.

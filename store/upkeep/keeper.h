@@ -54,7 +54,7 @@ class Keeper {
     Tree& tree;
     StaleOpens& stale_opens;
     CommitQueue& commits;
-    const UnsavedReadTimes& read_times;
+    UnsavedReadTimes& read_times;
     UnverifiedBodies& unverified;
     Sealer& sealer;
     ReadAhead& read_ahead;

@@ -86,7 +86,8 @@ TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
   begin();
   const ObjectPtr object = put_solo("a");
   const auto index_time = [&] { return index.objects.at(object->id).attributes.atime_ns; };
-  read_times.note(object->id, 1'000, clock.monotonic_ns());
+  keeper->step(false);
+  read_times.note(object->id, 1'000);
   keeper->step(false);
   run();
   EXPECT_NE(index_time(), 1'000) << "not for each read";
@@ -94,11 +95,11 @@ TEST_F(KeeperTest, ReadTimesAreJournaledWithWhatComesOrAfterAWhile) {
   keeper->step(false);
   run();
   EXPECT_EQ(index_time(), 1'000);
-  read_times.note(object->id, 2'000, clock.monotonic_ns());
+  read_times.note(object->id, 2'000);
   put_solo("b");
   EXPECT_EQ(index_time(), 2'000);
   // A time that was given later counts.
-  read_times.note(object->id, 3'000, clock.monotonic_ns());
+  read_times.note(object->id, 3'000);
   {
     const auto lock = object->lock();
     object->attributes.atime_ns = 1'500;
@@ -115,8 +116,8 @@ TEST_F(KeeperTest, ReadTimesTakeNothingOfAFullVolume) {
   keeper->step(true);  // nothing else is left to be done
   run();
   space.configure(1, 0);
-  ASSERT_EQ(space.free_bytes(), 0u);
-  read_times.note(object->id, 1'000, clock.monotonic_ns());
+  ASSERT_EQ(space.room_bytes(), 0u);
+  read_times.note(object->id, 1'000);
   clock.advance_ns(UnsavedReadTimes::kWaitNs);
   keeper->step(false);
   run();

@@ -22,7 +22,8 @@ constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked t
 constexpr int64_t kForgetNs = 60'000'000'000;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
 constexpr int64_t kTouchNs = 2'000'000'000;
-constexpr size_t kTouchesOfRecord = 4096;
+constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
+constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 17;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
 }  // namespace
 
@@ -37,8 +38,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
-      const auto* const said = std::get_if<StatementRecord>(&record);
-      return std::holds_alternative<UnnameRecord>(record) || (said != nullptr && !std::holds_alternative<TouchRecord>(said->what));
+      return std::holds_alternative<UnnameRecord>(record) || is_answered_statement(record);
     });
     take_touches(batch.batch);
     answer(*tree_, ordinal);
@@ -115,6 +115,7 @@ int64_t PeerFollower::round() {
 
 // Does what follows from what was applied. A refresh is answered after this, so a flush behind it journals all of it.
 void PeerFollower::settle(bool at_once) {
+  for (const ObjectId id : std::exchange(used_elsewhere_, {})) parts_.accesses.used_elsewhere(id);
   answer_again();
   drop_left_directories();
   while (at_once && names_went_ && !stopping_) drop_left_directories();
@@ -237,10 +238,10 @@ void PeerFollower::forget_answered() {
 
 // --- what is used ---
 
-// An object that is used here alone would look unused to its node.
+// An object that is used here alone would look unused to its node. Where there is no room for records, or none are taken, it waits.
 void PeerFollower::tell_touches() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (now_ns - touched_ns_ < kTouchNs) return;
+  if (now_ns - touched_ns_ < (touches_->failed ? kTouchAfterFailureNs : kTouchNs) || touches_->on_their_way || !parts_.has_room()) return;
   touched_ns_ = now_ns;
   CommitRequest request;
   for (const auto& [ordinal, ids] : parts_.touches.take()) {
@@ -253,16 +254,22 @@ void PeerFollower::tell_touches() {
       request.touches.push_back({*node, {}, std::move(touches)});
     }
   }
-  if (!request.touches.empty()) parts_.commits.add(std::move(request));
+  if (request.touches.empty()) return;
+  touches_->on_their_way = true;
+  request.done = [told = touches_](const Status& status) {
+    told->failed = !status.has_value();
+    told->on_their_way = false;
+  };
+  parts_.commits.add(std::move(request));
 }
 
-// Here it counts from now on: clocks of nodes differ, and it was told within seconds.
+// Here it counts from now on: clocks of nodes differ, and it was told within seconds. Not while the Tree is locked, for there may be many.
 void PeerFollower::take_touches(const Batch& batch) {
   for (const Record& record : batch.records) {
     const auto* const said = std::get_if<StatementRecord>(&record);
-    if (said == nullptr || said->node != parts_.own.node) continue;
+    if (said == nullptr || said->node != parts_.own.node || used_elsewhere_.size() >= kMostUsedElsewhere) continue;
     if (const auto* const touches = std::get_if<TouchRecord>(&said->what))
-      for (const auto& [id, used_ns] : touches->atimes_ns) parts_.accesses.used_elsewhere(id);
+      for (const auto& [id, used_ns] : touches->atimes_ns) used_elsewhere_.push_back(id);
   }
 }
 

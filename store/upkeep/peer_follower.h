@@ -48,6 +48,7 @@ class PeerFollower {
     RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
     PeerTouches& touches;      // of what is used here
+    std::function<bool()> has_room;  // for records that nobody waits for
     AccessListener& accesses;  // told of what others used of this node's
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
   };
@@ -108,6 +109,8 @@ class PeerFollower {
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
+  struct Touches { std::atomic<bool> on_their_way{false}, failed{false}; };
+  const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // the commit that tells them may end after this
   std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
   Wakeup wakeup_, claim_wakeup_;
   std::thread thread_, claim_thread_;
@@ -116,6 +119,7 @@ class PeerFollower {
   bool names_went_ = false;         // of peers, since directories were looked at
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
+  std::vector<ObjectId> used_elsewhere_;  // of this node's
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
   int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0;
   std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand

@@ -14,9 +14,11 @@ void PeerTouches::note(ObjectId id) {
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take() {
   const int64_t now_ns = clock_.monotonic_ns();
+  std::unordered_set<ObjectId> forgotten;  // after the lock, for requests wait for that
   std::lock_guard lock(mutex_);
   if (now_ns - begun_ns_ >= kAgainNs) {
-    noted_[1] = std::exchange(noted_[0], {});
+    forgotten.swap(noted_[1]);
+    noted_[1].swap(noted_[0]);
     begun_ns_ = now_ns;
   }
   return std::exchange(used_, {});

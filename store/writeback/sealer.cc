@@ -149,6 +149,15 @@ Status Sealer::place_body(Plan& plan, PackTarget& target) {
 
 // --- writing ---
 
+namespace {
+// What was a hole when it was sealed, or zeros: a hole again, which is neither read nor written. Else a sparse file that is changed
+// in one place would be filled, and take as long as one that is full.
+bool is_hole_of_base(const Snapshot& snapshot, size_t index, uint64_t length) {
+  if (index >= snapshot.base.checksums.size() || unit_length(snapshot.base.size_bytes, index) != length) return false;
+  return snapshot.base_valid_bytes >= index * kUnitBytes + length && snapshot.base.checksums[index] == checksum_of_zeros(length);
+}
+}  // namespace
+
 Status Sealer::write_body(Plan& plan, BodyWriter& writer) {
   const Snapshot& snapshot = plan.snapshot;
   Body& body = plan.body;
@@ -170,7 +179,8 @@ Status Sealer::write_body(Plan& plan, BodyWriter& writer) {
       body.checksums.push_back(unit->spill_checksum);  // it lies there already
       continue;
     }
-    if (!block && ((unit != nullptr && unit->spilled) || index * kUnitBytes < snapshot.base_valid_bytes)) {
+    const bool from_spill = unit != nullptr && unit->spilled;
+    if (!block && (from_spill || (index * kUnitBytes < snapshot.base_valid_bytes && !is_hole_of_base(snapshot, index, length)))) {
       KVC_ASSIGN(block, parts_.reader.fetch(snapshot, index, memory_to_seal(&writer)));
     }
     if (!block) {

@@ -52,6 +52,15 @@ TEST_F(SealerTest, HolesOfASoloBodyStayHolesAndReadAsZeros) {
   expected.insert(expected.end(), end.begin(), end.end());
   EXPECT_TRUE(holds(body, expected));
   EXPECT_LT(counters.write_volume_bytes.load(), kUnitBytes);
+
+  // Nor does a change elsewhere fill them.
+  const std::vector<std::byte> begin = bytes_of(100, 2);
+  write_at(body, 0, begin);
+  const uint64_t before = counters.write_volume_bytes;
+  commit(seal({body}));
+  std::ranges::copy(begin, expected.begin());
+  EXPECT_TRUE(holds(body, expected));
+  EXPECT_LT(counters.write_volume_bytes - before, 2 * kUnitBytes);
 }
 
 TEST_F(SealerTest, AFullPackIsClosedAndCutAndAnotherBegun) {

@@ -432,6 +432,15 @@ def test_directory_link_counts_and_mtimes(root):
 # --- attributes ---
 
 
+def test_times_far_off_are_the_nearest_that_can_be_kept(root):
+    """Not some other year. ext4 ends in 2446, this in 2262."""
+    path = root.join("f")
+    write_file(path, b"x")
+    for second, around in ((10_413_792_000, (9_000_000_000, 20_000_000_000)), (-11_676_096_000, (-12_000_000_000, -2_000_000_000))):
+        kvc_native.utimensat(path, (second, 5), (second, 5))
+        assert around[0] <= os.stat(path).st_mtime <= around[1]
+
+
 def test_utimensat_is_exact(root):
     path = root.join("f")
     write_file(path, b"x")

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import os
 import re
+import resource
 import subprocess
 
 import pytest
@@ -484,6 +485,28 @@ def test_mountpoint_inside_the_volume(new_mount):
     assert mount_entry(inside) is None and mount_entry(mount.volume) is None
 
 
+@pytest.mark.parametrize("option,below", [("index", "mnt"), ("log_file", "mnt"), ("log_file", "volume")])
+def test_paths_that_the_mount_would_hide_are_refused(new_mount, option, below):
+    """Before anything is made: the next mount, without the option, works."""
+    mount = new_mount(start=False)
+    where = mount.path if below == "mnt" else mount.volume
+    mount.options[option] = where if option == "index" else os.path.join(where, "log")
+    refused(mount, option, where)
+    assert os.listdir(mount.path) == []
+    del mount.options[option]
+    mount.start()
+
+
+def test_too_few_descriptors(new_mount):
+    mount = new_mount(start=False)
+    result = run_command("mount", mount.volume, mount.path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (32, 32)))
+    if os.geteuid() == 0 and result.returncode == 0:  # root may raise it again
+        assert run_command("umount", mount.path).returncode == 0
+        pytest.skip("root with CAP_SYS_RESOURCE raises the limit")
+    assert result.returncode == 1 and "ulimit" in result.stderr and "32" in result.stderr, result.stderr
+    assert mount_entry(mount.path) is None
+
+
 def test_missing_arguments():
     for arguments in (
         ["mount"],
@@ -621,6 +644,10 @@ def test_xattr_limits(root_or_mount):
     with pytest.raises(OSError) as caught:
         os.setxattr(target, "user.v", bytes(65537))
     assert caught.value.errno in (errno.E2BIG, errno.ERANGE, errno.ENOSPC)
+    for name, wanted in (("nowhere", errno.EOPNOTSUPP), ("nobody.x", errno.EOPNOTSUPP), ("user.", errno.EINVAL)):
+        with pytest.raises(OSError) as caught:
+            os.setxattr(target, name, b"v")
+        assert caught.value.errno == wanted, name
     with contextlib.suppress(OSError):  # refused, or taken and dropped so that copies give no error
         os.setxattr(target, "user.kvcachefs.kind", b"forged")
     with contextlib.suppress(OSError):
