@@ -40,7 +40,7 @@ bool BodyChanges::keep_room(Object& object) const {
   if (!object.promises_room()) return true;
   const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
   if (wanted <= object.kept_bytes) return true;
-  if (!parts_.space.try_reserve(wanted - object.kept_bytes)) return false;
+  if (!parts_.space.reserve_at_once(wanted - object.kept_bytes)) return false;
   object.kept_bytes = wanted;
   return true;
 }
