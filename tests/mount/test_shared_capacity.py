@@ -126,7 +126,7 @@ def test_who_writes_alone_gets_what_the_other_does_not_use(nodes):
     assert physical(a) >= CAPACITY * 6 // 10, (physical(a), physical(b), a.status()["capacity"], b.status()["capacity"])
     assert samples.most <= CAPACITY
     assert a.status()["errors"]["no_space"] == 0
-    assert {get(a, number) for number in range(first)} == {None, True}
+    assert {get(a, number) for number in range(first)} <= {None, True}  # none of them has to go where all that b has is older
 
 
 def test_bytes_of_a_killed_node_count_and_it_comes_back(nodes):
