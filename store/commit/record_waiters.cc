@@ -41,6 +41,7 @@ void RecordWaiters::await_room(uint64_t bytes, bool gives_back, StatusCompletion
   parts_.space_waiters.with_room(
       [this, bytes]() -> Status {
         if (parts_.space.room_bytes() >= room_for(bytes)) return {};
+        parts_.space.note_lacking(room_for(bytes));
         return fail(Code::kNoSpace, "the capacity of " + format_size(parts_.space.limit_bytes()) + " is used up");
       },
       std::move(then));

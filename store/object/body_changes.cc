@@ -36,11 +36,12 @@ bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {
   return true;
 }
 
-bool BodyChanges::keep_room(Object& object) const {
+bool BodyChanges::keep_room(Object& object, bool may_wait) const {
   if (!object.promises_room()) return true;
   const uint64_t wanted = align_up(std::max(object.allocated_to, object.size_bytes), kBlockBytes);
   if (wanted <= object.kept_bytes) return true;
-  if (!parts_.space.reserve_at_once(wanted - object.kept_bytes)) return false;
+  const uint64_t lacking = wanted - object.kept_bytes;
+  if (!parts_.space.try_reserve(lacking) && (may_wait || !parts_.space.reserve_at_once(lacking))) return false;
   object.kept_bytes = wanted;
   return true;
 }

@@ -34,8 +34,8 @@ class BodyChanges {
 
   // Reserves space for a body of `size_bytes`; false: full.
   bool reserve_space(Object& object, uint64_t size_bytes) const;
-  // For what fallocate promised, beside what is sealed or about to be; false: full.
-  bool keep_room(Object& object) const;
+  // For what fallocate promised, beside what is sealed or about to be; false: full. `may_wait`: for a call that waits where there is none yet.
+  bool keep_room(Object& object, bool may_wait = false) const;
   void give_room_up(Object& object) const { parts_.space.release(std::exchange(object.kept_bytes, 0)); }
 
   // A body that did not fit is not left short or mixed under its name (invariant 7 of the store). At a flush others may still

@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside others, however much is wished
 constexpr int64_t kLookPauseNs = 100'000'000;  // ... while a call waits and others have to give something up
-constexpr int64_t kAloneToldNs = ClaimHolder::kLeaseNs / 3;  // how often a node that is alone tells on a network volume that it lives
+constexpr int64_t kAloneToldNs = 2'000'000'000;  // less than who takes a node over looks for its HEAD to move; how often a node that is alone tells on a network volume that it lives
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {

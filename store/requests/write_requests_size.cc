@@ -173,7 +173,7 @@ Status WriteRequests::take_room_for(const ObjectPtr& object, uint64_t offset, ui
   const auto before = std::pair(object->allocated_from, object->allocated_to);
   object->note_allocated(align_down(offset, kBlockBytes), align_up(end, kBlockBytes));
   // A body that is to be sealed takes its room along; one that is sealed has its own, and this is for the next version.
-  const bool taken = object->content_dirty() ? parts_.changes.reserve_space(*object, bytes) : parts_.changes.keep_room(*object);
+  const bool taken = object->content_dirty() ? parts_.changes.reserve_space(*object, bytes) : parts_.changes.keep_room(*object, /*may_wait=*/true);
   if (!taken) {
     std::tie(object->allocated_from, object->allocated_to) = before;
     return std::unexpected(no_space(*object, bytes));

@@ -55,6 +55,7 @@ class Space {
   uint64_t claim_bytes() const { return get(claim_bytes_); }
   // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
   uint64_t take_lacking_bytes();
+  void note_lacking(uint64_t bytes);  // a call found less room than it takes, without reserving
   // Everything on the volume, and what may come to be there by what was accepted; without what comes back by itself.
   uint64_t used_bytes() const;
   uint64_t used_soon_bytes() const;

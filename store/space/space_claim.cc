@@ -64,6 +64,18 @@ uint64_t Space::take_lacking_bytes() {
   return std::exchange(lacking_bytes_, 0);
 }
 
+void Space::note_lacking(uint64_t bytes) {
+  bool claim_low = false;
+  {
+    std::lock_guard lock(mutex_);
+    const uint64_t there = room(usable_claim());
+    if (bytes <= there || refused_ || lapsed()) return;
+    lacking_bytes_ = std::max(lacking_bytes_, bytes - there);
+    claim_low = std::exchange(tell_claim_below_bytes_, 0) > 0;
+  }
+  if (claim_low && claim_low_) claim_low_();
+}
+
 uint64_t Space::used_bytes() const {
   std::lock_guard lock(mutex_);
   return used();
