@@ -34,7 +34,7 @@ Status StoreImpl::find_peers() {
   peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{volume_, identity_, index_directory_ + "-peers", *tree_, commits_, clock_, own_head,
                           [this] { keeper_->want_reclaim(); }, requests, fence_.get(), &*shared_capacity_, &running_clock_, stamps_, touches_,
-                          [this] { return space_.room_bytes() > 0; }, *evictor_,
+                          [this] { return space_.backing_free_soon_bytes() > kMiB; }, *evictor_,
                           [this] { gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});
   checkpointer_->follow_peers(*peers_);
   options_.subscribe([this](const StoreOptions& now) {
