@@ -262,7 +262,7 @@ def test_what_one_evicts_is_absent_on_the_other(new_mount):
 def test_what_only_others_read_stays(new_mount):
     """The head of prompts that was computed on one node and is used on another, while the first stores more than fits."""
     a = new_mount({"node": "a", "capacity": "64M", "memory": "32M", "lease_ms": "0", "policy": "lru"})
-    b = new_mount({"node": "b", "memory": "32M"}, volume=a.volume)
+    b = new_mount({"node": "b", "capacity": "64M", "memory": "32M"}, volume=a.volume)
 
     def put(name):  # by a thread of its own: what one thread stores would be taken for a chain
         thread = threading.Thread(target=store, args=(a, name, payload(name, MIB)))
@@ -283,8 +283,9 @@ def test_what_only_others_read_stays(new_mount):
         put(name)
         if a.status()["evictions"]["objects"] >= 8:
             break
-    assert [name for name in used if not exists(a, name)] == []
-    assert len([name for name in unused if not exists(a, name)]) >= 8
+    gone_unused, gone_used = ([name for name in some if not exists(a, name)] for some in (unused, used))
+    assert len(gone_unused) >= 8
+    assert len(gone_used) < 4 and (not gone_used or gone_unused == unused), "what was used went before what was not"
 
 
 def test_what_one_has_open_another_may_evict(new_mount):
