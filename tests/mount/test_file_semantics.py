@@ -6,6 +6,7 @@ import mmap
 import os
 import struct
 import threading
+import time
 
 import pytest
 
@@ -97,6 +98,21 @@ def test_set_id_bits_go_as_in_a_plain_directory(new_mount, tmp_path):
     for parent in (tmp_path, *list(tmp_path.parents)[:2]):
         os.chmod(parent, os.stat(parent).st_mode | 0o055)
     assert modes_after_changes(mount.path) == modes_after_changes(plain)
+
+
+def test_root_keeps_a_set_group_id_bit_that_nobody_runs(new_mount, tmp_path):
+    """Of a group that root is not in; as the kernel has it for CAP_FSETID."""
+    mount = new_mount()
+    for directory in (str(tmp_path), mount.path):
+        path = os.path.join(directory, "f")
+        with open(path, "wb") as file:
+            file.write(b"x")
+        os.chown(path, 1, 1)
+        os.chmod(path, 0o2761)
+        os.chown(path, 2, -1)
+        os.stat(path)
+        time.sleep(1.1)  # attributes that the kernel made up itself
+        assert os.stat(path).st_mode & 0o7777 == 0o2761, directory
 
 
 WRITES = {
