@@ -100,16 +100,31 @@ bool Eviction::evict_ahead() {
   if (shared) lacking = share_to_evict(marks);
   if (shared ? lacking == 0 : free >= least) {
     parts_.space.tell_below(shared ? 0 : least);
+    unmet_since_ns_.reset();
     return false;
   }
   walk_.go_on(/*to_the_end=*/true);
   uint64_t evicted = evict(lacking, Evictor::Leases::kKeep, /*waited_for=*/false);
   for (const Evictor::Leases leases : {Evictor::Leases::kListed, Evictor::Leases::kSettled})
     if (evicted < lacking) evicted += evict(lacking - evicted, leases, false);
+  if (shared && evicted == 0) evicted = evict_for_others(lacking);
+  else unmet_since_ns_.reset();
   if (evicted == 0) return false;  // the next step tries again, a second later
   parts_.journal_names();
   parts_.space.tell_below(!shared && parts_.space.own_free_bytes() >= least ? least : 0);
   return true;
+}
+
+// All that is here is leased, and others wait for room: as for calls of this node, leases are shortened then. Not at once, for most end soon.
+uint64_t Eviction::evict_for_others(uint64_t bytes) {
+  constexpr int64_t kPatienceNs = 3'000'000'000;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!unmet_since_ns_) unmet_since_ns_ = now_ns;
+  if (now_ns - *unmet_since_ns_ < kPatienceNs) return 0;
+  uint64_t evicted = 0;
+  for (const Evictor::Leases leases : {Evictor::Leases::kHalf, Evictor::Leases::kQuarter, Evictor::Leases::kEighth, Evictor::Leases::kBreak})
+    if (evicted == 0) evicted = evict(bytes, leases, /*waited_for=*/true);
+  return evicted;
 }
 
 // Of several nodes each gives what is oldest of all, whatever its own claim has room for; and what the file system lacks, as a single one does.

@@ -88,6 +88,7 @@ class Eviction {
   uint64_t usable_bytes() const;
   WaterMarks water_marks();
   uint64_t share_to_evict(const WaterMarks& marks);
+  uint64_t evict_for_others(uint64_t bytes);
   uint64_t most_left_bytes() const;
   uint64_t free_soon_bytes() const;
   uint64_t room_wanted(uint64_t pressure);
@@ -111,6 +112,7 @@ class Eviction {
     uint64_t written_bytes = 0;
     double bytes_per_ns = 0;
   } rate_;
+  std::optional<int64_t> unmet_since_ns_;  // a share of what others lack was to go, and all was leased
 };
 
 }  // namespace kvcachefs
