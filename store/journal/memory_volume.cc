@@ -16,6 +16,7 @@ class MemoryFile final : public File {
 
   const std::string& path() const override { return path_; }
   Result<size_t> read(std::span<std::byte> into, uint64_t offset) override {
+    const std::lock_guard lock(volume_.mutex());
     if (offset >= content_->size()) return size_t{0};
     const size_t length = std::min(into.size(), content_->size() - static_cast<size_t>(offset));
     std::copy_n(content_->begin() + static_cast<ptrdiff_t>(offset), length, into.begin());
@@ -24,6 +25,7 @@ class MemoryFile final : public File {
   Status write(std::span<const std::span<const std::byte>> pieces, uint64_t offset) override {
     Bytes all;
     for (const auto piece : pieces) all.insert(all.end(), piece.begin(), piece.end());
+    const std::lock_guard lock(volume_.mutex());
     const bool full = volume_.writes_until_full == 0;
     if (volume_.writes_until_full > 0) --volume_.writes_until_full;
     if (full) all.resize(all.size() / 2);
@@ -33,11 +35,13 @@ class MemoryFile final : public File {
     return {};
   }
   Status sync_data() override {
+    const std::lock_guard lock(volume_.mutex());
     if (volume_.sync_fails) return fail_errno(EIO, "sync " + path_);
     ++volume_.file_syncs;
     return {};
   }
   Status truncate(uint64_t size_bytes) override {
+    const std::lock_guard lock(volume_.mutex());
     if (volume_.writes_until_full == 0) return fail_errno(EIO, "truncate " + path_);
     content_->resize(static_cast<size_t>(size_bytes));
     return {};
@@ -45,7 +49,10 @@ class MemoryFile final : public File {
   Status allocate(uint64_t, uint64_t) override { return fail(Code::kUnsupported, "allocate"); }
   void will_need(uint64_t, uint64_t) override {}
   Status punch(uint64_t, uint64_t) override { return fail(Code::kUnsupported, "punch"); }
-  Result<FileInfo> info() override { return FileInfo{content_->size(), content_->size(), 0, false}; }
+  Result<FileInfo> info() override {
+    const std::lock_guard lock(volume_.mutex());
+    return FileInfo{content_->size(), content_->size(), 0, false};
+  }
   Result<uint64_t> next_data(uint64_t) override { return fail(Code::kUnsupported, "next_data"); }
   Result<uint64_t> next_hole(uint64_t) override { return fail(Code::kUnsupported, "next_hole"); }
   bool is_direct() const override { return false; }
@@ -62,11 +69,13 @@ std::string parent_of(const std::string& path) { return std::string(parent_path(
 }  // namespace
 
 void MemoryVolume::put(const std::string& path, ByteSpan content) {
+  const std::lock_guard lock(*mutex_);
   (void)make_directories(parent_of(path));
   files_[path] = std::make_shared<Bytes>(content.begin(), content.end());
 }
 
 Result<FilePtr> MemoryVolume::open(const std::string& path, OpenOptions options) {
+  const std::lock_guard lock(*mutex_);
   auto found = files_.find(path);
   if (options.create_exclusive) {
     if (found != files_.end()) return fail_errno(EEXIST, path);
@@ -78,21 +87,25 @@ Result<FilePtr> MemoryVolume::open(const std::string& path, OpenOptions options)
 }
 
 Status MemoryVolume::make_directory(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   if (!directories_.insert(path).second) return fail_errno(EEXIST, path);
   return {};
 }
 
 Status MemoryVolume::make_directories(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   for (std::string at = path; !at.empty(); at = parent_of(at)) directories_.insert(at);
   return {};
 }
 
 Status MemoryVolume::remove_file(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   if (files_.erase(path) == 0) return fail_errno(ENOENT, path);
   return {};
 }
 
 Status MemoryVolume::remove_directory(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   KVC_ASSIGN(const auto entries, list(path));
   if (!entries.empty()) return fail_errno(ENOTEMPTY, path);
   directories_.erase(path);
@@ -100,6 +113,7 @@ Status MemoryVolume::remove_directory(const std::string& path) {
 }
 
 Status MemoryVolume::rename(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(*mutex_);
   const auto found = files_.find(from);
   if (found == files_.end()) return fail_errno(ENOENT, from);
   auto content = found->second;
@@ -109,11 +123,13 @@ Status MemoryVolume::rename(const std::string& from, const std::string& to) {
 }
 
 Status MemoryVolume::publish(const std::string& from, const std::string& to) {
+  const std::lock_guard lock(*mutex_);
   if (files_.contains(to)) return fail_errno(EEXIST, to);
   return rename(from, to);
 }
 
 Result<std::vector<DirectoryEntry>> MemoryVolume::list(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   if (!directories_.contains(path)) return fail_errno(ENOENT, path);
   std::vector<DirectoryEntry> entries;
   for (const auto& directory : directories_) {
@@ -127,6 +143,7 @@ Result<std::vector<DirectoryEntry>> MemoryVolume::list(const std::string& path) 
 }
 
 Result<FileInfo> MemoryVolume::info(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   if (directories_.contains(path)) return FileInfo{0, 0, 0, true};
   const auto found = files_.find(path);
   if (found == files_.end()) return fail_errno(ENOENT, path);
@@ -134,6 +151,7 @@ Result<FileInfo> MemoryVolume::info(const std::string& path) {
 }
 
 Status MemoryVolume::sync_directory(const std::string& path) {
+  const std::lock_guard lock(*mutex_);
   if (!directories_.contains(path)) return fail_errno(ENOENT, path);
   ++directory_syncs;
   return {};
@@ -146,17 +164,23 @@ Result<SpaceInfo> MemoryVolume::space() { return SpaceInfo{}; }
 Result<std::unique_ptr<VolumeLock>> MemoryVolume::lock(const std::string& path) {
   class Lock final : public VolumeLock {
    public:
-    Lock(std::shared_ptr<std::set<std::string>> locked, std::string path) : locked_(std::move(locked)), path_(std::move(path)) {}
-    ~Lock() override { locked_->erase(path_); }
+    Lock(std::shared_ptr<std::recursive_mutex> mutex, std::shared_ptr<std::set<std::string>> locked, std::string path)
+        : mutex_(std::move(mutex)), locked_(std::move(locked)), path_(std::move(path)) {}
+    ~Lock() override {
+      const std::lock_guard lock(*mutex_);
+      locked_->erase(path_);
+    }
     Status describe(std::string_view) override { return {}; }
 
    private:
+    const std::shared_ptr<std::recursive_mutex> mutex_;
     const std::shared_ptr<std::set<std::string>> locked_;
     const std::string path_;
   };
+  const std::lock_guard lock(*mutex_);
   if (!files_.contains(path)) put(path, {});
   if (!locked_->insert(path).second) return fail(Code::kBusy, path + ": locked");
-  return std::make_unique<Lock>(locked_, path);
+  return std::make_unique<Lock>(mutex_, locked_, path);
 }
 
 void MemoryVolume::submit(std::vector<IoRequest> requests) {

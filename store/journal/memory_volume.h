@@ -1,9 +1,11 @@
-// For tests and fuzz targets of this room: the few calls that journals and checkpoints make, on files in memory. Not
-// thread-safe. For faults and power cuts there is SimVolume (store/volume/fault_volume.h).
+// For tests and fuzz targets of this room: the few calls that journals and checkpoints make, on files in memory. Calls of
+// Volume and of its files may come from several threads; what a test sets or looks at directly (files(), the public members)
+// may not meanwhile. For faults and power cuts there is SimVolume (store/volume/fault_volume.h).
 #pragma once
 
 #include <map>
 #include <memory>
+#include <mutex>
 #include <set>
 #include <string>
 #include <vector>
@@ -44,12 +46,15 @@ class MemoryVolume : public Volume {
   Result<std::unique_ptr<VolumeLock>> lock(const std::string& path) override;
   void submit(std::vector<IoRequest> requests) override;
   void drain() override {}
+  // Held for the time of each call, also by files and locks of this volume; recursive, for calls are made of other calls.
+  std::recursive_mutex& mutex() { return *mutex_; }
 
  private:
   VolumeFeatures features_;
   std::string root_ = "memory";
   Files files_;
   std::set<std::string> directories_;
+  std::shared_ptr<std::recursive_mutex> mutex_ = std::make_shared<std::recursive_mutex>();
   std::shared_ptr<std::set<std::string>> locked_ = std::make_shared<std::set<std::string>>();
 };
 
