@@ -270,7 +270,7 @@ def test_what_only_others_read_stays(new_mount):
         thread.join()
 
     names = [hashlib.sha256(f"chunk {i}".encode()).hexdigest() for i in range(124)]
-    used, unused = names[:8], names[8:24]
+    used, unused = names[:8], names[8:32]  # more than are evicted at once: up to 24 under load
     for name in used + unused:
         put(name)
     publish(a, b)
@@ -279,7 +279,7 @@ def test_what_only_others_read_stays(new_mount):
     time.sleep(3)  # it is told every two seconds
     b.drain()
     refresh(a)
-    for name in names[24:]:
+    for name in names[32:]:
         put(name)
         if a.status()["evictions"]["objects"] >= 8:
             break
