@@ -270,6 +270,7 @@ void BatchBuilder::add_bodies(Tree::Write& tree, Commit& commit) {
     record.object.body = sealed.body;
     commit.add(std::move(record), bytes_of(object->attributes) + bytes_of(sealed.body));
     commit.attributes.emplace_back(object, object->attributes_version);
+    object->accepted_bytes = 0;
     commit.put.insert_or_assign(object->id, sealed.snapshot.content_version);
     commit.sealed.push_back(std::move(sealed));
   }
@@ -279,6 +280,7 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
   for (; !commit.changed.empty() && !commit.full(); commit.changed.pop_front()) {
     const ObjectPtr object = std::move(commit.changed.front());
     const auto lock = object->lock();
+    const uint64_t accepted_bytes = std::exchange(object->accepted_bytes, 0);
     if (object->nlink == 0) {
       object->attributes_durable = object->attributes_version;
       continue;
@@ -296,6 +298,8 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
       commit.put.emplace(object->id, 0);
     } else {
       // Comes with its body. Marked clean so that a later change lists it again.
+      if (accepted_bytes > object->awaiting_body_bytes)
+        parts_.records.await_body(accepted_bytes - std::exchange(object->awaiting_body_bytes, accepted_bytes));
       object->attributes_durable = object->attributes_version;
       continue;
     }

@@ -88,7 +88,7 @@ Status Committer::journal_batch(Commit& commit) {
     if (commit.replaces) kill_point("replacement-appended");
     if (commit.removes) kill_point("removal-appended");
     parts_.counters.journal_batches.fetch_add(1, std::memory_order_relaxed);
-    journal_bytes_.store(parts_.journal.bytes_since_rotate(), std::memory_order_relaxed);
+    commit.appended_bytes = parts_.journal.appended().bytes_in_all;
   }
   Status applied = apply(commit, after);
   if (!applied) log::error("index: {}", applied.error().message);

@@ -54,10 +54,8 @@ class Committer {
   // A batch that follows from no request: of a start, before any. Neither applied to the index nor settled.
   Result<JournalPosition> append(const Batch& batch);
 
-  // Appended since the last checkpoint of this epoch. Does not block.
-  uint64_t journal_bytes() const { return journal_bytes_.load(std::memory_order_relaxed); }
-  // A checkpoint has taken the place of all of it.
-  void note_checkpoint() { journal_bytes_.store(0); }
+  // Appended since the last checkpoint of this epoch took the place of journals. Does not block.
+  uint64_t journal_bytes() const { return parts_.journal.appended().bytes_since_rotate; }
 
  private:
   Status check_fence() const { return parts_.fence != nullptr ? parts_.fence->check() : Status(); }
@@ -73,7 +71,6 @@ class Committer {
   const Parts parts_;
   BatchBuilder builder_;
   Settler settler_;
-  std::atomic<uint64_t> journal_bytes_{0};
   std::atomic<bool> running_{false};
   std::thread thread_;
 };

@@ -8,18 +8,20 @@
 namespace kvcachefs {
 
 void Settler::count(const Commit& commit, std::span<const FreedPlace> freed) {
-  uint64_t consumed_bytes = 0, inline_bytes = 0;
+  uint64_t consumed_bytes = 0, inline_bytes = 0, awaited_bytes = 0;
   for (const SealedBody& sealed : commit.sealed) {
     Object& object = *sealed.snapshot.object;
     inline_bytes += sealed.body.inline_bytes.size();
     const auto lock = object.lock();
     const bool in_vain = sealed.snapshot.spill && sealed.body.place.extent != object.spill_extent;  // see settle_body()
+    awaited_bytes += std::exchange(object.awaiting_body_bytes, 0);
     if (!in_vain) consumed_bytes += std::exchange(object.sealing_reserved_bytes, 0);
   }
   size_t rows = commit.batch.records.size();
   for (const Record& record : commit.batch.records)
     if (const auto* read = std::get_if<TouchRecord>(&record)) rows += read->atimes_ns.size() - 1;
-  parts_.records.appended(commit.batch_bytes + inline_bytes, rows);
+  parts_.records.appended(commit.appended_bytes, commit.batch_bytes + inline_bytes, rows);
+  if (awaited_bytes > 0) parts_.records.body_came(awaited_bytes);
   parts_.record_waiters.note_written();
   parts_.dead.journaled(freed, parts_.index.totals().live_bytes, consumed_bytes);
   if (!freed.empty() || inline_bytes > 0) parts_.space.hope();  // the index may have had the pages

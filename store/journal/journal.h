@@ -53,7 +53,10 @@ class JournalWriter {
   // Starts a new file; returns its start. For checkpoints: files before it can go once the checkpoint is durable.
   Result<JournalPosition> rotate();
   JournalPosition position() const;
-  uint64_t bytes_since_rotate() const;
+  struct Appended {
+    uint64_t bytes_in_all = 0, bytes_since_rotate = 0;
+  };
+  Appended appended() const;
 
  private:
   JournalWriter() = default;

@@ -153,10 +153,11 @@ TEST_F(JournalTest, RotateStartsAFileAndCountsFromThere) {
   const JournalPosition start = journal->position();
   EXPECT_EQ(journal->rotate().value(), start) << "nothing written: nothing to leave behind";
   append(*journal, numbered(1));
-  EXPECT_EQ(journal->bytes_since_rotate(), ends_.back().offset - start.offset);
+  EXPECT_EQ(journal->appended().bytes_since_rotate, ends_.back().offset - start.offset);
   const JournalPosition second = journal->rotate().value();
   EXPECT_EQ(second.seq, start.seq + 1);
-  EXPECT_EQ(journal->bytes_since_rotate(), 0u);
+  EXPECT_EQ(journal->appended().bytes_since_rotate, 0u);
+  EXPECT_EQ(journal->appended().bytes_in_all, ends_.back().offset - start.offset);
   append(*journal, numbered(2));
   expect_numbers(*replay(*volume_, second), {2});
   expect_numbers(*replay(*volume_, ends_[0]), {2});

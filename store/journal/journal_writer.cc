@@ -65,7 +65,7 @@ struct JournalWriter::State {
   std::shared_ptr<OpenJournal> current;                // its numbers change under `mutex` only
   std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
   uint64_t names_made = 0, names_synced = 0;
-  uint64_t bytes_since_rotate = 0;
+  Appended appended;
 
   bool in_blocks() const { return form == JournalForm::kBlocks; }
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
@@ -146,7 +146,8 @@ Status JournalWriter::State::write_frame() {
   }
   const std::lock_guard lock(mutex);
   const uint64_t end = behind_frame(current->end + frame.size(), in_blocks());
-  bytes_since_rotate += end - current->end;
+  appended.bytes_in_all += end - current->end;
+  appended.bytes_since_rotate += end - current->end;
   current->end = end;
   return {};
 }
@@ -285,7 +286,7 @@ Result<JournalPosition> JournalWriter::rotate() {
   if (state.abandoned) KVC_TRY(state.open_next());
   if (state.current->end > state.current->start) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
-  state.bytes_since_rotate = 0;
+  state.appended.bytes_since_rotate = 0;
   return state.position_locked();
 }
 
@@ -294,9 +295,9 @@ JournalPosition JournalWriter::position() const {
   return state_->position_locked();
 }
 
-uint64_t JournalWriter::bytes_since_rotate() const {
+JournalWriter::Appended JournalWriter::appended() const {
   const std::lock_guard lock(state_->mutex);
-  return state_->bytes_since_rotate;
+  return state_->appended;
 }
 
 }  // namespace kvcachefs

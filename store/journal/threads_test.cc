@@ -38,7 +38,7 @@ TEST(JournalThreads, WhatWasAppendedBeforeASyncSurvivesWhileOthersGoOn) {
     while (!over) {
       ASSERT_TRUE((*journal)->rotate());
       (void)(*journal)->position();
-      (void)(*journal)->bytes_since_rotate();
+      (void)(*journal)->appended();
       std::this_thread::yield();
     }
   });

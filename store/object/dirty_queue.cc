@@ -90,12 +90,11 @@ void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQ
   if (object->id.is_foreign()) return;  // its node's journal tells of them; here they live as long as the object is in RAM
   const bool first = object->attributes_version == object->attributes_durable;
   ++object->attributes_version;
-  if (!first) return;
   constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
   uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
   for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
-  records.accept(bytes);
-  dirty.add_attributes(object);
+  if (bytes > object->accepted_bytes) records.accept(bytes - std::exchange(object->accepted_bytes, bytes));
+  if (first) dirty.add_attributes(object);
 }
 
 }  // namespace kvcachefs

@@ -32,19 +32,22 @@ bool RecordSpace::is_crowded(uint64_t times) const {
 
 void RecordSpace::tell() {
   const Measured& m = measured_;
-  const uint64_t accepted = accepted_bytes_ + taken_bytes_;
+  const uint64_t accepted = accepted_bytes_ + taken_bytes_ + awaiting_body_bytes_;
   const uint64_t journals = std::max(m.journal_bytes + accepted, most_journal());
   // The next checkpoint has no more than the last and the journals since, nor than the index.
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
-  const uint64_t index = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
-  space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + m.index_bytes + m.reserve_bytes,
-                      journals - m.journal_bytes + checkpoint + index);
+  const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
+  space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes,
+                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth));
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
 }
 
 void RecordSpace::measured(const Measured& measured) {
   std::lock_guard lock(mutex_);
+  const uint64_t appended_bytes = std::max(measured_.appended_bytes, measured.appended_bytes);
   measured_ = measured;
+  measured_.journal_bytes += appended_bytes - measured.appended_bytes;
+  measured_.appended_bytes = appended_bytes;
   written_ = true;
   tell();
 }
@@ -69,9 +72,24 @@ void RecordSpace::settle(uint64_t taken, bool journaled) {
   tell();
 }
 
-void RecordSpace::appended(uint64_t bytes, uint64_t records) {
+void RecordSpace::await_body(uint64_t bytes) {
   std::lock_guard lock(mutex_);
-  measured_.journal_bytes += bytes;
+  awaiting_body_bytes_ += bytes;
+  tell();
+}
+
+void RecordSpace::body_came(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  awaiting_body_bytes_ -= bytes;
+  tell();
+}
+
+void RecordSpace::appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records) {
+  std::lock_guard lock(mutex_);
+  if (appended_bytes > measured_.appended_bytes) {  // else it was measured with it
+    measured_.journal_bytes += appended_bytes - measured_.appended_bytes;
+    measured_.appended_bytes = appended_bytes;
+  }
   overlay_bytes_ += bytes;
   overlay_records_ += records;
   tell();

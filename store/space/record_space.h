@@ -20,9 +20,11 @@ class RecordSpace {
 
   struct Measured {
     uint64_t journal_bytes = 0;     // all of them
+    uint64_t appended_bytes = 0;    // to journals of this life, when that was measured: what is appended meanwhile comes on top
     uint64_t checkpoint_bytes = 0;  // the newest
     uint64_t index_bytes = 0;
-    uint64_t reserve_bytes = 0;     // kept for the journal
+    bool index_is_elsewhere = false;  // not on the volume: it takes nothing there
+    uint64_t reserve_bytes = 0;       // kept for the journal
   };
   void measured(const Measured& measured);
 
@@ -31,8 +33,12 @@ class RecordSpace {
   // The committer takes all that was accepted; what it was is to be settled afterwards.
   uint64_t take();
   void settle(uint64_t taken, bool journaled);
-  // A batch of so many bytes is in the journal and in the overlay of the index.
-  void appended(uint64_t bytes, uint64_t records);
+  // A batch of so many bytes is in the overlay of the index, and in the journal, to which `appended_bytes` were appended in this life.
+  void appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records);
+  // What was accepted for an object of which no record is made before its body comes, or it goes: set aside until then. Nobody waits
+  // for that, it may be open for days.
+  void await_body(uint64_t bytes);
+  void body_came(uint64_t bytes);
   // Around a commit of the index: what was in its overlay when that began has left it.
   void index_commit_begins();
   void index_committed();
@@ -64,6 +70,7 @@ class RecordSpace {
   Measured measured_;
   uint64_t accepted_bytes_ = 0;  // and not taken
   uint64_t taken_bytes_ = 0;     // and not settled
+  uint64_t awaiting_body_bytes_ = 0;
   uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since those who wait began

@@ -16,10 +16,12 @@ class RecordSpaceTest : public ::testing::Test {
     records_.measured(at_);
   }
   uint64_t room() const { return space_.room_bytes(); }
+  void append(uint64_t bytes, uint64_t records) { records_.appended(appended_ += bytes, bytes, records); }
 
   Space space_;
   RecordSpace records_{space_, kMemory};
   RecordSpace::Measured at_{.index_bytes = 64 * kKiB};
+  uint64_t appended_ = 0;
 };
 
 TEST_F(RecordSpaceTest, WhatIsAcceptedIsSetAsideBeforeItIsWritten) {
@@ -27,7 +29,7 @@ TEST_F(RecordSpaceTest, WhatIsAcceptedIsSetAsideBeforeItIsWritten) {
   records_.accept(8 * kMiB);
   EXPECT_LE(room(), before - 3 * 8 * kMiB) << "in the journal, in the next checkpoint, in the index";
   const uint64_t set_aside = before - room(), taken = records_.take();
-  records_.appended(8 * kMiB, 100);
+  append(8 * kMiB, 100);
   records_.settle(taken, /*journaled=*/true);
   EXPECT_GE(before - room(), set_aside) << "not less once it is there";
   EXPECT_LE(before - room(), set_aside + 2 * kMiB);
@@ -41,6 +43,41 @@ TEST_F(RecordSpaceTest, WhatCouldNotBeJournaledIsStillAccepted) {
   records_.settle(taken, /*journaled=*/false);
   EXPECT_EQ(records_.accepted_bytes(), kMiB);
   EXPECT_EQ(records_.take(), kMiB);
+}
+
+TEST_F(RecordSpaceTest, WhatIsAppendedWhileItIsMeasuredCountsOnce) {
+  append(kMiB, 1);
+  at_.appended_bytes = appended_;
+  at_.journal_bytes = kMiB;
+  append(2 * kMiB, 1);  // after they were looked at
+  records_.measured(at_);
+  EXPECT_EQ(space_.physical_bytes(), 3 * kMiB + at_.index_bytes);
+  at_.appended_bytes = at_.journal_bytes = appended_ + kMiB;  // the other way round: it is in the file, and nobody told yet
+  records_.measured(at_);
+  EXPECT_EQ(space_.physical_bytes(), 4 * kMiB + at_.index_bytes);
+  append(kMiB, 1);
+  EXPECT_EQ(space_.physical_bytes(), 4 * kMiB + at_.index_bytes);
+}
+
+TEST_F(RecordSpaceTest, WhatComesWithABodyIsSetAsideAndNotWaitedFor) {
+  const uint64_t before = room();
+  records_.accept(64 * kMiB);
+  const uint64_t taken = records_.take();
+  records_.await_body(64 * kMiB);
+  records_.settle(taken, /*journaled=*/true);  // with other records
+  EXPECT_LE(room(), before - 3 * 64 * kMiB);
+  EXPECT_FALSE(records_.crowded());
+  records_.body_came(64 * kMiB);
+  EXPECT_EQ(room(), before);
+}
+
+TEST_F(RecordSpaceTest, AnIndexElsewhereTakesNothingAndTellsHowLongACheckpointGets) {
+  at_ = {.checkpoint_bytes = 8 * kMiB, .index_bytes = 6 * kMiB, .index_is_elsewhere = true};
+  records_.measured(at_);
+  EXPECT_EQ(space_.physical_bytes(), at_.checkpoint_bytes);
+  EXPECT_EQ(room(), kLimit - records_.most_journal_bytes() - at_.checkpoint_bytes - at_.index_bytes);
+  records_.accept(kMiB);
+  EXPECT_EQ(room(), kLimit - records_.most_journal_bytes() - at_.checkpoint_bytes - at_.index_bytes - kMiB) << "of the checkpoint alone: journals are shorter yet";
 }
 
 TEST_F(RecordSpaceTest, JournalsUpToACheckpointTakeNothingMore) {
@@ -62,11 +99,11 @@ TEST_F(RecordSpaceTest, JournalsUpToACheckpointTakeNothingMore) {
 
 TEST_F(RecordSpaceTest, TooMuchThatWaitsForTheIndexIsCrowdedUntilItIsCommitted) {
   space_.configure(64 * 1024 * kMiB, 0);  // journals may get longer than this
-  records_.appended(9 * kMiB, 1);
+  append(9 * kMiB, 1);
   EXPECT_TRUE(records_.wants_index_commit());
   EXPECT_FALSE(records_.crowded());
   records_.index_commit_begins();
-  records_.appended(8 * kMiB, 1);
+  append(8 * kMiB, 1);
   EXPECT_TRUE(records_.crowded());
   EXPECT_FALSE(records_.overcrowded());
   at_.journal_bytes = 0;  // a checkpoint
@@ -78,7 +115,7 @@ TEST_F(RecordSpaceTest, TooMuchThatWaitsForTheIndexIsCrowdedUntilItIsCommitted) 
 
 TEST_F(RecordSpaceTest, WhatTheIndexTookCountsBeforeItIsMeasured) {
   const uint64_t before = room();
-  records_.appended(8 * kMiB, 100);
+  append(8 * kMiB, 100);
   const uint64_t with_overlay = before - room();
   records_.index_commit_begins();
   records_.index_committed();

@@ -81,6 +81,7 @@ void Tree::Write::change_links(const ObjectPtr& object, int by) {
   object->attributes.ctime_ns = parts.clock.realtime_ns();
   if (object->nlink > 0) return mark_attributes_dirty(object, parts.records, parts.dirty);
   tree().unlinked_.add(object->id);
+  if (object->awaiting_body_bytes > 0) parts.records.body_came(std::exchange(object->awaiting_body_bytes, 0));
   if (!object->durable) {
     if (object->sealing) tree().leaving_.insert(object->id);  // the index may know it before its name is known to be gone
     const uint64_t reserved = object->reserved_bytes + object->sealing_reserved_bytes;

@@ -122,17 +122,18 @@ Status Checkpointer::write_checkpoint() {
 
 Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
+  const uint64_t journal_bytes = parts_.committer.journal_bytes();
   KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
+  found_.older_journals_bytes += journal_bytes;
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const KeptJournals before = std::exchange(kept_journals_, std::nullopt).value_or(KeptJournals{{}, 0, now_ns, now_ns});
-  const uint64_t bytes = before.bytes + found_.older_journals_bytes + parts_.committer.journal_bytes();
+  const uint64_t bytes = before.bytes + found_.older_journals_bytes;
   const JournalPosition covers = to_clear_->header.covers, followed = followed_by_peers(covers, bytes, before.since_ns);
   KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
   if (followed < covers) kept_journals_ = KeptJournals{*to_clear_, bytes, before.since_ns, now_ns};
   to_clear_.reset();
   found_.journal_files = 1;
   found_.older_journals_bytes = 0;
-  parts_.committer.note_checkpoint();
   measure_overhead();
   return {};
 }
@@ -203,11 +204,14 @@ PeerHolds::Earlier Checkpointer::earlier_lives() {
 
 void Checkpointer::measure_overhead() {
   RecordSpace::Measured measured;
-  measured.journal_bytes = found_.older_journals_bytes + parts_.committer.journal_bytes();
+  const JournalWriter::Appended appended = parts_.journal.appended();
+  measured.appended_bytes = appended.bytes_in_all;
+  measured.journal_bytes = found_.older_journals_bytes + appended.bytes_since_rotate;
   measured.checkpoint_bytes = found_.checkpoint_bytes + (kept_journals_ ? kept_journals_->bytes : 0);
   measured.reserve_bytes = parts_.reserve.held_bytes();
   struct stat data {};
-  if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0 && !parts_.volume->features().network)
+  measured.index_is_elsewhere = !parts_.index_directory.starts_with(parts_.volume->root() + "/");
+  if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
   if (peers_ != nullptr) measured.reserve_bytes += peers_->bytes_on_volume();
   parts_.records.measured(measured);

@@ -91,14 +91,21 @@ def test_raw_files_keep_to_the_capacity(new_mount, temp_dir):
             os.close(file)  # what was refused is told
 
 
-@pytest.mark.parametrize("what", ["xattrs", "symlinks", "rewritten", "renamed", "directories"])
+@pytest.mark.parametrize("what", ["xattrs", "open", "symlinks", "rewritten", "renamed", "directories"])
 def test_records_keep_to_the_capacity(new_mount, what):
     mount = new_mount({"memory": "16M", "capacity": "64M", "evict": "off"})
-    value = os.urandom(60_000)
+    value, opened = os.urandom(60_000), []
 
     def xattrs(number):
         path = join(mount, f"x{number}")
         os.mknod(path, 0o644)
+        for key in range(4):
+            os.setxattr(path, f"user.a{key}", value)
+
+    def still_open(number):  # no record is made of them before they are closed
+        path = join(mount, f"o{number}")
+        opened.append(os.open(path, os.O_CREAT | os.O_WRONLY))
+        os.write(opened[-1], b"chunk")
         for key in range(4):
             os.setxattr(path, f"user.a{key}", value)
 
@@ -119,13 +126,17 @@ def test_records_keep_to_the_capacity(new_mount, what):
         os.mkdir(join(mount, f"d{number:0200}"))
         os.rmdir(join(mount, f"d{number:0200}"))
 
-    step, most = {"xattrs": (xattrs, 2000), "symlinks": (symlinks, 20_000), "rewritten": (rewritten, 3000),
+    step, most = {"xattrs": (xattrs, 2000), "open": (still_open, 800), "symlinks": (symlinks, 20_000), "rewritten": (rewritten, 3000),
                   "renamed": (renamed, 20_000), "directories": (directories, 20_000)}[what]
     with Watch(mount, mount.volume) as watch:
         done = until_full(step, most)
+        for file in opened:
+            os.close(file)
+        if opened:
+            mount.drain()
     assert watch.most_bytes <= 64 * MIB
     assert watch.most_rss <= (16 + 300) * MIB
-    if what in ("xattrs", "symlinks"):
+    if what in ("xattrs", "open", "symlinks"):
         assert done < most, "it does not fit"
         for name in os.listdir(mount.path)[:done // 2]:
             if not name.startswith("."):
