@@ -266,9 +266,15 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
   KVC_TRY(refuse_of_peer("removed"));
   const std::string path = extent_path(identity_.node, id, kind);
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed
-  KVC_TRY(volume_->remove_file(path));
   {
     std::lock_guard lock(mutex_);
+    removing_.insert(id);
+  }
+  const Status removed = volume_->remove_file(path);
+  {
+    std::lock_guard lock(mutex_);
+    removing_.erase(id);
+    if (!removed) return removed;
     ++removals_;
     removed_from_.insert(parent_of(path));
   }
@@ -377,8 +383,23 @@ std::vector<std::pair<ExtentId, Error>> Extents::lost() {
   return {lost_.begin(), lost_.end()};
 }
 
+// Removed by others, it can be read and synced still, but nothing of that is kept. `removals`: those of this store, before the sync.
+Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced, uint64_t removals) {
+  const auto info = unsynced.file->info();
+  if (!info || !info->is_removed) return {};
+  std::lock_guard lock(mutex_);
+  if (removals != removals_ || removing_.contains(id)) return {};
+  return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
+}
+
 Status Extents::sync_file(ExtentId id, const Unsynced& unsynced) {
+  uint64_t removals = 0;
+  {
+    std::lock_guard lock(mutex_);
+    removals = removals_;
+  }
   Status status = unsynced.file->sync_data();
+  if (status) status = look_for_file(id, unsynced, removals);
   if (status) return {};
   status.error().message += ": what was written to it since it was synced last may be lost";
   log::error("{}", status.error().message);

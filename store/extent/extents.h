@@ -115,6 +115,7 @@ class Extents {
   };
   Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
   Status sync_file(ExtentId id, const Unsynced& unsynced);
+  Status look_for_file(ExtentId id, const Unsynced& unsynced, uint64_t removals);
   Status wait_for_syncs(const std::vector<ExtentId>& ids);
 
   const std::shared_ptr<Volume> volume_;
@@ -136,6 +137,7 @@ class Extents {
   ExtentId syncing_ahead_;  // by sync_ahead() just now
   ConditionVariable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed
+  std::unordered_set<ExtentId> removing_;  // just now, by this store
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made

@@ -17,6 +17,7 @@
 #include "store/journal/journal.h"
 #include "store/journal/journal_file.h"
 #include "store/journal/record_codec.h"
+#include "store/volume/volume_path.h"
 
 namespace kvcachefs {
 namespace {
@@ -89,7 +90,13 @@ Status JournalWriter::State::open_next() {
   JournalFileHeader header{identity, seq, boot_id, std::nullopt, in_blocks()};
   if (current) header.previous = JournalLink{current->seq, current->end};
   const Bytes bytes = encode_journal_header(header);
-  KVC_ASSIGN(FilePtr file, volume->open(path, {.writable = true, .create_exclusive = true, .direct = in_blocks()}));
+  const OpenOptions options{.writable = true, .create_exclusive = true, .direct = in_blocks()};
+  Result<FilePtr> made = volume->open(path, options);
+  if (!made && made.error().code == Code::kNotFound) {  // others removed the directory, and that alone
+    KVC_TRY(volume->make_directory(std::string(parent_path(path))));
+    made = volume->open(path, options);
+  }
+  KVC_ASSIGN(FilePtr file, std::move(made));
   kill_point("journal-made");
   auto written = write_at(blocks, *file, bytes, 0);
   // In a block of its own it may be lost where a frame behind it is not; that one may say that everything before it is there.
@@ -284,7 +291,8 @@ Result<JournalPosition> JournalWriter::rotate() {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
   if (state.abandoned) KVC_TRY(state.open_next());
-  if (state.current->end > state.current->start) KVC_TRY(state.go_on_in_next());
+  const auto file = state.current->file->info();
+  if (state.current->end > state.current->start || (file && file->is_removed)) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
   state.appended.bytes_since_rotate = 0;
   return state.position_locked();

@@ -71,7 +71,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead), amount);
   measure_overhead();
-  if (parts_.records.wants_checkpoint() || found_.journal_files > kManyJournalFiles) return write_checkpoint();
+  if (wants_checkpoint_ || parts_.records.wants_checkpoint() || found_.journal_files > kManyJournalFiles) return write_checkpoint();
   return {};
 }
 
@@ -79,6 +79,11 @@ uint64_t Checkpointer::least_checkpoint_bytes() const {
   constexpr uint64_t kObjectBytes = 64;  // with a short name
   const IndexTotals totals = parts_.index.totals();
   return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
+}
+
+std::string Checkpointer::journal_file() const {
+  const JournalPosition at = parts_.journal.position();
+  return journal_path(parts_.identity.node, at.epoch, at.seq);
 }
 
 // Only this thread commits, so the scan sees one state.
@@ -132,6 +137,7 @@ Status Checkpointer::remove_before_checkpoint() {
   KVC_TRY(remove_covered(*parts_.volume, parts_.identity, followed, *to_clear_));
   if (followed < covers) kept_journals_ = KeptJournals{*to_clear_, bytes, before.since_ns, now_ns};
   to_clear_.reset();
+  wants_checkpoint_ = false;
   found_.journal_files = 1;
   found_.older_journals_bytes = 0;
   measure_overhead();

@@ -86,6 +86,11 @@ class Checkpointer {
   Status index_point(const Reclaimer::Amount& amount = {});
   // A copy of everything live, from the index as it was just committed; then the journals before it go.
   Status write_checkpoint();
+  // A checkpoint comes with the next index point, which is due.
+  void want_checkpoint() { wants_checkpoint_ = true; }
+  bool wants_checkpoint() const { return wants_checkpoint_; }
+  // Where the journal goes on just now, below the volume's root.
+  std::string journal_file() const;
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
 
@@ -135,6 +140,7 @@ class Checkpointer {
   std::atomic<uint64_t> held_for_peers_bytes_{0}, held_of_earlier_lives_bytes_{0};
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
+  bool wants_checkpoint_ = false;
   bool reclaim_cut_short_ = false;
   std::atomic<bool> nobody_reads_{false};
 };

@@ -85,7 +85,7 @@ bool Keeper::step(bool force) {
   const uint64_t hopes = parts_.space.hopes();
   const bool let_go = dead && hopes != hopes_at_index_point_;
   journal_read_times(now);
-  due |= parts_.record_waiters.want_upkeep();
+  due |= parts_.record_waiters.want_upkeep() || (parts_.checkpointer.wants_checkpoint() && parts_.backoff.may_try(now));
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {

@@ -33,6 +33,7 @@ FileInfo to_file_info(const struct stat& attributes) {
   info.allocated_bytes = static_cast<uint64_t>(attributes.st_blocks) * kStatBlockBytes;
   info.mtime_ns = attributes.st_mtim.tv_sec * kNanosecondsPerSecond + attributes.st_mtim.tv_nsec;
   info.is_directory = S_ISDIR(attributes.st_mode);
+  info.is_removed = attributes.st_nlink == 0;
   return info;
 }
 

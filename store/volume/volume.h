@@ -26,6 +26,7 @@ struct FileInfo {
   uint64_t allocated_bytes = 0;  // st_blocks * 512
   int64_t mtime_ns = 0;
   bool is_directory = false;
+  bool is_removed = false;  // a file that is open, and has no name any more
 };
 
 struct DirectoryEntry {

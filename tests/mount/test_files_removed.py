@@ -1,0 +1,83 @@
+"""Files of the volume that somebody removes below a mounted volume: what can be written anew is, and the log says so."""
+
+import errno
+import glob
+import os
+import shutil
+import time
+
+import pytest
+
+from kvc_data import assert_bytes, payload
+from kvc_env import MIB
+from kvc_mount import wait_until
+
+pytestmark = pytest.mark.needs_daemon
+
+
+def put(mount, name, size=MIB // 4):
+    path = os.path.join(mount.path, name)
+    with open(f"{path}.tmp", "wb") as file:
+        file.write(payload(name, size))
+        file.flush()
+        os.fsync(file.fileno())
+    os.rename(f"{path}.tmp", path)
+    directory = os.open(mount.path, os.O_RDONLY)
+    os.fsync(directory)
+    os.close(directory)
+
+
+def check(mount, name, size=MIB // 4):
+    with open(os.path.join(mount.path, name), "rb") as file:
+        assert_bytes(file.read(), payload(name, size), name)
+
+
+def kill_and_start(mount):
+    mount.kill()
+    mount.start()
+
+
+@pytest.mark.parametrize("what", ["file", "directory", "empty file"])
+def test_the_journal_is_removed(new_mount, what):
+    mount = new_mount({"memory": "64M"})
+    journals = os.path.join(mount.volume, "nodes", os.listdir(os.path.join(mount.volume, "nodes"))[0], "1", "journal")
+    if what != "empty file":
+        for number in range(4):
+            put(mount, f"before{number}")
+    if what == "directory":
+        shutil.rmtree(journals)
+    else:
+        for path in glob.glob(journals + "/*"):
+            os.remove(path)
+    put(mount, "behind")  # into a file that nobody finds again
+    wait_until(lambda: "journal was removed by others" in mount.log_text(), 30, "it is seen")
+    wait_until(lambda: glob.glob(journals + "/*"), 30, "another takes its place")
+    put(mount, "after")
+    time.sleep(2.5)
+    assert mount.log_text().count("journal was removed by others") == 1
+    assert mount.status()["volume"]["state"] == "ok"
+    shutil.rmtree(os.path.join(os.path.dirname(os.path.dirname(journals)), "index"))  # nor does the index help
+    kill_and_start(mount)
+    for name in ["behind", "after"] + ([] if what == "empty file" else [f"before{number}" for number in range(4)]):
+        check(mount, name)
+
+
+def test_an_open_pack_is_removed(new_mount):
+    mount = new_mount({"memory": "64M"})
+    for number in range(4):
+        put(mount, f"before{number}")
+    for path in glob.glob(mount.volume + "/nodes/*/1/extents/*/*.pack"):
+        os.remove(path)
+    told = []
+    for number in range(4):
+        while True:  # the fsync() that finds it tells
+            try:
+                put(mount, f"after{number}")
+                break
+            except OSError as error:
+                told.append(error.errno)
+    assert set(told) == {errno.EIO} and len(told) <= 2, told
+    assert "removed by others" in mount.log_text()
+    kill_and_start(mount)
+    for number in range(4):
+        check(mount, f"after{number}")
