@@ -142,7 +142,8 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
       if (std::string_view(value, size) != "1") return void(fuse_reply_err(request, EINVAL));
       return reply_object_status(request, driver.store->set_pinned(object_of(request, node), true));
     }
-    if (node == FUSE_ROOT_ID) return set_mount_attribute(request, wanted.substr(kOwnPrefix.size()), {value, size});
+    const std::string_view own = wanted.substr(kOwnPrefix.size());
+    if (node == FUSE_ROOT_ID || is_mount_command(own)) return set_mount_attribute(request, own, {value, size});
     // The facts of another file, brought by a copy: accepted and dropped, so that the copy goes on and carries nothing false.
     return void(fuse_reply_err(request, 0));
   }

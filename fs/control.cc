@@ -176,11 +176,14 @@ std::optional<std::string> mount_attribute(Driver& driver, std::string_view name
   return std::nullopt;
 }
 
+bool is_mount_command(std::string_view name) {
+  return name.starts_with("option.") || name == "flush" || name == "drop_caches" || name == "scrub" || name == "refresh";
+}
+
 void set_mount_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
   const bool is_option = name.starts_with("option.");
-  const bool is_known = is_option || name == "flush" || name == "drop_caches" || name == "scrub" || name == "refresh";
-  if (is_known && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+  if (is_mount_command(name) && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
   if (name == "refresh")
     return driver.store->refresh([&driver, answer = driver.interruptible.answering(request)](Status status) mutable {
       driver.gone_names.forget_all([answer = std::move(answer), status = std::move(status)]() mutable { answer(std::move(status)); });

@@ -178,6 +178,23 @@ def test_a_shorter_flush_interval_acts_at_once(new_mount):
     wait_until(lambda: mount.status()["capacity"]["staged_bytes"] == 0, 20, "what is staged is on the volume")
 
 
+@pytest.mark.parametrize("node", ["directory", "directory/chunk"])
+def test_a_command_to_the_mount_may_be_told_anywhere_below(new_mount, node):
+    """Before, it was taken for a fact that a copy brings along: accepted, and nothing done."""
+    mount = new_mount({"flush_interval_ms": 60_000, "durability": "none"})
+    os.mkdir(os.path.join(mount.path, "directory"))
+    with open(os.path.join(mount.path, "directory/chunk"), "wb") as file:
+        file.write(payload("chunk", MIB))
+    assert mount.status()["capacity"]["staged_bytes"] > 0
+    os.setxattr(os.path.join(mount.path, node), "user.kvcachefs.flush", b"1")
+    assert mount.status()["capacity"]["staged_bytes"] == 0
+    os.setxattr(os.path.join(mount.path, node), "user.kvcachefs.option.flush_interval_ms", b"50")
+    assert os.getxattr(mount.path, "user.kvcachefs.option.flush_interval_ms") == b"50"
+    with pytest.raises(OSError) as error:
+        os.setxattr(os.path.join(mount.path, node), "user.kvcachefs.option.flush_interval_ms", b"soon")
+    assert error.value.errno == errno.EINVAL
+
+
 @pytest.mark.parametrize("options, writable", [("ro,rw", True), ("rw,ro", False), ("ro,rw,ro", False)])
 def test_the_last_of_ro_and_rw_counts(options, writable, new_mount):
     mount = new_mount({options: None})
@@ -297,7 +314,7 @@ def test_full_volume(new_mount, other_filesystem):
     """The file system under the volume is filled by somebody else: what is published stays readable, also after a remount or a clean refusal
     of one, and a store is refused with ENOSPC."""
     backing = other_filesystem("tmpfs", "size=96M")
-    mount = new_mount({"keep_free": "0"}, start=False)
+    mount = new_mount({"keep_free": "0", "evict": "off"}, start=False)
     mount.volume = os.path.join(backing, "volume")
     mount.start()
     with open(os.path.join(mount.path, "chunk"), "wb") as file:
