@@ -61,10 +61,10 @@ struct Copy : std::enable_shared_from_this<Copy> {
   }
 };
 
-void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_file_info* file_in, fuse_ino_t,
+void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_file_info* file_in, fuse_ino_t node_out,
                      off_t offset_out, fuse_file_info* file_out, size_t length, int) {
   Driver& driver = driver_of(request);
-  drop_privileges_of(request, file_out);
+  drop_privileges_of(request, node_out, file_out);
   constexpr uint64_t kMostAtOnce = 64 << 20;  // a short count is fine here; the caller goes on
   auto copy = std::make_shared<Copy>(request);
   copy->store = driver.store;

@@ -43,7 +43,7 @@ void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info
     // Without a name to look up there is no other nodeid: as of a program that is being executed.
     if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
     auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-    if (handle && how.truncate && drops_privileges(file)) driver.store->drop_privileges(*handle, groups_of(request));
+    if (handle && how.truncate && drops_privileges(file)) drop_privileges(request, node, *handle);
     if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
     driver.passthrough.release(ObjectId{node}, false);
     reply_error(request, handle.error());
@@ -97,9 +97,9 @@ void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
   });
 }
 
-void write(const Request& request, fuse_ino_t, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
+void write(const Request& request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
-  if (drops_privileges(*file)) driver.store->drop_privileges(handle_of(file), groups_of(request));
+  if (drops_privileges(*file)) drop_privileges(request, node, handle_of(file));
   if (file->writepage) driver.store->note_page_written(handle_of(file));
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
@@ -119,7 +119,7 @@ void fsync(const Request& request, fuse_ino_t, int, fuse_file_info* file) {
   driver.store->fsync(handle_of(file), replying(request));
 }
 
-void allocate(const Request& request, fuse_ino_t, int mode, off_t offset, off_t length, fuse_file_info* file) {
+void allocate(const Request& request, fuse_ino_t node, int mode, off_t offset, off_t length, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   Store::AllocateMode how;
   switch (mode) {
@@ -130,7 +130,7 @@ void allocate(const Request& request, fuse_ino_t, int mode, off_t offset, off_t 
     case FALLOC_FL_ZERO_RANGE | FALLOC_FL_KEEP_SIZE: how = Store::AllocateMode::kZeroRangeKeepSize; break;
     default: return void(fuse_reply_err(request, EOPNOTSUPP));
   }
-  drop_privileges_of(request, file);
+  drop_privileges_of(request, node, file);
   driver.store->allocate(handle_of(file), how, static_cast<uint64_t>(offset), static_cast<uint64_t>(length), replying(request));
 }
 
@@ -151,9 +151,15 @@ void control_device(const Request& request, fuse_ino_t, unsigned, void*, fuse_fi
 
 }  // namespace
 
-void drop_privileges_of(const Request& request, fuse_file_info* file) {
+void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle) {
+  Driver& driver = driver_of(request);
+  // Of the attributes alone: that waits for no lock of the inode, which a write holds.
+  if (driver.store->drop_privileges(handle, groups_of(request))) fuse_lowlevel_notify_inval_inode(driver.session, node, -1, 0);
+}
+
+void drop_privileges_of(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if (!kTellsOfPrivileges<fuse_file_info> || fuse_req_ctx(request)->uid == 0) return;
-  driver_of(request).store->drop_privileges(handle_of(file), groups_of(request));
+  drop_privileges(request, node, handle_of(file));
 }
 
 OpenRequest open_request_of(int flags) {

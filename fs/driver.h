@@ -184,7 +184,9 @@ std::function<bool(uint32_t gid)> groups_of(const Request& request);
 // data.cc: fills in the answer to an open or a create. `handle` is the store's.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
-// Clears the set-id bits of the file of a request that does not tell whether its caller may keep them. Root may.
-void drop_privileges_of(const Request& request, fuse_file_info* file);
+// Clears the set-id bits of a file, which the kernel is told of: a write, or an open, does not make it ask for the mode again.
+void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle);
+// The same where the request does not tell whether its caller may keep them. Root may.
+void drop_privileges_of(const Request& request, fuse_ino_t node, fuse_file_info* file);
 
 }  // namespace kvcachefs

@@ -68,7 +68,8 @@ class Store {
                               Completion<Stat> done) = 0;
   // Who may not keep set-user-id and set-group-id bits is about to write here, or has opened this with `truncate`.
   // The set-group-id bit of a file that its group may not execute stays for a caller who is in that group.
-  virtual void drop_privileges(Handle* handle, const std::function<bool(uint32_t gid)>& in_group = {}) = 0;
+  // True if any went.
+  virtual bool drop_privileges(Handle* handle, const std::function<bool(uint32_t gid)>& in_group = {}) = 0;
   // Any namespace prefix the driver lets through. kNoAttribute if absent.
   virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
   using XattrMode = kvcachefs::XattrMode;

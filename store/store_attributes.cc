@@ -137,13 +137,13 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   rest({});
 }
 
-void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
+bool StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
   const ObjectPtr& object = handle->object;
   bool is_in_group = false;
   {
     auto lock = object->lock();
     const uint32_t mode = object->attributes.mode;
-    if ((mode & (S_ISUID | S_ISGID)) == 0) return;
+    if ((mode & (S_ISUID | S_ISGID)) == 0) return false;
     if (depends_on_group(mode) && in_group) {
       const uint32_t gid = object->attributes.gid;
       lock.unlock();  // the answer comes from /proc
@@ -151,12 +151,13 @@ void StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_
       lock.lock();
     }
     const uint32_t dropped = privileges(object->attributes.mode, is_in_group);
-    if (dropped == 0) return;
+    if (dropped == 0) return false;
     object->attributes.mode &= ~dropped;
     object->attributes.ctime_ns = clock_.realtime_ns();
     changes_->mark_attributes_dirty(object);
   }
   dirty_.wake();
+  return true;
 }
 
 Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {

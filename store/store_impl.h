@@ -115,7 +115,7 @@ class StoreImpl final : public Store {
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                       Completion<Stat> done) override;
-  void drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override;
+  bool drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override;
   Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
   Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
   Status remove_xattr(ObjectId id, std::string_view name) override;

@@ -444,7 +444,11 @@ void BatchBuilder::give_up(Commit& commit, const Status& why) {
   parts_.read_times.put_back(commit.read_times);
   commit.early_rows.insert(commit.early_rows.end(), std::make_move_iterator(commit.successors.begin()),
                            std::make_move_iterator(commit.successors.end()));
-  for (auto& [object, version] : commit.attributes) parts_.dirty.add_attributes(object);
+  for (auto& [object, version] : commit.attributes) {
+    parts_.dirty.add_attributes(object);
+    const auto lock = object->lock();
+    object->accepted_bytes = record_bytes(*object);  // RecordSpace has it back
+  }
   for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
   keep_answers(commit);
   log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);

@@ -268,12 +268,11 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed
   {
     std::lock_guard lock(mutex_);
-    removing_.insert(id);
+    if (syncing_ > 0) removed_.insert(id);
   }
   const Status removed = volume_->remove_file(path);
   {
     std::lock_guard lock(mutex_);
-    removing_.erase(id);
     if (!removed) return removed;
     ++removals_;
     removed_from_.insert(parent_of(path));
@@ -303,8 +302,10 @@ Status Extents::sync_all() {
     unsynced_.clear();
     unsynced_directories_.clear();
     if (syncing_ahead_.valid()) ahead.push_back(syncing_ahead_);
+    ++syncing_;
   }
   Status status = sync_files(std::move(files), std::move(directories));
+  end_syncing();
   Status waited = wait_for_syncs(ahead);
   return status ? waited : status;
 }
@@ -325,8 +326,10 @@ Status Extents::sync_ahead() {
       unsynced = std::move(found->second);
       unsynced_.erase(found);
       syncing_ahead_ = id;
+      ++syncing_;
     }
     if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
+    end_syncing();
     {
       std::lock_guard lock(mutex_);
       syncing_ahead_ = {};
@@ -360,8 +363,10 @@ Status Extents::sync(const std::vector<ExtentId>& ids) {
     }
     directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
     unsynced_directories_.clear();
+    ++syncing_;
   }
   Status status = sync_files(std::move(files), std::move(directories));
+  end_syncing();
   Status waited = wait_for_syncs(ids);
   return status ? waited : status;
 }
@@ -383,23 +388,24 @@ std::vector<std::pair<ExtentId, Error>> Extents::lost() {
   return {lost_.begin(), lost_.end()};
 }
 
-// Removed by others, it can be read and synced still, but nothing of that is kept. `removals`: those of this store, before the sync.
-Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced, uint64_t removals) {
+void Extents::end_syncing() {
+  std::lock_guard lock(mutex_);
+  if (--syncing_ == 0) removed_.clear();
+}
+
+// Removed by others, it can be read and synced still, but nothing of that is kept.
+Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
   const auto info = unsynced.file->info();
   if (!info || !info->is_removed) return {};
+  if (const auto there = this->info(id, unsynced.kind); there || there.error().code != Code::kNotFound) return {};
   std::lock_guard lock(mutex_);
-  if (removals != removals_ || removing_.contains(id)) return {};
+  if (removed_.contains(id)) return {};
   return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
 }
 
 Status Extents::sync_file(ExtentId id, const Unsynced& unsynced) {
-  uint64_t removals = 0;
-  {
-    std::lock_guard lock(mutex_);
-    removals = removals_;
-  }
   Status status = unsynced.file->sync_data();
-  if (status) status = look_for_file(id, unsynced, removals);
+  if (status) status = look_for_file(id, unsynced);
   if (status) return {};
   status.error().message += ": what was written to it since it was synced last may be lost";
   log::error("{}", status.error().message);

@@ -115,7 +115,8 @@ class Extents {
   };
   Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
   Status sync_file(ExtentId id, const Unsynced& unsynced);
-  Status look_for_file(ExtentId id, const Unsynced& unsynced, uint64_t removals);
+  Status look_for_file(ExtentId id, const Unsynced& unsynced);
+  void end_syncing();
   Status wait_for_syncs(const std::vector<ExtentId>& ids);
 
   const std::shared_ptr<Volume> volume_;
@@ -137,7 +138,8 @@ class Extents {
   ExtentId syncing_ahead_;  // by sync_ahead() just now
   ConditionVariable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed
-  std::unordered_set<ExtentId> removing_;  // just now, by this store
+  size_t syncing_ = 0;                    // who took files out of unsynced_ and is at it
+  std::unordered_set<ExtentId> removed_;  // by this store since then
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made

@@ -57,6 +57,8 @@ class JournalWriter {
     uint64_t bytes_in_all = 0, bytes_since_rotate = 0;
   };
   Appended appended() const;
+  // Since this was asked last a file was gone on from that others had removed: what was appended to it is in no journal.
+  bool take_lost_file();
 
  private:
   JournalWriter() = default;

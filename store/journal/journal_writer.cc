@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <mutex>
 #include <optional>
 #include <span>
@@ -42,6 +43,12 @@ Status write_one(File& file, ByteSpan bytes, uint64_t offset) {
   return file.write(pieces, offset);
 }
 
+// By others: a file of this life is removed once it is not the current one only. On NFS it cannot be asked for any more.
+bool is_removed(const OpenJournal& journal) {
+  const auto info = journal.file->info();
+  return info ? info->is_removed : info.error().sys_errno == ESTALE;
+}
+
 }  // namespace
 
 struct JournalWriter::State {
@@ -67,6 +74,7 @@ struct JournalWriter::State {
   std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
   uint64_t names_made = 0, names_synced = 0;
   Appended appended;
+  bool lost_file = false;  // one that was gone on from had been removed by others
 
   bool in_blocks() const { return form == JournalForm::kBlocks; }
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
@@ -93,7 +101,9 @@ Status JournalWriter::State::open_next() {
   const OpenOptions options{.writable = true, .create_exclusive = true, .direct = in_blocks()};
   Result<FilePtr> made = volume->open(path, options);
   if (!made && made.error().code == Code::kNotFound) {  // others removed the directory, and that alone
-    KVC_TRY(volume->make_directory(std::string(parent_path(path))));
+    const std::string directory(parent_path(path));
+    KVC_TRY(volume->make_directory(directory));
+    KVC_TRY(volume->sync_directory(std::string(parent_path(directory))));
     made = volume->open(path, options);
   }
   KVC_ASSIGN(FilePtr file, std::move(made));
@@ -109,7 +119,9 @@ Status JournalWriter::State::open_next() {
   kill_point("journal-header");
   const uint64_t start = bytes.size();
   auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, bytes, start, start, 0, false});
+  const bool removed = current && is_removed(*current);
   const std::lock_guard lock(mutex);
+  lost_file |= removed;
   if (current && (current->synced < current->end || current->sync_failed)) unsynced.push_back(current);
   current = std::move(opened);
   abandoned = false;
@@ -291,8 +303,7 @@ Result<JournalPosition> JournalWriter::rotate() {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
   if (state.abandoned) KVC_TRY(state.open_next());
-  const auto file = state.current->file->info();
-  if (state.current->end > state.current->start || (file && file->is_removed)) KVC_TRY(state.go_on_in_next());
+  if (state.current->end > state.current->start || is_removed(*state.current)) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
   state.appended.bytes_since_rotate = 0;
   return state.position_locked();
@@ -301,6 +312,11 @@ Result<JournalPosition> JournalWriter::rotate() {
 JournalPosition JournalWriter::position() const {
   const std::lock_guard lock(state_->mutex);
   return state_->position_locked();
+}
+
+bool JournalWriter::take_lost_file() {
+  const std::lock_guard lock(state_->mutex);
+  return std::exchange(state_->lost_file, false);
 }
 
 JournalWriter::Appended JournalWriter::appended() const {

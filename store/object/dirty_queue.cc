@@ -1,5 +1,6 @@
 #include "store/object/dirty_queue.h"
 
+#include <algorithm>
 #include <iterator>
 #include <mutex>
 #include <utility>
@@ -86,14 +87,23 @@ void DirtyQueue::stop() {
   ready_.notify_all();
 }
 
+uint64_t record_bytes(const Object& object) {
+  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
+  uint64_t bytes = kRecordBytes + (object.durable ? 0 : object.base.inline_bytes.size());
+  for (const Xattr& xattr : object.attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
+  return bytes;
+}
+
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {
   if (object->id.is_foreign()) return;  // its node's journal tells of them; here they live as long as the object is in RAM
   const bool first = object->attributes_version == object->attributes_durable;
   ++object->attributes_version;
-  constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
-  uint64_t bytes = kRecordBytes + (object->durable ? 0 : object->base.inline_bytes.size());
-  for (const Xattr& xattr : object->attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
-  if (bytes > object->accepted_bytes) records.accept(bytes - std::exchange(object->accepted_bytes, bytes));
+  const uint64_t bytes = record_bytes(*object);
+  const uint64_t counted = std::max(object->accepted_bytes, object->durable ? 0 : object->awaiting_body_bytes);
+  if (bytes > counted) {
+    records.accept(bytes - counted);
+    object->accepted_bytes = bytes;
+  }
   if (first) dirty.add_attributes(object);
 }
 

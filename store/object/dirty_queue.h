@@ -60,7 +60,10 @@ class DirtyQueue {
   std::function<void()> seal_ended_;
 };
 
-// The attributes of the object, which is locked, have changed. The record that tells them is accepted here, once until it is journaled.
+// About what the next record of the attributes takes. The object is locked.
+uint64_t record_bytes(const Object& object);
+// The attributes of the object, which is locked, have changed. What the record that tells them takes is accepted here, once until it is
+// journaled, and what it takes more after a further change.
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty);
 
 }  // namespace kvcachefs

@@ -55,12 +55,12 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
     status = parts_.index.commit();
     if (status) parts_.records.index_committed();
   }
-  if (status && found_.judged_tail) status = write_checkpoint();
+  if (status && (found_.judged_tail || wants_checkpoint_)) status = write_checkpoint();  // before anything is given back that older ones name
   if (!status) {
     parts_.counters.errors_index.fetch_add(1, std::memory_order_relaxed);
     // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
-    // Unless a start left records out, which is settled by the first checkpoint only.
-    if (synced && !found_.judged_tail) reclaim(std::exchange(dead, {}), amount);
+    // Unless a start left records out, or a journal was removed, which is settled by a checkpoint only.
+    if (synced && !found_.judged_tail && !wants_checkpoint_) reclaim(std::exchange(dead, {}), amount);
     parts_.dead.put_back(std::move(dead));
     return status;
   }
@@ -71,7 +71,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
   if (!dead.empty()) kill_point("reclaim-begun");
   reclaim(std::move(dead), amount);
   measure_overhead();
-  if (wants_checkpoint_ || parts_.records.wants_checkpoint() || found_.journal_files > kManyJournalFiles) return write_checkpoint();
+  if (parts_.records.wants_checkpoint() || found_.journal_files > kManyJournalFiles) return write_checkpoint();
   return {};
 }
 
@@ -81,14 +81,29 @@ uint64_t Checkpointer::least_checkpoint_bytes() const {
   return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
 }
 
-std::string Checkpointer::journal_file() const {
+Status Checkpointer::rotate_journal() {
+  const uint64_t bytes = parts_.committer.journal_bytes();
+  KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
+  found_.older_journals_bytes += bytes;
+  return {};
+}
+
+void Checkpointer::look_for_journal() {
   const JournalPosition at = parts_.journal.position();
-  return journal_path(parts_.identity.node, at.epoch, at.seq);
+  const std::string path = journal_path(parts_.identity.node, at.epoch, at.seq);
+  const auto found = parts_.volume->info(path);
+  if (!found && found.error().code == Code::kNotFound) {
+    log::error("{}: the journal was removed by others while the volume was mounted", path);
+    if (Status rotated = rotate_journal(); !rotated) log::error("journal: {}", rotated.error().message);  // looked for again in a second
+  }
+  if (!parts_.journal.take_lost_file()) return;
+  log::error("what others removed of the journal is written anew: a checkpoint follows");
+  wants_checkpoint_ = true;
 }
 
 // Only this thread commits, so the scan sees one state.
 Status Checkpointer::write_checkpoint() {
-  if (to_clear_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
+  if (to_clear_ && !wants_checkpoint_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
   // Not to fill it in vain; but nothing is given back before the first after an unclean end, and root may have more than that.
   if (auto backing = parts_.volume->space(); backing && !found_.judged_tail && backing->available_bytes < least_checkpoint_bytes())
     return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", parts_.volume->root(),
@@ -127,9 +142,7 @@ Status Checkpointer::write_checkpoint() {
 
 Status Checkpointer::remove_before_checkpoint() {
   // Goes on in a new file: if nothing was appended meanwhile, the one before it can go too.
-  const uint64_t journal_bytes = parts_.committer.journal_bytes();
-  KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
-  found_.older_journals_bytes += journal_bytes;
+  KVC_TRY(rotate_journal());
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const KeptJournals before = std::exchange(kept_journals_, std::nullopt).value_or(KeptJournals{{}, 0, now_ns, now_ns});
   const uint64_t bytes = before.bytes + found_.older_journals_bytes;

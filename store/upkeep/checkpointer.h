@@ -86,11 +86,10 @@ class Checkpointer {
   Status index_point(const Reclaimer::Amount& amount = {});
   // A copy of everything live, from the index as it was just committed; then the journals before it go.
   Status write_checkpoint();
-  // A checkpoint comes with the next index point, which is due.
-  void want_checkpoint() { wants_checkpoint_ = true; }
+  // Files of the journal that others removed: it goes on in a new one at once, and a checkpoint takes the place of all before that with the
+  // next index point, which is due.
+  void look_for_journal();
   bool wants_checkpoint() const { return wants_checkpoint_; }
-  // Where the journal goes on just now, below the volume's root.
-  std::string journal_file() const;
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
 
@@ -125,6 +124,7 @@ class Checkpointer {
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   uint64_t least_checkpoint_bytes() const;
   Status remove_before_checkpoint();
+  Status rotate_journal();
   JournalPosition followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const;
 
   const Parts parts_;

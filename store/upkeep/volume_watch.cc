@@ -77,7 +77,7 @@ void VolumeWatch::measure() {
 void VolumeWatch::look_for_volume() {
   const auto found = parts_.volume.info(epoch_directory(parts_.identity.node, parts_.identity.epoch));
   const bool gone = !found && found.error().code == Code::kNotFound;
-  if (!gone) look_for_journal();
+  if (!gone && !parts_.read_only) parts_.checkpointer.look_for_journal();
   if (gone == parts_.refusals.is_gone()) return;
   Status status;
   if (gone) {
@@ -92,16 +92,6 @@ void VolumeWatch::look_for_volume() {
   }
   parts_.health.report(Health::Of::kVolume, status);
   parts_.dirty.wake(true);  // those who wait for what cannot come hear of it
-}
-
-// Removed by others it takes what is appended to it still. A checkpoint has all of that, and goes on in a new file.
-void VolumeWatch::look_for_journal() {
-  if (parts_.read_only || parts_.checkpointer.wants_checkpoint()) return;
-  const std::string path = parts_.checkpointer.journal_file();
-  const auto found = parts_.volume.info(path);
-  if (found || found.error().code != Code::kNotFound) return;
-  log::error("{}: the journal was removed by others while the volume was mounted: a checkpoint is written in its place", path);
-  parts_.checkpointer.want_checkpoint();
 }
 
 // What was told as a percentage is one of the file system as it is now: disks are enlarged while they are mounted.

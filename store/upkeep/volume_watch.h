@@ -64,7 +64,6 @@ class VolumeWatch {
   uint64_t reserve_bytes(const SpaceInfo& backing) const;
   void keep_reserve_within(uint64_t bytes);
   void look_for_volume();
-  void look_for_journal();
   void follow_size(const SpaceInfo& backing);
   void keep_spare_files(const SpaceInfo& backing);
 

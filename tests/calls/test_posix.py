@@ -6,6 +6,7 @@ import os
 import random
 import stat
 import struct
+import subprocess
 import time
 
 import pytest
@@ -555,6 +556,9 @@ def test_changes_by_who_may_not_drop_setuid(how, new_mount):
             write_file(path, b"y", os.O_WRONLY)
 
     in_process(other)
+    # As stat(1) asks: for the mode alone, which the kernel has.
+    shown = subprocess.run(["stat", "-c", "%a", path], capture_output=True, text=True, check=True).stdout
+    assert shown == "755\n"
     mount.remount()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o755
 

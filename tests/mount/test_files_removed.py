@@ -4,6 +4,7 @@ import errno
 import glob
 import os
 import shutil
+import threading
 import time
 
 import pytest
@@ -37,28 +38,49 @@ def kill_and_start(mount):
     mount.start()
 
 
-@pytest.mark.parametrize("what", ["file", "directory", "empty file"])
+@pytest.mark.parametrize("what", ["file", "directory", "empty file", "directory when idle", "file when busy"])
 def test_the_journal_is_removed(new_mount, what):
     mount = new_mount({"memory": "64M"})
     journals = os.path.join(mount.volume, "nodes", os.listdir(os.path.join(mount.volume, "nodes"))[0], "1", "journal")
     if what != "empty file":
         for number in range(4):
             put(mount, f"before{number}")
-    if what == "directory":
+    ended, written = threading.Event(), []
+
+    def work():
+        while not ended.is_set():
+            put(mount, f"busy{len(written)}", 5000)
+            written.append(f"busy{len(written)}")
+
+    worker = threading.Thread(target=work)
+    if what == "file when busy":
+        worker.start()
+        wait_until(lambda: len(written) > 20, 30, "chunks are written")
+    if what == "directory when idle":  # behind a checkpoint, with nothing synced since
+        mount.remount()
+        time.sleep(2.5)
+    if what.startswith("directory"):
+        journals = journals.replace("/1/journal", f"/{mount.status()['epoch']}/journal")
         shutil.rmtree(journals)
     else:
         for path in glob.glob(journals + "/*"):
             os.remove(path)
-    put(mount, "behind")  # into a file that nobody finds again
+    if what != "directory when idle":
+        put(mount, "behind")  # into a file that nobody finds again
     wait_until(lambda: "journal was removed by others" in mount.log_text(), 30, "it is seen")
     wait_until(lambda: glob.glob(journals + "/*"), 30, "another takes its place")
     put(mount, "after")
     time.sleep(2.5)
+    ended.set()
+    if what == "file when busy":
+        worker.join()
     assert mount.log_text().count("journal was removed by others") == 1
     assert mount.status()["volume"]["state"] == "ok"
     shutil.rmtree(os.path.join(os.path.dirname(os.path.dirname(journals)), "index"))  # nor does the index help
     kill_and_start(mount)
-    for name in ["behind", "after"] + ([] if what == "empty file" else [f"before{number}" for number in range(4)]):
+    for name in written:
+        check(mount, name, 5000)
+    for name in (["after"] if what == "directory when idle" else ["behind", "after"]) + ([] if what == "empty file" else [f"before{number}" for number in range(4)]):
         check(mount, name)
 
 
