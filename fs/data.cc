@@ -101,6 +101,7 @@ void write(const Request& request, fuse_ino_t node, const char* bytes, size_t si
   Driver& driver = driver_of(request);
   if (drops_privileges(*file)) drop_privileges(request, node, handle_of(file));
   if (file->writepage) driver.store->note_page_written(handle_of(file));
+  driver.store->note_writer(handle_of(file), file->writepage ? 0 : file->lock_owner);
   driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
                       {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());
@@ -111,6 +112,7 @@ void write(const Request& request, fuse_ino_t node, const char* bytes, size_t si
 void flush(const Request& request, fuse_ino_t, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   driver.locks.table.flushed(driver.store->lock_identity(handle_of(file)), file->fh, file->lock_owner);
+  if (driver.store->is_left_to_writer(handle_of(file), file->lock_owner)) return void(fuse_reply_err(request, 0));
   driver.store->flush(handle_of(file), replying(request));
 }
 

@@ -44,16 +44,13 @@ class Store {
   virtual Result<Stat> stat(ObjectId id) = 0;
   virtual Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) = 0;
   // Regular files, fifos, sockets, devices.
-  virtual Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
-                                 const Caller& caller) = 0;
-  virtual Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target,
-                                    const Caller& caller) = 0;
+  virtual Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev, const Caller& caller) = 0;
+  virtual Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target, const Caller& caller) = 0;
   virtual Result<std::string> read_symlink(ObjectId id) = 0;
   // kExists if the name is there (`exclusive` or not: the driver looks up first). The handle is open for `request`.
   virtual Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
                                                   const OpenRequest& request, const Caller& caller) = 0;
-  virtual void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller,
-                    Completion<Stat> done) = 0;
+  virtual void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) = 0;
   virtual void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) = 0;
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
@@ -64,8 +61,7 @@ class Store {
 
   // --- attributes ---
   // Size changes may wait for memory or a read; everything else completes inside the call. `handle` may be null.
-  virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
-                              Completion<Stat> done) = 0;
+  virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller, Completion<Stat> done) = 0;
   // Who may not keep set-user-id and set-group-id bits is about to write here, or has opened this with `truncate`.
   // The set-group-id bit of a file that its group may not execute stays for a caller who is in that group.
   // True if any went.
@@ -93,8 +89,12 @@ class Store {
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
   // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.
   virtual void note_locked(Handle* handle) = 0;
-  // The write() that follows is of pages of a mapping.
+  // The write() that follows is of pages of a mapping; by whom it is (a table of descriptors), 0 where the kernel does not tell.
   virtual void note_page_written(Handle* handle) = 0;
+  virtual void note_writer(Handle* handle, uint64_t writer) = 0;
+  // The descriptor that is closed is not that of who wrote last, but of a child, say, that was forked meanwhile: what is written is not
+  // whole, and the writer's own close is still to come. Such a close is no flush().
+  virtual bool is_left_to_writer(Handle* handle, uint64_t closer) = 0;
   // Nobody needs to hear that a descriptor of this open is closed, which only reads.
   virtual bool closes_quietly(Handle* handle) = 0;
   virtual void read(Handle* handle, uint64_t offset, size_t length, Completion<ReadReply> done) = 0;

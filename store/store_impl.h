@@ -136,6 +136,11 @@ class StoreImpl final : public Store {
   void write(Handle* handle, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done) override {
     writes_->write(handle, offset, bytes, std::move(done));
   }
+  void note_writer(Handle* handle, uint64_t writer) override { handle->writer = writer; }
+  bool is_left_to_writer(Handle* handle, uint64_t closer) override {
+    const uint64_t writer = handle->writer;
+    return writer != 0 && closer != 0 && writer != closer;
+  }
   void flush(Handle* handle, StatusCompletion done) override;
   void fsync(Handle* handle, StatusCompletion done) override;
   void keep_new(ObjectId id, StatusCompletion done) override;

@@ -123,7 +123,7 @@ std::string head_of(const std::string& path) {
   return text;
 }
 
-// The page of LMDB's that names the tables has all of ours. For an index that was made before there was a mark.
+// The page of LMDB's that names the tables has all of ours. For an index that was made before there was a mark, or has lost it.
 bool names_our_tables(const std::string& data) {
   const Fd fd(open(data.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   if (!fd.open()) return false;
@@ -141,13 +141,10 @@ bool names_our_tables(const std::string& data) {
   return false;
 }
 
-// LMDB environments of other programs have the same file names.
+// LMDB environments of other programs have the same file names. The lock file may be missing, for copies leave such files out, or be damaged.
 bool is_marked(const std::string& path) {
-  const std::string lock = head_of(fmt::format("{}/{}", path, kLockName));
-  if (lock.starts_with(kOwnMark)) return true;
-  std::error_code ignored;
-  const bool without_mark = lock.empty() && fs::exists(fmt::format("{}/{}", path, kLockName), ignored);
-  return without_mark && (head_of(path + "/clean").starts_with(kCleanMagic) || names_our_tables(path + "/data.mdb"));
+  return head_of(fmt::format("{}/{}", path, kLockName)).starts_with(kOwnMark) || head_of(path + "/clean").starts_with(kCleanMagic) ||
+         names_our_tables(path + "/data.mdb");
 }
 
 // It is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.

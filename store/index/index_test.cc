@@ -540,6 +540,30 @@ TEST(IndexDirectory, AnIndexFromBeforeTheMarkIsKnownByItsTables) {
   }
 }
 
+TEST(IndexDirectory, AnIndexWhoseLockFileWentOrIsDamagedIsKnownByItsTables) {
+  const ScratchDirectory scratch(ScratchDirectory::kInMemory);
+  const std::string path = scratch.path("index");
+  for (const bool clean : {false, true}) {
+    for (const bool damaged : {false, true}) {
+      SCOPED_TRACE(fmt::format("clean {} damaged {}", clean, damaged));
+      std::filesystem::remove_all(path);
+      auto index = open_index(path, Index::Found::kFresh);
+      ASSERT_TRUE(index->apply(batch_of(1, {PutRecord{make_directory(kRootId)}}), {3, 0, 1}));
+      ASSERT_TRUE(clean ? index->close_clean() : index->commit());
+      index.reset();
+      if (damaged)
+        std::ofstream(path + "/lock") << "xvcachefs index";
+      else
+        std::filesystem::remove(path + "/lock");
+      EXPECT_TRUE(check_index_directory(path));
+      EXPECT_NE(open_index(path, Index::Found::kOpened), nullptr);
+      std::string mark;
+      std::getline(std::ifstream(path + "/lock"), mark);
+      EXPECT_EQ(mark, "kvcachefs index") << "not marked for the next time";
+    }
+  }
+}
+
 // Who can plant a link in a directory must not have files written or removed through it.
 TEST(IndexDirectory, LinksAreRefusedAndNotFollowed) {
   const ScratchDirectory scratch(ScratchDirectory::kInMemory);

@@ -47,6 +47,12 @@ struct PeersAcknowledged {
   std::string by;                // the one that is furthest behind; empty: there is none
   std::string reason;            // why nothing is known of that one; empty: it says so itself
   std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere
+  struct Node {
+    std::string node;
+    JournalPosition position;
+    bool operator==(const Node&) const = default;
+  };
+  std::vector<Node> nodes;  // who is waited for, and how far each has applied them
   std::string waits_for() const { return reason.empty() ? by : by + " (" + reason + ")"; }
   bool operator==(const PeersAcknowledged&) const = default;
 };

@@ -256,14 +256,14 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   all.position.epoch = parts_.own.epoch;
   // Behind that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
   const auto there = list_other_nodes(*parts_.volume, parts_.own);
-  if (!there) return {{}, "all nodes", there.error().message, {}};
+  if (!there) return {{}, "all nodes", there.error().message, {}, {{"all nodes", {}}}};
   std::vector<std::pair<std::string, uint32_t>> waited_for;
   {
     const std::lock_guard lock(mutex_);
     for (const std::string& name : *there) {
       if (known_.contains(name)) continue;
       look_soon_ = true;
-      return {{}, name, "it has just come", {}};
+      return {{}, name, "it has just come", {}, {{name, {}}}};
     }
     for (const auto& [name, known] : known_) {
       // One that was never seen to live was gone before this node came.
@@ -294,6 +294,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
       return {};
     };
     if (Status done = read(); !done) reason = std::move(done).error().message;
+    all.nodes.push_back({name, applied});
     if (!all.by.empty() && applied >= least) continue;
     least = applied;
     all.by = name;

@@ -226,13 +226,14 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
   if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs) {
-    if (held_bytes == 0 || !holds->lose_patience()) {
+    const std::string given_up = held_bytes == 0 ? std::string() : holds->lose_patience();
+    if (given_up.empty()) {
       held_since_ns_.reset();
       if (others_make_room) parts_.shared->lose_patience();
       return false;
     }
-    log::warn("a full volume waited {} s for node {} to follow: {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
-              holds->waits_for(), format_size(held_bytes));
+    log::warn("a full volume waited {} s for node {} to follow: up to {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
+              given_up, format_size(held_bytes));
     want_reclaim();
   }
   hold(round);

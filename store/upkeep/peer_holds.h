@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -41,27 +42,30 @@ class PeerHolds {
   // and of which this life knows nothing. `is_known`: the object has a record, or died in this life. Blocks on the volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
   Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
-  // A call has waited long for room while others did not follow: until they do, only what they told that they read is held. False: so it
-  // was already.
-  bool lose_patience() {
-    if (impatient_at_) return false;
-    impatient_at_ = known_ ? known_->position : JournalPosition{};
-    return true;
-  }
+  // A call has waited long for room while others did not follow: of those that have not read of what is held for longest, until they follow
+  // again, only what they told that they read is held. Who follows is waited for as before. Their names; empty: nobody else keeps that back.
+  std::string lose_patience();
   // Of what was held since begin(): what is open or being read on another node, so nobody knows when it comes back.
   uint64_t read_bytes() const { return read_bytes_; }
   // The node that is furthest behind, and why where that is known; empty: none is waited for.
   std::string waits_for() const;
 
  private:
-  void tell_wanted() { source_.want_acknowledged(any_held_ || earlier_held_ || impatient_at_); }
+  void tell_wanted() { source_.want_acknowledged(any_held_ || earlier_held_ || !given_up_.empty()); }
+  // What is known now, of which those that follow again are waited for again.
+  void look(std::shared_ptr<const Peers::Acknowledged> known);
+  bool is_waited_for(const Peers::Acknowledged::Node& node) const { return !given_up_.contains(node.node); }
+  // All that are waited for have applied this node's journals up to `position`.
+  bool have_followed_to(JournalPosition position) const;
 
   const Source source_;
   std::shared_ptr<const Peers::Acknowledged> known_;
   bool any_held_ = false, earlier_held_ = false;
   std::optional<std::vector<ObjectId>> earlier_open_;  // ascending; none: not all have read up to this epoch yet
   uint64_t read_bytes_ = 0;
-  std::optional<JournalPosition> impatient_at_;
+  std::optional<JournalPosition> held_since_;           // the least of what was held since begin() because it was not read of
+  std::optional<JournalPosition> earlier_held_since_;   // ... of earlier epochs
+  std::map<std::string, JournalPosition> given_up_;     // nodes that are not waited for before they have left that position
 };
 
 }  // namespace kvcachefs

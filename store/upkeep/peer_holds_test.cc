@@ -14,7 +14,16 @@ class PeerHoldsTest : public ::testing::Test {
     Peers::Acknowledged told;
     told.position = {1, 2, offset};
     told.by = "other";
+    told.nodes = {{"other", told.position}};
     told.pinned = std::move(pinned);
+    told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
+  }
+  // Of two nodes, the first of which is behind.
+  void tell_of_two(uint64_t behind, uint64_t ahead) {
+    Peers::Acknowledged told;
+    told.position = {1, 2, behind};
+    told.by = "slow";
+    told.nodes = {{"fast", {1, 2, ahead}}, {"slow", told.position}};
     told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
   }
   // As it is read again and again: it is in that epoch of this node.
@@ -22,6 +31,7 @@ class PeerHoldsTest : public ::testing::Test {
     Peers::Acknowledged told;
     told.position = {epoch, 0, 0};
     told.by = "other";
+    told.nodes = {{"other", told.position}};
     told.pinned = std::move(pinned);
     known_ = told_ = std::make_shared<const Peers::Acknowledged>(std::move(told));
   }
@@ -88,7 +98,7 @@ TEST_F(PeerHoldsTest, WhatWasOpenWhenTheyHadReadItIsHeldUntilItIsClosed) {
   tell_epoch(2, {gone, known, own});
   EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen);
   EXPECT_TRUE(wanted_);
-  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_EQ(holds_.lose_patience(), "") << "it has read of all";
   EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen) << "it says that it reads it";
   tell_epoch(2, {known, later, own});
   EXPECT_EQ(holds_.earlier_epochs(2, is_known), kFree) << "what was removed since is no matter of the life before";
@@ -99,7 +109,7 @@ TEST_F(PeerHoldsTest, WhoDoesNotReadOnHoldsNothingOfEarlierEpochsForEver) {
   const auto nothing = [](ObjectId) { return false; };
   tell(99);
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
-  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_EQ(holds_.lose_patience(), "other");
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
@@ -113,14 +123,42 @@ TEST_F(PeerHoldsTest, WhatNoRecordNamedNobodyCanKnow) {
 TEST_F(PeerHoldsTest, WhoDoesNotFollowIsNotWaitedForAgainBeforeItDoes) {
   tell(50, {ObjectId{7}});
   EXPECT_TRUE(holds(place(1, 100)));
-  EXPECT_TRUE(holds_.lose_patience());
+  EXPECT_EQ(holds_.lose_patience(), "other");
   EXPECT_FALSE(holds(place(1, 100)));
   EXPECT_TRUE(holds(place(7, 40))) << "it says that it reads this";
   EXPECT_FALSE(holds(place(1, 100)));
-  EXPECT_FALSE(holds_.lose_patience()) << "that was tried";
+  EXPECT_EQ(holds_.lose_patience(), "") << "that was tried";
   EXPECT_TRUE(wanted_) << "or it would not be known that it follows again";
   tell(60);
   EXPECT_TRUE(holds(place(1, 100))) << "it follows again";
+}
+
+TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForBesideOneThatDoesNot) {
+  tell_of_two(50, 99);
+  EXPECT_TRUE(holds(place(1, 60)));
+  EXPECT_EQ(holds_.lose_patience(), "slow");
+  EXPECT_FALSE(holds(place(1, 60)));
+  EXPECT_TRUE(holds(place(2, 120))) << "one that follows will have read of it in a moment";
+  EXPECT_TRUE(wanted_);
+  tell_of_two(50, 120);
+  EXPECT_FALSE(holds(place(2, 120)));
+  EXPECT_TRUE(holds(place(3, 130)));
+  tell_of_two(60, 120);
+  EXPECT_TRUE(holds(place(2, 120))) << "it follows again";
+  tell_of_two(130, 135);
+  EXPECT_TRUE(holds(place(3, 140)));
+  EXPECT_EQ(holds_.lose_patience(), "fast, slow");
+  EXPECT_FALSE(holds(place(3, 140)));
+}
+
+TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForAfterAnEarlierLife) {
+  using enum PeerHolds::Earlier;
+  const auto nothing = [](ObjectId) { return false; };
+  tell_of_two(50, 99);
+  EXPECT_EQ(holds_.earlier_epochs(1, nothing), kFree);
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kUnread);
+  EXPECT_EQ(holds_.lose_patience(), "fast, slow");
+  EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
 }  // namespace

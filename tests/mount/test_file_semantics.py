@@ -215,3 +215,50 @@ def test_a_mapping_and_writes_at_the_same_time_in_pages_of_their_own(new_mount):
     assert os.pread(fd, MIB, 0) == (b"m" * 4096 + b"w" * 4096) * 128
     mapping.close()
     os.close(fd)
+
+
+def close_after_a_crash(fd):
+    with pytest.raises(OSError):
+        os.close(fd)
+
+
+def run_a_program():
+    """Its process has the descriptors of this one until it executes the program, which closes them."""
+    assert os.waitstatus_to_exitcode(os.waitpid(os.posix_spawn("/bin/true", ["true"], {}), 0)[1]) == 0
+
+
+def test_a_program_that_a_writer_runs_meanwhile_does_not_end_its_file(new_mount):
+    mount = new_mount({"durability": "close"})
+    path = os.path.join(mount.path, "chunk.bin")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.pwrite(fd, b"1" * 64 * KIB, 0)
+    run_a_program()
+    mount.drain()  # what is written out is what is finished
+    mount.kill()
+    mount.start()
+    close_after_a_crash(fd)
+    assert not os.path.exists(path), os.path.getsize(path)
+
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.pwrite(fd, b"1" * 64 * KIB, 0)
+    run_a_program()
+    os.pwrite(fd, b"2" * 64 * KIB, 64 * KIB)
+    os.close(fd)
+    mount.kill()
+    mount.start()
+    with open(path, "rb") as file:
+        assert file.read() == b"1" * 64 * KIB + b"2" * 64 * KIB
+
+
+def test_what_a_child_wrote_with_a_descriptor_of_its_parent_is_there_when_it_has_closed_it(new_mount):
+    mount = new_mount({"durability": "close"})
+    path = os.path.join(mount.path, "output")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+    os.write(fd, b"parent\n")
+    child = os.posix_spawn("/bin/sh", ["sh", "-c", "echo child"], {}, file_actions=[(os.POSIX_SPAWN_DUP2, fd, 1)])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    mount.kill()
+    mount.start()
+    with open(path, "rb") as file:
+        assert file.read() == b"parent\nchild\n"
+    close_after_a_crash(fd)

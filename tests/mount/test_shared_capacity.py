@@ -347,3 +347,44 @@ def test_leases_that_outlast_all_patience_are_broken_for_who_comes(new_mount):
     store(b, 10_000, 40)
     assert b.status()["errors"]["no_space"] == 0
     assert sum(1 for number in range(10_000, 10_040) if get(b, number)) * CHUNK > MIB, "one chunk is all it has otherwise"
+
+
+def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
+    """The writer gives back what the stopped one has not read of; what the other reads is kept until that has heard."""
+    writer = new_mount({**OPTIONS, "node": "a"})
+    reader = new_mount({**OPTIONS, "node": "b"}, volume=writer.volume)
+    stopped = new_mount({**OPTIONS, "node": "c"}, volume=writer.volume)
+    wait_until(lambda: all(sees(writer, node, "live") for node in "bc") and sees(reader, "c", "live"), SOON, "all know each other")
+    store(writer, 0, CAPACITY // CHUNK)
+    os.kill(stopped.pid, signal.SIGSTOP)
+    ended = threading.Event()
+    newest, failed, found = [0], [], []
+
+    def write():
+        end = time.monotonic() + 30
+        number = 1000
+        while time.monotonic() < end:
+            put(writer, number)
+            newest[0] = number
+            number += 1
+        ended.set()
+
+    def read():
+        while not ended.is_set():
+            for number in range(max(1000, newest[0] - 100), newest[0]):
+                try:
+                    with open(os.path.join(reader.path, name_of(number)), "rb", buffering=0) as file:
+                        found.append(file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK))
+                except FileNotFoundError:
+                    pass
+                except OSError as error:
+                    failed.append((number, error.errno))
+
+    try:
+        in_threads(write, read)
+    finally:
+        os.kill(stopped.pid, signal.SIGCONT)
+    assert "waited 10 s for node c to follow" in writer.log_text()
+    assert newest[0] > 1000 + 2 * CAPACITY // CHUNK, "nothing was given back beside it"
+    assert found and all(found)
+    assert not failed, failed
