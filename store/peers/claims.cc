@@ -58,9 +58,11 @@ bool evicts(const PeerFigures& peer) {
   return peer.life == Life::kLives && std::ranges::any_of(peer.evictable_by_age, [](uint64_t bytes) { return bytes > 0; });
 }
 
-bool makes_room(const PeerFigures& peer) {
+// A wish beyond the capacity of all is of one that begins, and has not heard of a smaller one than its own: it gives back what it claimed by that.
+bool makes_room(const PeerFigures& peer, uint64_t capacity_bytes) {
   if (peer.life == Life::kMayLive || evicts(peer)) return true;
-  return peer.life == Life::kLives && peer.claim_bytes > std::max(peer.wish_bytes, peer.physical_bytes);
+  const uint64_t wish_bytes = peer.wish_bytes > capacity_bytes ? 0 : peer.wish_bytes;
+  return peer.life == Life::kLives && peer.claim_bytes > std::max(wish_bytes, peer.physical_bytes);
 }
 
 // Where nothing is evicted, what is removed makes room for as much again, although the records of both take a little: that is of what is left to
@@ -118,7 +120,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   for (const PeerFigures& peer : peers) {
     taken = add_bytes(taken, peer.taken_bytes());
     demand = add_bytes(demand, demand_of(peer, capacity));
-    plan.others_make_room |= makes_room(peer);
+    plan.others_make_room |= makes_room(peer, all);
     if (peer.life != Life::kLives) out_of_reach = add_bytes(out_of_reach, demand_of(peer, capacity));
     if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
   }

@@ -201,6 +201,19 @@ TEST(Claims, WithoutEvictionAWishIsNotMet) {
   EXPECT_TRUE(plan(writer, 20 * kMiB, {larger}).others_make_room) << "it does not need what it claims";
 }
 
+// With a capacity of its own that is larger, until it has read of this one: it claims and wishes for a part of that.
+TEST(Claims, WhatOneThatBeginsClaimsBeyondTheCapacityOfAllComesBack) {
+  OwnFigures writer = own(14 * kMiB);
+  writer.waits = true;
+  PeerFigures begins = peer(0);
+  begins.capacity_bytes = 200 * kGiB;
+  begins.claim_bytes = 50 * kMiB;
+  begins.wish_bytes = 50 * kMiB;
+  EXPECT_FALSE(plan(writer, 14 * kMiB, {begins}).others_make_room);
+  begins.wish_bytes = 200 * kMiB;
+  EXPECT_TRUE(plan(writer, 14 * kMiB, {begins}).others_make_room) << "a call is not refused for that";
+}
+
 TEST(Claims, TheLeastCapacityCounts) {
   PeerFigures careful = peer(kMiB);
   careful.capacity_bytes = kVolume / 2;
