@@ -65,16 +65,19 @@ TEST_F(PeersClaimTest, BothThreadsAtOnce) {
   a.claim_user = &user_;
   a.peers().begin_claim();
   b.round();
-  std::thread other([&] {
-    for (int at = 0; at < 500; ++at) {
-      clock_.advance_ns(4 * kOneSecondNs);
-      a.peers().step_claim_if_late();
-      a.peers().want_room();
-    }
-  });
-  for (int at = 0; at < 500; ++at) a.peers().round();
-  other.join();
-  EXPECT_GT(user_.looked, 10) << "how often depends on how the threads come to run: 58 of 1000 under ASAN";
+  // How often it is looked depends on how the threads come to run: 4 to 58 of 1000.
+  for (int repeats = 0; repeats < 100 && user_.looked <= 10; ++repeats) {
+    std::thread other([&] {
+      for (int at = 0; at < 500; ++at) {
+        clock_.advance_ns(4 * kOneSecondNs);
+        a.peers().step_claim_if_late();
+        a.peers().want_room();
+      }
+    });
+    for (int at = 0; at < 500; ++at) a.peers().round();
+    other.join();
+  }
+  EXPECT_GT(user_.looked, 10);
   a.peers().end_claim();
 }
 
