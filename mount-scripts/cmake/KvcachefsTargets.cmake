@@ -1,15 +1,15 @@
 # Functions for the rooms' CMakeLists.txt.
 
-# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN])
+# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN] [OPTIMIZED])
 # A GoogleTest binary, registered as one ctest test (a process per case costs more than most cases). Built into
-# tests-bin/; NO_MAIN for a binary with its own main(). Labels: unit (the default), model, crash, fault, slow, threads
+# tests-bin/; NO_MAIN for a binary with its own main(), OPTIMIZED for one that computes for minutes under a sanitizer. Labels: unit (the default), model, crash, fault, slow, threads
 # (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label. ctest
 # begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "NO_MAIN" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "NO_MAIN;OPTIMIZED" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SOURCES)
     message(FATAL_ERROR "kvcachefs_add_test(${name}): needs SOURCES; not understood: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -26,7 +26,7 @@ function(kvcachefs_add_test name)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin")
+  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin" KVCACHEFS_OPTIMIZED ${ARG_OPTIMIZED})
   target_link_libraries(${name} PRIVATE ${ARG_LIBS} kvcachefs::gtest)
   if(NOT ARG_NO_MAIN)
     target_link_libraries(${name} PRIVATE kvcachefs::gtest_main)
@@ -104,7 +104,8 @@ function(kvcachefs_precompile_headers)
   file(CONFIGURE OUTPUT "${source}" CONTENT "// Only here to have headers precompiled for.\nint main() {}\n")
   set(headers "${PROJECT_SOURCE_DIR}/mount-scripts/cmake/precompiled.h")
   # Without optimisation the test programs compile in 0.63 of the time; what they test is optimised.
-  set(for_tests -O0)
+  # But for those that say OPTIMIZED, which run for minutes under a sanitizer in loops of their own.
+  set(for_tests "")
   if(KVCACHEFS_SANITIZE MATCHES "undefined")
     # It is the code under test that is to be checked; in tests it doubles what compiling takes.
     list(APPEND for_tests -fno-sanitize=undefined)
@@ -117,14 +118,18 @@ function(kvcachefs_precompile_headers)
     add_executable(kvcachefs_precompiled_test EXCLUDE_FROM_ALL "${source}")
     target_precompile_headers(kvcachefs_precompiled_test PRIVATE "${headers}" <gtest/gtest.h>)
     target_link_libraries(kvcachefs_precompiled_test PRIVATE kvcachefs::fmt kvcachefs::gtest)
-    target_compile_options(kvcachefs_precompiled_test PRIVATE ${for_tests})
+    target_compile_options(kvcachefs_precompiled_test PRIVATE -O0 ${for_tests})
   endif()
   foreach(each IN LISTS targets)
     get_target_property(type ${each} TYPE)
     get_target_property(libraries ${each} LINK_LIBRARIES)
     if(type STREQUAL "EXECUTABLE" AND "kvcachefs::gtest" IN_LIST libraries)
+      get_target_property(optimized ${each} KVCACHEFS_OPTIMIZED)
       target_compile_options(${each} PRIVATE ${for_tests})
-      target_precompile_headers(${each} REUSE_FROM kvcachefs_precompiled_test)
+      if(NOT optimized)
+        target_compile_options(${each} PRIVATE -O0)
+        target_precompile_headers(${each} REUSE_FROM kvcachefs_precompiled_test)
+      endif()
     elseif(type STREQUAL "STATIC_LIBRARY")
       target_precompile_headers(${each} REUSE_FROM kvcachefs_precompiled)
     endif()

@@ -1,5 +1,6 @@
 // The tree that a node shows hangs on how far it has read each journal, and on nothing else: not on the order in which it read them, not
 // on where it began with a checkpoint. Some 10^5 orders; with KVCACHEFS_LONG=1 10^6.
+#include <algorithm>
 #include <cstdlib>
 #include <functional>
 #include <map>
