@@ -63,8 +63,7 @@ class Store {
   // Size changes may wait for memory or a read; everything else completes inside the call. `handle` may be null.
   virtual void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller, Completion<Stat> done) = 0;
   // Who may not keep set-user-id and set-group-id bits is about to write here, or has opened this with `truncate`.
-  // The set-group-id bit of a file that its group may not execute stays for a caller who is in that group.
-  // True if any went.
+  // The set-group-id bit of a file that its group may not execute stays for a caller who is in that group. True if any went.
   virtual bool drop_privileges(Handle* handle, const std::function<bool(uint32_t gid)>& in_group = {}) = 0;
   // Any namespace prefix the driver lets through. kNoAttribute if absent.
   virtual Result<std::string> get_xattr(ObjectId id, std::string_view name) = 0;
