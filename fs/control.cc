@@ -182,8 +182,8 @@ bool is_mount_command(std::string_view name) {
 
 void set_mount_attribute(const Request& request, std::string_view name, std::string_view value) {
   Driver& driver = driver_of(request);
-  const bool is_option = name.starts_with("option.");
-  if (is_mount_command(name) && !may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+  if (!is_mount_command(name)) return void(fuse_reply_err(request, EOPNOTSUPP));
+  if (!may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
   if (name == "refresh")
     return driver.store->refresh([&driver, answer = driver.interruptible.answering(request)](Status status) mutable {
       driver.gone_names.forget_all([answer = std::move(answer), status = std::move(status)]() mutable { answer(std::move(status)); });
@@ -194,7 +194,6 @@ void set_mount_attribute(const Request& request, std::string_view name, std::str
     return void(fuse_reply_err(request, 0));
   }
   if (name == "scrub") return reply_status(request, driver.store->begin_scrub());
-  if (!is_option) return void(fuse_reply_err(request, EOPNOTSUPP));
   name.remove_prefix(std::strlen("option."));
   Status status = name == "log_level" ? driver.set_option(name, value) : driver.store->set_option(name, value);
   if (!status) log::warn("setfattr user.kvcachefs.option.{}: {}", name, status.error().message);

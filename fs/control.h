@@ -31,9 +31,9 @@ void add_control_operations(fuse_lowlevel_ops& operations);
 
 // user.kvcachefs.<name> of the mount: option.NAME and `status`.
 std::optional<std::string> mount_attribute(Driver& driver, std::string_view name);
-// flush (drains), refresh, drop_caches, scrub, option.NAME. Replies, perhaps later.
-// flush, drop_caches, scrub, refresh, option.*: what is set to have something done for the whole mount, and is no fact of a file.
+// What is set to have something done for the whole mount, on whichever file: flush (drains), refresh, drop_caches, scrub, option.NAME.
 bool is_mount_command(std::string_view name);
+// Does that. Replies, perhaps later.
 void set_mount_attribute(const Request& request, std::string_view name, std::string_view value);
 
 }  // namespace kvcachefs

@@ -55,8 +55,9 @@ MountProbe::MountProbe() {
 
 MountProbe::~MountProbe() {
   if (child_ <= 0) return;
+  constexpr int kMostMs = 500;  // it is gone in one, but on a busy machine
   kill(child_, SIGKILL);
-  waitpid(child_, nullptr, WNOHANG);
+  for (int ms = 0; ms < kMostMs && waitpid(child_, nullptr, WNOHANG) == 0; ++ms) poll(nullptr, 0, 1);
 }
 
 int MountProbe::ask(const std::string& path, int timeout_ms, const std::function<bool()>& given_up) {

@@ -18,7 +18,7 @@ class MountProbe {
   MountProbe();
   MountProbe(const MountProbe&) = delete;
   MountProbe& operator=(const MountProbe&) = delete;
-  ~MountProbe();  // does not wait for a child that hangs in the kernel
+  ~MountProbe();  // waits half a second at most, for the child may hang in the kernel
 
   // Has the child stat() `path`, and waits for its answer: 0 or an errno; ENOTCONN where the mount is gone again; ETIMEDOUT after
   // `timeout_ms`; ECANCELED once `given_up` says so, which is asked some times a second. Once.

@@ -2,8 +2,8 @@
 
 # kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN] [OPTIMIZED])
 # A GoogleTest binary, registered as one ctest test (a process per case costs more than most cases). Built into
-# tests-bin/; NO_MAIN for a binary with its own main(), OPTIMIZED for one that computes for minutes under a sanitizer. Labels: unit (the default), model, crash, fault, slow, threads
-# (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label. ctest
+# tests-bin/; NO_MAIN for a binary with its own main(), OPTIMIZED for one that computes for minutes under a sanitizer. Labels:
+# unit (the default), model, crash, fault, slow, threads (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label. ctest
 # begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)

@@ -42,7 +42,7 @@ struct Commit {
   // One batch, and what has to be settled when it is in the journal.
   Batch batch;
   uint64_t batch_bytes = 0;  // about
-  uint64_t appended_bytes = 0;  // to the journal, with the last batch
+  uint64_t appended_bytes = 0;  // to the journal in this life, the last batch of this commit included
   bool replaces = false, removes = false;  // it gives a journaled name to another object, or takes one away
   std::vector<SealedBody> sealed;
   std::vector<std::pair<ObjectPtr, uint64_t>> attributes;  // with the version recorded

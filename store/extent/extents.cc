@@ -393,7 +393,7 @@ void Extents::end_syncing() {
   if (--syncing_ == 0) removed_.clear();
 }
 
-// Removed by others, it can be read and synced still, but nothing of that is kept.
+// An error if others removed the file. It can be read and synced still, but all in it is lost when it is closed.
 Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
   const auto info = unsynced.file->info();
   if (!info || !info->is_removed) return {};

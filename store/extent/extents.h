@@ -138,8 +138,8 @@ class Extents {
   ExtentId syncing_ahead_;  // by sync_ahead() just now
   ConditionVariable synced_ahead_;
   std::unordered_map<ExtentId, Error> lost_, lost_raw_;  // a sync of it failed
-  size_t syncing_ = 0;                    // who took files out of unsynced_ and is at it
-  std::unordered_set<ExtentId> removed_;  // by this store since then
+  size_t syncing_ = 0;                    // calls that took files out of unsynced_ and sync them
+  std::unordered_set<ExtentId> removed_;  // by this store, while there is such a call
   uint64_t removals_ = 0;  // what was opened beside one is not kept open: it may be what was removed
   std::unordered_set<std::string> directories_;           // that exist
   std::unordered_set<std::string> unsynced_directories_;  // in which a name was made

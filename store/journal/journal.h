@@ -53,11 +53,13 @@ class JournalWriter {
   // Starts a new file; returns its start. For checkpoints: files before it can go once the checkpoint is durable.
   Result<JournalPosition> rotate();
   JournalPosition position() const;
+  // Of frames, without the headers of files. Does not block.
   struct Appended {
-    uint64_t bytes_in_all = 0, bytes_since_rotate = 0;
+    uint64_t bytes_in_all = 0;        // since create()
+    uint64_t bytes_since_rotate = 0;  // since the last rotate(), or create()
   };
   Appended appended() const;
-  // Since this was asked last a file was gone on from that others had removed: what was appended to it is in no journal.
+  // True if others had removed a file that this writer has left since the last call: what was appended to that file is in no journal.
   bool take_lost_file();
 
  private:

@@ -43,7 +43,7 @@ Status write_one(File& file, ByteSpan bytes, uint64_t offset) {
   return file.write(pieces, offset);
 }
 
-// By others: a file of this life is removed once it is not the current one only. On NFS it cannot be asked for any more.
+// Others removed the file: this process removes only files that it has left. NFS answers ESTALE for one that another client removed.
 bool is_removed(const OpenJournal& journal) {
   const auto info = journal.file->info();
   return info ? info->is_removed : info.error().sys_errno == ESTALE;
@@ -74,7 +74,7 @@ struct JournalWriter::State {
   std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
   uint64_t names_made = 0, names_synced = 0;
   Appended appended;
-  bool lost_file = false;  // one that was gone on from had been removed by others
+  bool lost_file = false;  // others had removed a file that was left since take_lost_file()
 
   bool in_blocks() const { return form == JournalForm::kBlocks; }
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;

@@ -64,7 +64,8 @@ class Object {
   uint64_t moving_version = 0;    // content_version that is journaled already, and sealed once more
   uint64_t named_version = 0;     // content_version when it was last renamed or linked: such a name says at least that
   uint64_t attributes_version = 0, attributes_durable = 0;
-  // What RecordSpace accepted for the next record of them; and of what was accepted before, for the record that comes with the first body.
+  // What RecordSpace counts for this object: accepted for the next record of its attributes; and set aside for the one that comes with its
+  // first body.
   uint64_t accepted_bytes = 0, awaiting_body_bytes = 0;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal

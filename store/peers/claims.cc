@@ -58,7 +58,8 @@ bool evicts(const PeerFigures& peer) {
   return peer.life == Life::kLives && std::ranges::any_of(peer.evictable_by_age, [](uint64_t bytes) { return bytes > 0; });
 }
 
-// A wish beyond the capacity of all is of one that begins, and has not heard of a smaller one than its own: it gives back what it claimed by that.
+// A node that begins goes by its own capacity until it has read of a smaller one: a wish beyond the capacity of all is such a node's, which
+// will give back what it claimed by it.
 bool makes_room(const PeerFigures& peer, uint64_t capacity_bytes) {
   if (peer.life == Life::kMayLive || evicts(peer)) return true;
   const uint64_t wish_bytes = peer.wish_bytes > capacity_bytes ? 0 : peer.wish_bytes;

@@ -35,8 +35,8 @@ class RecordSpace {
   void settle(uint64_t taken, bool journaled);
   // A batch of so many bytes is in the overlay of the index, and in the journal, to which `appended_bytes` were appended in this life.
   void appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records);
-  // What was accepted for an object of which no record is made before its body comes, or it goes: set aside until then. Nobody waits
-  // for that, it may be open for days.
+  // Sets bytes aside that were accepted for the record of a new file, which is made when its body comes. Calls do not wait for that: the
+  // file may be open for days. body_came() ends it, also where the file was removed instead.
   void await_body(uint64_t bytes);
   void body_came(uint64_t bytes);
   // Around a commit of the index: what was in its overlay when that began has left it.

@@ -42,9 +42,9 @@ def kill_and_start(mount):
 def test_the_journal_is_removed(new_mount, what):
     mount = new_mount({"memory": "64M"})
     journals = os.path.join(mount.volume, "nodes", os.listdir(os.path.join(mount.volume, "nodes"))[0], "1", "journal")
-    if what != "empty file":
-        for number in range(4):
-            put(mount, f"before{number}")
+    stored = [] if what == "empty file" else [f"before{number}" for number in range(4)]
+    for name in stored:
+        put(mount, name)
     ended, written = threading.Event(), []
 
     def work():
@@ -67,9 +67,11 @@ def test_the_journal_is_removed(new_mount, what):
             os.remove(path)
     if what != "directory when idle":
         put(mount, "behind")  # into a file that nobody finds again
+        stored.append("behind")
     wait_until(lambda: "journal was removed by others" in mount.log_text(), 30, "it is seen")
     wait_until(lambda: glob.glob(journals + "/*"), 30, "another takes its place")
     put(mount, "after")
+    stored.append("after")
     time.sleep(2.5)
     ended.set()
     if what == "file when busy":
@@ -80,7 +82,7 @@ def test_the_journal_is_removed(new_mount, what):
     kill_and_start(mount)
     for name in written:
         check(mount, name, 5000)
-    for name in (["after"] if what == "directory when idle" else ["behind", "after"]) + ([] if what == "empty file" else [f"before{number}" for number in range(4)]):
+    for name in stored:
         check(mount, name)
 
 
