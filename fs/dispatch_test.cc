@@ -9,7 +9,7 @@
 #include "fs/control.h"
 
 namespace kvcachefs {
-namespace {
+namespace dispatch_test {
 
 using Ops = fuse_lowlevel_ops;
 using Slots = std::array<const void*, sizeof(Ops) / sizeof(void*)>;
@@ -51,5 +51,5 @@ TEST(Dispatch, ControlNodesAndNamesAreTold) {
   EXPECT_FALSE(is_control_name(chunk, ".kvcachefs"));
 }
 
-}  // namespace
+}  // namespace dispatch_test
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 #include <set>
 
 namespace kvcachefs {
-namespace {
+namespace lock_table_test {
 
 using Outcome = LockTable::Outcome;
 using Mode = LockTable::Mode;
@@ -299,5 +299,5 @@ TEST(LockTable, OneThatWaitedIsRefusedWhereThereAreTooMany) {
   EXPECT_EQ(now(record(2, Mode::kShared, 60, 60)), Outcome::kTooMany) << "nothing of it was counted";
 }
 
-}  // namespace
+}  // namespace lock_table_test
 }  // namespace kvcachefs

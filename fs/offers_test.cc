@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace offers_test {
 
 constexpr LibraryVersion kOld{3, 17}, kMayHang{3, 18}, kGood{3, 19};
 
@@ -42,5 +42,5 @@ TEST(MayPassThrough, NotWhereTheDaemonIsToSeeEveryByte) {
   EXPECT_FALSE(may_pass_through(options));
 }
 
-}  // namespace
+}  // namespace offers_test
 }  // namespace kvcachefs

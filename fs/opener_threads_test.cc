@@ -13,7 +13,7 @@
 #include "fs/side_thread.h"
 
 namespace kvcachefs {
-namespace {
+namespace opener_threads_test {
 
 TEST(OpenerThreads, DoWhatTheyAreGivenBesideEachOther) {
   OpenerThreads threads;
@@ -98,5 +98,5 @@ TEST(WithoutThreads, ALockThatMaySoonBeHadIsRefusedAtOnce) {
               testing::ExitedWithCode(0), "");
 }
 
-}  // namespace
+}  // namespace opener_threads_test
 }  // namespace kvcachefs

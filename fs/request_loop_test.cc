@@ -14,7 +14,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace request_loop_test {
 
 using namespace std::chrono_literals;
 
@@ -383,5 +383,5 @@ INSTANTIATE_TEST_SUITE_P(BusyPoll, RequestLoopTest,
                          testing::Values(How{"off", 0ns, false}, How{"on", 50us, false}, How{"OneProcessor", 0ns, true}),
                          [](const auto& test) { return test.param.name; });
 
-}  // namespace
+}  // namespace request_loop_test
 }  // namespace kvcachefs

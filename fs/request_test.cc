@@ -9,7 +9,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace request_test {
 
 class RequestTest : public ::testing::Test {
  protected:
@@ -66,5 +66,5 @@ TEST_F(RequestTest, WhatFailsAfterTheAnswerIsNoOther) {
   EXPECT_EQ(answers_, std::vector{0});
 }
 
-}  // namespace
+}  // namespace request_test
 }  // namespace kvcachefs

@@ -16,7 +16,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace index_rebuild_test {
 
 using testing::TestStore;
 namespace fs = std::filesystem;
@@ -176,5 +176,5 @@ TEST_F(IndexRebuildTest, ImpossibleRowsBehindACleanMarkAreBuiltAnew) {
   expect_all();
 }
 
-}  // namespace
+}  // namespace index_rebuild_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_evict_test {
 
 using testing::TestStore;
 
@@ -495,5 +495,5 @@ TEST_F(StoreEvictLeases, WhereLeasesFillTheVolumeTheOldestBreak) {
   EXPECT_TRUE(there(299));
 }
 
-}  // namespace
+}  // namespace store_evict_test
 }  // namespace kvcachefs

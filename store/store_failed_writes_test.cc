@@ -13,7 +13,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_failed_writes_test {
 
 using testing::TestStore;
 
@@ -171,5 +171,5 @@ TEST_F(FailedWrites, OfARawFileToo) {
   empty();
 }
 
-}  // namespace
+}  // namespace store_failed_writes_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_gone_test {
 
 using testing::TestStore;
 
@@ -41,5 +41,5 @@ TEST(StoreGone, NothingIsAcceptedAndTheStatusSaysWhy) {
   store.die();
 }
 
-}  // namespace
+}  // namespace store_gone_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_holes_test {
 
 using testing::TestStore;
 
@@ -252,5 +252,5 @@ TEST(StoreHoles, ATruncationThatWaitsForRoomHoldsNoMemory) {
   EXPECT_TRUE(store.read_file("f") == TestStore::payload(1, 10 * kMiB).substr(0, 9 * kMiB + 5));
 }
 
-}  // namespace
+}  // namespace store_holes_test
 }  // namespace kvcachefs

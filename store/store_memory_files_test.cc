@@ -15,7 +15,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_memory_files_test {
 
 using testing::TestStore;
 constexpr size_t kSize = 9 * kMiB + 1234;
@@ -420,5 +420,5 @@ TEST(StoreMemoryFilesInLittleMemory, WhoWaitsForMemoryHoldsNoFile) {
   for (int i = 0; i < 4; ++i) EXPECT_TRUE(store.read_file("body" + std::to_string(i)) == body) << i;
 }
 
-}  // namespace
+}  // namespace store_memory_files_test
 }  // namespace kvcachefs

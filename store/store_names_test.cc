@@ -12,7 +12,7 @@
 #include "store/tree/writer_processes.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_names_test {
 
 using testing::TestStore;
 
@@ -323,5 +323,5 @@ TEST(StoreNames, WhoWritesWithoutThePrivilegeTakesItFromTheFile) {
   EXPECT_EQ(mode_after(0644), 0644u);
 }
 
-}  // namespace
+}  // namespace store_names_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_not_chunks_test {
 
 using testing::TestStore;
 
@@ -198,5 +198,5 @@ TEST_F(StoreNotChunks, AWholeRewriteMakesItAChunkAgain) {
   EXPECT_EQ(store_->list_xattrs(store_->lookup(kRootId, "c", {})->id)->size(), 0u);
 }
 
-}  // namespace
+}  // namespace store_not_chunks_test
 }  // namespace kvcachefs

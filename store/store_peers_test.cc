@@ -16,7 +16,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_peers_test {
 
 using testing::TestStore;
 
@@ -355,5 +355,5 @@ TEST(StorePeersTouch, WhatAnotherNodeReadsIsNotUnused) {
   EXPECT_EQ(a.contents(), b.contents());
 }
 
-}  // namespace
+}  // namespace store_peers_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/testing/settling.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_refused_change_test {
 
 using testing::SmallVolume;
 using testing::TestStore;
@@ -205,5 +205,5 @@ TEST(StoreSettling, WhatWasSpilledOfARefusedChangeLeavesTheVolume) {
   EXPECT_TRUE(store.read_file("a") == body);
 }
 
-}  // namespace
+}  // namespace store_refused_change_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/testing/settling.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_settling_test {
 
 using testing::TestStore;
 
@@ -212,5 +212,5 @@ TEST(StoreSettling, WhatWasUnlinkedIsNotFoundByItsNumber) {
   EXPECT_FALSE(store->open(id, {.read = true, .write = true}, {.thread_id = 1}));
 }
 
-}  // namespace
+}  // namespace store_settling_test
 }  // namespace kvcachefs

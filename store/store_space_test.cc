@@ -11,7 +11,7 @@
 #include "store/testing/settling.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_space_test {
 
 using testing::SmallVolume;
 using testing::TestStore;
@@ -245,5 +245,5 @@ TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
   EXPECT_GT(store->status().physical_bytes, files * uint64_t{60'000});
 }
 
-}  // namespace
+}  // namespace store_space_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_spill_test {
 
 using testing::TestStore;
 
@@ -202,5 +202,5 @@ TEST(StoreSettling, AWriteThatWaitsForMemoryIsNotOvertakenBySmallerOnes) {
   store.close(second);
 }
 
-}  // namespace
+}  // namespace store_spill_test
 }  // namespace kvcachefs

@@ -16,7 +16,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace store_test {
 
 using testing::TestStore;
 
@@ -561,5 +561,5 @@ TEST_P(FirstMounts, AtOnceMakeOneVolume) {
 
 INSTANTIATE_TEST_SUITE_P(Store, FirstMounts, ::testing::Bool());
 
-}  // namespace
+}  // namespace store_test
 }  // namespace kvcachefs

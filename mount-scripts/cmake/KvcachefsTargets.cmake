@@ -1,15 +1,35 @@
 # Functions for the rooms' CMakeLists.txt.
 
-# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [NO_MAIN] [OPTIMIZED])
-# A GoogleTest binary, registered as one ctest test (a process per case costs more than most cases). Built into
-# tests-bin/; NO_MAIN for a binary with its own main(), OPTIMIZED for one that computes for minutes under a sanitizer. Labels:
-# unit (the default), model, crash, fault, slow, threads (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those with a label. ctest
-# begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
+# kvcachefs_test_program(NAME SOURCES file... LIBS target...): adds to a GoogleTest program in tests-bin/, which it makes.
+function(kvcachefs_test_program name)
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "" "" "SOURCES;LIBS")
+  if(NOT TARGET ${name})
+    add_executable(${name})
+    set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin")
+    target_link_libraries(${name} PRIVATE kvcachefs::gtest)
+    if(KVCACHEFS_PRECOMPILE)
+      set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8) # the longest then takes half a minute
+      target_compile_options(${name} PRIVATE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
+    endif()
+  endif()
+  target_sources(${name} PRIVATE ${ARG_SOURCES})
+  target_link_libraries(${name} PRIVATE ${ARG_LIBS})
+endfunction()
+
+# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [OPTIMIZED])
+# GoogleTest cases, registered as one ctest test (a process per case costs more than most cases). Labels: unit (the default), model,
+# crash, fault, slow, threads (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those
+# with a label. ctest begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
+#
+# The unit and model tests of a room are in one program, ROOM_tests, and those with several threads in another, ROOM_threads_tests,
+# each compiled as a few files (but by the debug preset): what they include is most of what compiling them takes. So the names of
+# each file are in a namespace of its own, called as the file, and two files of a room have no test suite in common.
+# OPTIMIZED is for a test that computes for minutes under a sanitizer: it is a program by itself, as are those of other labels.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "NO_MAIN;OPTIMIZED" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "OPTIMIZED" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SOURCES)
     message(FATAL_ERROR "kvcachefs_add_test(${name}): needs SOURCES; not understood: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -25,19 +45,35 @@ function(kvcachefs_add_test name)
   if(KVCACHEFS_SANITIZE)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
-  add_executable(${name} ${ARG_SOURCES})
-  set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin" KVCACHEFS_OPTIMIZED ${ARG_OPTIMIZED})
-  target_link_libraries(${name} PRIVATE ${ARG_LIBS} kvcachefs::gtest)
-  if(NOT ARG_NO_MAIN)
-    target_link_libraries(${name} PRIVATE kvcachefs::gtest_main)
+  set(options "")
+  if(ARG_OPTIMIZED OR NOT ARG_LABELS MATCHES "unit|model")
+    set(program ${name})
+    kvcachefs_test_program(${program} SOURCES ${ARG_SOURCES} LIBS ${ARG_LIBS} kvcachefs::gtest_main)
+    set_target_properties(${program} PROPERTIES KVCACHEFS_OPTIMIZED ${ARG_OPTIMIZED})
+  else()
+    cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}" OUTPUT_VARIABLE room)
+    string(REPLACE "/" "_" room "${room}")
+    set(program ${room}_tests)
+    if("threads" IN_LIST ARG_LABELS)
+      set(program ${room}_threads_tests)
+    endif()
+    if(NOT TARGET kvcachefs_test_main)
+      add_library(kvcachefs_test_main STATIC "${PROJECT_SOURCE_DIR}/tests/support/test_main.cc")
+      target_link_libraries(kvcachefs_test_main PUBLIC kvcachefs::gtest)
+    endif()
+    kvcachefs_test_program(${program} SOURCES ${ARG_SOURCES} LIBS ${ARG_LIBS} kvcachefs_test_main)
+    set(files ${ARG_SOURCES})
+    list(FILTER files INCLUDE REGEX "_test\\.cc$")
+    list(JOIN files "," files)
+    set(options --test=${name}:${files})
   endif()
-  add_test(NAME ${name} COMMAND ${name} --gtest_color=no)
+  add_test(NAME ${name} COMMAND ${program} ${options} --gtest_color=no)
   set_tests_properties(${name} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} COST ${cost})
   foreach(label IN LISTS ARG_LABELS)
     if(NOT TARGET kvcachefs_tests_${label})
       add_custom_target(kvcachefs_tests_${label})
     endif()
-    add_dependencies(kvcachefs_tests_${label} ${name})
+    add_dependencies(kvcachefs_tests_${label} ${program})
   endforeach()
 endfunction()
 

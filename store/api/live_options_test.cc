@@ -5,7 +5,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace live_options_test {
 
 OptionDefaults defaults_of(uint64_t backing_bytes) { return {.backing_bytes = backing_bytes, .memory_bytes = 8 * kGiB, .network_volume = false}; }
 
@@ -79,5 +79,5 @@ TEST(LiveOptions, ChangesAndReadsRunSideBySide) {
   writer.join();
 }
 
-}  // namespace
+}  // namespace live_options_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace probe_counts_test {
 
 using Miss = ProbeCounts::Miss;
 using Window = ProbeCounts::Window;
@@ -108,5 +108,5 @@ TEST_F(ProbeCountsTest, NothingIsLostBetweenThreads) {
   EXPECT_EQ(totals.evicted + totals.before_store, static_cast<uint64_t>(kThreads * kProbes));
 }
 
-}  // namespace
+}  // namespace probe_counts_test
 }  // namespace kvcachefs

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace backoff_test {
 
 TEST(Backoff, PausesDoubleUpToTheLimitAndEndWithASuccess) {
   Backoff backoff(10, 40);
@@ -32,5 +32,5 @@ TEST(Backoff, CanBeCutShort) {
   EXPECT_GT(backoff.failing_for_ns(1), 0) << "it still fails";
 }
 
-}  // namespace
+}  // namespace backoff_test
 }  // namespace kvcachefs

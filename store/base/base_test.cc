@@ -16,7 +16,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace base_test {
 
 TEST(Mountinfo, OctalDigitsAreWhatTheyStandFor) {
   EXPECT_EQ(unescape_mountinfo("/mnt/a\\040b\\134c\\043"), "/mnt/a b\\c#");
@@ -193,5 +193,5 @@ TEST(Clock, StampsRiseAlsoAcrossThreadsAndBackwardTime) {
   EXPECT_GE(std::max(last[0], last[1]).value, 1'000'000u + 20'000);
 }
 
-}  // namespace
+}  // namespace base_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace blocking_queue_test {
 
 TEST(BlockingQueue, TakesAllInOrder) {
   BlockingQueue<int> queue;
@@ -45,5 +45,5 @@ TEST(BlockingQueue, EveryItemOfSeveralThreadsIsTakenOnce) {
   EXPECT_EQ(taken, 3 * kEach);
 }
 
-}  // namespace
+}  // namespace blocking_queue_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace cgroup_test {
 
 class Cgroups : public ::testing::Test {
  protected:
@@ -79,5 +79,5 @@ TEST_F(Cgroups, BothVersionsAtOnce) {
   EXPECT_EQ(limit("4:memory:/b\n0::/a\n"), 2'000'000u);
 }
 
-}  // namespace
+}  // namespace cgroup_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace health_test {
 
 Status failed(const char* message) { return fail(Code::kIo, message); }
 
@@ -50,5 +50,5 @@ TEST(Health, ReportsFromSeveralThreads) {
   EXPECT_EQ(health.state().reason, "");
 }
 
-}  // namespace
+}  // namespace health_test
 }  // namespace kvcachefs

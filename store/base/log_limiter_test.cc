@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs::log {
-namespace {
+namespace log_limiter_test {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr int kError = 4;
@@ -51,5 +51,5 @@ TEST(LogLimiter, ManyKindsTakeNoMoreMemory) {
   for (int i = 0; i < 1000; ++i) EXPECT_TRUE(limiter.ask(kError, std::string(static_cast<size_t>(i % 100), 'x'), i / 100 * 20 * kSecond).write);
 }
 
-}  // namespace
+}  // namespace log_limiter_test
 }  // namespace kvcachefs::log

@@ -5,7 +5,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace mutex_test {
 
 TEST(Mutex, IsTakenInTheOrderOfRanks) {
   SharedMutex<LockRank::kNames> names;
@@ -83,5 +83,5 @@ TEST(MutexDeathTest, CountsWhatWasOnlyTried) {
 }
 #endif
 
-}  // namespace
+}  // namespace mutex_test
 }  // namespace kvcachefs

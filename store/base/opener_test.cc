@@ -6,7 +6,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace opener_test {
 
 std::thread::id where(Opener& opener) {
   std::promise<std::thread::id> done;
@@ -50,5 +50,5 @@ TEST(Opener, StopWaitsForWhatWasHandedOn) {
   EXPECT_EQ(done, 100);
 }
 
-}  // namespace
+}  // namespace opener_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace parallel_runner_test {
 
 TEST(ParallelRunner, CallsEachOnceRunAfterRun) {
   ParallelRunner runner("test", 3);
@@ -43,5 +43,5 @@ TEST(ParallelRunner, WithoutThreadsTheCallerDoesItInOrder) {
   EXPECT_EQ(threads, std::set<std::thread::id>{std::this_thread::get_id()});
 }
 
-}  // namespace
+}  // namespace parallel_runner_test
 }  // namespace kvcachefs

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace running_clock_test {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
@@ -38,5 +38,5 @@ TEST(RunningClock, WhereNobodyTicksItIsTheMachines) {
   EXPECT_EQ(running.monotonic_ns() - began_ns, 100 * kSecondNs);
 }
 
-}  // namespace
+}  // namespace running_clock_test
 }  // namespace kvcachefs

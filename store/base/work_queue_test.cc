@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace work_queue_test {
 
 TEST(WorkQueue, RunsInOrderAndLeavesWhatTheWorkAdds) {
   Wakeup wakeup;
@@ -55,5 +55,5 @@ TEST(WorkQueue, WakesTheThreadThatRunsIt) {
   EXPECT_EQ(ran, 2 * kItems);
 }
 
-}  // namespace
+}  // namespace work_queue_test
 }  // namespace kvcachefs

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace clean_bodies_test {
 
 ObjectPtr object(uint64_t number) { return std::make_shared<Object>(ObjectId{number}, Attributes{}); }
 
@@ -38,5 +38,5 @@ TEST(CleanBodies, AForgottenObjectDoesNotEnter) {
   EXPECT_EQ(bodies.count(), 0u);
 }
 
-}  // namespace
+}  // namespace clean_bodies_test
 }  // namespace kvcachefs

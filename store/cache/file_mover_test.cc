@@ -5,7 +5,7 @@
 #include <cstring>
 
 namespace kvcachefs {
-namespace {
+namespace file_mover_test {
 
 class FileMoverTest : public testing::Test {
  protected:
@@ -65,5 +65,5 @@ TEST_F(FileMoverTest, WhatIsSmallOrOpenForWritingStays) {
   EXPECT_FALSE(mover.step());
 }
 
-}  // namespace
+}  // namespace file_mover_test
 }  // namespace kvcachefs

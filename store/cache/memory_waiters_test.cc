@@ -7,7 +7,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace memory_waiters_test {
 
 using Kind = MemoryWaiters::Kind;
 
@@ -149,5 +149,5 @@ TEST_F(Lines, ARequestThatNothingCanHelpIsToldOnce) {
   EXPECT_EQ(told.find("a read has waited"), told.rfind("a read has waited")) << told;
 }
 
-}  // namespace
+}  // namespace memory_waiters_test
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@
 #include <future>
 
 namespace kvcachefs {
-namespace {
+namespace resumer_test {
 
 TEST(Resumer, WithoutItsThreadAnswersComeAtOnce) {
   Resumer resumer({system_clock(), [] {}});
@@ -46,5 +46,5 @@ TEST(Resumer, GivesAnswersAndTriesARequestUntilItsMemoryIsThere) {
   EXPECT_TRUE(late);
 }
 
-}  // namespace
+}  // namespace resumer_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace waiting_bytes_test {
 
 std::string text_of(const WaitingBytes::Kept& kept) {
   return {reinterpret_cast<const char*>(kept.bytes().data()), kept.bytes().size()};
@@ -115,5 +115,5 @@ TEST(IoBudgetTest, TurnsComeInOrderAndAllOfThemDo) {
   EXPECT_EQ(order, "abcd");
 }
 
-}  // namespace
+}  // namespace waiting_bytes_test
 }  // namespace kvcachefs

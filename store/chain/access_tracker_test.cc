@@ -10,7 +10,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace access_tracker_test {
 
 constexpr ObjectId kParent{1};
 
@@ -106,5 +106,5 @@ TEST(AccessTracker, IsToldFromSeveralThreads) {
   EXPECT_FALSE(tracker.changed_rows(10'000).empty());
 }
 
-}  // namespace
+}  // namespace access_tracker_test
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 #include "store/chain/chain_sim.h"
 
 namespace kvcachefs::chain_sim {
-namespace {
+namespace chain_trace_test {
 
 // Conversations over one system prompt: each turn repeats all before it and adds some blocks.
 std::vector<Request> conversations(size_t count, size_t turns, uint64_t seed) {
@@ -93,5 +93,5 @@ TEST(ChainTrace, RecordedTraces) {
   EXPECT_GT(found, 0u) << directory << " holds no *.jsonl file";
 }
 
-}  // namespace
+}  // namespace chain_trace_test
 }  // namespace kvcachefs::chain_sim

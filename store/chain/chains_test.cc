@@ -9,7 +9,7 @@
 #include <string>
 
 namespace kvcachefs {
-namespace {
+namespace chains_test {
 
 constexpr uint64_t kChunk = 1 << 20;
 constexpr int64_t kMillisecond = 1'000'000;
@@ -1077,5 +1077,5 @@ TEST(Chains, AnyEventsInAnyOrder) {
   }
 }
 
-}  // namespace
+}  // namespace chains_test
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@
 #include <random>
 
 namespace kvcachefs {
-namespace {
+namespace layout_order_test {
 
 ObjectId id(uint64_t n) { return ObjectId{n}; }
 ChainKey key(uint64_t n) { return chain_key(ObjectId{9}, std::to_string(n)); }
@@ -189,5 +189,5 @@ TEST(LayoutOrder, EveryItemComesOutOnceWhateverWasAnnounced) {
   }
 }
 
-}  // namespace
+}  // namespace layout_order_test
 }  // namespace kvcachefs

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace stem_memory_test {
 
 NameStem stem(uint64_t n) { return {n, n + 1}; }
 
@@ -35,5 +35,5 @@ TEST(StemMemory, TheLastStemOfAnObjectCounts) {
   EXPECT_FALSE(memory.find(ObjectId{2}));
 }
 
-}  // namespace
+}  // namespace stem_memory_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <string>
 
 namespace kvcachefs {
-namespace {
+namespace stream_test {
 
 const std::string kHashA = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 const std::string kHashB = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752";
@@ -147,5 +147,5 @@ TEST(Cohorts, Bounded) {
   EXPECT_EQ(cohorts.cohort(1, 5000, 2001), first);
 }
 
-}  // namespace
+}  // namespace stream_test
 }  // namespace kvcachefs

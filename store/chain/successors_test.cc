@@ -5,7 +5,7 @@
 #include <map>
 
 namespace kvcachefs {
-namespace {
+namespace successors_test {
 
 constexpr size_t kMegabyte = 1 << 20;
 
@@ -248,5 +248,5 @@ TEST(SuccessorTable, ARowThatIsTakenBackIsTheOneThatWasDrained) {
   EXPECT_EQ(table.row(id(1)), drained[0].second);
 }
 
-}  // namespace
+}  // namespace successors_test
 }  // namespace kvcachefs

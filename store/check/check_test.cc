@@ -14,7 +14,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace check_test {
 
 namespace fs = std::filesystem;
 using testing::TestStore;
@@ -353,5 +353,5 @@ TEST_F(Check, WhatIsNoVolumeIsNotTouched) {
   EXPECT_FALSE(fs::exists(plain + "/nodes"));
 }
 
-}  // namespace
+}  // namespace check_test
 }  // namespace kvcachefs

@@ -15,7 +15,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace planted_links_test {
 
 namespace fs = std::filesystem;
 using testing::TestStore;
@@ -183,5 +183,5 @@ TEST_F(PlantedLinks, WhatIsNoExtentIsAnIoErrorToWhoReads) {
   }
 }
 
-}  // namespace
+}  // namespace planted_links_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include "store/commit/unmarked_bodies.h"
 
 namespace kvcachefs {
-namespace {
+namespace commit_queue_test {
 
 TEST(CommitQueue, WhatWasTakenIsInWorkUntilItIsSettled) {
   CommitQueue queue;
@@ -69,5 +69,5 @@ TEST(UnmarkedBodies, AreKnownByTheirExtentUntilAMark) {
   EXPECT_TRUE(bodies.in(second).empty());
 }
 
-}  // namespace
+}  // namespace commit_queue_test
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 #include "store/commit/testing/commit_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace committer_test {
 
 class CommitterTest : public CommitFixture {
  protected:
@@ -349,5 +349,5 @@ TEST_F(CommitterTest, WithoutItsThreadTheCallThatWaitsCommits) {
   EXPECT_TRUE(is_journaled(body));
 }
 
-}  // namespace
+}  // namespace committer_test
 }  // namespace kvcachefs

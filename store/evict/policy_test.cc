@@ -10,7 +10,7 @@
 #include "store/evict/testing.h"
 
 namespace kvcachefs::evict {
-namespace {
+namespace policy_test {
 
 TEST(MakePolicy, KnowsItsNamesAndRefusesOthers) {
   for (const std::string& name : policy_names()) EXPECT_EQ((*make_policy(name))->name(), name);
@@ -471,5 +471,5 @@ TEST(S3Fifo, WhatIsReadOnceMoreOutlivesAScan) {
   EXPECT_FALSE(test.policy->holds(unit(7)));
 }
 
-}  // namespace
+}  // namespace policy_test
 }  // namespace kvcachefs::evict

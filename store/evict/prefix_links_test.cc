@@ -7,7 +7,7 @@
 #include "store/evict/testing.h"
 
 namespace kvcachefs::evict {
-namespace {
+namespace prefix_links_test {
 
 struct PrefixLinksTest : ::testing::Test, PolicyUnderTest {
   PrefixLinksTest() : PolicyUnderTest("prefix") {}
@@ -125,5 +125,5 @@ TEST_F(PrefixLinksTest, MemoryIsBounded) {
   }
 }
 
-}  // namespace
+}  // namespace prefix_links_test
 }  // namespace kvcachefs::evict

@@ -8,7 +8,7 @@
 #include "store/evict/testing.h"
 
 namespace kvcachefs::evict {
-namespace {
+namespace prefix_policy_test {
 
 struct PrefixTest : ::testing::Test, PolicyUnderTest {
   PrefixTest() : PolicyUnderTest("prefix") {}
@@ -280,5 +280,5 @@ TEST_F(PrefixTest, MemoryStaysWithinItsShare) {
   EXPECT_LE(policy->counts().memory_bytes, kUnits * 64 + kFixed);
 }
 
-}  // namespace
+}  // namespace prefix_policy_test
 }  // namespace kvcachefs::evict

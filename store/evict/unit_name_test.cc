@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace kvcachefs::evict {
-namespace {
+namespace unit_name_test {
 
 const std::string kHash = "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 const std::string kOther = "60303ae22b998861bce3b28f33eec1be758a213c86c93c076dbe9f558c11c752";
@@ -68,5 +68,5 @@ TEST(UnitName, AnyNameHasAUnit) {
   expect_apart("notes-1.txt", "notes-2.txt");
 }
 
-}  // namespace
+}  // namespace unit_name_test
 }  // namespace kvcachefs::evict

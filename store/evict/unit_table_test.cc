@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs::evict {
-namespace {
+namespace unit_table_test {
 
 ObjectId object(uint64_t number) { return ObjectId::make(0, 1, number); }
 constexpr std::string_view kHash = "0123456789abcdef";
@@ -45,5 +45,5 @@ TEST(UnitTableTest, ADirectoryIsKeptAsLongAsSomethingIsInIt) {
   EXPECT_EQ(table.find_directory(object(2)), kNoSlot);
 }
 
-}  // namespace
+}  // namespace unit_table_test
 }  // namespace kvcachefs::evict

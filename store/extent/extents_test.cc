@@ -9,7 +9,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace extents_test {
 
 class FailedSyncs : public ::testing::Test {
  protected:
@@ -59,5 +59,5 @@ TEST_F(FailedSyncs, OfRawFilesAreToldToWhoAsksForThem) {
   EXPECT_FALSE(extents_.is_lost(raw.id));
 }
 
-}  // namespace
+}  // namespace extents_test
 }  // namespace kvcachefs

@@ -17,7 +17,7 @@
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
-namespace {
+namespace collect_node_test {
 
 using testing::TestStore;
 
@@ -229,5 +229,5 @@ TEST_F(CollectNode, ARemovalThatWasCutShortGoesOn) {
   EXPECT_TRUE(std::filesystem::is_empty(b.root() + "/removed/a/1"));
 }
 
-}  // namespace
+}  // namespace collect_node_test
 }  // namespace kvcachefs

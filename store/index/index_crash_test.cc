@@ -20,7 +20,7 @@
 
 namespace kvcachefs::index_test {
 
-namespace {
+namespace index_crash_test {
 
 // The history that a seed stands for: batch n is made from the model after n - 1, its position is {1, 0, n}.
 class History {
@@ -190,6 +190,6 @@ TEST(IndexDiskFull, AFullFileSystemKeepsTheOverlay) {
   EXPECT_EQ(result, 0);
 }
 
-}  // namespace
+}  // namespace index_crash_test
 
 }  // namespace kvcachefs::index_test

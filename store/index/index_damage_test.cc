@@ -30,7 +30,7 @@
 
 namespace kvcachefs::index_test {
 
-namespace {
+namespace index_damage_test {
 
 std::string read_all(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
@@ -334,6 +334,6 @@ TEST_F(IndexDamageTest, WhatWasFoundDamagedIsNotTrustedAgain) {
   EXPECT_TRUE(why.empty()) << why;
 }
 
-}  // namespace
+}  // namespace index_damage_test
 
 }  // namespace kvcachefs::index_test

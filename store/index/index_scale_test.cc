@@ -18,7 +18,7 @@
 
 namespace kvcachefs::index_test {
 
-namespace {
+namespace index_scale_test {
 
 constexpr uint64_t kDirectories = 4096;
 
@@ -201,6 +201,6 @@ TEST_F(IndexScaleTest, LoadedFromACheckpoint) {
   measure_gets(*index, chunks(), "loaded");
 }
 
-}  // namespace
+}  // namespace index_scale_test
 
 }  // namespace kvcachefs::index_test

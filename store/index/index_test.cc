@@ -22,7 +22,7 @@
 
 namespace kvcachefs::index_test {
 
-namespace {
+namespace index_test {
 
 Batch batch_of(uint64_t stamp, std::vector<Record> records) { return Batch{Stamp{stamp}, std::move(records)}; }
 
@@ -681,6 +681,6 @@ TEST(IndexThreads, NothingAppliedIsEverMissing) {
   EXPECT_EQ(index->totals().objects, kObjects);
 }
 
-}  // namespace
+}  // namespace index_test
 
 }  // namespace kvcachefs::index_test

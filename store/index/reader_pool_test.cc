@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-namespace {
+namespace reader_pool_test {
 
 // Stands for LMDB: a transaction is a number that is never looked at, and has the snapshot it was started at.
 class ReaderPoolTest : public testing::Test {
@@ -212,6 +212,6 @@ TEST_F(ReaderPoolTest, ReadersBesideCommits) {
   for (auto& reader : readers) reader.join();
 }
 
-}  // namespace
+}  // namespace reader_pool_test
 
 }  // namespace kvcachefs

@@ -17,7 +17,7 @@
 #include "store/index/record_check.h"
 
 namespace kvcachefs::index_test {
-namespace {
+namespace replay_filter_test {
 
 constexpr uint32_t kEpoch = 5;
 ObjectId id(uint64_t number, uint32_t epoch = kEpoch) { return ObjectId::make(0, epoch, number); }
@@ -386,5 +386,5 @@ TEST_F(Filter, WhatWasLostCostsTheSamePerName) {
   EXPECT_EQ(index_->totals().objects, kNames / kPerBatch);
 }
 
-}  // namespace
+}  // namespace replay_filter_test
 }  // namespace kvcachefs::index_test

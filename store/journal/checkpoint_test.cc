@@ -9,7 +9,7 @@
 #include "store/journal/test_records.h"
 
 namespace kvcachefs {
-namespace {
+namespace checkpoint_test {
 
 CheckpointHeader header_for(uint32_t epoch, uint64_t seq) { return {{epoch, seq, 500}, {77 + seq}, 1000 + seq}; }
 
@@ -179,5 +179,5 @@ TEST_F(CheckpointTest, RemoveCoveredLeavesWhatIsNeeded) {
   EXPECT_TRUE(remove_covered(*volume_, test_identity(3), {3, 1, 0}, keep)) << "nothing left to remove is fine";
 }
 
-}  // namespace
+}  // namespace checkpoint_test
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 #include "store/journal/test_records.h"
 
 namespace kvcachefs {
-namespace {
+namespace corruption_test {
 
 struct Seen {
   Batch batch;
@@ -190,5 +190,5 @@ TEST(CheckpointCorruption, EveryFlipAndCutIsFound) {
   expect_refused("a byte more");
 }
 
-}  // namespace
+}  // namespace corruption_test
 }  // namespace kvcachefs

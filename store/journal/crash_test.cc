@@ -15,7 +15,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace crash_test {
 
 constexpr uint64_t kBatches = 24;
 constexpr uint64_t kCheckpointAt = 12;
@@ -208,5 +208,5 @@ TEST_P(JournalCrash, EveryCallFailingOnce) {
   }
 }
 
-}  // namespace
+}  // namespace crash_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/journal/volume_file.h"
 
 namespace kvcachefs {
-namespace {
+namespace file_formats_test {
 
 VolumeHeader volume_header() {
   VolumeHeader header;
@@ -226,5 +226,5 @@ TEST(FrameReaderTest, ASearchAmongFalseStartsEnds) {
   EXPECT_LT(bytes_read, 64u * bytes.size());
 }
 
-}  // namespace
+}  // namespace file_formats_test
 }  // namespace kvcachefs

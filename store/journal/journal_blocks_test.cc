@@ -19,7 +19,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace journal_blocks_test {
 
 constexpr uint64_t kFileBytes = 4 * kBlockBytes;  // the header and three batches
 
@@ -302,5 +302,5 @@ TEST_F(EpochEndsTest, HeadAndAcksStayWithExtents) {
   EXPECT_TRUE(volume_->files().contains(epoch_directory("node-a", 3) + "/" + kHeadFileName));
 }
 
-}  // namespace
+}  // namespace journal_blocks_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/journal/test_records.h"
 
 namespace kvcachefs {
-namespace {
+namespace journal_test {
 
 constexpr uint64_t kFileBytes = 64 * 1024 * 1024;
 
@@ -419,5 +419,5 @@ TEST(JournalsGoOn, WhereTheIndexEnds) {
   EXPECT_TRUE(journals_go_on_from(at(2, 3, 500), checkpoint, files));
 }
 
-}  // namespace
+}  // namespace journal_test
 }  // namespace kvcachefs

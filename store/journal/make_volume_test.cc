@@ -11,7 +11,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace make_volume_test {
 
 class MakeVolume : public ::testing::Test {
  protected:
@@ -108,5 +108,5 @@ TEST(MakeVolumeCrash, WholeOrNotThereAfterEveryCall) {
   }
 }
 
-}  // namespace
+}  // namespace make_volume_test
 }  // namespace kvcachefs

@@ -12,7 +12,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace node_fence_test {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
@@ -121,5 +121,5 @@ TEST_F(NodeFenceTest, WhoIsHeardOfLooksNowAndThen) {
   EXPECT_EQ(told_, 1);
 }
 
-}  // namespace
+}  // namespace node_fence_test
 }  // namespace kvcachefs

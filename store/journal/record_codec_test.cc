@@ -7,7 +7,7 @@
 #include "store/journal/test_records.h"
 
 namespace kvcachefs {
-namespace {
+namespace record_codec_test {
 
 Bytes encoded(const Record& record) {
   Bytes bytes;
@@ -324,5 +324,5 @@ TEST(RecordCodec, RandomBytesNeverCrash) {
   }
 }
 
-}  // namespace
+}  // namespace record_codec_test
 }  // namespace kvcachefs

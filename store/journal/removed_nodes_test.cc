@@ -11,7 +11,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace removed_nodes_test {
 
 class RemovedNodes : public ::testing::Test {
  protected:
@@ -78,5 +78,5 @@ TEST_F(RemovedNodes, OneOfTheSameNameGoesAsWell) {
   EXPECT_EQ(last_removed_epoch(*volume_, "a").value(), 8u);
 }
 
-}  // namespace
+}  // namespace removed_nodes_test
 }  // namespace kvcachefs

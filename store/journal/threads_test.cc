@@ -11,7 +11,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace threads_test {
 
 TEST(JournalThreads, WhatWasAppendedBeforeASyncSurvivesWhileOthersGoOn) {
   constexpr uint64_t kBatches = 2000;
@@ -62,5 +62,5 @@ TEST(JournalThreads, WhatWasAppendedBeforeASyncSurvivesWhileOthersGoOn) {
   EXPECT_GE(last, promised.load());
 }
 
-}  // namespace
+}  // namespace threads_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace backing_files_test {
 
 class BackingFilesTest : public LoadFixture {
  protected:
@@ -115,5 +115,5 @@ TEST_F(BackingFilesTest, KindsOfReadersAreRememberedForAWhile) {
   EXPECT_FALSE(backing->passed_direct_lately());
 }
 
-}  // namespace
+}  // namespace backing_files_test
 }  // namespace kvcachefs

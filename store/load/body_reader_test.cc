@@ -10,7 +10,7 @@
 #include "store/load/unverified_bodies.h"
 
 namespace kvcachefs {
-namespace {
+namespace body_reader_test {
 
 using Wholeness = BodyReader::Wholeness;
 
@@ -113,5 +113,5 @@ TEST_F(BodyReaderTest, WhatCouldNotBeVerifiedIsLookedAtUntilItIsKnown) {
   EXPECT_TRUE(tree.read().is_quarantined(bad));
 }
 
-}  // namespace
+}  // namespace body_reader_test
 }  // namespace kvcachefs

@@ -10,7 +10,7 @@
 #include "store/load/testing/load_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace loader_test {
 
 class LoaderTest : public LoadFixture {};
 
@@ -246,5 +246,5 @@ TEST_F(LoaderTest, BodiesOfAReadAreTakenInOneByOneAndTheOwnerOfReadsAheadIsTold)
   EXPECT_TRUE(sink.reads.empty());
 }
 
-}  // namespace
+}  // namespace loader_test
 }  // namespace kvcachefs

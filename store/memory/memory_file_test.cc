@@ -13,7 +13,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace memory_file_test {
 
 using Got = MemoryFiles::Got;
 constexpr uint64_t kChunk = MemoryFile::kChunkBytes;
@@ -314,5 +314,5 @@ TEST(MemoryFiles, WithoutATmpfsThereAreNone) {
   EXPECT_EQ(files.settle(), 0u);
 }
 
-}  // namespace
+}  // namespace memory_file_test
 }  // namespace kvcachefs

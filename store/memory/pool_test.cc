@@ -11,7 +11,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace pool_test {
 
 TEST(MemoryPool, BlocksAreAlignedDistinctAndWithinTheLimit) {
   MemoryPool pool(8 * kMiB);
@@ -249,5 +249,5 @@ TEST(MemoryPool, WhereAddressSpaceIsShortReservationsAreRefused) {
 
 #endif
 
-}  // namespace
+}  // namespace pool_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "store/object/snapshot.h"
 
 namespace kvcachefs {
-namespace {
+namespace body_changes_test {
 
 class BodyChangesTest : public testing::Test {
  protected:
@@ -159,5 +159,5 @@ TEST_F(BodyChangesTest, ItIsUndoneAtTheEndOfASealIfItsWriterClosedMeanwhile) {
   EXPECT_EQ(object->size_bytes, 0u);
 }
 
-}  // namespace
+}  // namespace body_changes_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <thread>
 
 namespace kvcachefs {
-namespace {
+namespace dirty_queue_test {
 
 ObjectPtr object(uint64_t number) { return std::make_shared<Object>(ObjectId{number}, Attributes{}); }
 
@@ -75,5 +75,5 @@ TEST(DirtyQueue, EveryAdditionOfSeveralThreadsIsTaken) {
   EXPECT_EQ(taken, 3u * kEach);
 }
 
-}  // namespace
+}  // namespace dirty_queue_test
 }  // namespace kvcachefs

@@ -12,7 +12,7 @@
 #include "store/object/wanted_units.h"
 
 namespace kvcachefs {
-namespace {
+namespace object_test {
 
 class ObjectTest : public testing::Test {
  protected:
@@ -198,5 +198,5 @@ TEST_F(ObjectTest, FindsDataAndHolesAndSaysWhatItHasToReadFirst) {
   EXPECT_EQ(DataAndHoles(*object, SeekFor::kData, true).find(0), 0u);
 }
 
-}  // namespace
+}  // namespace object_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/peers/testing/claim_sim.h"
 
 namespace kvcachefs {
-namespace {
+namespace claim_holder_test {
 
 using testing::kSimChunk;
 using testing::kSimSecondNs;
@@ -315,5 +315,5 @@ TEST_F(ClaimHolderTest, ANodeThatNeverToldIsMeasured) {
   EXPECT_GT(a.used(), 16 * kMiB);
 }
 
-}  // namespace
+}  // namespace claim_holder_test
 }  // namespace kvcachefs

@@ -15,7 +15,7 @@
 #include "store/peers/testing/claim_sim.h"
 
 namespace kvcachefs {
-namespace {
+namespace claim_sim_test {
 
 using testing::kSimCapacity;
 using testing::kSimChunk;
@@ -226,5 +226,5 @@ TEST_F(ClaimSim, WhoComesToABusyNodeHasRoomInSeconds) {
   }
 }
 
-}  // namespace
+}  // namespace claim_sim_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace claims_test {
 
 constexpr uint64_t kVolume = 66 * kMiB, kCapacity = 64 * kMiB, kGrain = kMiB;  // all, and without what is left to newcomers
 using Life = PeerFigures::Life;
@@ -351,5 +351,5 @@ TEST(Claims, WhatACallLacksIsWishedForThoughMuchIsLeft) {
   EXPECT_EQ(plan(caller, claim, peers).wish_bytes, kCapacity);
 }
 
-}  // namespace
+}  // namespace claims_test
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace directory_classes_test {
 
 using Ids = std::vector<ObjectId>;
 constexpr ObjectId own(uint64_t number) { return ObjectId::make(0, 1, number); }
@@ -103,5 +103,5 @@ TEST(DirectoryClasses, OneThatWasJustMadeIsHeldUntilTheIndexHasIt) {
   EXPECT_FALSE(classes.find(own(3)));
 }
 
-}  // namespace
+}  // namespace directory_classes_test
 }  // namespace kvcachefs

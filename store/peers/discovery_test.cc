@@ -12,7 +12,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace discovery_test {
 
 using Presence = Discovery::Presence;
 constexpr int64_t kSecondNs = Discovery::kSecondNs;
@@ -195,5 +195,5 @@ TEST_F(DiscoveryTest, AcksAreWrittenInTheSameWay) {
   }
 }
 
-}  // namespace
+}  // namespace discovery_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/journal/test_records.h"
 
 namespace kvcachefs {
-namespace {
+namespace head_file_test {
 
 Head head_with(uint64_t counter) {
   Head head;
@@ -127,5 +127,5 @@ TEST(HeadFile, PeersOutOfOrderOrOfNoNameAreRefused) {
   }
 }
 
-}  // namespace
+}  // namespace head_file_test
 }  // namespace kvcachefs

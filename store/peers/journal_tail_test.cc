@@ -13,7 +13,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace journal_tail_test {
 
 constexpr uint64_t kFileBytes = 4 * kBlockBytes;
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -211,5 +211,5 @@ TEST_P(JournalTailTest, TheFileOfAnotherIsDamage) {
 INSTANTIATE_TEST_SUITE_P(Forms, JournalTailTest, ::testing::Values(JournalForm::kPacked, JournalForm::kBlocks),
                          [](const auto& form) { return form.param == JournalForm::kBlocks ? "Blocks" : "Packed"; });
 
-}  // namespace
+}  // namespace journal_tail_test
 }  // namespace kvcachefs

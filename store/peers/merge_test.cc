@@ -18,7 +18,7 @@
 #include "store/peers/testing/reference.h"
 
 namespace kvcachefs {
-namespace {
+namespace merge_test {
 
 using Tree = std::map<std::string, std::string>;
 
@@ -281,5 +281,5 @@ TEST_F(MergeTest, WhatIsGoneStaysGone) {
   EXPECT_GT(found_planted, 10u) << "the test does not find an answer that is in two batches";
 }
 
-}  // namespace
+}  // namespace merge_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "store/peers/testing/peer_node.h"
 
 namespace kvcachefs {
-namespace {
+namespace peers_claim_test {
 
 constexpr int64_t kOneSecondNs = Peers::kSecondNs;
 
@@ -81,5 +81,5 @@ TEST_F(PeersClaimTest, BothThreadsAtOnce) {
   a.peers().end_claim();
 }
 
-}  // namespace
+}  // namespace peers_claim_test
 }  // namespace kvcachefs

@@ -21,7 +21,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace peers_test {
 
 using State = PeerStatus::State;
 using Paths = std::set<std::string>;
@@ -792,5 +792,5 @@ TEST_F(LivesElsewhere, AStartOnALocalVolumeDoesNotWaitForAHeadThatIsOld) {
   EXPECT_EQ(slept_ns_, 0);
 }
 
-}  // namespace
+}  // namespace peers_test
 }  // namespace kvcachefs

@@ -26,7 +26,7 @@
 #endif
 
 namespace kvcachefs {
-namespace {
+namespace replica_test {
 
 using State = Replica::State;
 using Names = std::map<std::string, uint64_t>;  // path -> object
@@ -581,5 +581,5 @@ TEST_P(ReplicaTest, WhereverItBeginsItComesToTheSame) {
 INSTANTIATE_TEST_SUITE_P(Forms, ReplicaTest, ::testing::Values(JournalForm::kPacked, JournalForm::kBlocks),
                          [](const auto& form) { return form.param == JournalForm::kBlocks ? "Blocks" : "Packed"; });
 
-}  // namespace
+}  // namespace replica_test
 }  // namespace kvcachefs

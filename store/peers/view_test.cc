@@ -16,7 +16,7 @@
 #include "store/peers/testing/memory_part.h"
 
 namespace kvcachefs {
-namespace {
+namespace view_test {
 
 constexpr ObjectId id(uint64_t number) { return ObjectId::make(0, 1, number); }
 
@@ -321,5 +321,5 @@ TEST_F(ViewTest, SuccessorsOfAnotherNodeAreItsObjects) {
   EXPECT_EQ(row->successors[0].first, here(kA, 6));
 }
 
-}  // namespace
+}  // namespace view_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace kernel_ahead_test {
 
 void push(KernelAhead& ahead, uint64_t id, uint64_t size_bytes = 1) { ahead.push({ObjectId{id}, nullptr, size_bytes}); }
 
@@ -175,5 +175,5 @@ TEST(KernelAhead, ManyThreads) {
   EXPECT_EQ(called, taken);
 }
 
-}  // namespace
+}  // namespace kernel_ahead_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace read_ahead_queue_test {
 
 constexpr uint64_t kChunk = 256 * kKiB;
 constexpr uint64_t kLimit = 16 * kMiB;
@@ -185,5 +185,5 @@ TEST(ReadAheadQueue, AnyCallsInAnyOrder) {
   }
 }
 
-}  // namespace
+}  // namespace read_ahead_queue_test
 }  // namespace kvcachefs

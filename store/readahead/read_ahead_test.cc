@@ -11,7 +11,7 @@
 #include "store/load/testing/load_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace read_ahead_test {
 
 constexpr uint32_t kReader = 7;
 constexpr uint64_t kChunk = 64 * kKiB;
@@ -146,5 +146,5 @@ TEST_F(ReadAheadTest, ItsThreadIsWokenByTheTracker) {
   ahead.stop();
 }
 
-}  // namespace
+}  // namespace read_ahead_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace node_start_test {
 
 class NodeStartTest : public ::testing::Test {
  protected:
@@ -122,5 +122,5 @@ TEST_F(NodeStartTest, OneOfTheNameOfANodeThatWasTakenOutBeginsBehindIt) {
   EXPECT_EQ(next->number, 43u);
 }
 
-}  // namespace
+}  // namespace node_start_test
 }  // namespace kvcachefs

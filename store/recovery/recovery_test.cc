@@ -22,7 +22,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace recovery_test {
 
 constexpr uint64_t kBodyBytes = 5000;
 
@@ -300,5 +300,5 @@ TEST_F(RecoveryTest, ANodeThatLeavesHasNoNamesAndPeersMayReadOn) {
   EXPECT_EQ(given_up, bodies);
 }
 
-}  // namespace
+}  // namespace recovery_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/requests/mapped_reads.h"
 
 namespace kvcachefs {
-namespace {
+namespace read_requests_test {
 
 class ReadRequestsTest : public LoadFixture {
  protected:
@@ -279,5 +279,5 @@ TEST_F(ReadRequestsTest, ReadersOfOneBodyOnSeveralThreadsAreAllAnswered) {
   EXPECT_EQ(right, kThreads * kRounds);
 }
 
-}  // namespace
+}  // namespace read_requests_test
 }  // namespace kvcachefs

@@ -16,7 +16,7 @@
 #include "store/object/in_place_mark.h"
 
 namespace kvcachefs {
-namespace {
+namespace write_requests_test {
 
 using Bytes = std::vector<std::byte>;
 
@@ -600,5 +600,5 @@ TEST_F(WriteRequestsTest, WritersOfOneBodyAndItsSizeDoNotMix) {
       ASSERT_EQ(all[static_cast<size_t>(each) * kUnitBytes / 2 + at], static_cast<std::byte>(each + 1));
 }
 
-}  // namespace
+}  // namespace write_requests_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/index/testing/fake_index.h"
 
 namespace kvcachefs {
-namespace {
+namespace dead_space_test {
 
 constexpr uint64_t kLimit = 256 * kMiB;
 constexpr ExtentId kPack{1, 7}, kOtherPack{1, 8}, kSolo{1, 9}, kRawFile{1, 10};
@@ -189,5 +189,5 @@ TEST_F(DeadSpaceTest, DfNeverRunsBackwards) {  // dead and live move under one l
   EXPECT_EQ(space_.physical_bytes(), 0u);
 }
 
-}  // namespace
+}  // namespace dead_space_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/index/testing/fake_index.h"
 
 namespace kvcachefs {
-namespace {
+namespace orphan_notes_test {
 
 constexpr uint32_t kSweptEpoch = 4;
 constexpr ExtentId kOldPack{2, 1}, kOldSolo{3, 1}, kNewSolo{kSweptEpoch + 1, 1};
@@ -150,5 +150,5 @@ TEST_F(OrphanNotesTest, ManyExtentsAreListedAgainInsteadOfNamed) {
   EXPECT_EQ(told(taken), (Leftovers{1, false, {}, true})) << "from the oldest of them on";
 }
 
-}  // namespace
+}  // namespace orphan_notes_test
 }  // namespace kvcachefs

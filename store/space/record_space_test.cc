@@ -5,7 +5,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace record_space_test {
 
 constexpr uint64_t kLimit = 256 * kMiB, kMemory = 16 * kMiB;
 
@@ -143,5 +143,5 @@ TEST_F(RecordSpaceTest, WhoWaitsIsRunOnceSomethingWasWritten) {
   EXPECT_EQ(records_.take_waiting(/*all=*/true).size(), 1u);
 }
 
-}  // namespace
+}  // namespace record_space_test
 }  // namespace kvcachefs

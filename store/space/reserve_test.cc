@@ -8,7 +8,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace reserve_test {
 
 constexpr const char* kPath = "RESERVE";
 constexpr uint64_t kDiskBytes = 64 * kMiB, kBytes = 4 * kMiB;
@@ -123,5 +123,5 @@ TEST_F(ReserveTest, ThatIsMissingIsNoHarm) {
   EXPECT_EQ(reserve.held_bytes(), kBytes);
 }
 
-}  // namespace
+}  // namespace reserve_test
 }  // namespace kvcachefs

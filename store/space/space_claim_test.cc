@@ -6,7 +6,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace space_claim_test {
 
 class SpaceClaimTest : public ::testing::Test {
  protected:
@@ -156,5 +156,5 @@ TEST_F(SpaceClaimTest, WhatALargeCallLackedIsTold) {
   space_.release(20 * kMiB);
 }
 
-}  // namespace
+}  // namespace space_claim_test
 }  // namespace kvcachefs

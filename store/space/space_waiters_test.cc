@@ -8,7 +8,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace space_waiters_test {
 
 class SpaceWaitersTest : public ::testing::Test {
  protected:
@@ -271,5 +271,5 @@ TEST_F(SpaceWaitersTest, NoCallIsLostBetweenThreads) {
   EXPECT_EQ(answered, kThreads * kCalls);
 }
 
-}  // namespace
+}  // namespace space_waiters_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <set>
 
 namespace kvcachefs {
-namespace {
+namespace given_up_objects_test {
 
 using Ids = std::vector<ObjectId>;
 
@@ -73,5 +73,5 @@ TEST_F(GivenUpObjectsTest, WhatIsNotReadAnyMoreIsForgottenThoughNobodyAsksForIts
   EXPECT_EQ(objects.size(), 0u);
 }
 
-}  // namespace
+}  // namespace given_up_objects_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include <memory>
 
 namespace kvcachefs {
-namespace {
+namespace stale_opens_test {
 
 constexpr ObjectId kHere{10};
 constexpr uint32_t kThread = 7, kOther = 8;
@@ -121,5 +121,5 @@ TEST_F(StaleOpensTest, ThreadsThatAreNotVisibleAreKnownAsOneForASecond) {
   EXPECT_FALSE(stale.unknown_was_told());
 }
 
-}  // namespace
+}  // namespace stale_opens_test
 }  // namespace kvcachefs

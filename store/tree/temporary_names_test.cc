@@ -5,7 +5,7 @@
 #include <string>
 
 namespace kvcachefs {
-namespace {
+namespace temporary_names_test {
 
 constexpr ObjectId kHere{10}, kThere{11};
 
@@ -67,5 +67,5 @@ TEST(TemporaryNames, WhatMostlyStaysIsNone) {
   EXPECT_FALSE(names.created(kHere, "x.log"));
 }
 
-}  // namespace
+}  // namespace temporary_names_test
 }  // namespace kvcachefs

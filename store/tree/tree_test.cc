@@ -13,7 +13,7 @@
 #include "store/tree/rename.h"
 
 namespace kvcachefs {
-namespace {
+namespace tree_test {
 
 constexpr ObjectId kBody{100}, kOther{101}, kDirectory{102}, kThird{103};
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -412,5 +412,5 @@ TEST_F(TreeTest, TheLockIsNotWaitedForByATry) {
   EXPECT_EQ(names->objects_in_ram(), 0u);
 }
 
-}  // namespace
+}  // namespace tree_test
 }  // namespace kvcachefs

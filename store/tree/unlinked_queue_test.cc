@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace unlinked_queue_test {
 
 TEST(UnlinkedQueue, ALookTakesNoMoreStepsThanItMayHoweverManyWait) {
   UnlinkedQueue queue;
@@ -35,5 +35,5 @@ TEST(UnlinkedQueue, EachIsLookedAtInItsTurn) {
   EXPECT_EQ(queue.size(), 0u);
 }
 
-}  // namespace
+}  // namespace unlinked_queue_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/object/pin_mark.h"
 
 namespace kvcachefs {
-namespace {
+namespace eviction_test {
 
 constexpr uint64_t kBody = 256 * kKiB;
 constexpr int64_t kSecond = 1'000'000'000;
@@ -168,5 +168,5 @@ TEST_F(EvictionTest, WhatKeepsAnObjectIsTold) {
   EXPECT_EQ(told(), "locked");
 }
 
-}  // namespace
+}  // namespace eviction_test
 }  // namespace kvcachefs

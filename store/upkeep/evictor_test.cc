@@ -11,7 +11,7 @@
 #include "store/index/index.h"
 
 namespace kvcachefs {
-namespace {
+namespace evictor_test {
 
 constexpr int64_t kSecond = 1'000'000'000;
 constexpr uint64_t kChunk = 64 * kKiB;
@@ -618,5 +618,5 @@ TEST(EvictorRandomTest, AllAddsUpWhateverHappens) {
   }
 }
 
-}  // namespace
+}  // namespace evictor_test
 }  // namespace kvcachefs

@@ -12,7 +12,7 @@
 #include "store/writeback/testing/writeback_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace keeper_test {
 
 class KeeperTest : public WritebackFixture {
  protected:
@@ -273,5 +273,5 @@ TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   space.release(4096);
 }
 
-}  // namespace
+}  // namespace keeper_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace orphan_sweep_test {
 
 class OrphanSweepTest : public ::testing::Test {
  protected:
@@ -104,5 +104,5 @@ TEST_F(OrphanSweepTest, WithoutASyncPointNothingIsRemoved) {
   EXPECT_GT(space.orphaned_bytes(), 0u);
 }
 
-}  // namespace
+}  // namespace orphan_sweep_test
 }  // namespace kvcachefs

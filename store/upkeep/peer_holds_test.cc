@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace peer_holds_test {
 
 class PeerHoldsTest : public ::testing::Test {
  protected:
@@ -161,5 +161,5 @@ TEST_F(PeerHoldsTest, WhoFollowsIsWaitedForAfterAnEarlierLife) {
   EXPECT_EQ(holds_.earlier_epochs(2, nothing), kFree);
 }
 
-}  // namespace
+}  // namespace peer_holds_test
 }  // namespace kvcachefs

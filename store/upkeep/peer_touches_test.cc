@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace peer_touches_test {
 
 constexpr int64_t kSecond = 1'000'000'000;
 
@@ -51,5 +51,5 @@ TEST_F(PeerTouchesTest, HowMuchItRemembersIsBounded) {
   EXPECT_EQ(touches_.take(), (Told{{1, {of_peer(1, 3 * PeerTouches::kMost)}}})) << "what there was no room for comes another time";
 }
 
-}  // namespace
+}  // namespace peer_touches_test
 }  // namespace kvcachefs

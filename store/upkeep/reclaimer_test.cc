@@ -14,7 +14,7 @@
 #include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace reclaimer_test {
 
 constexpr uint64_t kBody = 64 * kKiB;
 
@@ -189,5 +189,5 @@ TEST_F(ReclaimerTest, SeveralFilesAtATime) {
   EXPECT_EQ(dead_.bytes(), 0u);
 }
 
-}  // namespace
+}  // namespace reclaimer_test
 }  // namespace kvcachefs

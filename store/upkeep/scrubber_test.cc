@@ -9,7 +9,7 @@
 #include "store/load/testing/load_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace scrubber_test {
 
 constexpr int64_t kSecond = 1'000'000'000, kDay = 24 * 3600 * kSecond;
 
@@ -173,5 +173,5 @@ TEST(ScrubPace, AClockThatWentBackMakesAPassDue) {
   EXPECT_TRUE(pace.is_due(50 * kDay, 51 * kDay));
 }
 
-}  // namespace
+}  // namespace scrubber_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include "store/base/units.h"
 
 namespace kvcachefs {
-namespace {
+namespace shared_capacity_test {
 
 using Room = SharedCapacity::Room;
 constexpr int64_t kSecondNs = 1'000'000'000;
@@ -175,5 +175,5 @@ TEST_F(SharedCapacityTest, TheRateOfWritingIsTold) {
   EXPECT_NEAR(static_cast<double>(shared_.figures(false).written_per_s), static_cast<double>(8 * kMiB), static_cast<double>(kMiB));
 }
 
-}  // namespace
+}  // namespace shared_capacity_test
 }  // namespace kvcachefs

@@ -11,7 +11,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace fault_volume_test {
 
 using Kind = VolumeCall::Kind;
 using test::AlignedBuffer;
@@ -218,5 +218,5 @@ TEST_P(FaultEngineTest, DelayedRequestsDoNotBlockTheSubmitterAndAreDrained) {
 INSTANTIATE_TEST_SUITE_P(Engines, FaultEngineTest, ::testing::Bool(),
                          [](const auto& instance) { return instance.param ? "Uring" : "Threads"; });
 
-}  // namespace
+}  // namespace fault_volume_test
 }  // namespace kvcachefs

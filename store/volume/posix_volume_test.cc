@@ -23,7 +23,7 @@
 #include "store/volume/volume_path.h"
 
 namespace kvcachefs {
-namespace {
+namespace posix_volume_test {
 
 using test::AlignedBuffer;
 using test::TestDirectory;
@@ -509,5 +509,5 @@ TEST_F(PosixVolumeTest, LockOfAnotherProcessIsSeenAndGoesWithIt) {
   for (int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) ::close(fd);
 }
 
-}  // namespace
+}  // namespace posix_volume_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include <vector>
 
 namespace kvcachefs {
-namespace {
+namespace request_queue_test {
 
 constexpr RequestQueue::Clock::time_point kNow{std::chrono::hours(1)};
 
@@ -215,5 +215,5 @@ TEST(RequestCounter, WaitsOnlyForEarlierOnes) {
   counter.wait_for_all();
 }
 
-}  // namespace
+}  // namespace request_queue_test
 }  // namespace kvcachefs

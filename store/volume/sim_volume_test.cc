@@ -13,7 +13,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace sim_volume_test {
 
 using test::AlignedBuffer;
 using test::write_file_atomically;
@@ -459,5 +459,5 @@ TEST(SimVolume, ThreadsMayShareIt) {
   EXPECT_EQ(volume->all_files().size(), 4u);
 }
 
-}  // namespace
+}  // namespace sim_volume_test
 }  // namespace kvcachefs

@@ -14,7 +14,7 @@
 #include "store/volume/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace transfer_test {
 
 using Kind = IoRequest::Kind;
 using test::AlignedBuffer;
@@ -113,5 +113,5 @@ TEST_F(TransferTest, ChecksBeforeItStarts) {
   EXPECT_EQ(crooked.check().error().code, Code::kInvalid);
 }
 
-}  // namespace
+}  // namespace transfer_test
 }  // namespace kvcachefs

@@ -21,7 +21,7 @@
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace volume_engine_test {
 
 using test::AlignedBuffer;
 using test::TestDirectory;
@@ -301,5 +301,5 @@ INSTANTIATE_TEST_SUITE_P(
                       EngineCase{"UringDirect", true, true, 64, 4}, EngineCase{"UringShallow", true, true, 1, 4}),
     [](const auto& instance) { return instance.param.name; });
 
-}  // namespace
+}  // namespace volume_engine_test
 }  // namespace kvcachefs

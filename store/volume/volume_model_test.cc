@@ -11,7 +11,7 @@
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace volume_model_test {
 
 template <class T>
 std::string outcome(const Result<T>& result) {
@@ -211,5 +211,5 @@ TEST(VolumeModel, SyncedStaysThroughAnyPowerLoss) {
   }
 }
 
-}  // namespace
+}  // namespace volume_model_test
 }  // namespace kvcachefs

@@ -8,7 +8,7 @@
 #include "store/writeback/testing/writeback_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace lanes_test {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
@@ -257,5 +257,5 @@ TEST_F(LanesTest, WithTheirThreadsEachOfManyCallsIsAnsweredAndEverythingIsJourna
     for (size_t i = 0; i < kEach; ++i) EXPECT_TRUE(is_journaled(mine[i]) && holds(mine[i], bytes_of(5000, i)));
 }
 
-}  // namespace
+}  // namespace lanes_test
 }  // namespace kvcachefs

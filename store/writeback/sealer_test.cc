@@ -9,7 +9,7 @@
 #include "store/writeback/testing/writeback_fixture.h"
 
 namespace kvcachefs {
-namespace {
+namespace sealer_test {
 
 class SealerTest : public WritebackFixture {
  protected:
@@ -142,5 +142,5 @@ TEST_F(SealerTest, NobodySealsABodyTwiceAtOnceAndACleanOneNotAtAll) {
   EXPECT_FALSE(sealer.begin_seal(body, Sealer::Promise::kKept, second));
 }
 
-}  // namespace
+}  // namespace sealer_test
 }  // namespace kvcachefs

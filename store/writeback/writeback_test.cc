@@ -7,7 +7,7 @@
 #include "store/writeback/volume_refusals.h"
 
 namespace kvcachefs {
-namespace {
+namespace writeback_test {
 
 constexpr int64_t kSecondNs = 1'000'000'000;
 
@@ -102,5 +102,5 @@ TEST(VolumeRefusals, WhatMayPassByItselfIsToldLater) {
   EXPECT_TRUE(refusals.lasting());
 }
 
-}  // namespace
+}  // namespace writeback_test
 }  // namespace kvcachefs

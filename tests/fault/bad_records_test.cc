@@ -18,7 +18,7 @@
 #include "tests/fault/rig.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace bad_records_test {
 
 constexpr uint32_t kEpoch = 50;  // of who is to blame
 
@@ -150,5 +150,5 @@ TEST_P(BadRecords, ThatMakeALinkAFileAreLeftOut) {
   ASSERT_TRUE(rig_.unmount());
 }
 
-}  // namespace
+}  // namespace bad_records_test
 }  // namespace kvcachefs::testing

@@ -12,7 +12,7 @@
 #include "tests/fault/workload.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace crash_points_test {
 
 constexpr size_t kOperations = 40;
 
@@ -246,5 +246,5 @@ TEST_F(AfterPowerLoss, BodiesJudgedOnceAreNotJudgedAgainWhenTheirSpaceWasGivenBa
   expect("n", std::nullopt);
 }
 
-}  // namespace
+}  // namespace crash_points_test
 }  // namespace kvcachefs::testing

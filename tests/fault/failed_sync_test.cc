@@ -5,7 +5,7 @@
 #include "tests/fault/promises.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace failed_sync_test {
 
 class FailedSync : public Promises {
  protected:
@@ -300,5 +300,5 @@ TEST_F(FailedSync, AtTheEndIsMadeUpFor) {
   expect("g", content('g', kPackedBytes));
 }
 
-}  // namespace
+}  // namespace failed_sync_test
 }  // namespace kvcachefs::testing

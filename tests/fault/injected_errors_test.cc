@@ -12,7 +12,7 @@
 #include "tests/fault/workload.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace injected_errors_test {
 
 constexpr size_t kOperations = 40;
 constexpr const char* kDurabilityNames[] = {"none", "close", "sync"};
@@ -127,5 +127,5 @@ TEST_P(InjectedErrors, FailCleanlyAndLoseNothing) {
 INSTANTIATE_TEST_SUITE_P(Durability, InjectedErrors, ::testing::Values(Durability::kNone, Durability::kClose, Durability::kSync),
                          [](const auto& each) { return kDurabilityNames[static_cast<size_t>(each.param)]; });
 
-}  // namespace
+}  // namespace injected_errors_test
 }  // namespace kvcachefs::testing

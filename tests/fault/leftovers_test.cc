@@ -11,7 +11,7 @@
 #include "tests/fault/rig.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace leftovers_test {
 
 constexpr int kFiles = 24;
 constexpr size_t kPackedBytes = 50'000, kSoloBytes = 600'000;
@@ -608,5 +608,5 @@ TEST(PackGaps, ASurplusIsMoreThanAFileSystemNeedsForItself) {
   EXPECT_EQ(pack_surplus_bytes(4096 + 8192 + 20480, 8192, 512), 0u);
 }
 
-}  // namespace
+}  // namespace leftovers_test
 }  // namespace kvcachefs::testing

@@ -6,7 +6,7 @@
 #include "tests/fault/promises.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace name_promises_test {
 
 // Removed, though the answer was an error: the kernel goes on knowing it for a while.
 TEST_F(Promises, NothingIsMovedIntoADirectoryWhoseRemovalWasNotJournaled) {
@@ -121,5 +121,5 @@ TEST_F(Promises, AVersionThatWasUnlinkedDoesNotComeBack) {
   }
 }
 
-}  // namespace
+}  // namespace name_promises_test
 }  // namespace kvcachefs::testing

@@ -7,7 +7,7 @@
 #include "tests/fault/promises.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace promises_test {
 
 TEST_F(Promises, WhatAKilledDaemonLeftIsSyncedWhenSomebodyAsks) {
   for (const bool raw : {false, true}) {
@@ -184,5 +184,5 @@ TEST_F(Promises, NoDescriptorOfAnExtentIsOpenWhenItIsRemoved) {
   EXPECT_GT(removed, 4);
 }
 
-}  // namespace
+}  // namespace promises_test
 }  // namespace kvcachefs::testing

@@ -4,7 +4,7 @@
 #include "tests/fault/promises.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace raw_promises_test {
 
 TEST_F(Promises, AFailedSyncOfRawBytesIsToldEveryTime) {
   for (const bool by_the_keeper : {false, true}) {
@@ -106,5 +106,5 @@ TEST_F(Promises, AFailedWriteOfRawBytesMakesTheRenameFailUntilTheyAreWritten) {
   }
 }
 
-}  // namespace
+}  // namespace raw_promises_test
 }  // namespace kvcachefs::testing

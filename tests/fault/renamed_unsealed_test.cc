@@ -4,7 +4,7 @@
 #include "tests/fault/promises.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace renamed_unsealed_test {
 
 // A file that is journaled, written to and then renamed: nobody ever saw its older bytes under the new name.
 class RenamedWhileItWaits : public Promises {
@@ -204,5 +204,5 @@ TEST_F(RenamedWhileItWaits, TwoAreExchanged) {
   EXPECT_EQ(found("old"), "3");
 }
 
-}  // namespace
+}  // namespace renamed_unsealed_test
 }  // namespace kvcachefs::testing

@@ -14,7 +14,7 @@
 #include "tests/fault/rig.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace room_test {
 
 constexpr uint64_t kDiskBytes = 256 * kMiB;
 constexpr int64_t kUpkeepNs = 6'000'000'000;
@@ -394,5 +394,5 @@ TEST_F(FilledByOthers, ItCanBeMounted) {
   all_comes_back();
 }
 
-}  // namespace
+}  // namespace room_test
 }  // namespace kvcachefs::testing

@@ -23,7 +23,7 @@
 #include "tests/fuzz/fuzz_cases.h"
 
 namespace kvcachefs {
-namespace {
+namespace fuzz_mutations_test {
 
 std::filesystem::path corpus(const std::string& name) { return std::filesystem::path(KVCACHEFS_CORPUS_DIR) / name; }
 
@@ -221,5 +221,5 @@ TEST(FuzzCorpus, SeedsAreGoodFiles) {
 INSTANTIATE_TEST_SUITE_P(Formats, FuzzMutations, ::testing::ValuesIn(kFuzzCases),
                          [](const auto& which) { return std::string(which.param.name); });
 
-}  // namespace
+}  // namespace fuzz_mutations_test
 }  // namespace kvcachefs

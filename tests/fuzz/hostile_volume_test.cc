@@ -9,7 +9,7 @@
 #include "tests/fuzz/hostile_volume.h"
 
 namespace kvcachefs {
-namespace {
+namespace hostile_volume_test {
 
 TEST(HostileVolume, DoesNoHarm) {
   const char* wanted = std::getenv("KVCACHEFS_HOSTILE_VOLUMES");
@@ -25,5 +25,5 @@ TEST(HostileVolume, DoesNoHarm) {
   }
 }
 
-}  // namespace
+}  // namespace hostile_volume_test
 }  // namespace kvcachefs

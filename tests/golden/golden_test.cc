@@ -20,7 +20,7 @@
 #include "store/peers/head_file.h"
 
 namespace kvcachefs {
-namespace {
+namespace golden_test {
 
 constexpr int64_t kBornNs = 1763712345123456789;
 constexpr ObjectId kDirectory = ObjectId::make(0, 3, 2);
@@ -297,5 +297,5 @@ TEST(Golden, TheHeadersSayWhoseTheyAre) {
   EXPECT_EQ(decode_acks(test_identity(), file).value(), acks());
 }
 
-}  // namespace
+}  // namespace golden_test
 }  // namespace kvcachefs

@@ -19,7 +19,7 @@
 #include "tests/model/await.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace chain_rows_test {
 
 constexpr uint64_t kChunks = 6;
 constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
@@ -259,5 +259,5 @@ TEST_F(ChainRows, AFileWhoseOwnNameWasProbedLeavesThePlaceOfItsDirectoryAlone) {
   EXPECT_EQ(fact(ids_[0], "successors"), fmt::format("{}:1", ids_[2].value));
 }
 
-}  // namespace
+}  // namespace chain_rows_test
 }  // namespace kvcachefs::testing

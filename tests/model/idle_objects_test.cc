@@ -13,7 +13,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace idle_objects_test {
 
 constexpr uint64_t kFiles = 2, kBodyBytes = 20'000;
 std::string file_name(uint64_t file) { return fmt::format("idle{}.kv", file); }
@@ -92,5 +92,5 @@ TEST(IdleObjects, ChangesAreNotLostWhileOthersOpenAndClose) {
   store.close();
 }
 
-}  // namespace
+}  // namespace idle_objects_test
 }  // namespace kvcachefs::testing

@@ -19,7 +19,7 @@
 #include "tests/model/holding_volume.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace load_races_test {
 
 constexpr size_t kBodyBytes = 3 * kUnitBytes - 5000;
 constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
@@ -262,5 +262,5 @@ TEST_F(LoadRaces, ReadsOfWhatIsPassedThroughAreAnnounced) {
   store_->release(reader);
 }
 
-}  // namespace
+}  // namespace load_races_test
 }  // namespace kvcachefs::testing

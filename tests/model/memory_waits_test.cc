@@ -23,7 +23,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace memory_waits_test {
 
 constexpr size_t kFiles = 12;
 constexpr Caller kCaller{.uid = 0, .gid = 0, .thread_id = 1};
@@ -307,5 +307,5 @@ TEST(MemoryWaitsThreads, EveryRequestIsAnswered) {
   EXPECT_EQ(store->status().waiting_writes, 0u);
 }
 
-}  // namespace
+}  // namespace memory_waits_test
 }  // namespace kvcachefs::testing

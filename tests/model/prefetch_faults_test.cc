@@ -22,7 +22,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace prefetch_faults_test {
 
 using namespace std::chrono_literals;
 
@@ -477,5 +477,5 @@ TEST_F(PrefetchFaults, AVolumeThatStallsNowAndThenIsSlowAndNothingElse) {
   }
 }
 
-}  // namespace
+}  // namespace prefetch_faults_test
 }  // namespace kvcachefs::testing

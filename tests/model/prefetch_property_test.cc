@@ -20,7 +20,7 @@
 #include "tests/model/await.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace prefetch_property_test {
 
 constexpr uint64_t kChains = 3, kChunks = 20;
 constexpr int kSteps = 80;
@@ -290,5 +290,5 @@ TEST(PrefetchProperty, ReadsAreTheSameWithAndWithoutIt) {
   EXPECT_TRUE(used > 0 || HasFailure()) << "nothing was read ahead: this has tested nothing";
 }
 
-}  // namespace
+}  // namespace prefetch_property_test
 }  // namespace kvcachefs::testing

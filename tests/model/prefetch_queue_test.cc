@@ -17,7 +17,7 @@
 #include "tests/model/holding_volume.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace prefetch_queue_test {
 
 constexpr uint64_t kUnderWay = 16 * kMiB;  // what the volume is given at a time
 constexpr const char* kChains[] = {"alpha", "beta", "gamma", "delta"};
@@ -432,5 +432,5 @@ TEST_F(PrefetchQueue, LargeBodiesAndFilesThatAreNotOpenAreNotForWhoHelps) {
   expect_all_accounted();
 }
 
-}  // namespace
+}  // namespace prefetch_queue_test
 }  // namespace kvcachefs::testing

@@ -17,7 +17,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace prefetch_races_test {
 
 constexpr uint64_t kChains = 4, kChunks = 16;  // shared by all: replaced and unlinked as wholes
 constexpr uint64_t kOwners = 2, kOwnChunks = 12;  // of one thread each: changed in place
@@ -324,5 +324,5 @@ TEST(PrefetchRaces, BodiesThatAreReadAheadMayBeRemovedReplacedChangedOrPushedOut
   check_everything(world);
 }
 
-}  // namespace
+}  // namespace prefetch_races_test
 }  // namespace kvcachefs::testing

@@ -14,7 +14,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace seal_lane_test {
 
 constexpr size_t kBodyBytes = 100'000;
 
@@ -204,5 +204,5 @@ TEST_F(SealLane, ItRestsWhileFilesAreOpenThatCannotBeSealed) {
   store()->release(silent);
 }
 
-}  // namespace
+}  // namespace seal_lane_test
 }  // namespace kvcachefs::testing

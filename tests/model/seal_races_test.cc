@@ -12,7 +12,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace seal_races_test {
 
 constexpr int kTries = 25;
 
@@ -115,5 +115,5 @@ TEST_F(SealRaces, ADrainIsAnsweredAlsoIfTheJournalTakesNothing) {
   store->release(handle);
 }
 
-}  // namespace
+}  // namespace seal_races_test
 }  // namespace kvcachefs::testing

@@ -16,7 +16,7 @@
 #include "tests/model/await.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace sidecar_probes_test {
 
 constexpr uint64_t kBodies = 16;
 constexpr uint64_t kBodyBytes = 256 * kKiB + 4096;
@@ -223,5 +223,5 @@ TEST_F(SidecarProbes, WithoutBodiesTheyAreFilesLikeOthers) {
   EXPECT_EQ(store_->status().prefetch_used_bytes, kBodies * kBodyBytes);
 }
 
-}  // namespace
+}  // namespace sidecar_probes_test
 }  // namespace kvcachefs::testing

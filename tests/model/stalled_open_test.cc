@@ -14,7 +14,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace stalled_open_test {
 
 constexpr std::chrono::seconds kLong{20};
 
@@ -126,5 +126,5 @@ TEST_F(StalledOpen, WhatWaitsForAFileIsAnsweredAtTheEnd) {
   expect_bytes(answer, 'n');
 }
 
-}  // namespace
+}  // namespace stalled_open_test
 }  // namespace kvcachefs::testing

@@ -10,7 +10,7 @@
 #include "tests/model/random_client.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace store_model_test {
 
 int steps_per_verify() {
   const char* steps = std::getenv("KVCACHEFS_STEPS");
@@ -69,5 +69,5 @@ TEST(StoreModel, AnswersAsTheReferenceDoes) {
   fmt::print("{} rounds of {} steps\n", rounds, steps_per_verify() * kVerifiesPerRound);
 }
 
-}  // namespace
+}  // namespace store_model_test
 }  // namespace kvcachefs::testing

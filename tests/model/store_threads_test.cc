@@ -19,7 +19,7 @@
 #include "tests/model/threaded_store.h"
 
 namespace kvcachefs::testing {
-namespace {
+namespace store_threads_test {
 
 std::chrono::seconds duration() {
   if (std::getenv("KVCACHEFS_LONG") != nullptr) return std::chrono::seconds(300);
@@ -384,5 +384,5 @@ TEST(StoreThreads, AFullVolumeGivesBackWhatIsRemovedAndStaysWithinItsCapacity) {
   store.mount();
 }
 
-}  // namespace
+}  // namespace store_threads_test
 }  // namespace kvcachefs::testing

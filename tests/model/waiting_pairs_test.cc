@@ -27,7 +27,7 @@ extern "C" int fsync(int) { return 0; }
 extern "C" int fdatasync(int) { return 0; }
 
 namespace kvcachefs {
-namespace {
+namespace waiting_pairs_test {
 
 using testing::HoldingVolume;
 
@@ -340,5 +340,5 @@ TEST(WaitingPairs, ForRoom) { try_all(WaitsFor::kRoom, false, 20'000); }
 TEST(WaitingPairs, ForRoomInARawFile) { try_all(WaitsFor::kRoom, true, 20'000); }
 TEST(WaitingPairs, ForALoad) { try_all(WaitsFor::kLoad, false, 900 * kKiB); }
 
-}  // namespace
+}  // namespace waiting_pairs_test
 }  // namespace kvcachefs

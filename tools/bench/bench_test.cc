@@ -18,7 +18,7 @@
 #include "tools/load/test_mount.h"
 
 namespace kvcachefs {
-namespace {
+namespace bench_test {
 
 BenchSettings tiny(const std::string& workload) {
   BenchSettings settings;
@@ -328,5 +328,5 @@ TEST(BenchCommand, PrintsJson) {
   EXPECT_FALSE(json.empty());
 }
 
-}  // namespace
+}  // namespace bench_test
 }  // namespace kvcachefs

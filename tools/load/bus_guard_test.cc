@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace bus_guard_test {
 
 // A page of a mapping that lies past the end of its file.
 class BusGuard : public ::testing::Test {
@@ -50,5 +50,5 @@ TEST_F(BusGuard, ThreadsAreIndependent) {
   EXPECT_EQ(survived, (std::vector<int>{0, 1, 0, 1}));
 }
 
-}  // namespace
+}  // namespace bus_guard_test
 }  // namespace kvcachefs

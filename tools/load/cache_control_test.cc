@@ -14,7 +14,7 @@
 #include "tools/load/test_mount.h"
 
 namespace kvcachefs {
-namespace {
+namespace cache_control_test {
 
 TEST(CacheControl, DrainsAPlainDirectoryAndNamesAMissingOne) {
   const TestDirectory directory;
@@ -83,5 +83,5 @@ TEST(ColdStart, KeepingCachesIsSaid) {
   EXPECT_EQ(report.notes().size(), 1u);
 }
 
-}  // namespace
+}  // namespace cache_control_test
 }  // namespace kvcachefs

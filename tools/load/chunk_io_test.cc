@@ -11,7 +11,7 @@
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace chunk_io_test {
 
 constexpr uint64_t kChunkBytes = 64 * kKiB;
 
@@ -126,5 +126,5 @@ TEST(AccessStyle, ParsesItsOwnNamesOnly) {
   EXPECT_NE(unknown.error().message.find("sglang"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace chunk_io_test
 }  // namespace kvcachefs

@@ -5,7 +5,7 @@
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace mount_status_test {
 
 TEST(MountStatus, NumbersByDottedPath) {
   const MountStatus status = parse_mount_status(
@@ -47,5 +47,5 @@ TEST(FileSystemRoot, IsAnAncestor) {
   EXPECT_EQ(file_system_root("/proc/self"), "/proc");
 }
 
-}  // namespace
+}  // namespace mount_status_test
 }  // namespace kvcachefs

@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 namespace kvcachefs {
-namespace {
+namespace outcome_report_test {
 
 std::map<std::string, double> medians(const Report& report) {
   std::map<std::string, double> found;
@@ -59,5 +59,5 @@ TEST(ReportEngines, EachHasItsOwnRequestsOnly) {
   EXPECT_FALSE(found.contains("s/node3/hit_tokens"));
 }
 
-}  // namespace
+}  // namespace outcome_report_test
 }  // namespace kvcachefs

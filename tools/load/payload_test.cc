@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace payload_test {
 
 std::vector<std::byte> content(uint64_t seed, size_t size, uint64_t offset = 0) {
   std::vector<std::byte> bytes(size);
@@ -62,5 +62,5 @@ TEST(Payload, SampleSeesBothEndsAndZeros) {
 
 TEST(HashName, NamesDiffer) { EXPECT_NE(hash_name("a"), hash_name("b")); }
 
-}  // namespace
+}  // namespace payload_test
 }  // namespace kvcachefs

@@ -12,7 +12,7 @@
 #include "tools/load/test_mount.h"
 
 namespace kvcachefs {
-namespace {
+namespace phase_test {
 
 TEST(Phase, RunsEveryBodyAndReturnsTheFirstError) {
   std::atomic<unsigned> ran = 0;
@@ -78,5 +78,5 @@ TEST(Phase, ThreadsThatCannotBeStartedAreAnError) {
   EXPECT_TRUE(run_phase("/", 4, body));
 }
 
-}  // namespace
+}  // namespace phase_test
 }  // namespace kvcachefs

@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 
 namespace kvcachefs {
-namespace {
+namespace report_test {
 
 const Metric kRate{"restore", "64K/read/1t", "cold_rate", "GiB/s", Limit::kRawRead};
 
@@ -81,5 +81,5 @@ TEST(Report, NamesThatAreNotUtf8DoNotBreakJson) {
   EXPECT_TRUE(nlohmann::json::accept(report.json()));
 }
 
-}  // namespace
+}  // namespace report_test
 }  // namespace kvcachefs

@@ -9,7 +9,7 @@
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace request_engine_test {
 
 EngineOptions options(AccessStyle style, size_t pool_bytes = 1 << 20) {
   return {
@@ -124,5 +124,5 @@ INSTANTIATE_TEST_SUITE_P(Styles, RequestEngineTest,
                          ::testing::Values(AccessStyle::kRead, AccessStyle::kVllm, AccessStyle::kLmcacheGds,
                                            AccessStyle::kSglang, AccessStyle::kMmap));
 
-}  // namespace
+}  // namespace request_engine_test
 }  // namespace kvcachefs

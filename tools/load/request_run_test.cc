@@ -8,7 +8,7 @@
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace request_run_test {
 
 EngineOptions options() {
   return {.style = AccessStyle::kRead,
@@ -143,5 +143,5 @@ TEST(RecomputeOnly, EnginesWaitForTheirOwnWorkers) {
   EXPECT_DOUBLE_EQ(outcomes[2].queue_s, 0);
 }
 
-}  // namespace
+}  // namespace request_run_test
 }  // namespace kvcachefs

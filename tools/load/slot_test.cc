@@ -6,7 +6,7 @@
 #include "tools/load/payload.h"
 
 namespace kvcachefs {
-namespace {
+namespace slot_test {
 
 TEST(SlotPool, HoldsAllWhereMemoryAllows) {
   const auto pool = SlotPool::create(10000, 5, 1, kMiB);
@@ -35,5 +35,5 @@ TEST(SlotPool, ChecksEverySlotAndClearsThem) {
   EXPECT_TRUE(pool->verify_and_clear(2)) << "cleared slots hold nothing to be wrong";
 }
 
-}  // namespace
+}  // namespace slot_test
 }  // namespace kvcachefs

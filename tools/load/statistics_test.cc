@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace statistics_test {
 
 TEST(Statistics, MedianOfOddAndEvenCounts) {
   const std::vector<double> odd = {5, 1, 3};
@@ -32,5 +32,5 @@ TEST(Statistics, PercentileIsNearestRank) {
   EXPECT_EQ(percentile(one, 99), 7);
 }
 
-}  // namespace
+}  // namespace statistics_test
 }  // namespace kvcachefs

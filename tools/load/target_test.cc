@@ -10,7 +10,7 @@
 #include "tools/load/test_mount.h"
 
 namespace kvcachefs {
-namespace {
+namespace target_test {
 
 Result<std::vector<Target>> open_dirs(std::vector<std::string> dirs) {
   return open_targets({.dirs = std::move(dirs), .nodes = {}}, "bench");
@@ -184,5 +184,5 @@ TEST(RemoveContents, KeepsTheDirectory) {
   EXPECT_TRUE(directory.empty());
 }
 
-}  // namespace
+}  // namespace target_test
 }  // namespace kvcachefs

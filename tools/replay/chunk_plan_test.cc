@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 namespace kvcachefs {
-namespace {
+namespace chunk_plan_test {
 
 TraceRequest request(uint64_t tokens, std::vector<uint64_t> blocks) {
   return {.arrival_s = 0, .input_tokens = tokens, .blocks = std::move(blocks)};
@@ -82,5 +82,5 @@ TEST(ChunkPlan, ATraceWithoutSessionsCannotBeDealtByThem) {
   EXPECT_TRUE(check_deal(Deal::kSession, trace));
 }
 
-}  // namespace
+}  // namespace chunk_plan_test
 }  // namespace kvcachefs

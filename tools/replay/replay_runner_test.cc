@@ -11,7 +11,7 @@
 #include "tools/replay/replay_command.h"
 
 namespace kvcachefs {
-namespace {
+namespace replay_runner_test {
 
 constexpr auto kMemory = TestDirectory::On::kMemory;
 
@@ -188,5 +188,5 @@ TEST(ReplayCommand, SaysWhatIsWrongWithNodes) {
   EXPECT_TRUE(a.empty() && b.empty());
 }
 
-}  // namespace
+}  // namespace replay_runner_test
 }  // namespace kvcachefs

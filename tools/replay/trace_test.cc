@@ -8,7 +8,7 @@
 #include "tools/load/test_directory.h"
 
 namespace kvcachefs {
-namespace {
+namespace trace_test {
 
 constexpr const char* kRequest = R"({"timestamp": 3000, "input_length": 700, "output_length": 5, "hash_ids": [1, 2]})";
 constexpr const char* kSession = R"({"id":"a","block_size":64,"hash_id_scope":"local","requests":[)"
@@ -157,5 +157,5 @@ TEST_F(TraceFile, MissingAndEmptyFilesAreNamed) {
   EXPECT_FALSE(read_trace(directory_.path()));
 }
 
-}  // namespace
+}  // namespace trace_test
 }  // namespace kvcachefs

@@ -7,7 +7,7 @@
 #include "tools/replay/prefetch_report.h"
 
 namespace kvcachefs {
-namespace {
+namespace volume_io_test {
 
 TEST(VolumeIo, OfAMountReadAheadCountsOnceAndPassedThroughReadsToo) {
   const StatusNumbers numbers = {
@@ -48,5 +48,5 @@ TEST(PrefetchReport, SaysWhatItDoesNotCover) {
   EXPECT_NE(report.notes()[0].find("passed through"), std::string::npos);
 }
 
-}  // namespace
+}  // namespace volume_io_test
 }  // namespace kvcachefs

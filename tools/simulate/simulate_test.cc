@@ -16,7 +16,7 @@
 #include "tools/simulate/workload.h"
 
 namespace kvcachefs {
-namespace {
+namespace simulate_test {
 
 Workload workload_of(const std::vector<std::vector<uint32_t>>& requests, int64_t step_ms = 1000) {
   Workload workload;
@@ -396,5 +396,5 @@ TEST(SvgPlot, DrawsEachLineWithItsNameAndEscapesText) {
   EXPECT_EQ(lines, 3u);
 }
 
-}  // namespace
+}  // namespace simulate_test
 }  // namespace kvcachefs
