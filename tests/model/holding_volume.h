@@ -42,7 +42,12 @@ class HoldingVolume final : public Volume {
     going_ -= count;
     changed_.notify_all();
   }
-  // Waits until `enough` is true of the requests held at that moment.
+  // Whether `enough` is true of the requests held now.
+  bool holds(const std::function<bool(const std::vector<IoRequest>&)>& enough) {
+    const std::lock_guard lock(mutex_);
+    return enough(held_);
+  }
+  // Waits until that is so, however long it takes: for reads that clients wait for. Those ahead may rightly not come.
   void wait_until_held(const std::function<bool(const std::vector<IoRequest>&)>& enough) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return enough(held_); });
