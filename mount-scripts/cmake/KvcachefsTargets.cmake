@@ -8,7 +8,7 @@ function(kvcachefs_test_program name)
     set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests-bin")
     target_link_libraries(${name} PRIVATE kvcachefs::gtest)
     if(KVCACHEFS_PRECOMPILE)
-      set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8) # the longest then takes half a minute
+      set_target_properties(${name} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8) # so that several processors share a large room
       target_compile_options(${name} PRIVATE -Wno-shadow $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>)
     endif()
   endif()
@@ -16,7 +16,7 @@ function(kvcachefs_test_program name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBS})
 endfunction()
 
-# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [OPTIMIZED])
+# kvcachefs_add_test(NAME SOURCES file... [LIBS target...] [LABELS label...] [TIMEOUT seconds] [OPTIMIZED] [ALONE])
 # GoogleTest cases, registered as one ctest test (a process per case costs more than most cases). Labels: unit (the default), model,
 # crash, fault, slow, threads (beside another: several threads are at work in it). The target kvcachefs_tests_LABEL builds those
 # with a label. ctest begins with those of the longest TIMEOUT, so that none of them runs alone at the end.
@@ -24,12 +24,13 @@ endfunction()
 # The unit and model tests of a room are in one program, ROOM_tests, and those with several threads in another, ROOM_threads_tests,
 # each compiled as a few files (but by the debug preset): what they include is most of what compiling them takes. So the names of
 # each file are in a namespace of its own, called as the file, and two files of a room have no test suite in common.
-# OPTIMIZED is for a test that computes for minutes under a sanitizer: it is a program by itself, as are those of other labels.
+# OPTIMIZED is for a test that computes for minutes under a sanitizer, ALONE for one that replaces functions of the C library: each
+# of these is a program by itself, as are the tests of other labels.
 function(kvcachefs_add_test name)
   if(NOT KVCACHEFS_TESTS)
     return()
   endif()
-  cmake_parse_arguments(PARSE_ARGV 1 ARG "OPTIMIZED" "TIMEOUT" "SOURCES;LIBS;LABELS")
+  cmake_parse_arguments(PARSE_ARGV 1 ARG "OPTIMIZED;ALONE" "TIMEOUT" "SOURCES;LIBS;LABELS")
   if(ARG_UNPARSED_ARGUMENTS OR NOT ARG_SOURCES)
     message(FATAL_ERROR "kvcachefs_add_test(${name}): needs SOURCES; not understood: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
@@ -46,7 +47,7 @@ function(kvcachefs_add_test name)
     math(EXPR ARG_TIMEOUT "${ARG_TIMEOUT} * 3")
   endif()
   set(options "")
-  if(ARG_OPTIMIZED OR NOT ARG_LABELS MATCHES "unit|model")
+  if(ARG_OPTIMIZED OR ARG_ALONE OR NOT ARG_LABELS MATCHES "unit|model")
     set(program ${name})
     kvcachefs_test_program(${program} SOURCES ${ARG_SOURCES} LIBS ${ARG_LIBS} kvcachefs::gtest_main)
     set_target_properties(${program} PROPERTIES KVCACHEFS_OPTIMIZED ${ARG_OPTIMIZED})
