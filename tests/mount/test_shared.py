@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import KIB, MIB
-from kvc_mount import Mount, MountFailed, make_temp_dir, remove_temp_dir, run_command, wait_until
+from kvc_mount import Mount, MountFailed, make_temp_dir, order, remove_temp_dir, run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 SIZES = {"inline": 100, "packed": 300 * KIB, "solo": 6 * MIB}
@@ -19,7 +19,7 @@ SOON = 20  # seconds: only a hang takes so long
 
 
 def refresh(mount):
-    os.setxattr(mount.path, "user.kvcachefs.refresh", b"1")
+    order(mount.path, "refresh")
 
 
 def publish(*mounts):

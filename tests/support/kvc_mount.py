@@ -79,6 +79,16 @@ def wait_until(condition, seconds, what):
         time.sleep(0.01)
 
 
+def order(path, name):
+    """Sets user.kvcachefs.NAME and waits until that is done. Any signal for the caller ends the wait, also one that it ignores: where
+    another thread starts processes, each may leave a SIGCHLD."""
+    while True:
+        try:
+            return os.setxattr(path, f"user.kvcachefs.{name}", b"1")
+        except InterruptedError:
+            pass
+
+
 def mountinfo_text(field):
     """A field of /proc/self/mountinfo as it was before the kernel wrote blanks, '#' and backslashes as octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
@@ -305,7 +315,7 @@ class Mount:
     def drain(self):
         """Waits until everything written so far is on the volume."""
         if not self.plain:
-            os.setxattr(self.path, "user.kvcachefs.flush", b"1")
+            order(self.path, "flush")
 
     def __enter__(self):
         return self
