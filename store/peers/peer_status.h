@@ -44,6 +44,7 @@ struct KnownPeer {
 // How far all others have followed this node.
 struct PeersAcknowledged {
   JournalPosition position;      // all who are waited for have applied this node's journals up to there
+  JournalPosition read_by_all;   // ... and those whose daemon has ended, who read on from there when they come back
   std::string by;                // the one that is furthest behind; empty: there is none
   std::string reason;            // why nothing is known of that one; empty: it says so itself
   std::vector<ObjectId> pinned;  // of this node, ascending: removed before that, and still read somewhere

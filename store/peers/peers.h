@@ -106,8 +106,8 @@ class Peers {
   bool has_peers() const;
 
   using Acknowledged = PeersAcknowledged;
-  // Absent nodes are not waited for, nor those that are left out, nor those whose HEAD has stood for `silent_ns` while it could be read;
-  // without any others it is the end of the journal. Lists the nodes and reads the ACKS of each: blocks on the volume.
+  // Absent nodes are not waited for, nor those that are left out, whose daemon has ended, or whose HEAD has stood for `silent_ns` while it could be
+  // read; without any others it is the end of the journal. Lists the nodes, reads the ACKS of each, looks at locks: blocks on the volume.
   Acknowledged acknowledged_by_all(int64_t silent_ns = INT64_MAX) const;
 
  private:

@@ -443,6 +443,50 @@ TEST_F(PeersTest, WhoLivesIsWaitedForBeforeAnythingIsGivenBack) {
   EXPECT_EQ(a->peers().acknowledged_by_all().position, later);
 }
 
+TEST_F(PeersTest, WhoseDaemonHasEndedReadsNothingAnyMore) {
+  auto a = start("a"), b = start("b");
+  b->pinned = {ObjectId::make(0, 1, 5)};
+  seconds(3, {a.get(), b.get()});
+  const JournalPosition before = a->end();
+  const JournalPosition removed = a->make_file("x");
+  auto all = a->peers().acknowledged_by_all();
+  EXPECT_EQ(all.position, before);
+  EXPECT_EQ(all.pinned, b->pinned);
+  b->die();
+  all = a->peers().acknowledged_by_all();
+  EXPECT_EQ(all.position, removed);
+  EXPECT_EQ(all.read_by_all, before) << "its next life reads on from there";
+  EXPECT_TRUE(all.pinned.empty());
+  EXPECT_TRUE(all.nodes.empty());
+  EXPECT_EQ(all.waits_for(), "");
+  auto again = start("b", 2, b.get());
+  seconds(1, {a.get()});
+  EXPECT_EQ(a->peers().acknowledged_by_all().by, "b") << "and is waited for from its start on";
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, before) << "a has not heard of its new epoch";
+  seconds(3, {a.get(), again.get()});
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, removed);
+  // A lock that cannot be looked at proves nothing.
+  again->die();
+  const JournalPosition later = a->make_file("y");
+  fault_ = [](const VolumeCall& call) { return call.kind == VolumeCall::Kind::kOpen && call.path.ends_with("/LOCK") ? Fault{EIO, -1, 0} : Fault{}; };
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, removed);
+  fault_ = {};
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, later);
+}
+
+TEST_F(PeersTest, OnANetworkVolumeAFreeLockAloneProvesNothing) {
+  memory_->set_network(true);
+  auto a = start("a"), b = start("b");
+  seconds(3, {a.get(), b.get()});
+  const JournalPosition before = a->end();
+  const JournalPosition removed = a->make_file("x");
+  b->die();
+  seconds(4, {a.get()});
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, before);
+  seconds(3, {a.get()});
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, removed) << "its HEAD has stood, too";
+}
+
 TEST_F(PeersTest, AfterARefreshAllIsThereThatWasPublished) {
   for (const JournalForm form : {JournalForm::kPacked, JournalForm::kBlocks}) {
     const std::string suffix = form == JournalForm::kBlocks ? "-blocks" : "-packed";

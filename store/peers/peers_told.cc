@@ -9,11 +9,21 @@
 #include "store/journal/file_header.h"
 #include "store/peers/peers_peer.h"
 #include "store/peers/slot_reader.h"
+#include "store/volume/lock_probe.h"
 
 namespace kvcachefs {
 
 namespace {
 constexpr int64_t kUnheardMs = 10'000;  // HEADs are read each second, but for a load's longest steps
+
+// The LOCK of the node is free, so no daemon reads anything under its name. On a network volume a lock proves less: there its HEAD has to have
+// stood for a while, too.
+bool has_ended(Volume& volume, const std::string& node, std::optional<int64_t> stood_ns) {
+  constexpr int64_t kStoodNs = 5 * Peers::kSecondNs;
+  if (volume.features().network && stood_ns.value_or(0) < kStoodNs) return false;
+  return !is_locked(volume, "nodes/" + node + "/LOCK").value_or(true);
+}
+
 }  // namespace
 
 using Presence = Discovery::Presence;
@@ -256,29 +266,38 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   all.position.epoch = parts_.own.epoch;
   // Behind that: a node that comes later reads this node's journals at least up to there before it knows any name of it.
   const auto there = list_other_nodes(*parts_.volume, parts_.own);
-  if (!there) return {{}, "all nodes", there.error().message, {}, {{"all nodes", {}}}};
-  std::vector<std::pair<std::string, uint32_t>> waited_for;
+  if (!there) return {{}, {}, "all nodes", there.error().message, {}, {{"all nodes", {}}}};
+  struct WaitedFor {
+    std::string name;
+    uint32_t epoch;
+    std::optional<int64_t> stood_ns;
+  };
+  std::vector<WaitedFor> waited_for;
   {
     const std::lock_guard lock(mutex_);
     for (const std::string& name : *there) {
       if (known_.contains(name)) continue;
       look_soon_ = true;
-      return {{}, name, "it has just come", {}, {{name, {}}}};
+      return {{}, {}, name, "it has just come", {}, {{name, {}}}};
     }
     for (const auto& [name, known] : known_) {
       // One that was never seen to live was gone before this node came.
       const int64_t enough_ns = known.was_live ? silent_ns : std::min(silent_ns, 5 * kSecondNs);
-      const bool is_silent = known.presence == Presence::kSilent && known.stands_since_ns && now_ns - *known.stands_since_ns >= enough_ns;
-      if (known.status.ordinal != 0 && known.presence != Presence::kAbsent && !is_silent) waited_for.emplace_back(name, known.status.epoch);
+      const auto stood_ns = known.stands_since_ns.transform([now_ns](int64_t since_ns) { return now_ns - since_ns; });
+      const bool is_silent = known.presence == Presence::kSilent && stood_ns.value_or(-1) >= enough_ns;
+      if (known.status.ordinal != 0 && known.presence != Presence::kAbsent && !is_silent) waited_for.push_back({name, known.status.epoch, stood_ns});
     }
   }
   BlockBuffer buffer;
+  const JournalPosition end = all.position;
   JournalPosition least;
-  for (const auto& [name, epoch] : waited_for) {
+  all.read_by_all = end;
+  for (const auto& [name, epoch, stood_ns] : waited_for) {
     FileIdentity identity = parts_.own;
     identity.node = name;
     identity.epoch = epoch;
     JournalPosition applied;
+    std::vector<ObjectId> pinned;
     std::string reason = fmt::format("{} has no ACKS", epoch_directory(name, epoch));
     const auto read = [&]() -> Status {
       KVC_ASSIGN(const FilePtr file, open_slots(*parts_.volume, identity, kAcksFileName));
@@ -289,11 +308,15 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
         if (peer.node != parts_.own.node) continue;
         applied = peer.applied;
         reason.clear();
-        all.pinned.insert(all.pinned.end(), peer.pinned.begin(), peer.pinned.end());
+        pinned = peer.pinned;
       }
       return {};
     };
     if (Status done = read(); !done) reason = std::move(done).error().message;
+    all.read_by_all = std::min(all.read_by_all, applied);
+    // Asked last: one that begins behind that reads this node's journals up to `end` first.
+    if ((applied < end || !pinned.empty()) && has_ended(*parts_.volume, name, stood_ns)) continue;
+    all.pinned.insert(all.pinned.end(), pinned.begin(), pinned.end());
     all.nodes.push_back({name, applied});
     if (!all.by.empty() && applied >= least) continue;
     least = applied;

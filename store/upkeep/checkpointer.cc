@@ -164,7 +164,7 @@ JournalPosition Checkpointer::followed_by_peers(JournalPosition covers, uint64_t
   constexpr uint64_t kMostBytes = kGiB, kMostPart = 64;  // of the capacity
   const bool too_many = bytes > std::min(kMostBytes, parts_.options.current().capacity_bytes / kMostPart);
   if (peers_ == nullptr || too_many || parts_.clock.monotonic_ns() - since_ns > kMostNs) return covers;
-  return std::min(covers, peers_->read_acknowledged()->position);
+  return std::min(covers, peers_->read_acknowledged()->read_by_all);
 }
 
 void Checkpointer::remove_kept_journals(bool room_is_wanted) {

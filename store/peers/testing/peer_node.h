@@ -45,6 +45,7 @@ class PeerNode {
   // `before`: an earlier life.
   PeerNode(Where where, std::string name, uint32_t epoch, const PeerNode* before = nullptr, JournalForm form = JournalForm::kPacked)
       : where_(std::move(where)), name_(std::move(name)), identity_(test_identity_of(name_, epoch)) {
+    lock_ = where_.disk->lock("nodes/" + name_ + "/LOCK").value_or(nullptr);  // null: a test has two lives at once
     EXPECT_TRUE(where_.disk->make_directories(epoch_directory(name_, epoch)));
     auto made = JournalWriter::create(where_.disk, identity_, "boot-1", form == JournalForm::kBlocks ? 64 * 1024 : 2000, form);
     EXPECT_TRUE(made) << made.error().message;
@@ -128,6 +129,7 @@ class PeerNode {
   void die() {
     view_.set_peers({});
     peers_.reset();
+    lock_.reset();
   }
   // Until nothing is due now.
   void round() {
@@ -175,6 +177,7 @@ class PeerNode {
   const Where where_;
   const std::string name_;
   const FileIdentity identity_;
+  std::unique_ptr<VolumeLock> lock_;
   std::unique_ptr<JournalWriter> journal_;
   std::optional<HeadCheckpoint> checkpoint_;
   MemoryPart state_;
