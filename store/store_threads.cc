@@ -85,10 +85,13 @@ void StoreImpl::finish_raw_turns() {
   volume_->drain();
 }
 
-// Requests that wait for memory get it now, for nobody else takes any. What they read has come before anything is taken down.
+// Requests that wait for memory get it now, for nobody else takes any. What they read has come, and was looked at again where it did not match,
+// before anything is taken down.
 void StoreImpl::answer_waiting() {
   constexpr int kMostPauses = 1000;  // then somebody holds what they need for ever
-  for (int pauses = 0; !resumer_.waiters().nobody_waits() && pauses < kMostPauses;) {
+  for (int pauses = 0;;) {
+    finish_handed_on_work();
+    if (resumer_.waiters().nobody_waits() || pauses == kMostPauses) return;
     if (!resumer_.resume()) {
       ++pauses;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));

@@ -1,9 +1,14 @@
 // The server of the volume stalls while a file is opened. What is open already is read meanwhile: completions, which all come on
 // one thread, open nothing.
+#include <algorithm>
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <future>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include <gtest/gtest.h>
 
@@ -124,6 +129,50 @@ TEST_F(StalledOpen, WhatWaitsForAFileIsAnsweredAtTheEnd) {
   store_.close();
   later.join();
   expect_bytes(answer, 'n');
+}
+
+// What waits for memory until the end is read then, and is damaged: that is looked at again before it is answered.
+TEST_F(StalledOpen, WhatIsReadAtTheEndAndDamagedIsAnswered) {
+  constexpr int kOthers = 12;
+  for (int i = 0; i < kOthers; ++i) put("other" + std::to_string(i), 'o');
+  put("damaged", 'd');
+  leave_ram();
+  std::string path;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(volume_->root())) {
+    if (!entry.is_regular_file() || entry.file_size() < kBodyBytes) continue;
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    std::string bytes(entry.file_size(), '\0');
+    file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+    const size_t at = bytes.find(std::string(kBlockBytes, 'd'));
+    if (at == std::string::npos) continue;
+    path = entry.path();
+    file.seekp(static_cast<std::streamoff>(at + 100));
+    file.put('x');
+  }
+  ASSERT_FALSE(path.empty());
+  volume_->hold([](const IoRequest& request) { return request.kind == IoRequest::Kind::kRead; });
+  std::vector<Handle*> handles;
+  std::vector<std::future<Result<std::string>>> answers;
+  const auto begin = [&](const std::string& name) {
+    handles.push_back(client_.open(kRootId, name, {}));
+    return begin_read(handles.back());
+  };
+  for (int i = 0; i < kOthers; ++i) answers.push_back(begin("other" + std::to_string(i)));
+  auto damaged = begin("damaged");
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  const auto is_damaged = [&path](const IoRequest& request) { return path.ends_with(request.file->path()); };
+  ASSERT_TRUE(volume_->holds([&](const auto& held) { return !held.empty() && std::ranges::none_of(held, is_damaged); })) << "it waits for memory";
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));  // the threads of the store have ended then
+    volume_->let_go();
+  });
+  for (Handle* handle : handles) store_->release(handle);
+  store_->stop();  // nobody is there to be answered behind it
+  later.join();
+  for (auto& answer : answers) expect_bytes(answer, 'o');
+  ASSERT_EQ(damaged.wait_for(std::chrono::seconds(0)), std::future_status::ready);
+  EXPECT_FALSE(damaged.get());
+  store_.close();
 }
 
 }  // namespace stalled_open_test
