@@ -168,8 +168,10 @@ SharedCapacity::Room SharedCapacity::look_for_room(bool goes_on) {
   if (steps_ == waiting_->steps && waited_ns < kLookedNs) return Room::kAwaited;
   if (!is_shared()) return end_with(Room::kOwn);  // it was looked at, and that is all
   const ClaimPlan plan = this->plan();
+  // The plan is told before the claim is raised by it, which the others have to be asked about: milliseconds.
+  const bool is_being_raised = plan.target_bytes > parts_.space.claim_bytes();
   // What is among the oldest of all is here, too; or nobody else has anything to give.
-  if (plan.evict_bytes > 0 || !may_get_room() || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);
+  if (plan.evict_bytes > 0 || !(may_get_room() || is_being_raised) || waited_ns >= kOthersPatienceNs) return end_with(Room::kOwn);
   return Room::kAwaited;
 }
 

@@ -145,6 +145,26 @@ TEST_F(SharedCapacityTest, ItWaitsForOthersThatHaveWhatIsOlderButNotForLong) {
   EXPECT_FALSE(shared_.may_get_room());
 }
 
+TEST_F(SharedCapacityTest, ARaiseThatIsUnderWayIsWaitedFor) {
+  space_.set_claim(5 * kMiB);
+  ClaimPlan little = plan(0, false);
+  shared_.follow(little, false);
+  ASSERT_FALSE(shared_.may_get_room());
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  little.target_bytes = space_.claim_bytes() + 4096;
+  shared_.follow(little, false);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited);
+  shared_.raise_claim(little.target_bytes);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kClaimed);
+  // One that does not come is not waited for without end.
+  little.target_bytes += 4096;
+  EXPECT_EQ(shared_.look_for_room(false), Room::kAwaited);
+  shared_.follow(little, false);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kAwaited);
+  clock_.advance_ns(3 * kSecondNs);
+  EXPECT_EQ(shared_.look_for_room(true), Room::kOwn);
+}
+
 TEST_F(SharedCapacityTest, WhoStoresNothingSaysNothingOfTheCapacityAndWaitsForNone) {
   SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, clock_, [] {}, [] {}, /*grows=*/false}};
   EXPECT_EQ(tends.figures(false).capacity_bytes, 0u);
