@@ -50,8 +50,11 @@ OwnFigures SharedCapacity::figures(bool alone) {
   const uint64_t lacking_bytes = parts_.space.take_lacking_bytes();
   // What calls lacked that were refused since nobody lacks.
   lacking_bytes_ = parts_.waiters.count() > 0 ? std::max(lacking_bytes_, lacking_bytes) : lacking_bytes;
-  if (raises_ != lacking_at_raise_) lacking_bytes_ = lacking_bytes;  // whether that was enough is told by the next try
+  // Whether that was enough is told by the next try. Where something is evicted more comes back all the time.
+  const uint64_t reclaimed = parts_.counters.reclaimed_bytes.load(std::memory_order_relaxed);
+  if (raises_ != lacking_at_raise_ || (reclaimed != lacking_at_reclaimed_ && !own.evicts)) lacking_bytes_ = lacking_bytes;
   lacking_at_raise_ = raises_;
+  lacking_at_reclaimed_ = reclaimed;
   own.lacking_bytes = own.waits ? lacking_bytes_ : 0;
   if (!alone) own.evictable_by_age = by_age_;
   return own;

@@ -165,6 +165,22 @@ TEST_F(SharedCapacityTest, ARaiseThatIsUnderWayIsWaitedFor) {
   EXPECT_EQ(shared_.look_for_room(true), Room::kOwn);
 }
 
+TEST_F(SharedCapacityTest, WhatACallLacksIsTheLessTheMoreCameBack) {
+  SpaceWaiters::Turn turn;
+  space_.set_claim(0);
+  space_.hope();
+  ASSERT_TRUE(waiters_.wait(turn, [] {}));
+  shared_.look_for_room(false);
+  space_.note_lacking(kMiB);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, kMiB);
+  space_.note_lacking(kMiB / 2);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, kMiB) << "the largest of those that wait";
+  ASSERT_FALSE(evictor_.may_evict());
+  counters_.reclaimed_bytes += kMiB;
+  space_.note_lacking(4096);
+  EXPECT_EQ(shared_.figures(false).lacking_bytes, 4096u) << "it tried again since";
+}
+
 TEST_F(SharedCapacityTest, WhoStoresNothingSaysNothingOfTheCapacityAndWaitsForNone) {
   SharedCapacity tends{{space_, evictor_, waiters_, counters_, options_, clock_, clock_, [] {}, [] {}, /*grows=*/false}};
   EXPECT_EQ(tends.figures(false).capacity_bytes, 0u);
