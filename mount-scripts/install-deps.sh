@@ -29,7 +29,7 @@ readonly source_suites=(forky sid trixie)
 build_packages=(g++ cmake ninja-build pkg-config ccache git fuse3 libfuse3-dev liburing-dev libxxhash-dev liblmdb-dev
   libspdlog-dev libfmt-dev libcli11-dev nlohmann-json3-dev zlib1g-dev python3 attr)
 libfuse_packages=(meson dpkg-dev libnuma-dev xz-utils ca-certificates debian-archive-keyring)
-test_packages=(libgtest-dev libbenchmark-dev python3-pytest python3-pytest-xdist strace util-linux procps psmisc libaio-dev)
+test_packages=(libgtest-dev libbenchmark-dev python3-pytest python3-pytest-xdist strace util-linux procps psmisc libaio-dev mold)
 client_packages=(python3-venv python3-dev python3-pip gcc libc6-dev libaio-dev)
 fuzz_packages=(clang-19 libclang-rt-19-dev)
 lint_packages=(clang-format-19 clang-tidy-19 shellcheck)

@@ -41,6 +41,10 @@ set(KVCACHEFS_SANITIZE "" CACHE STRING "Sanitizers: empty, address,undefined or 
 if(KVCACHEFS_SANITIZE)
   add_compile_options(-fsanitize=${KVCACHEFS_SANITIZE})
   add_link_options(-fsanitize=${KVCACHEFS_SANITIZE})
+  find_program(KVCACHEFS_MOLD mold)
+  if(KVCACHEFS_MOLD)
+    add_link_options(-fuse-ld=mold) # a third of the time, for some 150 programs
+  endif()
   if(KVCACHEFS_SANITIZE MATCHES "undefined")
     # Without this an undefined behaviour is only a line on stderr and the test passes.
     add_compile_options(-fno-sanitize-recover=all)

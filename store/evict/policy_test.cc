@@ -280,7 +280,7 @@ TEST_P(TreePolicies, NothingKnownMeansLeastRecentlyUsedAndTailsFirst) {
   test.seconds += 20;
   std::vector<uint64_t> expected;
   for (uint64_t line = 0; line < 40; ++line)
-    for (const uint64_t at : {2, 1, 0}) expected.push_back(line * 10 + at);
+    for (const uint64_t at : {2u, 1u, 0u}) expected.push_back(line * 10 + at);
   EXPECT_EQ(test.evict_down_to(0), expected);
 }
 
@@ -429,7 +429,7 @@ TEST(LruPolicy, IsExactWithManyLeaves) {
 
 TEST(FifoReinsert, WhatWasReadGetsAnotherRound) {
   PolicyUnderTest test("fifo-reinsert");
-  for (uint64_t number : {1, 2, 3, 4}) test.publish(number);
+  for (const uint64_t number : {1u, 2u, 3u, 4u}) test.publish(number);
   test.read(1);
   test.read(3);
   EXPECT_EQ(test.evict_down_to(0), (std::vector<uint64_t>{2, 4, 1, 3}));

@@ -15,18 +15,13 @@
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
+#include "store/base/sanitized.h"
 #include "store/base/units.h"
 #include "store/index/fault_guard.h"
 #include "store/index/index_directory.h"
 #include "store/index/index_test_util.h"
 #include "store/index/lmdb_env.h"
 #include "store/index/page_check.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVCACHEFS_SANITIZED 1
-#else
-#define KVCACHEFS_SANITIZED 0
-#endif
 
 namespace kvcachefs::index_test {
 
@@ -189,7 +184,7 @@ TEST_F(IndexDamageTest, AFlipAfterACleanCloseIsFoundByTheChecksum) {
 }
 
 TEST_F(IndexDamageTest, AFileCutShortUnderAnOpenIndexIsNoSigbus) {
-  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGBUS";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns SIGBUS";
   auto index = open_index(path(), Index::Found::kOpened);
   ASSERT_NE(index, nullptr);
   ASSERT_EQ(truncate(data().c_str(), 2 * 4096), 0);
@@ -214,7 +209,7 @@ TEST_F(IndexDamageTest, AFileCutShortUnderAnOpenIndexIsNoSigbus) {
 }
 
 TEST_F(IndexDamageTest, PagesFlippedUnderAnOpenIndexNeverAnswerWrongRows) {
-  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
   auto index = open_index(path(), Index::Found::kOpened);
   ASSERT_NE(index, nullptr);
   const int fd = open(data().c_str(), O_RDWR | O_CLOEXEC);
@@ -254,7 +249,7 @@ void read_everything(const std::string& directory, const std::map<std::pair<int,
 }
 
 TEST_F(IndexDamageTest, TheGuardHoldsWhereTheChecksDoNotLook) {
-  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGSEGV, and reports LMDB's wild reads as errors";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns SIGSEGV, and reports LMDB's wild reads as errors";
   std::map<std::pair<int, std::string>, std::string> rows;
   {
     auto env = LmdbEnv::open(path(), LmdbEnv::Open::kExisting, 64 * kMiB);
@@ -302,7 +297,7 @@ void fault_outside() {
 void on_earlier_handler(int) { _exit(42); }
 
 TEST(FaultGuardDeathTest, LeavesFaultsOfOthersToTheirHandlers) {
-  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
   GTEST_FLAG_SET(death_test_style, "threadsafe");  // a new process: install() works once in each
   EXPECT_EXIT(
       {

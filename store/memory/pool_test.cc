@@ -10,6 +10,8 @@
 
 #include <gtest/gtest.h>
 
+#include "store/base/sanitized.h"
+
 namespace kvcachefs {
 namespace pool_test {
 
@@ -117,7 +119,7 @@ TEST(MemoryPool, ScatteredFreeBytesDoNotPassTheLimit) {
     std::erase(kept, nullptr);
     std::vector<BlockPtr> large = take_all(pool, kUnitBytes, 2);
     EXPECT_EQ(large.size(), (kLimit - kept.size() * kBlockBytes) / kUnitBytes);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !KVCACHEFS_SANITIZED
     EXPECT_LE(resident_bytes(), before + kLimit + 8 * kMiB) << "round " << round;
 #endif
     // The other way round: what was given back is there again, and nobody's bytes are lost.
@@ -129,7 +131,7 @@ TEST(MemoryPool, ScatteredFreeBytesDoNotPassTheLimit) {
     for (const auto& block : kept) ASSERT_TRUE(is_all(block, 1));
     for (const auto& block : large) ASSERT_TRUE(is_all(block, 2));
     for (const auto& block : small) ASSERT_TRUE(is_all(block, 3));
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+#if !KVCACHEFS_SANITIZED
     EXPECT_LE(resident_bytes(), before + kLimit + 8 * kMiB) << "round " << round;
 #endif
   }
@@ -166,7 +168,7 @@ TEST(MemoryPool, ManyThreads) {
   EXPECT_LE(pool.mapped_bytes(), pool.limit_bytes());
 }
 
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // they map terabytes
+#if !KVCACHEFS_SANITIZED  // they map terabytes
 
 uint64_t mapped_by_this_process() {
   uint64_t pages = 0;

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/sanitized.h"
 #include "store/peers/testing/claim_sim.h"
 
 namespace kvcachefs {
@@ -196,20 +197,20 @@ void ClaimSim::history(unsigned seed, bool network) {
 TEST_F(ClaimSim, TheCapacityIsNeverPassedAndWhoLivesGetsRoom) {
   const char* asked = std::getenv("KVCACHEFS_SEED");
   const unsigned first = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 1;
-  const unsigned count = asked != nullptr ? 1 : std::getenv("KVCACHEFS_LONG") != nullptr ? 2000 : 60;
+  const unsigned count = asked != nullptr ? 1 : static_cast<unsigned>(histories_here(std::getenv("KVCACHEFS_LONG") != nullptr ? 2000 : 60));
   for (unsigned seed = first; seed < first + count && !HasFailure(); ++seed) history(seed, /*network=*/false);
 }
 
 TEST_F(ClaimSim, OnANetworkVolumeAsWell) {
   const char* asked = std::getenv("KVCACHEFS_SEED");
   const unsigned first = asked != nullptr ? static_cast<unsigned>(std::atoi(asked)) : 1;
-  const unsigned count = asked != nullptr ? 1 : std::getenv("KVCACHEFS_LONG") != nullptr ? 2000 : 60;
+  const unsigned count = asked != nullptr ? 1 : static_cast<unsigned>(histories_here(std::getenv("KVCACHEFS_LONG") != nullptr ? 2000 : 60));
   for (unsigned seed = first; seed < first + count && !HasFailure(); ++seed) history(seed, /*network=*/true);
 }
 
 // A node has the whole volume and goes on writing as fast as it may.
 TEST_F(ClaimSim, WhoComesToABusyNodeHasRoomInSeconds) {
-  for (unsigned seed = 1; seed < 20 && !HasFailure(); ++seed) {
+  for (unsigned seed = 1; seed <= histories_here(19) && !HasFailure(); ++seed) {
     SCOPED_TRACE(fmt::format("seed {}", seed));
     begin(seed, false);
     SimNode& busy = start_new();

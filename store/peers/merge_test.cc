@@ -14,6 +14,7 @@
 
 #include <gtest/gtest.h>
 
+#include "store/base/sanitized.h"
 #include "store/peers/testing/history.h"
 #include "store/peers/testing/reference.h"
 
@@ -167,7 +168,7 @@ TEST_F(MergeTest, WhatIsAnsweredIsGoneFromItsNode) {
 
 // All orders of journals of a few batches.
 TEST_F(MergeTest, EveryOrderOfSmallJournals) {
-  const uint64_t wanted = is_long() ? 400'000 : 40'000;
+  const uint64_t wanted = histories_here(is_long() ? 400'000 : 40'000);
   for (uint64_t seed = 1; orders_ < wanted; ++seed) {
     const History history(seed, {.nodes = 3, .steps = 9, .settle = seed % 2 == 0, .most_batches = 4});
     ASSERT_EQ(history.problem(), "") << "seed " << seed;
@@ -192,7 +193,7 @@ TEST_F(MergeTest, EveryOrderOfSmallJournals) {
 
 // Random orders of longer ones; where a journal is begun from a checkpoint, what is before that is not read.
 TEST_F(MergeTest, RandomOrdersOfLongJournals) {
-  const uint64_t wanted = is_long() ? 600'000 : 60'000;
+  const uint64_t wanted = histories_here(is_long() ? 600'000 : 60'000);
   for (uint64_t seed = 1; orders_ < wanted; ++seed) {
     const size_t nodes = 3 + seed % 3;
     const History history(seed, {.nodes = nodes, .steps = 50, .renames = seed % 4 != 0, .settle = seed % 3 != 0});

@@ -233,6 +233,7 @@ void Peers::load(Peer& peer) {
     peer.polled_ns.reset();
     set_position(peer.ordinal, peer.replica->position());
     unshown_.push_back(peer.ordinal);
+    acks_soon_ = true;  // it gives back nothing before it hears from here
     static_cast<void>(show());
   }
   publish(peer);

@@ -462,7 +462,7 @@ TEST_F(PeersTest, WhoseDaemonHasEndedReadsNothingAnyMore) {
   auto again = start("b", 2, b.get());
   seconds(1, {a.get()});
   EXPECT_EQ(a->peers().acknowledged_by_all().by, "b") << "and is waited for from its start on";
-  EXPECT_EQ(a->peers().acknowledged_by_all().position, before) << "a has not heard of its new epoch";
+  EXPECT_EQ(a->peers().acknowledged_by_all().position, JournalPosition{}) << "in this life it has read nothing, which is known before its HEAD is";
   seconds(3, {a.get(), again.get()});
   EXPECT_EQ(a->peers().acknowledged_by_all().position, removed);
   // A lock that cannot be looked at proves nothing.
@@ -472,6 +472,18 @@ TEST_F(PeersTest, WhoseDaemonHasEndedReadsNothingAnyMore) {
   EXPECT_EQ(a->peers().acknowledged_by_all().position, removed);
   fault_ = {};
   EXPECT_EQ(a->peers().acknowledged_by_all().position, later);
+}
+
+TEST_F(PeersTest, WhoStandsStillWhileANodeStartsIsWaitedForAllTheSame) {
+  auto b = start("b");
+  seconds(2, {b.get()});
+  auto a = start("a");
+  const JournalPosition end = a->make_file("x");
+  seconds(30, {a.get()});
+  EXPECT_EQ(state(*a, "b"), State::kSilent);
+  EXPECT_EQ(a->peers().acknowledged_by_all(60 * kSecondNs).by, "b") << "its LOCK is held";
+  seconds(31, {a.get()});
+  EXPECT_EQ(a->peers().acknowledged_by_all(60 * kSecondNs).position, end);
 }
 
 TEST_F(PeersTest, OnANetworkVolumeAFreeLockAloneProvesNothing) {

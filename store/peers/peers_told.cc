@@ -281,10 +281,8 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
       return {{}, {}, name, "it has just come", {}, {{name, {}}}};
     }
     for (const auto& [name, known] : known_) {
-      // One that was never seen to live was gone before this node came.
-      const int64_t enough_ns = known.was_live ? silent_ns : std::min(silent_ns, 5 * kSecondNs);
       const auto stood_ns = known.stands_since_ns.transform([now_ns](int64_t since_ns) { return now_ns - since_ns; });
-      const bool is_silent = known.presence == Presence::kSilent && stood_ns.value_or(-1) >= enough_ns;
+      const bool is_silent = known.presence == Presence::kSilent && stood_ns.value_or(-1) >= silent_ns;
       if (known.status.ordinal != 0 && known.presence != Presence::kAbsent && !is_silent) waited_for.push_back({name, known.status.epoch, stood_ns});
     }
   }
@@ -312,7 +310,18 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
       }
       return {};
     };
-    if (Status done = read(); !done) reason = std::move(done).error().message;
+    Status done = read();
+    if (applied < end) {  // its daemon may have been started again since its HEAD was read last
+      if (const auto epochs = list_epochs(*parts_.volume, name); epochs && !epochs->empty() && epochs->back() > epoch) {
+        look_soon_ = true;
+        identity.epoch = epochs->back();
+        applied = {};
+        pinned.clear();
+        reason = fmt::format("{} has no ACKS", epoch_directory(name, identity.epoch));
+        done = read();
+      }
+    }
+    if (!done) reason = std::move(done).error().message;
     all.read_by_all = std::min(all.read_by_all, applied);
     // Asked last: one that begins behind that reads this node's journals up to `end` first.
     if ((applied < end || !pinned.empty()) && has_ended(*parts_.volume, name, stood_ns)) continue;

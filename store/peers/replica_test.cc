@@ -13,17 +13,12 @@
 #include <string>
 #include <vector>
 
+#include "store/base/sanitized.h"
 #include "store/index/index_test_util.h"
 #include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
 #include "store/peers/testing/history.h"
 #include "store/volume/fault_volume.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define KVCACHEFS_SANITIZED 1
-#else
-#define KVCACHEFS_SANITIZED 0
-#endif
 
 namespace kvcachefs {
 namespace replica_test {
@@ -451,7 +446,7 @@ TEST_P(ReplicaTest, AnErrorOfTheVolumeIsToldAndTriedAgain) {
 }
 
 TEST_P(ReplicaTest, ADamagedIndexIsMadeAnew) {
-  if (KVCACHEFS_SANITIZED) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
+  if (kSanitized) GTEST_SKIP() << "a sanitizer owns SIGSEGV";
   auto daemon = start(1);
   for (uint64_t number = 10; number < 200; ++number) daemon->make_file(number, std::to_string(number));
   daemon->make_checkpoint(1);

@@ -210,11 +210,11 @@ uint64_t Checkpointer::awaited_from_peers_bytes() {
 PeerHolds::Earlier Checkpointer::earlier_lives() {
   PeerHolds::Earlier earlier = PeerHolds::Earlier::kFree;
   if (holds_ && parts_.sweep.is_left()) {
+    // That it has a record tells nothing: what is open there may be the body that it had before, which an earlier life replaced.
     earlier = holds_->earlier_epochs(parts_.identity.epoch, [this](ObjectId id) {
-      bool known = false;
-      parts_.dead.for_each([&](const FreedPlace& freed) { known |= freed.object == id; });
-      const auto record = parts_.index.find_object_summary(id);
-      return known || (record && *record);
+      bool died_here = false;
+      parts_.dead.for_each([&](const FreedPlace& freed) { died_here |= freed.object == id; });
+      return died_here;
     });
   }
   held_of_earlier_lives_bytes_ = earlier == PeerHolds::Earlier::kFree ? 0 : parts_.orphans.bytes();

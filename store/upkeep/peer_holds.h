@@ -39,9 +39,9 @@ class PeerHolds {
   }
   // Tells why what epochs before `own` left is held, which no record names any more. Nobody knows which objects that was. kUnread: not all
   // other nodes have read up to this epoch. kOpen: they have, and clients there still have an object open that they had open at that moment,
-  // and of which this life knows nothing. `is_known`: the object has a record, or died in this life. Blocks on the volume the first time.
+  // and which is no body that died in this life (`died_here`). Blocks on the volume the first time.
   enum class Earlier : uint8_t { kFree, kUnread, kOpen };
-  Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& is_known);
+  Earlier earlier_epochs(uint32_t own, const std::function<bool(ObjectId)>& died_here);
   // A call has waited long for room while others did not follow: of those that have not read of what is held for longest, until they follow
   // again, only what they told that they read is held. Who follows is waited for as before. Their names; empty: nobody else keeps that back.
   std::string lose_patience();

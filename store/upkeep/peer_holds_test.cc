@@ -93,15 +93,15 @@ TEST_F(PeerHoldsTest, WhatEarlierEpochsLeftIsHeldUntilAllHaveReadUpToThisOne) {
 
 TEST_F(PeerHoldsTest, WhatWasOpenWhenTheyHadReadItIsHeldUntilItIsClosed) {
   using enum PeerHolds::Earlier;
-  const ObjectId gone = ObjectId::make(0, 1, 7), known = ObjectId::make(0, 1, 8), later = ObjectId::make(0, 1, 9), own = ObjectId::make(0, 2, 1);
-  const auto is_known = [&](ObjectId id) { return id == known; };
-  tell_epoch(2, {gone, known, own});
-  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen);
+  const ObjectId gone = ObjectId::make(0, 1, 7), died = ObjectId::make(0, 1, 8), later = ObjectId::make(0, 1, 9), own = ObjectId::make(0, 2, 1);
+  const auto died_here = [&](ObjectId id) { return id == died; };
+  tell_epoch(2, {gone, died, own});
+  EXPECT_EQ(holds_.earlier_epochs(2, died_here), kOpen);
   EXPECT_TRUE(wanted_);
   EXPECT_EQ(holds_.lose_patience(), "") << "it has read of all";
-  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kOpen) << "it says that it reads it";
-  tell_epoch(2, {known, later, own});
-  EXPECT_EQ(holds_.earlier_epochs(2, is_known), kFree) << "what was removed since is no matter of the life before";
+  EXPECT_EQ(holds_.earlier_epochs(2, died_here), kOpen) << "it says that it reads it";
+  tell_epoch(2, {died, later, own});
+  EXPECT_EQ(holds_.earlier_epochs(2, died_here), kFree) << "what was removed since is no matter of the life before";
 }
 
 TEST_F(PeerHoldsTest, WhoDoesNotReadOnHoldsNothingOfEarlierEpochsForEver) {

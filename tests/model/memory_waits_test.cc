@@ -14,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/clock.h"
+#include "store/base/sanitized.h"
 #include "store/base/units.h"
 #include "store/store.h"
 #include "store/volume/fault_volume.h"
@@ -180,7 +181,7 @@ TEST_P(MemoryWaitsSeeds, EveryRequestIsAnswered) {
   }
   expect_all_answered();
 }
-INSTANTIATE_TEST_SUITE_P(Seeds, MemoryWaitsSeeds, ::testing::Range(first_seed(), first_seed() + 12));
+INSTANTIATE_TEST_SUITE_P(Seeds, MemoryWaitsSeeds, ::testing::Range(first_seed(), first_seed() + static_cast<unsigned>(histories_here(12))));
 
 // The bodies' first units are in RAM and fill it: those that want them and one more must not keep them from each other.
 TEST_F(MemoryWaits, ReadersOfWhatIsHalfInRamDoNotWaitForEachOther) {

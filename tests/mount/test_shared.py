@@ -202,6 +202,49 @@ def test_who_has_it_open_reads_on(nodes):
         assert_bytes(file.read(), content)
 
 
+@pytest.mark.parametrize("end", [Mount.stop, Mount.kill], ids=["unmounted", "killed"])
+@pytest.mark.parametrize("how", ["truncated", "written"])
+def test_who_has_it_open_reads_on_while_its_node_begins_anew(nodes, how, end):
+    """What it had before an earlier life of its node wrote it anew no record names any more, on no node."""
+    a, b = nodes
+    size = 300 * KIB
+    content = {f"f{number}": payload(f"first {number}", size) for number in range(4)}
+    for name, bytes_ in content.items():
+        store(a, name, bytes_)
+    publish(*nodes)
+    opened = {name: open(os.path.join(b.path, name), "rb", buffering=0) for name in content}  # pylint: disable=consider-using-with
+    for file in opened.values():
+        assert len(file.read(100)) == 100
+    for name in content:
+        path = os.path.join(a.path, name)
+        if how == "truncated":
+            with open(path, "wb") as file:
+                file.write(payload(f"second {name}", size))
+        else:
+            with open(path, "r+b") as file:
+                file.write(b"x" * 5000)
+    publish(*nodes)
+    end(a)
+    a.start()
+    reads = 0
+
+    def has_given_back():  # as soon as the other has read of the new life, and again
+        nonlocal reads
+        publish(*nodes)
+        order(b.path, "drop_caches")
+        for name, file in opened.items():
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+            assert_bytes(os.pread(file.fileno(), 2 * size, 0), content[name])
+        reads += 1
+        time.sleep(0.2)
+        return reads >= 15
+
+    wait_until(has_given_back, 10 * SOON, "it could have been given back")
+    for file in opened.values():
+        file.close()
+    wait_until(lambda: a.status()["held_for_peers_bytes"] == 0, SOON, "what was closed is given back")
+
+
 def test_directories_that_both_make_are_one(nodes):
     a, b = nodes
     barrier = threading.Barrier(2)

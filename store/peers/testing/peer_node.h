@@ -45,8 +45,8 @@ class PeerNode {
   // `before`: an earlier life.
   PeerNode(Where where, std::string name, uint32_t epoch, const PeerNode* before = nullptr, JournalForm form = JournalForm::kPacked)
       : where_(std::move(where)), name_(std::move(name)), identity_(test_identity_of(name_, epoch)) {
-    lock_ = where_.disk->lock("nodes/" + name_ + "/LOCK").value_or(nullptr);  // null: a test has two lives at once
     EXPECT_TRUE(where_.disk->make_directories(epoch_directory(name_, epoch)));
+    lock_ = where_.disk->lock("nodes/" + name_ + "/LOCK").value_or(nullptr);  // null: a test has two lives at once
     auto made = JournalWriter::create(where_.disk, identity_, "boot-1", form == JournalForm::kBlocks ? 64 * 1024 : 2000, form);
     EXPECT_TRUE(made) << made.error().message;
     journal_ = std::move(*made);
