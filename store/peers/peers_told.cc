@@ -290,7 +290,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
   const JournalPosition end = all.position;
   JournalPosition least;
   all.read_by_all = end;
-  for (const auto& [name, epoch, stood_ns] : waited_for) {
+  for (auto& [name, epoch, stood_ns] : waited_for) {
     FileIdentity identity = parts_.own;
     identity.node = name;
     identity.epoch = epoch;
@@ -314,6 +314,7 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
     if (applied < end) {  // its daemon may have been started again since its HEAD was read last
       if (const auto epochs = list_epochs(*parts_.volume, name); epochs && !epochs->empty() && epochs->back() > epoch) {
         look_soon_ = true;
+        stood_ns.reset();  // that was the HEAD of the one before
         identity.epoch = epochs->back();
         applied = {};
         pinned.clear();
