@@ -43,7 +43,7 @@ if(KVCACHEFS_SANITIZE)
   add_link_options(-fsanitize=${KVCACHEFS_SANITIZE})
   find_program(KVCACHEFS_MOLD mold)
   if(KVCACHEFS_MOLD)
-    add_link_options(-fuse-ld=mold) # a third of the time, for some 150 programs
+    add_link_options(-fuse-ld=mold) # a sanitized test program in 0.3 s instead of 1.4
   endif()
   if(KVCACHEFS_SANITIZE MATCHES "undefined")
     # Without this an undefined behaviour is only a line on stderr and the test passes.

@@ -24,6 +24,33 @@ bool has_ended(Volume& volume, const std::string& node, std::optional<int64_t> s
   return !is_locked(volume, "nodes/" + node + "/LOCK").value_or(true);
 }
 
+// What the ACKS of one epoch of a node tell of this node's journals.
+struct Told {
+  JournalPosition applied;  // zeros: nothing is known
+  std::vector<ObjectId> pinned;
+  std::string reason;  // why nothing is known; empty: it is
+};
+
+Told told_by(Volume& volume, const FileIdentity& own, const std::string& node, uint32_t epoch) {
+  Told told;
+  told.reason = fmt::format("{} has no ACKS", epoch_directory(node, epoch));
+  const auto read = [&]() -> Status {
+    FileIdentity identity = own;
+    identity.node = node;
+    identity.epoch = epoch;
+    KVC_ASSIGN(const FilePtr file, open_slots(volume, identity, kAcksFileName));
+    if (!file) return {};
+    BlockBuffer buffer;
+    KVC_ASSIGN(Acks acks, read_acks(*file, identity, buffer));
+    told.reason = "it has read nothing of this node";
+    const auto here = std::ranges::find(acks.peers, own.node, &Acks::Peer::node);
+    if (here != acks.peers.end()) told = {here->applied, std::move(here->pinned), {}};
+    return {};
+  };
+  if (Status done = read(); !done) told.reason = std::move(done).error().message;
+  return told;
+}
+
 }  // namespace
 
 using Presence = Discovery::Presence;
@@ -286,52 +313,27 @@ Peers::Acknowledged Peers::acknowledged_by_all(int64_t silent_ns) const {
       if (known.status.ordinal != 0 && known.presence != Presence::kAbsent && !is_silent) waited_for.push_back({name, known.status.epoch, stood_ns});
     }
   }
-  BlockBuffer buffer;
   const JournalPosition end = all.position;
   JournalPosition least;
   all.read_by_all = end;
   for (auto& [name, epoch, stood_ns] : waited_for) {
-    FileIdentity identity = parts_.own;
-    identity.node = name;
-    identity.epoch = epoch;
-    JournalPosition applied;
-    std::vector<ObjectId> pinned;
-    std::string reason = fmt::format("{} has no ACKS", epoch_directory(name, epoch));
-    const auto read = [&]() -> Status {
-      KVC_ASSIGN(const FilePtr file, open_slots(*parts_.volume, identity, kAcksFileName));
-      if (!file) return {};
-      KVC_ASSIGN(const Acks acks, read_acks(*file, identity, buffer));
-      reason = "it has read nothing of this node";
-      for (const Acks::Peer& peer : acks.peers) {
-        if (peer.node != parts_.own.node) continue;
-        applied = peer.applied;
-        reason.clear();
-        pinned = peer.pinned;
-      }
-      return {};
-    };
-    Status done = read();
-    if (applied < end) {  // its daemon may have been started again since its HEAD was read last
+    Told told = told_by(*parts_.volume, parts_.own, name, epoch);
+    if (told.applied < end) {  // its daemon may have been started again since its HEAD was read last
       if (const auto epochs = list_epochs(*parts_.volume, name); epochs && !epochs->empty() && epochs->back() > epoch) {
         look_soon_ = true;
         stood_ns.reset();  // that was the HEAD of the one before
-        identity.epoch = epochs->back();
-        applied = {};
-        pinned.clear();
-        reason = fmt::format("{} has no ACKS", epoch_directory(name, identity.epoch));
-        done = read();
+        told = told_by(*parts_.volume, parts_.own, name, epochs->back());
       }
     }
-    if (!done) reason = std::move(done).error().message;
-    all.read_by_all = std::min(all.read_by_all, applied);
+    all.read_by_all = std::min(all.read_by_all, told.applied);
     // Asked last: one that begins behind that reads this node's journals up to `end` first.
-    if ((applied < end || !pinned.empty()) && has_ended(*parts_.volume, name, stood_ns)) continue;
-    all.pinned.insert(all.pinned.end(), pinned.begin(), pinned.end());
-    all.nodes.push_back({name, applied});
-    if (!all.by.empty() && applied >= least) continue;
-    least = applied;
+    if ((told.applied < end || !told.pinned.empty()) && has_ended(*parts_.volume, name, stood_ns)) continue;
+    all.pinned.insert(all.pinned.end(), told.pinned.begin(), told.pinned.end());
+    all.nodes.push_back({name, told.applied});
+    if (!all.by.empty() && told.applied >= least) continue;
+    least = told.applied;
     all.by = name;
-    all.reason = std::move(reason);
+    all.reason = std::move(told.reason);
   }
   if (!all.by.empty()) all.position = std::min(all.position, least);
   std::ranges::sort(all.pinned);
