@@ -222,7 +222,8 @@ void Peers::load(Peer& peer) {
   peer.load_pause.failed(*peer.load_begun_ns);
   loading_ = &peer;
   meanwhile_ns_ = next_round_ns();
-  const Status loaded = peer.replica->load(outlook, [this] { return meanwhile(); });
+  const auto read = [this](const std::string& by, JournalPosition position) { return has_read(by, position); };
+  const Status loaded = peer.replica->load(outlook, read, [this] { return meanwhile(); });
   loading_ = nullptr;
   if (ending_) return;
   peer.failed = !loaded;
@@ -231,7 +232,6 @@ void Peers::load(Peer& peer) {
   } else {
     peer.loaded_ns = parts_.clock.monotonic_ns();
     peer.polled_ns.reset();
-    set_position(peer.ordinal, peer.replica->position());
     unshown_.push_back(peer.ordinal);
     acks_soon_ = true;  // it gives back nothing before it hears from here
     static_cast<void>(show());
@@ -261,6 +261,8 @@ Status Peers::show() {
     for (const auto& [name, peer] : peers_)
       if (peer->has_part()) parts.push_back(peer->replica->part());
     parts_.view.set_peers(std::move(parts));
+    for (const auto& [name, peer] : peers_)
+      if (peer->has_part()) set_position(peer->ordinal, peer->replica->position());
     for (const uint32_t ordinal : unshown_)
       if (parts_.replaced) parts_.replaced(ordinal);
     return {};

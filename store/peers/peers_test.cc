@@ -636,13 +636,22 @@ TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
   auto a = start("a"), b = start("b");
   b->make_file("x");
   seconds(2, {a.get(), b.get()});
+  b->make_file("y");  // within what a commit every minute would leave uncommitted
+  seconds(1, {a.get(), b.get()});
+  const JournalPosition applied = b->end();
   a->peers().end_soon();
   a->peers().stop();
   a->die();
-  b->make_file("y");
+  {
+    Index::Found found{};
+    std::string why;
+    const auto index = Index::open(scratch_.path("a/b/1"), {test_identity().volume_uuid, "b"}, &found, &why);
+    ASSERT_TRUE(index) << index.error().message;
+    EXPECT_EQ((*index)->position(), applied);
+  }
+  b->make_file("z");
   seconds(1, {a.get(), b.get()});
-  EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
-  EXPECT_EQ(a->status_of("b")->batches, 1u);
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
 }
 
 TEST_F(PeersTest, WhatIsAnsweredIsForgotten) {

@@ -92,8 +92,9 @@ void Peers::write_acks(int64_t now_ns) {
   if (written) written_acks_ = peers;
 }
 
-// If they differ from what was told.
+// If they differ from what was told. Nothing while the view is not what was read: what is still shown may not be given up for that.
 std::optional<Acks> Peers::acks_to_write() const {
+  if (!unshown_.empty()) return std::nullopt;
   Acks acks;
   std::vector<uint32_t> ordinals;
   for (const auto& [name, peer] : peers_) {

@@ -29,6 +29,13 @@ constexpr std::string_view kHeldBack = "the peer left out something that it had 
 // What an epoch begins with, if it says how far those before it count.
 const EndsRecord* ends_of(const Batch& batch) { return batch.records.empty() ? nullptr : std::get_if<EndsRecord>(&batch.records.front()); }
 
+bool answers_unread(const Batch& batch, const Replica::HasRead& has_read) {
+  return std::ranges::any_of(batch.records, [&has_read](const Record& record) {
+    const auto* seen = std::get_if<SeenRecord>(&record);
+    return seen != nullptr && !has_read(seen->node, seen->position);
+  });
+}
+
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
 
 // Ascending.
@@ -90,9 +97,9 @@ void Replica::remove_retired() {
 
 // --- loading ---
 
-Status Replica::load(const Outlook& outlook, const Meanwhile& meanwhile) {
+Status Replica::load(const Outlook& outlook, const HasRead& has_read, const Meanwhile& meanwhile) {
   meanwhile_ = meanwhile;
-  Status loaded = load_anew(outlook);
+  Status loaded = load_anew(outlook, has_read);
   meanwhile_ = nullptr;
   if (!loaded && loaded.error().code != Code::kCanceled) {
     state_ = State::kUnreadable;
@@ -101,10 +108,16 @@ Status Replica::load(const Outlook& outlook, const Meanwhile& meanwhile) {
   return loaded;
 }
 
-Status Replica::load_anew(const Outlook& outlook) {
+Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
   KVC_ASSIGN(Filled filled, find_or_fill(outlook.epoch));
   auto statements = std::make_shared<Statements>();
   KVC_TRY(statements->load(*filled.index));
+  const bool enters = !filled.waits && filled.position.epoch < outlook.epoch;
+  JournalTail tail = tail_from(enters ? JournalPosition{outlook.epoch, 0, 0} : filled.position);
+  bool applied = false;
+  if (!filled.waits) {
+    KVC_ASSIGN(applied, follow_unshown(tail, filled, *statements, has_read));
+  }
   if (index_ != nullptr) retired_.emplace_back(index_, generation_);
   index_ = std::move(filled.index);
   generation_ = filled.generation;
@@ -112,17 +125,40 @@ Status Replica::load_anew(const Outlook& outlook) {
   checkpoint_ = filled.checkpoint;
   before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
   applied_since_ns_.reset();
+  if (applied) applied_since_ns_ = 0;  // the next commit writes it
   wants_load_ = false;
   state_ = State::kLive;
   reason_.clear();
   waits_ = filled.waits;
-  if (waits_) {
-    follow_from(filled.position);
-    hold(std::string(kHeldBack));
-  } else {
-    follow_from(filled.position.epoch < outlook.epoch ? JournalPosition{outlook.epoch, 0, 0} : filled.position);
-  }
+  follow_with(std::move(tail));
+  if (waits_) hold(std::string(kHeldBack));
   return {};
+}
+
+// Whether anything was applied. Whatever stops it is left for poll(), which comes to it next and tells it; only the end of the load is an
+// error.
+Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const HasRead& has_read) {
+  bool applied = false;
+  if (tail.position().offset == 0 && !is_begun(tail.position().epoch).value_or(false)) return applied;
+  const JournalPosition before = filled.position.epoch < tail.position().epoch ? filled.position : JournalPosition{};
+  Status goes_on;
+  const auto apply = [&](const Batch& batch, JournalPosition after) -> Status {
+    goes_on = meanwhile_();
+    const EndsRecord* const ends = ends_of(batch);
+    const bool plain = ends == nullptr || (ends->end >= before && (!ends->left_out || filled.has_checkpoint_of(after.epoch)));
+    if (!goes_on || !plain || answers_unread(batch, has_read)) return fail(Code::kCanceled, "not to be applied here");
+    const Batch believed = possible(batch, after.epoch);
+    KVC_TRY(filled.index->apply(believed, after));
+    statements.apply(believed, after);
+    applied = true;
+    return filled.index->overlay_rows() >= kMostRows ? filled.index->commit() : Status();
+  };
+  for (bool more = true; more;) {
+    const auto read = tail.poll({}, 0, apply);
+    more = read && read->state == JournalTail::State::kMore;
+  }
+  KVC_TRY(goes_on);
+  return applied;
 }
 
 Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
@@ -237,14 +273,18 @@ Result<bool> Replica::catch_up(JournalPosition& position, uint32_t before_epoch,
 
 // --- following ---
 
-void Replica::follow_from(JournalPosition position) {
-  position_ = position;
-  begun_ = position.seq > 0 || position.offset > 0;
+JournalTail Replica::tail_from(JournalPosition position) const {
   FileIdentity identity = setup_.identity;
   identity.epoch = position.epoch;
-  tail_.emplace(identity, position, [volume = setup_.volume, identity](uint64_t seq) {
+  return {identity, position, [volume = setup_.volume, identity](uint64_t seq) {
     return volume->open(journal_path(identity.node, identity.epoch, seq), {.direct = volume->features().direct_io});
-  });
+  }};
+}
+
+void Replica::follow_with(JournalTail tail) {
+  position_ = tail.position();
+  begun_ = position_.seq > 0 || position_.offset > 0;
+  tail_ = std::move(tail);
 }
 
 void Replica::reload(std::string why) {
@@ -289,7 +329,7 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   if (outlook.epoch > position_.epoch) KVC_TRY(enter_epoch(outlook.epoch, counting));
   if (wants_load_ || waits_) return polled;
   if (!begun_) {
-    KVC_ASSIGN(begun_, is_begun());
+    KVC_ASSIGN(begun_, is_begun(position_.epoch));
     if (!begun_) {
       state_ = State::kLive;
       reason_.clear();
@@ -321,9 +361,9 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
 
 // An epoch is made before its journal: a daemon that starts reads what is there first, which may take long. Names that may not be there are
 // looked for in listings.
-Result<bool> Replica::is_begun() {
-  const std::string journals = journal_directory(setup_.identity.node, position_.epoch);
-  KVC_ASSIGN(const auto there, setup_.volume->list(epoch_directory(setup_.identity.node, position_.epoch)));
+Result<bool> Replica::is_begun(uint32_t epoch) const {
+  const std::string journals = journal_directory(setup_.identity.node, epoch);
+  KVC_ASSIGN(const auto there, setup_.volume->list(epoch_directory(setup_.identity.node, epoch)));
   if (std::ranges::none_of(there, [&journals](const DirectoryEntry& entry) { return journals.ends_with("/" + entry.name); })) return false;
   KVC_ASSIGN(const auto seqs, list_seqs(*setup_.volume, journals, ".log"));
   return !seqs.empty();
@@ -344,15 +384,12 @@ Status Replica::enter_epoch(uint32_t epoch, const Change& change) {
   if (waits_) hold(std::string(kHeldBack));
   if (waits_ || wants_load_) return {};
   before_epoch_ = position;
-  follow_from({epoch, 0, 0});
+  follow_with(tail_from({epoch, 0, 0}));
   return {};
 }
 
 bool Replica::comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read) {
-  const bool early = std::ranges::any_of(batch.records, [&has_read](const Record& record) {
-    const auto* seen = std::get_if<SeenRecord>(&record);
-    return seen != nullptr && !has_read(seen->node, seen->position);
-  });
+  const bool early = answers_unread(batch, has_read);
   if (early && !early_since_ns_) early_since_ns_ = now_ns;
   if (early && now_ns - *early_since_ns_ < kPatienceForAnswerNs) return true;
   early_since_ns_.reset();

@@ -55,17 +55,18 @@ class Replica {
 
   // Whether load() is to be called: there is nothing yet, or what is there does not count any more.
   bool wants_load() const { return wants_load_; }
-  // Opens the index that an earlier life left, or makes one anew, beside the one that is served. After it part() is another one, which
-  // belongs into the view before the next poll(). The epoch that is looked out for is not 0.
-  Status load(const Outlook& outlook, const Meanwhile& meanwhile = [] { return Status(); });
+  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
+  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
+  // Opens the index that an earlier life left, or makes one anew, beside the one that is served, and applies to it what its epoch has so far:
+  // without that it would name what the peer gave up since. After it part() is another one, which belongs into the view before the next
+  // poll(). The epoch that is looked out for is not 0.
+  Status load(const Outlook& outlook, const HasRead& has_read, const Meanwhile& meanwhile = [] { return Status(); });
 
   struct Polled {
     uint64_t batches = 0;
     bool more = false;   // there may be more to read at once
     bool waits = false;  // the next batch answers what was not read yet
   };
-  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
-  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
   // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for 2 s at most, until what it answers was read:
   // else a name that one node replaced, and the other took away upon that, would be absent meanwhile. Errors are told by state() as well;
   // the next call tries again.
@@ -102,10 +103,11 @@ class Replica {
     JournalPosition position;
     std::optional<HeadCheckpoint> checkpoint;
     bool waits = false;  // for a checkpoint: what comes next does not go on from there
+    bool has_checkpoint_of(uint32_t epoch) const { return checkpoint && checkpoint->epoch >= epoch; }
   };
   using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
   using ApplyTo = std::function<ApplyBatch(Index&)>;
-  Status load_anew(const Outlook& outlook);
+  Status load_anew(const Outlook& outlook, const HasRead& has_read);
   Result<Filled> find_or_fill(uint32_t epoch);
   Result<std::optional<Filled>> open_left(uint64_t generation);
   Result<Filled> fill(uint64_t generation, const ApplyTo& apply_to, uint32_t epoch);
@@ -113,7 +115,8 @@ class Replica {
   // Applies what came behind `position` in the epochs before this one. True: it stopped where the peer's next checkpoint is needed.
   Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
   Result<bool> goes_on_from(JournalPosition position) const;
-  Result<bool> is_begun();
+  Result<bool> is_begun(uint32_t epoch) const;
+  Result<bool> follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const HasRead& has_read);
   Status enter_epoch(uint32_t epoch, const Change& change);
   Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
   bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
@@ -123,7 +126,8 @@ class Replica {
   bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
   void reload(std::string why);
   void hold(std::string why);
-  void follow_from(JournalPosition position);
+  JournalTail tail_from(JournalPosition position) const;
+  void follow_with(JournalTail tail);
   Result<IndexPtr> open_index(uint64_t generation, Index::Found& found) const;
   std::string path_of(uint64_t generation) const;
   void remove_retired();
