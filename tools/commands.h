@@ -13,5 +13,6 @@ Subcommand add_info_command(CLI::App& parent);
 Subcommand add_fsck_command(CLI::App& parent);
 Subcommand add_rebuild_command(CLI::App& parent);
 Subcommand add_gc_command(CLI::App& parent);
+Subcommand add_check_volume_command(CLI::App& parent);
 
 }  // namespace kvcachefs

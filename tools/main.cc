@@ -21,7 +21,7 @@ int run(int argc, char** argv) {
   app.footer("`kvcachefs COMMAND --help` tells more. Exit codes: 0 done, 1 failed, 2 wrong use; fsck has its own.");
   const Subcommand commands[] = {add_mount_command(app), add_umount_command(app), add_status_command(app),
                                  add_info_command(app),  add_fsck_command(app),   add_rebuild_command(app),
-                                 add_gc_command(app),
+                                 add_gc_command(app),    add_check_volume_command(app),
                                  add_bench_command(app), add_replay_command(app), add_simulate_command(app)};
   try {
     app.parse(argc, argv);

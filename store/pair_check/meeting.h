@@ -1,0 +1,78 @@
+// Two processes that find each other in a directory of a volume and then go in step: each says something and waits until the other one
+// has said as much. By files alone, each written by one side; read by opening them anew each time, past the page cache where the volume has that,
+// which is the least that any file system offers. One thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "store/base/result.h"
+#include "store/journal/block_buffer.h"
+#include "store/volume/volume.h"
+
+namespace kvcachefs {
+
+class Meeting {
+ public:
+  static constexpr const char* kDirectory = ".kvcachefs-check-volume";
+  static constexpr size_t kMostSaid = 3000;  // bytes in one step; more is cut
+
+  struct Setup {
+    std::string host;
+    int64_t wait_ns = 0;      // for the other side to come
+    int64_t patience_ns = 0;  // with it, at each step
+    int64_t stands_ns = 20'000'000'000;  // who says nothing new for so long, and does not wait for somebody, was killed
+    std::function<void(const std::string&)> tell;
+  };
+  // Blocks until both are there. The first one makes the directory, and is side 1.
+  static Result<std::unique_ptr<Meeting>> begin(Volume& volume, Setup setup);
+
+  int side() const { return side_; }
+  const std::string& other_host() const { return other_host_; }
+  bool is_same_machine() const { return same_machine_; }
+
+  // Says `said` in the next step, and returns what the other side says in it. What this side did before is completed when the other one
+  // comes back from this. An error is for good.
+  Result<std::string> exchange(std::string_view said = {});
+  // That this side does not go on: the other one's exchange() gives an error with `why`, and removes the directory.
+  void give_up(std::string_view why);
+  // Instead of another exchange(): this side has heard all that it wants to. Side 1 waits until the other one says so too, and removes
+  // the directory.
+  void end();
+
+ private:
+  struct Said {
+    uint64_t by = 0, to = 0, step = 0;  // `to`: 0 as long as nobody is known
+    bool gave_up = false;
+    std::string text;
+    bool operator==(const Said&) const = default;
+  };
+  Meeting(Volume& volume, Setup setup);
+  Result<bool> try_to_meet();
+  Status meet_as_first();
+  Result<bool> meet_as_second();
+  Status say(const Said& said);
+  Result<std::optional<Said>> hear(int side, uint64_t step);
+  Result<std::optional<Said>> await(uint64_t step, int64_t patience_ns, bool answers_me);
+  Result<bool> stands_still();
+  void know(const Said& other);
+  // The directory with all in it; what cannot be removed stays.
+  static void remove(Volume& volume);
+  std::string introduction() const;
+
+  Volume& volume_;
+  const Setup setup_;
+  const uint64_t id_;
+  int side_ = 0;
+  uint64_t other_id_ = 0, step_ = 0;
+  std::string other_host_;
+  bool same_machine_ = false;
+  FilePtr file_;  // of this side
+  BlockBuffer buffer_;
+};
+
+}  // namespace kvcachefs
