@@ -151,11 +151,12 @@ Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, St
     KVC_TRY(filled.index->apply(believed, after));
     statements.apply(believed, after);
     applied = true;
-    return filled.index->overlay_rows() >= kMostRows ? filled.index->commit() : Status();
+    return {};
   };
   for (bool more = true; more;) {
     const auto read = tail.poll({}, 0, apply);
     more = read && read->state == JournalTail::State::kMore;
+    if (filled.index->overlay_rows() >= kMostRows) static_cast<void>(filled.index->commit());  // else commit() tells why not
   }
   KVC_TRY(goes_on);
   return applied;
