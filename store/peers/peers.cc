@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -27,6 +29,8 @@ constexpr int64_t kReadNs = kSecondNs / 200;        // of tails, so many a secon
 constexpr int64_t kFollowedNs = 60 * kSecondNs;     // after a load: it was no waste
 constexpr int64_t kRetryNs = kSecondNs / 20;
 constexpr int64_t kForgetNs = 60 * kSecondNs;
+
+constexpr int64_t kAnswersNs = Peers::kSecondNs / 4;  // HEAD, ACKS and listings wait meanwhile
 
 // As eviction does, for which writers may wait. What is replaced is given up too, and nobody is in a hurry for it.
 bool gives_a_place_up(const Record& record) {
@@ -284,6 +288,34 @@ void Peers::poll_due(bool thorough) {
     if (!thorough && due_ns(*peer) > parts_.clock.monotonic_ns()) continue;
     poll(*peer, node->second, thorough);
   }
+  poll_answers();
+}
+
+// Two that answer each other are read by turns, each up to the other's next answer: at once, until nobody comes further. Where they go on all
+// the time the rest is due in the next round, at once too.
+void Peers::poll_answers() {
+  const int64_t until_ns = parts_.clock.monotonic_ns() + kAnswersNs;
+  for (bool moves = true; moves && !ending_;) {
+    moves = false;
+    std::set<std::string> asked;
+    for (const auto& [name, peer] : peers_)
+      if (!peer->waits_for.empty()) asked.insert({name, peer->waits_for});
+    const bool ends = parts_.clock.monotonic_ns() >= until_ns;
+    for (const std::string& name : asked) {
+      const auto peer = peers_.find(name);
+      const auto node = discovery_->nodes().find(name);
+      if (ending_ || peer == peers_.end() || node == discovery_->nodes().end() || !peer->second->replica || peer->second.get() == loading_ ||
+          peer->second->replica->wants_load())
+        continue;
+      if (ends) {
+        peer->second->polled_ns.reset();
+        continue;
+      }
+      const JournalPosition before = peer->second->replica->position();
+      poll(*peer->second, node->second, false);
+      moves |= before < peer->second->replica->position();
+    }
+  }
 }
 
 void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
@@ -310,7 +342,8 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
                                          [this](const std::string& by, JournalPosition position) { return has_read(by, position); });
   if (ending_ && !polled) return;
   peer.failed = !polled;
-  peer.behind = polled && (polled->more || polled->waits);
+  peer.waits_for = polled ? polled->waits_for : std::string();
+  peer.behind = polled && (polled->more || !peer.waits_for.empty());
   set_position(peer.ordinal, peer.replica->position());
   if (!polled) {
     peer.pause.failed(parts_.clock.monotonic_ns());
@@ -321,9 +354,10 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   }
 }
 
+// True also of one of which nothing is shown yet: whatever was said of its names, they are absent.
 bool Peers::has_read(const std::string& node, JournalPosition position) const {
   const auto peer = peers_.find(node);
-  return peer == peers_.end() || !peer->second->replica || peer->second->replica->position() >= position;
+  return peer == peers_.end() || !peer->second->has_part() || peer->second->replica->position() >= position;
 }
 
 void Peers::commit(Peer& peer) {

@@ -129,6 +129,7 @@ class Peers {
   Status meanwhile();
   Status show();
   void poll_due(bool thorough);
+  void poll_answers();
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
   void commit(Peer& peer);
@@ -137,7 +138,6 @@ class Peers {
   int64_t poll_period_ns(const Discovery::Node& node) const;
   int64_t due_ns(const Peer& peer) const;
   int64_t next_round_ns() const;
-
   void note_requests(int64_t now_ns);
   void write_head(int64_t now_ns);
   Status tell_head(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes);

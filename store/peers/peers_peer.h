@@ -26,6 +26,7 @@ struct Peers::Peer {
   uint64_t polls = 0, batches = 0;
   bool was_live = false;
   bool behind = false;   // the last poll did not come to the end
+  std::string waits_for;  // because it came to an answer, and this node's journal was not read up to what that answers
   bool failed = false;   // the last load or poll did
   std::string trouble;   // that was logged and is not over
   std::string commit_problem;

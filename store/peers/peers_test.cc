@@ -654,6 +654,51 @@ TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
 }
 
+// Each batch answers the other's last one: who reads them reads them by turns.
+TEST_F(PeersTest, ThoseWhoAnswerEachOtherAreReadInOneRound) {
+  // In blocks: a file says which one comes next. Else HEAD does, a second later.
+  auto a = start("a", 1, nullptr, JournalForm::kBlocks), b = start("b", 1, nullptr, JournalForm::kBlocks), c = start("c");
+  const auto answer_each_other = [&](const std::string& prefix) {
+    Paths made;
+    for (int turn = 0; turn < 60; ++turn) {
+      PeerNode& says = turn % 2 == 0 ? *a : *b;
+      PeerNode& said = turn % 2 == 0 ? *b : *a;
+      const std::string name = prefix + std::to_string(turn);
+      says.say({SeenRecord{turn % 2 == 0 ? "b" : "a", said.end()}});
+      says.make_file(name);
+      made.insert("/" + name);
+    }
+    return made;
+  };
+  // One that comes later: each is there whole when it is shown, though the other one is not.
+  Paths all = answer_each_other("before-");
+  quarters(2, {a.get(), b.get(), c.get()});
+  EXPECT_EQ(c->paths(), all);
+  // One that follows them.
+  all.merge(answer_each_other("then-"));
+  quarters(1, {c.get()});
+  EXPECT_EQ(c->paths().size(), all.size());
+  for (const char* peer : {"a", "b"}) EXPECT_EQ(c->status_of(peer)->applied, (peer[0] == 'a' ? a : b)->end()) << peer;
+}
+
+// One that cannot be followed has others wait for it once, not at each answer.
+TEST_F(PeersTest, WhoAnswersOneThatStandsIsReadOn) {
+  auto a = start("a"), b = start("b"), c = start("c");
+  b->make_file("x");
+  seconds(2, {a.get(), b.get(), c.get()});
+  fault_ = [](const VolumeCall& call) -> Fault {
+    return call.kind == VolumeCall::Kind::kRead && call.path.starts_with("nodes/b/1/journal") ? Fault{EIO, -1, 0} : Fault{};
+  };
+  for (int i = 0; i < 5; ++i) {
+    b->make_file("unread-" + std::to_string(i));
+    a->say({SeenRecord{"b", b->end()}});
+    a->make_file(std::to_string(i));
+  }
+  seconds(3, {c.get()});
+  EXPECT_EQ(c->paths(), (Paths{"/0", "/1", "/2", "/3", "/4", "/x"}));
+  fault_ = nullptr;
+}
+
 TEST_F(PeersTest, WhatIsAnsweredIsForgotten) {
   auto a = start("a"), b = start("b"), c = start("c");
   a->make_file("x");

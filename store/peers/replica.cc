@@ -24,16 +24,17 @@ constexpr uint64_t kMostRows = 50'000;                     // not committed
 constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
 constexpr uint64_t kRecordsBetween = 1000;                 // of a checkpoint, from one look at what must not wait to the next
 constexpr int64_t kPatienceForAnswerNs = 2'000'000'000;    // with an answer to what was not read yet
+constexpr int64_t kImpatientNs = 10'000'000'000;           // after that: who is not followed well has many answered
 constexpr std::string_view kHeldBack = "the peer left out something that it had written: waiting for its next checkpoint";
 
 // What an epoch begins with, if it says how far those before it count.
 const EndsRecord* ends_of(const Batch& batch) { return batch.records.empty() ? nullptr : std::get_if<EndsRecord>(&batch.records.front()); }
 
-bool answers_unread(const Batch& batch, const Replica::HasRead& has_read) {
-  return std::ranges::any_of(batch.records, [&has_read](const Record& record) {
-    const auto* seen = std::get_if<SeenRecord>(&record);
-    return seen != nullptr && !has_read(seen->node, seen->position);
-  });
+// Whose journal was not read up to what the batch answers; empty: nobody's.
+std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read) {
+  for (const Record& record : batch.records)
+    if (const auto* seen = std::get_if<SeenRecord>(&record); seen != nullptr && !has_read(seen->node, seen->position)) return seen->node;
+  return {};
 }
 
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
@@ -116,7 +117,7 @@ Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
   JournalTail tail = tail_from(enters ? JournalPosition{outlook.epoch, 0, 0} : filled.position);
   bool applied = false;
   if (!filled.waits) {
-    KVC_ASSIGN(applied, follow_unshown(tail, filled, *statements, has_read));
+    KVC_ASSIGN(applied, follow_unshown(tail, filled, *statements, outlook, has_read));
   }
   if (index_ != nullptr) retired_.emplace_back(index_, generation_);
   index_ = std::move(filled.index);
@@ -130,15 +131,17 @@ Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
   state_ = State::kLive;
   reason_.clear();
   waits_ = filled.waits;
-  follow_with(std::move(tail));
+  follow_with(tail_from(tail.position()));  // as one that has not waited for anything yet
   if (waits_) hold(std::string(kHeldBack));
   return {};
 }
 
 // Whether anything was applied. Whatever stops it is left for poll(), which comes to it next and tells it; only the end of the load is an
 // error.
-Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const HasRead& has_read) {
+Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook,
+                                     const HasRead& has_read) {
   bool applied = false;
+  const auto written = outlook.written && outlook.written->epoch == tail.position().epoch ? outlook.written : std::nullopt;
   if (tail.position().offset == 0 && !is_begun(tail.position().epoch).value_or(false)) return applied;
   const JournalPosition before = filled.position.epoch < tail.position().epoch ? filled.position : JournalPosition{};
   Status goes_on;
@@ -146,7 +149,7 @@ Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, St
     goes_on = meanwhile_();
     const EndsRecord* const ends = ends_of(batch);
     const bool plain = ends == nullptr || (ends->end >= before && (!ends->left_out || filled.has_checkpoint_of(after.epoch)));
-    if (!goes_on || !plain || answers_unread(batch, has_read)) return fail(Code::kCanceled, "not to be applied here");
+    if (!goes_on || !plain || !answers_unread(batch, has_read).empty()) return fail(Code::kCanceled, "not to be applied here");
     const Batch believed = possible(batch, after.epoch);
     KVC_TRY(filled.index->apply(believed, after));
     statements.apply(believed, after);
@@ -154,7 +157,7 @@ Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, St
     return {};
   };
   for (bool more = true; more;) {
-    const auto read = tail.poll({}, 0, apply);
+    const auto read = tail.poll(written, 0, apply);
     more = read && read->state == JournalTail::State::kMore;
     if (filled.index->overlay_rows() >= kMostRows) static_cast<void>(filled.index->commit());  // else commit() tells why not
   }
@@ -339,15 +342,13 @@ Result<Replica::Polled> Replica::follow(const Outlook& outlook, int64_t now_ns, 
   }
   auto written = outlook.written;
   if (written && written->epoch != position_.epoch) written.reset();
-  bool early = false;
   auto read = tail_->poll(written, now_ns, [&](const Batch& batch, JournalPosition after) -> Status {
-    early = comes_too_early(batch, now_ns, has_read);
-    return early ? fail(Code::kCanceled, "not to be applied yet") : apply(batch, after, counting);
+    polled.waits_for = comes_too_early_for(batch, now_ns, has_read);
+    return polled.waits_for.empty() ? apply(batch, after, counting) : fail(Code::kCanceled, "not to be applied yet");
   });
-  polled.waits = early;
-  if (early || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
+  position_ = tail_->position();  // which may be the beginning of a file: others say so of it, and what waits must count as read up to there
+  if (!polled.waits_for.empty() || wants_load_ || waits_) return polled;  // the batch said so, and was not applied
   KVC_TRY(read);
-  position_ = tail_->position();
   switch (read->state) {
     case JournalTail::State::kMore: polled.more = true; [[fallthrough]];
     case JournalTail::State::kUpToDate:
@@ -389,12 +390,17 @@ Status Replica::enter_epoch(uint32_t epoch, const Change& change) {
   return {};
 }
 
-bool Replica::comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read) {
-  const bool early = answers_unread(batch, has_read);
-  if (early && !early_since_ns_) early_since_ns_ = now_ns;
-  if (early && now_ns - *early_since_ns_ < kPatienceForAnswerNs) return true;
+std::string Replica::comes_too_early_for(const Batch& batch, int64_t now_ns, const HasRead& has_read) {
+  std::string node = answers_unread(batch, has_read);
+  if (node.empty() || (impatient_ns_ && now_ns - *impatient_ns_ < kImpatientNs)) {
+    early_since_ns_.reset();
+    return {};
+  }
+  if (!early_since_ns_) early_since_ns_ = now_ns;
+  if (now_ns - *early_since_ns_ < kPatienceForAnswerNs) return node;
   early_since_ns_.reset();
-  return false;
+  impatient_ns_ = now_ns;
+  return {};
 }
 
 Status Replica::apply(const Batch& batch, JournalPosition after, const Change& change) {

@@ -65,10 +65,10 @@ class Replica {
   struct Polled {
     uint64_t batches = 0;
     bool more = false;   // there may be more to read at once
-    bool waits = false;  // the next batch answers what was not read yet
+    std::string waits_for;  // whose journal was not read up to what the next batch answers; empty: nobody's
   };
   // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for 2 s at most, until what it answers was read:
-  // else a name that one node replaced, and the other took away upon that, would be absent meanwhile. Errors are told by state() as well;
+  // else a name that one node replaced, and the other took away upon that, would be absent meanwhile. After that it waits for none for 10 s. Errors are told by state() as well;
   // the next call tries again.
   Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
 
@@ -116,10 +116,10 @@ class Replica {
   Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
   Result<bool> goes_on_from(JournalPosition position) const;
   Result<bool> is_begun(uint32_t epoch) const;
-  Result<bool> follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const HasRead& has_read);
+  Result<bool> follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook, const HasRead& has_read);
   Status enter_epoch(uint32_t epoch, const Change& change);
   Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
-  bool comes_too_early(const Batch& batch, int64_t now_ns, const HasRead& has_read);
+  std::string comes_too_early_for(const Batch& batch, int64_t now_ns, const HasRead& has_read);
   Status apply(const Batch& batch, JournalPosition after, const Change& change);
   Batch possible(const Batch& batch, uint32_t epoch);
   Result<std::vector<ObjectId>> replaced_by(const Batch& batch) const;
@@ -146,6 +146,7 @@ class Replica {
   bool begun_ = false;  // the journal of the epoch that is followed has a file
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
   std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet
+  std::optional<int64_t> impatient_ns_;    // an answer was waited for in vain then
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
   uint64_t reloads_ = 0, records_left_out_ = 0;
