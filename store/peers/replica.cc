@@ -63,6 +63,9 @@ Status remove_generation(const std::string& path) {
   return {};
 }
 
+// A directory of that name that holds something else.
+bool is_not_ours(const Error& error) { return error.code == Code::kExists; }
+
 }  // namespace
 
 Replica::Replica(Setup setup) : setup_(std::move(setup)) {}
@@ -175,12 +178,19 @@ Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
     };
   };
   for (size_t at = there.size(); index_ == nullptr && at-- > 0;) {
-    KVC_ASSIGN(std::optional<Filled> left, open_left(there[at]));
+    auto opened = open_left(there[at]);
+    if (!opened && is_not_ours(opened.error())) {  // or nothing is left by which it shows: it stays, and another one is made
+      log::warn("peer {}: {}", setup_.identity.node, opened.error().message);
+      continue;
+    }
+    KVC_TRY(opened);
+    std::optional<Filled> left = std::move(*opened);
     if (!left) {
       KVC_TRY(remove_generation(path_of(there[at])));
       continue;
     }
-    for (size_t older = 0; older < at; ++older) KVC_TRY(remove_generation(path_of(there[older])));
+    for (size_t older = 0; older < at; ++older)
+      if (Status removed = remove_generation(path_of(there[older])); !removed && !is_not_ours(removed.error())) return std::unexpected(removed.error());
     auto waits = catch_up(left->position, epoch, apply_to(*left->index));
     if (waits)
       if (Status committed = left->index->commit(); !committed) waits = std::unexpected(std::move(committed).error());

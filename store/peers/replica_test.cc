@@ -582,6 +582,23 @@ TEST_P(ReplicaTest, AnEpochBeginsWithItsJournal) {
   }
 }
 
+// An index of which no mark is left, or something of another program: it is not touched, and in nobody's way.
+TEST_P(ReplicaTest, WhatIsNoIndexIsPassedOver) {
+  auto daemon = start(1);
+  daemon->make_file(5, "a");
+  std::filesystem::create_directories(scratch_.path("node-a/3"));
+  for (const char* name : {"node-a/3/data.mdb", "node-a/3/lock"}) std::ofstream(scratch_.path(name)) << "something else";
+  for (int life = 0; life < 2; ++life) {
+    auto replica = make();
+    ASSERT_TRUE(load(*replica, *daemon));
+    EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}}));
+    EXPECT_TRUE(replica->commit(100 * kSecondNs));
+    EXPECT_TRUE(std::filesystem::exists(scratch_.path("node-a/4/data.mdb")));
+    EXPECT_FALSE(std::filesystem::exists(scratch_.path("node-a/5")));
+    EXPECT_EQ(std::filesystem::file_size(scratch_.path("node-a/3/data.mdb")), 14u);
+  }
+}
+
 // Whenever it is loaded, and from which checkpoint, it comes to the same.
 TEST_P(ReplicaTest, WhereverItBeginsItComesToTheSame) {
   for (uint64_t seed = 1; seed <= 12; ++seed) {
