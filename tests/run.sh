@@ -11,7 +11,7 @@ Usage: tests/run.sh [OPTION...]
 
 Without options: the release build with every test; then, under AddressSanitizer with UndefinedBehaviorSanitizer, the unit
 and model tests and the clients' call sequences over a mount; under ThreadSanitizer, whatever runs several threads, also over
-a mount; and a short run of the fuzz targets. Some 80 minutes on 2 cores without a compiler cache.
+a mount; and a short run of the fuzz targets. Some 60 minutes on 2 cores without a compiler cache.
   --quick          the release build only, with short model tests and no slow ones; under 6 minutes
   --long           the long forms of the tests (a million names, more random operations, more kill rounds), and every mount
                    test under both sanitizers

@@ -34,7 +34,7 @@ void print_report(const CheckVolumeArguments& arguments, const PairCheckReport& 
     for (const std::string& failure : property.failures) fmt::print("  {}\n", failure);
     fmt::print("  {}\n", property.consequence);
   }
-  if (arguments.quiet) return;
+  if (arguments.quiet && !report.same_machine) return;
   const char* const verdict = !report.holds()      ? "cannot be shared as it is"
                               : report.same_machine ? "holds between processes of one machine, whose kernel shows both the same; run one of the two checks on another machine"
                                                     : "can be shared";

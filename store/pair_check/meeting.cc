@@ -19,6 +19,8 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kMagic = 0x3152494150435643;  // "CVCPAIR1"
+constexpr int64_t kSecondNs = 1'000'000'000;
+constexpr int64_t kGivesUpNs = 2 * kSecondNs;  // where both do, they do at the same step
 constexpr auto kPause = std::chrono::milliseconds(2);
 
 std::string path_of(int side) { return fmt::format("{}/side-{}", Meeting::kDirectory, side); }
@@ -46,64 +48,79 @@ Bytes encode(uint64_t by, uint64_t to, uint64_t step, bool gave_up, std::string_
 Meeting::Meeting(Volume& volume, Setup setup) : volume_(volume), setup_(std::move(setup)), id_(random_id()) {}
 
 Result<std::unique_ptr<Meeting>> Meeting::begin(Volume& volume, Setup setup) {
-  constexpr int kMostTries = 4;  // each clears away what was left of others
-  for (int tries = 0; tries < kMostTries; ++tries) {
+  const int64_t until_ns = system_clock().monotonic_ns() + std::max(setup.wait_ns, setup.stands_ns + 2 * kSecondNs);
+  std::mt19937_64 random(random_id());
+  for (;;) {
     std::unique_ptr<Meeting> meeting(new Meeting(volume, setup));
-    KVC_ASSIGN(const bool met, meeting->try_to_meet());
-    if (met) return meeting;
-    if (setup.tell) setup.tell("what was left of a check that was killed is removed");
-    remove(volume);
+    KVC_ASSIGN(const Try tried, meeting->try_to_meet());
+    if (tried == Try::kMet) return meeting;
+    meeting->file_.reset();  // an open file keeps a name on some file systems
+    if (tried == Try::kLeftovers) {
+      if (setup.tell) setup.tell("what was left of a check that was killed is removed");
+      remove(volume);
+    }
+    if (system_clock().monotonic_ns() >= until_ns)
+      return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs", volume.root(), kDirectory));
+    std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));  // two that clear away the same at once come apart
   }
-  return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs", volume.root(), kDirectory));
 }
 
-// False: what is there was left by somebody who does not run any more.
-Result<bool> Meeting::try_to_meet() {
+Result<Meeting::Try> Meeting::try_to_meet() {
   Status made = volume_.make_directory(kDirectory);
   if (!made && made.error().code != Code::kExists) return std::unexpected(std::move(made).error());
   if (!made) {  // side 1 is the first to come, and the last to go
-    KVC_ASSIGN(const auto there, volume_.list(kDirectory));
-    const bool has_first = std::ranges::any_of(there, [](const DirectoryEntry& each) { return path_of(1).ends_with("/" + each.name); });
-    if (!has_first && !there.empty()) return false;
+    const auto there = volume_.list(kDirectory);
+    if (!there && there.error().code == Code::kNotFound) return Try::kAgain;
+    KVC_TRY(there);
+    const bool has_first = std::ranges::any_of(*there, [](const DirectoryEntry& each) { return path_of(1).ends_with("/" + each.name); });
+    if (!has_first && !there->empty()) return Try::kLeftovers;
   }
   for (side_ = 1; side_ <= 2; ++side_) {
     auto file = volume_.open(path_of(side_), {.create_exclusive = true, .direct = volume_.features().direct_io});
     if (!file && file.error().code == Code::kExists) continue;
+    if (!file && file.error().code == Code::kNotFound) return Try::kAgain;  // the directory was removed
     KVC_TRY(file);
     file_ = std::move(*file);
-    if (side_ == 2) return meet_as_second();
-    KVC_TRY(meet_as_first());
-    return true;
+    return side_ == 1 ? meet_as_first() : meet_as_second();
   }
-  KVC_ASSIGN(const bool stands, stands_still());
-  if (!stands) return fail(Code::kBusy, fmt::format("{}: two others check it just now", volume_.root()));
-  return false;
+  return look_at_others();
 }
 
-Status Meeting::meet_as_first() {
+Result<Meeting::Try> Meeting::meet_as_first() {
   KVC_TRY(say({id_, 0, 0, false, introduction()}));
-  if (setup_.tell) setup_.tell(fmt::format("waiting for `kvcachefs check-volume` on another machine, on the same directory ({} there)", volume_.root()));
-  auto other = await(0, setup_.wait_ns, true);
-  if (other && *other) {
-    know(**other);
-    return say({id_, other_id_, 0, false, introduction()});
+  if (setup_.tell) setup_.tell(fmt::format("waiting for `kvcachefs check-volume` on another machine, on the same directory ({} here)", volume_.root()));
+  KVC_ASSIGN(const auto other, await(0, system_clock().monotonic_ns() + setup_.wait_ns, true));
+  if (other) {
+    know(*other);
+    KVC_TRY(say({id_, other_id_, 0, false, introduction()}));
+    return Try::kMet;
   }
-  remove(volume_);
-  KVC_TRY(other);
+  KVC_ASSIGN(const bool mine, is_mine());
+  if (!mine) return Try::kAgain;  // taken for a leftover
+  remove_if_mine();
   return fail(Code::kBusy, fmt::format("{}: nobody came within {} s: run `kvcachefs check-volume` on this directory on a second machine meanwhile. If it "
                                        "runs there, that machine does not see the files of this one, and the volume cannot be shared",
-                                       volume_.root(), setup_.wait_ns / 1'000'000'000));
+                                       volume_.root(), setup_.wait_ns / kSecondNs));
 }
 
 // Side 1 may be there for long, or not run any more: it shows by its answer.
-Result<bool> Meeting::meet_as_second() {
-  KVC_ASSIGN(const auto first, await(0, setup_.stands_ns, false));
-  if (!first) return false;
-  KVC_TRY(say({id_, first->by, 0, false, introduction()}));
-  KVC_ASSIGN(const auto answer, await(0, setup_.stands_ns, true));
-  if (!answer) return false;
-  know(*answer);
-  return true;
+Result<Meeting::Try> Meeting::meet_as_second() {
+  const int64_t begun_ns = system_clock().monotonic_ns();
+  KVC_ASSIGN(const auto first, await(0, begun_ns + setup_.stands_ns, false));
+  if (first) {
+    KVC_TRY(say({id_, first->by, 0, false, introduction()}));
+    KVC_ASSIGN(auto answer, await(0, begun_ns + std::min(kSecondNs, setup_.stands_ns), true));
+    if (!answer && setup_.tell) setup_.tell(fmt::format("a check is there already: waiting {} s for whether it still runs", setup_.stands_ns / kSecondNs));
+    if (!answer) {
+      KVC_ASSIGN(answer, await(0, begun_ns + setup_.stands_ns, true));
+    }
+    if (answer) {
+      know(*answer);
+      return Try::kMet;
+    }
+  }
+  KVC_ASSIGN(const bool mine, is_mine());
+  return mine ? Try::kLeftovers : Try::kAgain;
 }
 
 void Meeting::know(const Said& other) {
@@ -116,8 +133,8 @@ void Meeting::know(const Said& other) {
 
 std::string Meeting::introduction() const { return setup_.host + "\n" + boot_id(); }
 
-// Of the two sides that are there already.
-Result<bool> Meeting::stands_still() {
+// Both names are taken: by two that go in step, by some that are just finding each other or clearing away, or by what was left.
+Result<Meeting::Try> Meeting::look_at_others() {
   std::array<std::optional<Said>, 4> before, after;
   const auto look = [this](std::array<std::optional<Said>, 4>& into) -> Status {
     for (size_t at = 0; at < into.size(); ++at) {
@@ -128,15 +145,19 @@ Result<bool> Meeting::stands_still() {
   KVC_TRY(look(before));
   const int64_t until_ns = system_clock().monotonic_ns() + setup_.stands_ns;
   while (system_clock().monotonic_ns() < until_ns) {
-    std::this_thread::sleep_for(kPause * 50);
+    std::this_thread::sleep_for(kPause * 25);
     KVC_TRY(look(after));
-    if (after != before) return false;
+    if (after == before) continue;
+    const bool in_step = std::ranges::any_of(after, [](const auto& said) { return said && said->step > 0; });
+    if (in_step) return fail(Code::kBusy, fmt::format("{}: two others check it just now", volume_.root()));
+    return Try::kAgain;
   }
-  return true;
+  return Try::kLeftovers;
 }
 
 // A step and the one after it lie in blocks of their own: who writes the one behind that has heard the other side's answer to this one.
 Status Meeting::say(const Said& said) {
+  if (!file_) return fail(Code::kCanceled, "the meeting is over");
   KVC_TRY(buffer_.write(*file_, encode(said.by, said.to, said.step, said.gave_up, said.text), said.step % 2 * kBlockBytes));
   return file_->is_direct() ? Status() : file_->sync_data();
 }
@@ -170,36 +191,69 @@ Result<std::optional<Meeting::Said>> Meeting::hear(int side, uint64_t step) {
 }
 
 // Nothing: it did not come.
-Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t patience_ns, bool answers_me) {
-  const int64_t until_ns = system_clock().monotonic_ns() + patience_ns;
-  for (;;) {
+Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t until_ns, bool answers_me) {
+  for (int64_t looked_ns = system_clock().monotonic_ns();;) {
     KVC_ASSIGN(auto said, hear(3 - side_, step));
     const bool right = said && said->step == step && (other_id_ == 0 || said->by == other_id_) && (!answers_me || said->to == id_);
     if (right) return said;
-    if (system_clock().monotonic_ns() >= until_ns) return std::nullopt;
-    std::this_thread::sleep_for(other_id_ == 0 ? kPause * 25 : kPause);
+    const int64_t now_ns = system_clock().monotonic_ns();
+    if (now_ns >= until_ns) return std::nullopt;
+    if (other_id_ == 0 && now_ns - looked_ns >= kSecondNs / 2) {
+      looked_ns = now_ns;
+      KVC_ASSIGN(const bool mine, is_mine());
+      if (!mine) return std::nullopt;
+    }
+    std::this_thread::sleep_for(other_id_ == 0 ? kPause * 10 : kPause);
   }
+}
+
+// Whether this side's file is still there under its name. What cannot be heard just now tells nothing.
+Result<bool> Meeting::is_mine() {
+  const auto there = volume_.list(kDirectory);
+  if (!there && there.error().code == Code::kNotFound) return false;
+  KVC_TRY(there);
+  if (std::ranges::none_of(*there, [this](const DirectoryEntry& each) { return path_of(side_).ends_with("/" + each.name); })) return false;
+  for (const uint64_t block : {0, 1}) {
+    KVC_ASSIGN(const auto said, hear(side_, block));
+    if (said && said->by != id_) return false;
+  }
+  return true;
 }
 
 Result<std::string> Meeting::exchange(std::string_view said) {
   ++step_;
   KVC_TRY(say({id_, other_id_, step_, false, std::string(said)}));
-  KVC_ASSIGN(const auto other, await(step_, setup_.patience_ns, false));
+  KVC_ASSIGN(const auto other, await(step_, system_clock().monotonic_ns() + setup_.patience_ns, false));
   if (other && !other->gave_up) return other->text;
-  remove(volume_);  // nobody else will
+  remove_if_mine();  // nobody else will
   if (other) return fail(Code::kCanceled, fmt::format("the check on {} gave up: {}", other_host_, other->text));
-  return fail(Code::kCanceled, fmt::format("{}: the check on {} has said nothing for {} s", volume_.root(), other_host_, setup_.patience_ns / 1'000'000'000));
+  return fail(Code::kCanceled, fmt::format("{}: the check on {} has said nothing for {} s. If it runs, that machine or this one does not see what the other one "
+                                           "writes, and the volume cannot be shared",
+                                           volume_.root(), other_host_, setup_.patience_ns / kSecondNs));
 }
 
 void Meeting::end() {
   ++step_;
   const Status said = say({id_, other_id_, step_, false, {}});
   if (side_ != 1 || !said) return;
-  static_cast<void>(await(step_, setup_.patience_ns, false));
-  remove(volume_);
+  static_cast<void>(await(step_, system_clock().monotonic_ns() + setup_.patience_ns, false));
+  remove_if_mine();
 }
 
-void Meeting::give_up(std::string_view why) { static_cast<void>(say({id_, other_id_, step_ + 1, true, std::string(why)})); }
+void Meeting::give_up(std::string_view why) {
+  ++step_;
+  const Status said = say({id_, other_id_, step_, true, std::string(why)});
+  if (side_ != 1 || !said) return;
+  const auto other = await(step_, system_clock().monotonic_ns() + std::min(setup_.patience_ns, kGivesUpNs), false);
+  if (other && *other && (*other)->gave_up) remove_if_mine();
+}
+
+// Not what others have begun meanwhile.
+void Meeting::remove_if_mine() {
+  const bool mine = is_mine().value_or(false);
+  file_.reset();  // NFS keeps a name of an open file in the directory
+  if (mine) remove(volume_);
+}
 
 void Meeting::remove(Volume& volume) {
   const auto clear = [&volume](const auto& self, const std::string& directory) -> void {

@@ -25,7 +25,7 @@ class Meeting {
     std::string host;
     int64_t wait_ns = 0;      // for the other side to come
     int64_t patience_ns = 0;  // with it, at each step
-    int64_t stands_ns = 20'000'000'000;  // who says nothing new for so long, and does not wait for somebody, was killed
+    int64_t stands_ns = 0;    // who says nothing new for so long was killed; more than patience_ns
     std::function<void(const std::string&)> tell;
   };
   // Blocks until both are there. The first one makes the directory, and is side 1.
@@ -38,7 +38,8 @@ class Meeting {
   // Says `said` in the next step, and returns what the other side says in it. What this side did before is completed when the other one
   // comes back from this. An error is for good.
   Result<std::string> exchange(std::string_view said = {});
-  // That this side does not go on: the other one's exchange() gives an error with `why`, and removes the directory.
+  // That this side does not go on: the other one's exchange() gives an error with `why`, and removes the directory. Side 1 waits a moment for
+  // whether the other one gives up as well, and removes it then.
   void give_up(std::string_view why);
   // Instead of another exchange(): this side has heard all that it wants to. Side 1 waits until the other one says so too, and removes
   // the directory.
@@ -51,15 +52,23 @@ class Meeting {
     std::string text;
     bool operator==(const Said&) const = default;
   };
+  enum class Try : uint8_t {
+    kMet,
+    kAgain,     // somebody else has begun anew meanwhile
+    kLeftovers  // what is there was left by somebody who does not run any more
+  };
   Meeting(Volume& volume, Setup setup);
-  Result<bool> try_to_meet();
-  Status meet_as_first();
-  Result<bool> meet_as_second();
+  Result<Try> try_to_meet();
+  Result<Try> meet_as_first();
+  Result<Try> meet_as_second();
+  Result<Try> look_at_others();
   Status say(const Said& said);
   Result<std::optional<Said>> hear(int side, uint64_t step);
-  Result<std::optional<Said>> await(uint64_t step, int64_t patience_ns, bool answers_me);
-  Result<bool> stands_still();
+  // Until then, or this side's file is not there any more.
+  Result<std::optional<Said>> await(uint64_t step, int64_t until_ns, bool answers_me);
+  Result<bool> is_mine();
   void know(const Said& other);
+  void remove_if_mine();
   // The directory with all in it; what cannot be removed stays.
   static void remove(Volume& volume);
   std::string introduction() const;

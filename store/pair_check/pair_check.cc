@@ -104,7 +104,10 @@ Result<PairCheckReport> check_volume(Volume& volume, const PairCheckRequest& req
   Status done = run_trials(volume, *meeting, request, report);
   if (!done) {
     meeting->give_up(done.error().message);
-    return std::unexpected(std::move(done).error());
+    Error error = std::move(done).error();
+    for (const PairCheckReport::Property& each : report.properties)
+      if (!each.failures.empty()) error.message += fmt::format("; before that: fails: {}: {}", each.name, each.failures.front());
+    return std::unexpected(std::move(error));
   }
   meeting->end();
   return report;

@@ -17,7 +17,7 @@ namespace kvcachefs {
 struct PairCheckRequest {
   std::string host;                                       // how the other one calls this side; nothing is looked up by it
   int64_t wait_ns = 120'000'000'000;                      // for the other side to come
-  int64_t patience_ns = 30'000'000'000;                   // with it, from one step to the next
+  int64_t patience_ns = 15'000'000'000;                   // with it, from one step to the next
   int64_t stands_ns = 20'000'000'000;                     // what says nothing new for so long was left by one that was killed
   unsigned rounds = 32;                                   // of each property and each direction; the less of what the two sides say
   std::function<void(const std::string&)> tell = nullptr;  // progress, a line at a time

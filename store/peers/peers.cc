@@ -221,14 +221,19 @@ bool Peers::is_loaded_for_refresh(const Peer& peer) const { return peer.load_beg
 void Peers::load(Peer& peer) {
   const auto node = discovery_->nodes().find(peer.node);
   if (node == discovery_->nodes().end()) return;  // since the one before was loaded
-  const Outlook outlook = node->second.outlook();
+  const auto outlook = [this, name = peer.node] {
+    const auto now = discovery_->nodes().find(name);
+    return now == discovery_->nodes().end() ? Outlook() : now->second.outlook();
+  };
   peer.load_begun_ns = parts_.clock.monotonic_ns();
   peer.load_pause.failed(*peer.load_begun_ns);
   loading_ = &peer;
   meanwhile_ns_ = next_round_ns();
-  const auto read = [this](const std::string& by, JournalPosition position) { return has_read(by, position); };
-  const Status loaded = peer.replica->load(outlook, read, [this] { return meanwhile(); });
+  const Status loaded = peer.replica->load(outlook, {.has_read = [this](const std::string& by, JournalPosition position) { return has_read(by, position); },
+                                                     .meanwhile = [this] { return meanwhile(); },
+                                                     .applied = parts_.loaded});
   loading_ = nullptr;
+  if (loaded) unshown_.push_back(peer.ordinal);  // also at the end: no ACKS are written for what is not shown
   if (ending_) return;
   peer.failed = !loaded;
   if (!loaded) {
@@ -236,7 +241,6 @@ void Peers::load(Peer& peer) {
   } else {
     peer.loaded_ns = parts_.clock.monotonic_ns();
     peer.polled_ns.reset();
-    unshown_.push_back(peer.ordinal);
     acks_soon_ = true;  // it gives back nothing before it hears from here
     static_cast<void>(show());
   }
@@ -288,32 +292,32 @@ void Peers::poll_due(bool thorough) {
     if (!thorough && due_ns(*peer) > parts_.clock.monotonic_ns()) continue;
     poll(*peer, node->second, thorough);
   }
-  poll_answers();
+  poll_answers(thorough);
 }
 
 // Two that answer each other are read by turns, each up to the other's next answer: at once, until nobody comes further. Where they go on all
 // the time the rest is due in the next round, at once too.
-void Peers::poll_answers() {
+void Peers::poll_answers(bool thorough) {
   const int64_t until_ns = parts_.clock.monotonic_ns() + kAnswersNs;
-  for (bool moves = true; moves && !ending_;) {
+  for (bool moves = true; moves;) {
     moves = false;
     std::set<std::string> asked;
     for (const auto& [name, peer] : peers_)
       if (!peer->waits_for.empty()) asked.insert({name, peer->waits_for});
-    const bool ends = parts_.clock.monotonic_ns() >= until_ns;
     for (const std::string& name : asked) {
-      const auto peer = peers_.find(name);
+      const auto found = peers_.find(name);
       const auto node = discovery_->nodes().find(name);
-      if (ending_ || peer == peers_.end() || node == discovery_->nodes().end() || !peer->second->replica || peer->second.get() == loading_ ||
-          peer->second->replica->wants_load())
-        continue;
-      if (ends) {
-        peer->second->polled_ns.reset();
+      if (ending_ || found == peers_.end() || node == discovery_->nodes().end()) continue;
+      Peer& peer = *found->second;
+      const int64_t now_ns = parts_.clock.monotonic_ns();
+      if (!peer.replica || &peer == loading_ || peer.replica->wants_load() || !peer.pause.may_try(now_ns)) continue;
+      if (now_ns >= until_ns) {
+        peer.polled_ns.reset();
         continue;
       }
-      const JournalPosition before = peer->second->replica->position();
-      poll(*peer->second, node->second, false);
-      moves |= before < peer->second->replica->position();
+      const auto before = std::pair(peer.replica->position(), peer.waits_for);
+      poll(peer, node->second, thorough);
+      moves |= before != std::pair(peer.replica->position(), peer.waits_for);
     }
   }
 }

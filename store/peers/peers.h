@@ -52,6 +52,7 @@ class Peers {
     std::function<void(uint32_t ordinal, const PeerBatch& batch)> applied;
     // Within `alone`. This node's part is there for the first time, is another one as a whole, or is gone.
     std::function<void(uint32_t ordinal)> replaced;
+    std::function<void(const Batch& batch)> loaded = {};  // on the thread of round(); may be empty: of a peer, applied by a load before it is shown
     // Within `alone`; may be empty. Objects of the peer, in its ids, ascending, that were removed and are still read here.
     std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;
     std::function<void(bool refreshes)> settle = {};  // on the thread of round(), not within `alone`: all is applied, and refreshes are answered next
@@ -129,7 +130,7 @@ class Peers {
   Status meanwhile();
   Status show();
   void poll_due(bool thorough);
-  void poll_answers();
+  void poll_answers(bool thorough);
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
   void commit(Peer& peer);
@@ -171,8 +172,7 @@ class Peers {
   Peer* loading_ = nullptr;
   int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
   uint64_t requests_ = 0;
-  std::optional<int64_t> asked_for_ns_;  // the last time that there were more of them
-  bool quiet_ = false;                  // there were none for a minute
+  bool quiet_ = false;                  // there were no more of them for a minute
   int64_t refreshed_since_ns_ = 0;      // the last of those that wait was asked for
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
@@ -184,7 +184,7 @@ class Peers {
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
   bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
-  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`

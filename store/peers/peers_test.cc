@@ -53,6 +53,18 @@ class PeersTest : public ::testing::Test {
     for (const DirectoryEntry& entry : *entries) remove_directories(directory + "/" + entry.name);
     ASSERT_TRUE(memory_->remove_directory(directory));
   }
+  // So many turns, in which each batch answers the other's last one. The names.
+  static Paths answer_each_other(PeerNode& a, PeerNode& b, const std::string& prefix) {
+    Paths made;
+    for (int turn = 0; turn < 60; ++turn) {
+      PeerNode& says = turn % 2 == 0 ? a : b;
+      const std::string name = prefix + std::to_string(turn);
+      says.say({SeenRecord{turn % 2 == 0 ? "b" : "a", (turn % 2 == 0 ? b : a).end()}});
+      says.make_file(name);
+      made.insert("/" + name);
+    }
+    return made;
+  }
   // Answered: with what.
   std::shared_ptr<std::optional<Status>> refresh(PeerNode& node) {
     auto answer = std::make_shared<std::optional<Status>>();
@@ -658,27 +670,31 @@ TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
 TEST_F(PeersTest, ThoseWhoAnswerEachOtherAreReadInOneRound) {
   // In blocks: a file says which one comes next. Else HEAD does, a second later.
   auto a = start("a", 1, nullptr, JournalForm::kBlocks), b = start("b", 1, nullptr, JournalForm::kBlocks), c = start("c");
-  const auto answer_each_other = [&](const std::string& prefix) {
-    Paths made;
-    for (int turn = 0; turn < 60; ++turn) {
-      PeerNode& says = turn % 2 == 0 ? *a : *b;
-      PeerNode& said = turn % 2 == 0 ? *b : *a;
-      const std::string name = prefix + std::to_string(turn);
-      says.say({SeenRecord{turn % 2 == 0 ? "b" : "a", said.end()}});
-      says.make_file(name);
-      made.insert("/" + name);
-    }
-    return made;
-  };
   // One that comes later: each is there whole when it is shown, though the other one is not.
-  Paths all = answer_each_other("before-");
+  Paths all = answer_each_other(*a, *b, "before-");
   quarters(2, {a.get(), b.get(), c.get()});
   EXPECT_EQ(c->paths(), all);
   // One that follows them.
-  all.merge(answer_each_other("then-"));
+  all.merge(answer_each_other(*a, *b, "then-"));
   quarters(1, {c.get()});
   EXPECT_EQ(c->paths().size(), all.size());
-  for (const char* peer : {"a", "b"}) EXPECT_EQ(c->status_of(peer)->applied, (peer[0] == 'a' ? a : b)->end()) << peer;
+  EXPECT_EQ(c->status_of("a")->applied, a->end());
+  EXPECT_EQ(c->status_of("b")->applied, b->end());
+}
+
+// Also where nothing says that a journal goes on in another file but its name and HEAD: not before all was read that was there.
+TEST_F(PeersTest, ARefreshReadsThoseWhoAnswerEachOtherToTheEnd) {
+  auto a = start("a"), b = start("b"), c = start("c");
+  seconds(2, {a.get(), b.get(), c.get()});
+  const Paths all = answer_each_other(*a, *b, "x-");
+  ASSERT_GE(a->end().seq, 1u);
+  const auto answered = refresh(*c);
+  for (int rounds = 0; rounds < 400 && !answered->has_value(); ++rounds) {
+    c->round();
+    clock_.advance_ns(kSecondNs / 20);
+  }
+  ASSERT_TRUE(answered->has_value() && **answered);
+  EXPECT_EQ(c->paths().size(), all.size());
 }
 
 // One that cannot be followed has others wait for it once, not at each answer.
@@ -697,6 +713,8 @@ TEST_F(PeersTest, WhoAnswersOneThatStandsIsReadOn) {
   seconds(3, {c.get()});
   EXPECT_EQ(c->paths(), (Paths{"/0", "/1", "/2", "/3", "/4", "/x"}));
   fault_ = nullptr;
+  seconds(4, {c.get()});
+  EXPECT_TRUE(c->paths().contains("/unread-4")) << "that others wait for it makes its pauses no longer";
 }
 
 TEST_F(PeersTest, WhatIsAnsweredIsForgotten) {

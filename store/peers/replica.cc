@@ -77,7 +77,8 @@ std::string Replica::path_of(uint64_t generation) const { return generation_path
 
 Status Replica::remove(const std::string& directory) {
   KVC_ASSIGN(const auto there, generations_in(directory));
-  for (const uint64_t generation : there) KVC_TRY(remove_generation(generation_path(directory, generation)));
+  for (const uint64_t generation : there)
+    if (Status removed = remove_generation(generation_path(directory, generation)); !removed && !is_not_ours(removed.error())) return removed;
   std::error_code error;
   std::filesystem::remove(directory, error);
   if (error) return fail_errno(error.value(), directory);
@@ -101,10 +102,10 @@ void Replica::remove_retired() {
 
 // --- loading ---
 
-Status Replica::load(const Outlook& outlook, const HasRead& has_read, const Meanwhile& meanwhile) {
-  meanwhile_ = meanwhile;
-  Status loaded = load_anew(outlook, has_read);
-  meanwhile_ = nullptr;
+Status Replica::load(const LookOut& look_out, Loading loading) {
+  loading_ = std::move(loading);
+  Status loaded = load_anew(look_out);
+  loading_ = {};
   if (!loaded && loaded.error().code != Code::kCanceled) {
     state_ = State::kUnreadable;
     reason_ = loaded.error().message;
@@ -112,15 +113,18 @@ Status Replica::load(const Outlook& outlook, const HasRead& has_read, const Mean
   return loaded;
 }
 
-Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
+Status Replica::load_anew(const LookOut& look_out) {
+  Outlook outlook = look_out();
   KVC_ASSIGN(Filled filled, find_or_fill(outlook.epoch));
+  // It may have taken minutes. A newer epoch is entered by the next poll, from the end of this one.
+  if (const Outlook now = look_out(); now.epoch == outlook.epoch) outlook = now;
   auto statements = std::make_shared<Statements>();
   KVC_TRY(statements->load(*filled.index));
   const bool enters = !filled.waits && filled.position.epoch < outlook.epoch;
   JournalTail tail = tail_from(enters ? JournalPosition{outlook.epoch, 0, 0} : filled.position);
   bool applied = false;
   if (!filled.waits) {
-    KVC_ASSIGN(applied, follow_unshown(tail, filled, *statements, outlook, has_read));
+    KVC_ASSIGN(applied, follow_unshown(tail, filled, *statements, outlook));
   }
   if (index_ != nullptr) retired_.emplace_back(index_, generation_);
   index_ = std::move(filled.index);
@@ -130,6 +134,7 @@ Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
   before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
   applied_since_ns_.reset();
   if (applied) applied_since_ns_ = 0;  // the next commit writes it
+  early_since_ns_.reset();
   wants_load_ = false;
   state_ = State::kLive;
   reason_.clear();
@@ -141,22 +146,22 @@ Status Replica::load_anew(const Outlook& outlook, const HasRead& has_read) {
 
 // Whether anything was applied. Whatever stops it is left for poll(), which comes to it next and tells it; only the end of the load is an
 // error.
-Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook,
-                                     const HasRead& has_read) {
+Result<bool> Replica::follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook) {
   bool applied = false;
   const auto written = outlook.written && outlook.written->epoch == tail.position().epoch ? outlook.written : std::nullopt;
   if (tail.position().offset == 0 && !is_begun(tail.position().epoch).value_or(false)) return applied;
   const JournalPosition before = filled.position.epoch < tail.position().epoch ? filled.position : JournalPosition{};
   Status goes_on;
   const auto apply = [&](const Batch& batch, JournalPosition after) -> Status {
-    goes_on = meanwhile_();
+    goes_on = loading_.meanwhile();
     const EndsRecord* const ends = ends_of(batch);
     const bool plain = ends == nullptr || (ends->end >= before && (!ends->left_out || filled.has_checkpoint_of(after.epoch)));
-    if (!goes_on || !plain || !answers_unread(batch, has_read).empty()) return fail(Code::kCanceled, "not to be applied here");
+    if (!goes_on || !plain || !answers_unread(batch, loading_.has_read).empty()) return fail(Code::kCanceled, "not to be applied here");
     const Batch believed = possible(batch, after.epoch);
     KVC_TRY(filled.index->apply(believed, after));
     statements.apply(believed, after);
     applied = true;
+    if (loading_.applied) loading_.applied(believed);
     return {};
   };
   for (bool more = true; more;) {
@@ -172,7 +177,7 @@ Result<Replica::Filled> Replica::find_or_fill(uint32_t epoch) {
   KVC_ASSIGN(const auto there, generations_in(setup_.directory));
   const ApplyTo apply_to = [this](Index& index) {
     return [this, &index](const Batch& batch, JournalPosition after) -> Status {
-      KVC_TRY(meanwhile_());
+      KVC_TRY(loading_.meanwhile());
       KVC_TRY(index.apply(possible(batch, after.epoch), after));
       return index.overlay_rows() >= kMostRows ? index.commit() : Status();
     };
@@ -258,7 +263,7 @@ Status Replica::load_checkpoint(Filled& filled) {
     uint64_t records = 0;
     KVC_TRY(read_checkpoint(*setup_.volume, setup_.identity, *newest, [&](Record&& record) -> Status {
       if (++records % kRecordsBetween == 0)
-        if (Status goes_on = meanwhile_(); !goes_on) return goes_on;
+        if (Status goes_on = loading_.meanwhile(); !goes_on) return goes_on;
       return filter.believes(record, newest->header.covers.epoch) ? filled.index->load(std::move(record)) : Status();
     }, problems));
     KVC_TRY(filled.index->finish_load(newest->header.covers, ReplayFilter::believed(newest->header.stamp)));

@@ -40,8 +40,15 @@ class Replica {
   };
   // Runs `work`, which applies the batch, while nobody reads the part; NameView::change() within it.
   using Change = std::function<Status(const PeerBatch& batch, const std::function<Status()>& work)>;
-  // Called often during a load, which can take minutes: for what must not wait so long, other than this replica. An error ends the load.
-  using Meanwhile = std::function<Status()>;
+  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
+  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
+  using LookOut = std::function<Outlook()>;  // as it is now
+  struct Loading {
+    HasRead has_read = {};
+    // Called often during a load, which can take minutes: for what must not wait so long, other than this replica. An error ends the load.
+    std::function<Status()> meanwhile = [] { return Status(); };
+    std::function<void(const Batch&)> applied = {};  // a batch of the epoch that is written just now; may be empty
+  };
 
   enum class State : uint8_t {
     kLoading,     // nothing to be read yet
@@ -55,12 +62,10 @@ class Replica {
 
   // Whether load() is to be called: there is nothing yet, or what is there does not count any more.
   bool wants_load() const { return wants_load_; }
-  // Whether this node has read another one's journals up to there; true of itself, and of one that is not there.
-  using HasRead = std::function<bool(const std::string& node, JournalPosition position)>;
   // Opens the index that an earlier life left, or makes one anew, beside the one that is served, and applies to it what its epoch has so far:
   // without that it would name what the peer gave up since. After it part() is another one, which belongs into the view before the next
   // poll(). The epoch that is looked out for is not 0.
-  Status load(const Outlook& outlook, const HasRead& has_read, const Meanwhile& meanwhile = [] { return Status(); });
+  Status load(const LookOut& look_out, Loading loading);
 
   struct Polled {
     uint64_t batches = 0;
@@ -107,7 +112,7 @@ class Replica {
   };
   using ApplyBatch = std::function<Status(const Batch&, JournalPosition after)>;
   using ApplyTo = std::function<ApplyBatch(Index&)>;
-  Status load_anew(const Outlook& outlook, const HasRead& has_read);
+  Status load_anew(const LookOut& look_out);
   Result<Filled> find_or_fill(uint32_t epoch);
   Result<std::optional<Filled>> open_left(uint64_t generation);
   Result<Filled> fill(uint64_t generation, const ApplyTo& apply_to, uint32_t epoch);
@@ -116,7 +121,7 @@ class Replica {
   Result<bool> catch_up(JournalPosition& position, uint32_t before_epoch, const ApplyBatch& apply);
   Result<bool> goes_on_from(JournalPosition position) const;
   Result<bool> is_begun(uint32_t epoch) const;
-  Result<bool> follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook, const HasRead& has_read);
+  Result<bool> follow_unshown(JournalTail& tail, const Filled& filled, Statements& statements, const Outlook& outlook);
   Status enter_epoch(uint32_t epoch, const Change& change);
   Result<Polled> follow(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
   std::string comes_too_early_for(const Batch& batch, int64_t now_ns, const HasRead& has_read);
@@ -150,7 +155,7 @@ class Replica {
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
   uint64_t reloads_ = 0, records_left_out_ = 0;
-  Meanwhile meanwhile_;  // of the load under way
+  Loading loading_;  // under way
 };
 
 }  // namespace kvcachefs

@@ -123,7 +123,11 @@ class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
       return read == read_.end() || read->second >= position;
     };
   }
-  Status load(Replica& replica, const Daemon& daemon) const { return replica.load(daemon.outlook(), has_read()); }
+  Status load(Replica& replica, const Daemon& daemon) const { return load(replica, daemon.outlook()); }
+  Status load(Replica& replica, const Outlook& outlook, Replica::Loading loading = {}) const {
+    loading.has_read = has_read();
+    return replica.load([&outlook] { return outlook; }, std::move(loading));
+  }
   uint64_t poll(Replica& replica, const Outlook& outlook, int64_t now_ns = 0) {
     const auto polled = replica.poll(outlook, now_ns, [](const PeerBatch&, const std::function<Status()>& work) { return work(); }, has_read());
     EXPECT_TRUE(polled) << polled.error().message;
@@ -202,6 +206,39 @@ TEST_P(ReplicaTest, ALoadGoesAsFarAsAPollWould) {
   EXPECT_EQ(names(*last), names(*late));
   for (const int64_t second_of : {0, 1, 2, 3}) poll(*last, second->outlook(), second_of * kSecondNs);
   EXPECT_EQ(last->state(), State::kHeld);
+}
+
+// What a poll would hand on, a load does: who uses this node's chunks, and what became of a peer's while it was away.
+TEST_P(ReplicaTest, WhatALoadAppliesIsHandedOn) {
+  auto daemon = start(1);
+  daemon->make_checkpoint(1);
+  daemon->say({StatementRecord{"node-b", {}, TouchRecord{{{id(7), 5}}}}});
+  daemon->make_file(5, "x");
+  Outlook outlook = daemon->outlook();
+  uint64_t batches = 0, touches = 0;
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, outlook, {.applied = [&](const Batch& batch) {
+                     ++batches;
+                     for (const Record& record : batch.records)
+                       if (const auto* said = std::get_if<StatementRecord>(&record)) touches += std::holds_alternative<TouchRecord>(said->what) ? 1u : 0u;
+                   }}));
+  EXPECT_EQ(batches, 2u);
+  EXPECT_EQ(touches, 1u);
+}
+
+// A load can take minutes: what is known then of where the peer is counts at its end.
+TEST_P(ReplicaTest, ALoadLooksOutOnceMoreAtItsEnd) {
+  auto daemon = start(1);
+  daemon->make_file(5, "a");
+  const Outlook before = daemon->outlook();
+  for (uint64_t number = 10; number < 60; ++number) daemon->make_file(number, std::to_string(number));
+  ASSERT_GE(daemon->end().seq, GetParam() == JournalForm::kPacked ? 1u : 0u);
+  int looks = 0;
+  auto replica = make();
+  Replica::Loading loading;
+  loading.has_read = has_read();
+  ASSERT_TRUE(replica->load([&] { return looks++ == 0 ? before : daemon->outlook(); }, std::move(loading)));
+  EXPECT_EQ(names(*replica).size(), 51u);
 }
 
 // What was applied in a load is committed like anything else.
@@ -542,10 +579,10 @@ TEST_P(ReplicaTest, ALoadThatFailsLeavesNothing) {
   };
   int calls = 0;
   for (int i = 0; i < 3; ++i) {
-    EXPECT_FALSE(replica->load(second->outlook(), has_read(), [&calls]() -> Status {
+    EXPECT_FALSE(load(*replica, second->outlook(), {.meanwhile = [&calls]() -> Status {
       ++calls;
       return fail(Code::kCanceled, "no more");
-    }));
+    }}));
     EXPECT_EQ(generations(), 1);
     EXPECT_EQ(names(*replica).size(), 2u) << "what was read before is served";
   }
@@ -570,7 +607,7 @@ TEST_P(ReplicaTest, AnEpochBeginsWithItsJournal) {
     ASSERT_TRUE(volume_->make_directories("nodes/node-a/2/journal"));
   }
   auto late = std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("late"), 3});
-  ASSERT_TRUE(late->load(begun, has_read()));
+  ASSERT_TRUE(load(*late, begun));
   EXPECT_EQ(poll(*late, begun), 0u);
   EXPECT_FALSE(late->wants_load());
   auto second = start(2, daemon.get());

@@ -57,6 +57,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .alone = alone,
                                                 .applied = applied,
                                                 .replaced = replaced,
+                                                .loaded = [this](const Batch& batch) { take_touches(batch); },
                                                 .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
