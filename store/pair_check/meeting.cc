@@ -60,7 +60,9 @@ Result<std::unique_ptr<Meeting>> Meeting::begin(Volume& volume, Setup setup) {
       remove(volume);
     }
     if (system_clock().monotonic_ns() >= until_ns)
-      return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs", volume.root(), kDirectory));
+      return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs. If two alone do, they do not see each other's files, and "
+                                           "the volume cannot be shared",
+                                           volume.root(), kDirectory));
     std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));  // two that clear away the same at once come apart
   }
 }
