@@ -202,7 +202,9 @@ TEST_P(StorePeersGivenUp, StaysForWhoHasNotReadThatYet) {
     a.settle();
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  EXPECT_EQ(a.allocated_bytes(), left_bytes);
+  EXPECT_LE(a.allocated_bytes(), left_bytes);
+  // ext4 counts the blocks of a fragmented file's extent tree, which go with the file (seen: one, on a busy disk).
+  EXPECT_GE(a.allocated_bytes() + 64 * kKiB, left_bytes);
   EXPECT_FALSE(b.exists("solo"));
   EXPECT_TRUE(b.read_file("kept small") == TestStore::payload(2, 100 * kKiB));
 }
