@@ -6,6 +6,7 @@
 #include <random>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -23,7 +24,12 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr int64_t kGivesUpNs = 2 * kSecondNs;  // where both do, they do at the same step
 constexpr auto kPause = std::chrono::milliseconds(2);
 
-std::string path_of(int side) { return fmt::format("{}/side-{}", Meeting::kDirectory, side); }
+std::string name_of(int side) { return fmt::format("side-{}", side); }
+std::string path_of(int side) { return fmt::format("{}/{}", Meeting::kDirectory, name_of(side)); }
+
+bool has(const std::vector<DirectoryEntry>& entries, int side) {
+  return std::ranges::find(entries, name_of(side), &DirectoryEntry::name) != entries.end();
+}
 
 uint64_t random_id() {
   std::random_device random;
@@ -60,8 +66,8 @@ Result<std::unique_ptr<Meeting>> Meeting::begin(Volume& volume, Setup setup) {
       remove(volume);
     }
     if (system_clock().monotonic_ns() >= until_ns)
-      return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs. If two alone do, they do not see each other's files, and "
-                                           "the volume cannot be shared",
+      return fail(Code::kBusy, fmt::format("{}/{}: others come and go there: remove it when no check-volume runs. If two alone do, they do not see each "
+                                           "other's files, and the volume cannot be shared",
                                            volume.root(), kDirectory));
     std::this_thread::sleep_for(std::chrono::milliseconds(10 + random() % 200));  // two that clear away the same at once come apart
   }
@@ -74,8 +80,7 @@ Result<Meeting::Try> Meeting::try_to_meet() {
     const auto there = volume_.list(kDirectory);
     if (!there && there.error().code == Code::kNotFound) return Try::kAgain;
     KVC_TRY(there);
-    const bool has_first = std::ranges::any_of(*there, [](const DirectoryEntry& each) { return path_of(1).ends_with("/" + each.name); });
-    if (!has_first && !there->empty()) return Try::kLeftovers;
+    if (!has(*there, 1) && !there->empty()) return Try::kLeftovers;
   }
   for (side_ = 1; side_ <= 2; ++side_) {
     auto file = volume_.open(path_of(side_), {.create_exclusive = true, .direct = volume_.features().direct_io});
@@ -97,9 +102,7 @@ Result<Meeting::Try> Meeting::meet_as_first() {
     KVC_TRY(say({id_, other_id_, 0, false, introduction()}));
     return Try::kMet;
   }
-  KVC_ASSIGN(const bool mine, is_mine());
-  if (!mine) return Try::kAgain;  // taken for a leftover
-  remove_if_mine();
+  if (!remove_if_mine()) return Try::kAgain;  // taken for a leftover
   return fail(Code::kBusy, fmt::format("{}: nobody came within {} s: run `kvcachefs check-volume` on this directory on a second machine meanwhile. If it "
                                        "runs there, that machine does not see the files of this one, and the volume cannot be shared",
                                        volume_.root(), setup_.wait_ns / kSecondNs));
@@ -164,16 +167,20 @@ Status Meeting::say(const Said& said) {
   return file_->is_direct() ? Status() : file_->sync_data();
 }
 
+Result<bool> Meeting::is_listed(int side) {
+  const auto there = volume_.list(kDirectory);
+  if (!there && there.error().code == Code::kNotFound) return false;
+  KVC_TRY(there);
+  return has(*there, side);
+}
+
 // Nothing: it is not there, or is just being written. A file that a client once found absent may stay so for it: it is looked for in a listing.
 Result<std::optional<Meeting::Said>> Meeting::hear(int side, uint64_t step) {
-  const std::string path = path_of(side);
   if (other_id_ == 0) {
-    const auto there = volume_.list(kDirectory);
-    if (!there && there.error().code == Code::kNotFound) return std::nullopt;
-    KVC_TRY(there);
-    if (std::ranges::none_of(*there, [&path](const DirectoryEntry& each) { return path.ends_with("/" + each.name); })) return std::nullopt;
+    KVC_ASSIGN(const bool listed, is_listed(side));
+    if (!listed) return std::nullopt;
   }
-  const auto file = volume_.open(path, {.direct = volume_.features().direct_io});
+  const auto file = volume_.open(path_of(side), {.direct = volume_.features().direct_io});
   if (!file && file.error().code == Code::kNotFound) return std::nullopt;
   KVC_TRY(file);
   Bytes block(kBlockBytes);
@@ -211,10 +218,8 @@ Result<std::optional<Meeting::Said>> Meeting::await(uint64_t step, int64_t until
 
 // Whether this side's file is still there under its name. What cannot be heard just now tells nothing.
 Result<bool> Meeting::is_mine() {
-  const auto there = volume_.list(kDirectory);
-  if (!there && there.error().code == Code::kNotFound) return false;
-  KVC_TRY(there);
-  if (std::ranges::none_of(*there, [this](const DirectoryEntry& each) { return path_of(side_).ends_with("/" + each.name); })) return false;
+  KVC_ASSIGN(const bool listed, is_listed(side_));
+  if (!listed) return false;
   for (const uint64_t block : {0, 1}) {
     KVC_ASSIGN(const auto said, hear(side_, block));
     if (said && said->by != id_) return false;
@@ -251,10 +256,11 @@ void Meeting::give_up(std::string_view why) {
 }
 
 // Not what others have begun meanwhile.
-void Meeting::remove_if_mine() {
+bool Meeting::remove_if_mine() {
   const bool mine = is_mine().value_or(false);
   file_.reset();  // NFS keeps a name of an open file in the directory
   if (mine) remove(volume_);
+  return mine;
 }
 
 void Meeting::remove(Volume& volume) {

@@ -66,9 +66,10 @@ class Meeting {
   Result<std::optional<Said>> hear(int side, uint64_t step);
   // Until then, or this side's file is not there any more.
   Result<std::optional<Said>> await(uint64_t step, int64_t until_ns, bool answers_me);
+  Result<bool> is_listed(int side);
   Result<bool> is_mine();
   void know(const Said& other);
-  void remove_if_mine();
+  bool remove_if_mine();
   // The directory with all in it; what cannot be removed stays.
   static void remove(Volume& volume);
   std::string introduction() const;
