@@ -62,15 +62,16 @@ std::optional<std::string> held_mountpoint(const std::string& message) {
 // does what was due here meanwhile.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
                                                     const std::string& mountpoint) {
-  constexpr int kWaitSeconds = 60;
+  constexpr int kWaitSeconds = 60, kWaitTendedSeconds = 300;  // a large part may be being opened there
   std::shared_ptr<VolumeLock> wanted;  // this node, which another one tends meanwhile
   for (int second = 0;; ++second) {
     auto store = open_store_at(volume_path, options.store, system_clock(), holder_text(mountpoint, "mounted"));
-    if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
+    if (store || store.error().code != Code::kBusy) return store;
     const std::string& message = store.error().message;
     const auto held = held_mountpoint(message);
     const bool is_gc = message.contains(" command=gc");  // `kvcachefs gc`, which ends by itself
     const bool is_tended = message.contains(kTendedHolder);
+    if (second >= (is_tended ? kWaitTendedSeconds : kWaitSeconds)) return store;
     if (!held && !is_gc && !is_tended) return store;
     if (auto there = held ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
     if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : is_tended ? "another node" : "the previous daemon", message);
@@ -231,7 +232,7 @@ Status take_down(Driver& driver, Mountpoint after) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver));
-  driver.caretaker->stop();
+  driver.caretaker->end_soon();
   driver.side_thread.stop();
   driver.gone_names.stop();
   driver.locks.stop();
@@ -245,6 +246,7 @@ Status take_down(Driver& driver, Mountpoint after) {
   else
     fuse_session_unmount(driver.session);
   Status status = close_store(driver);
+  driver.caretaker->stop();  // what was accepted here is on the volume before another node's part is closed
   if (ends_here) fuse_session_unmount(driver.session);
   fuse_session_destroy(driver.session);
   return status;

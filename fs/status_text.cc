@@ -59,7 +59,7 @@ Json peers_json(const StoreStatus& status) {
 Json caretaker_json(const Driver& driver) {
   const CaretakerStatus s = driver.caretaker ? driver.caretaker->status() : CaretakerStatus();
   return {{"tends", s.tends}, {"turns", s.turns}, {"evicted_objects", s.evicted_objects}, {"evicted_bytes", s.evicted_bytes},
-          {"returned_bytes", s.returned_bytes}, {"problem", s.problem}};
+          {"returned_bytes", s.returned_bytes}, {"taken_out", s.taken_out}, {"problem", s.problem}};
 }
 
 }  // namespace

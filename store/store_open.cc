@@ -235,6 +235,7 @@ Status StoreImpl::start(std::string_view holder) {
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
+  if (left_out || (care_ == Care::kTend && found.unclean)) checkpointer_->want_checkpoint();  // others wait for it
   if (shared_ && (care_ != Care::kNone || found.other_boot)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());

@@ -79,7 +79,7 @@ bool StoreImpl::is_unanswered(uint32_t ordinal) const {
 
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
-  status.capacity_is_short = shared_capacity_->plan().is_short;
+  status.capacity_is_short = shared_capacity_->plan().is_short || eviction_->backing_is_short();
   status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes() + checkpointer_->held_of_earlier_lives_bytes();
   if (status.held_for_peers_bytes > 0)
     if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();

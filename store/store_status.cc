@@ -92,6 +92,7 @@ StoreStatus StoreImpl::status() {
   status.direct_io = features.direct_io;
   status.punch_hole = features.punch_hole;
   status.network_volume = features.network;
+  status.locks_are_local = features.locks_are_local;
   status.index_directory = index_directory_;
   for (std::byte byte : identity_.volume_uuid) status.volume_uuid += fmt::format("{:02x}", static_cast<unsigned>(byte));
   status.epoch = identity_.epoch;

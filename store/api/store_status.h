@@ -15,6 +15,7 @@ struct StoreStatus {
   uint32_t epoch = 0;
   int64_t state_since_ns = 0;
   bool io_uring = false, direct_io = false, punch_hole = false, network_volume = false;
+  bool locks_are_local = false;  // those of the volume end at the machine
   uint64_t limit_bytes = 0, physical_bytes = 0, live_bytes = 0, reclaimable_bytes = 0, staged_bytes = 0,
            reserve_bytes = 0;
   uint64_t claim_bytes = 0, wish_bytes = 0, unclaimed_bytes = 0;  // of limit_bytes: this node's, what it would have, what no node has
@@ -50,7 +51,7 @@ struct StoreStatus {
     uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
   };
   std::vector<Peer> peers;
-  bool capacity_is_short = false;  // all nodes together wish for more than there is
+  bool capacity_is_short = false;  // all nodes together wish for more than there is, or the file system has less free than is to be left
   uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up
   std::string held_for_peer;          // the one that is furthest behind, and why where that is known
   std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing

@@ -1,5 +1,6 @@
 #include "store/gc/caretaker.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,6 +9,8 @@
 #include <functional>
 #include <future>
 #include <mutex>
+#include <ranges>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -17,7 +20,9 @@
 #include "store/base/node_name.h"
 #include "store/base/thread.h"
 #include "store/base/units.h"
+#include "store/gc/collect_node.h"
 #include "store/gc/node_wanted.h"
+#include "store/volume/lock_probe.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -25,15 +30,15 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kMemoryBytes = 32 * kMiB;  // nothing is cached
-constexpr std::chrono::milliseconds kStep(200);
-constexpr int64_t kReadPeersMs = 120'000;
+constexpr int64_t kReadPeersMs = 300'000;
 
-// The options of this daemon count for what it does for others, too.
+// The options of this daemon count for what it does for others, too. Nothing is evicted before it is known what others use of the node.
 StoreOptions options_for(const std::string& node, const StoreOptions& own, const std::string& own_node) {
   StoreOptions options = own;
   options.node = node;
   options.memory_bytes = kMemoryBytes;
   options.durability = Durability::kNone;
+  options.evict = false;
   options.prefetch = false;
   options.scrub_bytes_per_s = 0;
   options.passthrough = false;
@@ -45,10 +50,15 @@ StoreOptions options_for(const std::string& node, const StoreOptions& own, const
   return options;
 }
 
-// Where nodes are tended in turn, by all who live: the greater first. The same on each of them.
+// The living nodes try to tend one in the order of this, which is the same on each of them; the greater first.
 size_t rank_of(const std::string& by, const std::string& node) { return std::hash<std::string>()(by + "\n" + node); }
 
-std::string indexes_of_tended(const StoreStatus& own) { return own.index_directory + "-tended"; }
+int64_t adopt_after_ms(const StoreOptions& options) { return static_cast<int64_t>(options.adopt_after_s) * 1'000; }
+
+const StoreStatus::Peer* find_peer(const StoreStatus& status, const std::string& node) {
+  const auto found = std::ranges::find(status.peers, node, &StoreStatus::Peer::node);
+  return found == status.peers.end() ? nullptr : &*found;
+}
 
 }  // namespace
 
@@ -56,92 +66,99 @@ std::string indexes_of_tended(const StoreStatus& own) { return own.index_directo
 class Caretaker::Turn {
  public:
   Turn(Caretaker& owner, std::string node) : owner_(owner), node_(std::move(node)) {}
-  Status open(const StoreStatus& own);
-  void run();
+  // `index_directory` empty: where the node has it by default.
+  Status open(const StoreStatus& own, const std::string& index_directory);
+  void run(bool is_short);
   Status close();
 
   bool gave_way() const { return gave_way_; }
-  bool was_in_vain() const { return in_vain_; }  // what the node has is younger than what others evict
+  bool did_anything() const { return evicted_.bytes > 0 || returned_bytes_ > 0 || answered_; }
   uint64_t returned_bytes() const { return returned_bytes_; }
   const StoreStatus::Evicted& evicted() const { return evicted_; }
   uint32_t epoch() const { return epoch_; }
 
  private:
   bool goes_on();
-  bool wait() { return owner_.wakeup_.wait_for(kStep), goes_on(); }
-  void read_peers();
+  bool read_peers();
   void note_evicted(const StoreStatus& here);
   int64_t now_ms() const { return owner_.now_ms(); }
 
   Caretaker& owner_;
   const std::string node_;
-  std::shared_ptr<Volume> volume_;
+  std::atomic<bool> lost_{false};  // outlives the store, which sets it
   std::unique_ptr<Store> store_;
-  std::atomic<bool> lost_{false};
-  bool gave_way_ = false, in_vain_ = false;
-  int64_t asked_ms_ = 0;
+  bool was_unanswered_ = false, gave_way_ = false, answered_ = false;
   uint32_t epoch_ = 0;
   uint64_t before_bytes_ = 0, returned_bytes_ = 0, known_objects_ = 0;
   StoreStatus::Evicted evicted_;
 };
 
-Status Caretaker::Turn::open(const StoreStatus& own) {
-  KVC_ASSIGN(volume_, open_posix_volume(own.volume_root, {}));
+Status Caretaker::Turn::open(const StoreStatus& own, const std::string& index_directory) {
+  KVC_ASSIGN(auto volume, open_posix_volume(own.volume_root, {}));
   StoreOptions options = options_for(node_, owner_.store_.options(), own.node);
-  // On a network volume an index on this machine; else where the node has it by default.
-  if (own.network_volume) options.index_directory = indexes_of_tended(own) + "/" + node_;
-  KVC_ASSIGN(store_, open_store(volume_, options, owner_.clock_,
+  options.index_directory = index_directory;
+  KVC_ASSIGN(store_, open_store(std::move(volume), options, owner_.clock_,
                                 fmt::format("pid={} host={}{}node={}", getpid(), node_name_of_host(), kTendedHolder, own.node)));
   store_->set_node_lost([this] { lost_ = true; });
   const StoreStatus begun = store_->status();
   epoch_ = begun.epoch;
   before_bytes_ = begun.physical_bytes;
-  return prepare_wanted(*volume_, node_);
+  const StoreStatus::Peer* const peer = find_peer(own, node_);
+  was_unanswered_ = peer != nullptr && peer->is_unanswered;
+  if (Status made = prepare_wanted(*owner_.volume_, node_); !made) log::warn("node {}: {}", node_, made.error().message);
+  return {};
 }
 
-// Once a second it is looked whether the node's daemon wants it.
+// Waits for a second, or for the end; then it is looked whether the node's daemon wants it.
 bool Caretaker::Turn::goes_on() {
-  constexpr int64_t kAskedMs = 1'000;
-  if (owner_.stopping_ || lost_ || gave_way_) return false;
-  if (now_ms() - asked_ms_ < kAskedMs) return true;
-  asked_ms_ = now_ms();
-  gave_way_ = is_node_wanted(*volume_, node_);
+  if (!owner_.stopping_) owner_.wakeup_.wait_for(std::chrono::milliseconds(owner_.times_.step_ms));
+  if (owner_.stopping_ || lost_) return false;
+  gave_way_ = is_node_wanted(*owner_.volume_, node_);
   return !gave_way_;
 }
 
-// What they said of this node's files is answered as it is read.
-void Caretaker::Turn::read_peers() {
+// What they said of this node's files is answered as it is read. False: not all of it was.
+bool Caretaker::Turn::read_peers() {
   const auto answer = std::make_shared<std::promise<Status>>();
   auto read = answer->get_future();
   store_->refresh([answer](Status status) { answer->set_value(std::move(status)); });
   const int64_t until_ms = now_ms() + kReadPeersMs;
-  while (read.wait_for(std::chrono::seconds(0)) != std::future_status::ready && now_ms() < until_ms)
-    if (!wait()) return;
+  while (read.wait_for(std::chrono::seconds(0)) != std::future_status::ready)
+    if (now_ms() >= until_ms || !goes_on()) return false;
+  return read.get().has_value();
 }
 
-void Caretaker::Turn::run() {
-  read_peers();
+void Caretaker::Turn::run(bool is_short) {
+  const bool has_read = read_peers();
   const Times& times = owner_.times_;
   const int64_t begun_ms = now_ms();
   int64_t went_ms = begun_ms;
-  std::optional<int64_t> short_ms = owner_.short_ms_, over_ms;
+  std::optional<int64_t> short_ms, over_ms;
+  if (is_short) short_ms = begun_ms;
+  bool evicts = false;
   while (goes_on()) {
-    const StoreStatus here = store_->status(), own = owner_.store_.status();
+    const auto own = owner_.own_status();
+    const StoreOptions options = owner_.store_.options();
+    if (!own || options.adopt_after_s == 0) return;
+    const StoreStatus here = store_->status();
     const int64_t now = now_ms();
-    const bool evicted = here.eviction_bytes != evicted_.bytes;
-    const bool filled = std::exchange(known_objects_, here.eviction_known_objects) < here.eviction_known_objects;
-    if (evicted || filled) went_ms = now;
-    if (evicted) note_evicted(here);
-    if (own.capacity_is_short) short_ms = now;
-    const bool is_short = short_ms && now - *short_ms < times.short_lately_ms;
-    const bool is_idle = now - went_ms >= times.idle_ms;
-    in_vain_ = is_short && is_idle && evicted_.bytes == 0;
-    // Then what is dead is waited for.
-    if (now - begun_ms < times.settled_ms || (is_short && !is_idle)) over_ms.reset();
+    if (here.eviction_bytes != evicted_.bytes || std::exchange(known_objects_, here.eviction_known_objects) < here.eviction_known_objects) went_ms = now;
+    note_evicted(here);
+    if (own->capacity_is_short && options.evict) short_ms = now;
+    const bool wants_room = has_read && short_ms && now - *short_ms < times.short_lately_ms;
+    // What others use of it they tell once more, since this is another life of the node.
+    if (wants_room && !evicts && now - begun_ms >= times.uses_ms) {
+      evicts = store_->set_option("evict", "on").has_value();
+      went_ms = now;
+    }
+    const bool is_needed = wants_room && now - went_ms < times.idle_ms;
+    const bool makes_way = now - begun_ms >= times.most_ms;  // for others that wait for theirs
+    if (now - begun_ms < times.settled_ms || (is_needed && !makes_way)) over_ms.reset();
     else if (!over_ms) over_ms = now;
     const bool gave_back = here.held_for_peers_bytes == 0 && here.reclaimable_bytes == 0;
+    const StoreStatus::Peer* const peer = find_peer(*own, node_);
+    answered_ = was_unanswered_ && peer != nullptr && !peer->is_unanswered;
     if (over_ms && (gave_back || now - *over_ms >= times.give_back_ms)) return;
-    wait();
   }
 }
 
@@ -154,10 +171,9 @@ void Caretaker::Turn::note_evicted(const StoreStatus& here) {
 Status Caretaker::Turn::close() {
   const StoreStatus last = store_->status();
   note_evicted(last);
-  const uint64_t left = last.physical_bytes;
   Status closed = store_->close();
   store_.reset();
-  returned_bytes_ = before_bytes_ - std::min(before_bytes_, left);
+  returned_bytes_ = before_bytes_ - std::min(before_bytes_, last.physical_bytes);
   return closed;
 }
 
@@ -167,9 +183,15 @@ void Caretaker::start() {
   thread_ = start_thread("kvc-caretaker", [this] { run(); });
 }
 
-void Caretaker::stop() {
+void Caretaker::end_soon() {
   stopping_ = true;
   wakeup_.wake();
+  const std::lock_guard lock(own_mutex_);
+  own_is_gone_ = true;
+}
+
+void Caretaker::stop() {
+  end_soon();
   if (thread_.joinable()) thread_.join();
 }
 
@@ -178,24 +200,31 @@ CaretakerStatus Caretaker::status() const {
   return status_;
 }
 
-// They are made anew from the node's checkpoint, and kept only between turns that follow each other.
-void Caretaker::remove_indexes() {
-  const StoreStatus own = store_.status();
-  std::error_code ignored;
-  if (own.network_volume) std::filesystem::remove_all(indexes_of_tended(own), ignored);
+std::optional<StoreStatus> Caretaker::own_status() {
+  const std::lock_guard lock(own_mutex_);
+  if (own_is_gone_) return std::nullopt;
+  return store_.status();
 }
 
 void Caretaker::run() {
-  remove_indexes();  // after a crash
+  if (const auto own = own_status()) remove_index(*own);  // after a crash
   while (!stopping_) {
     wakeup_.wait_for(std::chrono::milliseconds(times_.look_ms));
     const StoreOptions options = store_.options();
     if (stopping_ || options.adopt_after_s == 0 || options.read_only) continue;
-    const StoreStatus status = store_.status();
-    if (status.peers.empty()) continue;
-    if (const auto node = choose(status, options)) tend(*node, status);
+    const auto own = own_status();
+    // Where locks end at the machine, that one is free says nothing.
+    if (!own || own->peers.empty() || own->locks_are_local) continue;
+    if (!volume_) volume_ = open_posix_volume(own->volume_root, {}).value_or(nullptr);
+    if (!volume_) continue;
+    if (const auto node = choose(*own, options)) tend(*node, *own);
+    else if (const auto leaves = choose_to_leave(*own, options)) take_out_if_empty(*leaves, *own);
+    else if (!index_of_.empty() && now_ms() - tended_ms_ >= times_.index_ms) remove_index(*own);
   }
+  if (!index_of_.empty()) remove_index_at(index_of_);
 }
+
+// --- which node ---
 
 // A turn here made it seem to live meanwhile.
 int64_t Caretaker::gone_for_ms(const StoreStatus::Peer& peer) const {
@@ -204,71 +233,173 @@ int64_t Caretaker::gone_for_ms(const StoreStatus::Peer& peer) const {
   return std::max(peer.stands_ms, now_ms() - known->second.gone_since_ms);
 }
 
-// The one that is gone for longest, of those for which something is to be done.
+// Those who live try it one after the other.
+bool Caretaker::is_gone_for(const StoreStatus& status, const StoreStatus::Peer& peer, int64_t after_ms) const {
+  if (peer.state != "silent" && peer.state != "absent" && peer.state != "held") return false;
+  const auto earlier = std::ranges::count_if(status.peers, [&](const StoreStatus::Peer& other) {
+    return other.state == "live" && rank_of(other.node, peer.node) > rank_of(status.node, peer.node);
+  });
+  return gone_for_ms(peer) >= std::max(after_ms, status.network_volume ? times_.stood_ms : 0) + earlier * times_.turn_of_each_ms;
+}
+
+// The one for which nothing was tried for longest, of those for which something is to be done.
 std::optional<std::string> Caretaker::choose(const StoreStatus& status, const StoreOptions& options) {
   const int64_t now = now_ms();
   if (status.capacity_is_short) short_ms_ = now;
   const bool is_short = options.evict && short_ms_ && now - *short_ms_ < times_.short_lately_ms;
-  const int64_t after_ms = std::max<int64_t>(static_cast<int64_t>(options.adopt_after_s) * 1'000, status.network_volume ? times_.stood_ms : 0);
-  std::erase_if(nodes_, [&](const auto& each) { return std::ranges::find(status.peers, each.first, &StoreStatus::Peer::node) == status.peers.end(); });
+  std::erase_if(nodes_, [&](const auto& each) { return find_peer(status, each.first) == nullptr; });
+  const auto urgency = [&](const StoreStatus::Peer& peer) {  // the less, the sooner
+    const auto known = nodes_.find(peer.node);
+    return std::tuple(known == nodes_.end() ? INT64_MIN : known->second.tried_ms, -gone_for_ms(peer));
+  };
   const StoreStatus::Peer* chosen = nullptr;
   for (const StoreStatus::Peer& peer : status.peers) {
-    if (peer.state != "silent" && peer.state != "absent") continue;
     if (const auto known = nodes_.find(peer.node); known != nodes_.end() && now < known->second.try_after_ms) continue;
-    const bool is_needed = (is_short && peer.physical_bytes > 0) || peer.is_unanswered;
-    const auto earlier = std::ranges::count_if(status.peers, [&](const StoreStatus::Peer& other) {
-      return other.state == "live" && rank_of(other.node, peer.node) > rank_of(status.node, peer.node);
-    });
-    const int64_t gone_ms = gone_for_ms(peer);
-    if (!is_needed || gone_ms < after_ms + earlier * times_.turn_of_each_ms) continue;
-    if (chosen == nullptr || gone_ms > gone_for_ms(*chosen)) chosen = &peer;
+    const bool is_needed = (is_short && peer.objects > 0) || peer.is_unanswered || peer.state == "held";
+    if (!is_needed || !is_gone_for(status, peer, adopt_after_ms(options))) continue;
+    if (chosen == nullptr || urgency(peer) < urgency(*chosen)) chosen = &peer;
   }
   if (chosen == nullptr) return std::nullopt;
   return chosen->node;
 }
 
+std::optional<std::string> Caretaker::choose_to_leave(const StoreStatus& status, const StoreOptions& options) const {
+  const int64_t after_ms = std::max(times_.leaves_ms, adopt_after_ms(options));
+  for (const StoreStatus::Peer& peer : status.peers) {
+    const auto known = nodes_.find(peer.node);
+    const bool is_due = known == nodes_.end() || now_ms() >= std::max(known->second.look_for_files_ms, known->second.try_after_ms);
+    if (is_due && peer.objects == 0 && peer.state != "held" && !peer.is_unanswered && is_gone_for(status, peer, after_ms)) return peer.node;
+  }
+  return std::nullopt;
+}
+
+// --- what is done for it ---
+
+// On a network volume, and where the node has it elsewhere, the index of a turn is beside this daemon's own. It is made anew from the node's
+// checkpoint, and kept for a while for the next turn of the same node.
+std::string Caretaker::index_for(const StoreStatus& status, const std::string& name) {
+  std::error_code error;
+  if (!status.network_volume && std::filesystem::exists(fmt::format("{}/nodes/{}/index", status.volume_root, name), error)) return {};
+  const std::string directory = tended_directory(status) + "/" + name;
+  if (!index_of_.empty() && index_of_ != directory) remove_index(status);
+  index_of_ = directory;
+  return directory;
+}
+
+// No node has such a name, so it is no other daemon's.
+std::string Caretaker::tended_directory(const StoreStatus& status) { return status.index_directory + "~tended"; }
+
+void Caretaker::remove_index(const StoreStatus& status) { remove_index_at(tended_directory(status)); }
+
+void Caretaker::remove_index_at(const std::string& directory) {
+  std::error_code ignored;
+  std::filesystem::remove_all(directory, ignored);
+  std::filesystem::remove_all(directory + "-peers", ignored);
+  index_of_.clear();
+}
+
+// A daemon that is there but stands still, another caretaker, a command; or its own daemon, which begins, and was let in before.
+bool Caretaker::is_taken(const std::string& name) {
+  const auto nodes = volume_->list("nodes");
+  const bool there = nodes && std::ranges::any_of(*nodes, [&](const DirectoryEntry& entry) { return entry.is_directory && entry.name == name; });
+  return !there || is_locked(*volume_, "nodes/" + name + "/LOCK").value_or(true) || is_node_wanted(*volume_, name);
+}
+
 void Caretaker::tend(const std::string& name, const StoreStatus& status) {
-  const auto peer = std::ranges::find(status.peers, name, &StoreStatus::Peer::node);
+  const StoreStatus::Peer* const peer = find_peer(status, name);
   Node& node = nodes_[name];
   const int64_t gone_since_ms = now_ms() - gone_for_ms(*peer);
-  const auto note_problem = [&](const Status& result) {
-    node.pause_ms = std::clamp(2 * node.pause_ms, times_.in_vain_ms, times_.in_vain_most_ms);
+  const auto pause = [&](bool went_well) {
+    node.pause_ms = went_well ? 0 : std::clamp(2 * node.pause_ms, times_.in_vain_ms, times_.in_vain_most_ms);
+    node.tried_ms = now_ms();
+    node.try_after_ms = node.tried_ms + std::max(node.pause_ms, times_.again_ms);
+  };
+  const auto tell = [&](std::string tends, const Status& result) {
     const std::lock_guard lock(mutex_);
+    status_.turns += tends.empty() ? 0 : 1;
+    status_.tends = std::move(tends);
     status_.problem = result ? std::string() : fmt::format("node {}: {}", name, result.error().message);
   };
+  node.tried_ms = now_ms();
+  node.try_after_ms = node.tried_ms + times_.in_vain_ms;
+  if (is_taken(name)) return;
   Turn turn(*this, name);
-  if (Status opened = turn.open(status); !opened) {
-    const bool is_busy = opened.error().code == Code::kBusy;  // its daemon is there, but stands still; or another node was first
-    if (!is_busy) {
-      log::warn("node {}, whose daemon is gone, cannot be tended: {}", name, opened.error().message);
-      note_problem(opened);
-    }
-    node.try_after_ms = now_ms() + (is_busy ? times_.in_vain_ms : node.pause_ms);
-    return;
+  if (Status opened = turn.open(status, index_for(status, name)); !opened) {
+    if (opened.error().code == Code::kBusy) return;
+    log::warn("node {}, whose daemon is gone, cannot be tended: {}", name, opened.error().message);
+    tell({}, opened);
+    return pause(false);
   }
+  const bool is_short = short_ms_ && now_ms() - *short_ms_ < times_.short_lately_ms;
   log::info("node {} does not run since {} s: it is tended here, as {}", name, (now_ms() - gone_since_ms) / 1'000,
-            peer->is_unanswered ? "others removed files of it" : "the capacity is short");
-  {
-    const std::lock_guard lock(mutex_);
-    status_.tends = name;
-    ++status_.turns;
-  }
-  turn.run();
+            peer->is_unanswered ? "others removed files of it" : peer->state == "held" ? "others wait for a checkpoint of it" : "the capacity is short");
+  tell(name, {});
+  turn.run(is_short);
   const Status closed = turn.close();
+  tended_ms_ = now_ms();
   if (!closed) log::warn("node {}, tended here: {}", name, closed.error().message);
   log::info("node {} was tended: {} objects, {} evicted; {} came back{}", name, turn.evicted().objects, format_size(turn.evicted().bytes),
             format_size(turn.returned_bytes()), turn.gave_way() ? "; its daemon begins" : "");
-  const bool goes_on = closed && !turn.was_in_vain() && !turn.gave_way() && !stopping_;
-  if (!goes_on) remove_indexes();
   node.own_epoch = turn.epoch();
   node.gone_since_ms = gone_since_ms;
-  if (closed && !turn.was_in_vain()) node.pause_ms = 0;
-  else note_problem(closed);
-  node.try_after_ms = now_ms() + std::max(node.pause_ms, times_.again_ms);
+  pause(closed && turn.did_anything());
+  tell({}, closed);
   const std::lock_guard lock(mutex_);
-  status_.tends.clear();
-  if (closed) status_.problem.clear();
   status_.returned_bytes += turn.returned_bytes();
+}
+
+// --- a node without files ---
+
+// Under its lock, both times: what its daemon has stored in between keeps it there.
+void Caretaker::take_out_if_empty(const std::string& name, const StoreStatus& status) {
+  Node& node = nodes_[name];
+  const int64_t gone_min = gone_for_ms(*find_peer(status, name)) / 60'000;
+  node.tried_ms = now_ms();
+  node.look_for_files_ms = node.tried_ms + times_.leaves_ms;
+  if (is_taken(name)) return;
+  GcRequest request;
+  request.where = {.volume = status.volume_root, .node = name, .index_directory = {}, .purpose = "gc"};
+  request.remove = request.only_if_empty = true;
+  request.patience_ns = 5'000'000'000;
+  request.dry_run = true;
+  const auto survey = collect_node(request);
+  if (!survey) return log::info("node {}, which may have no files: {}", name, survey.error().message);
+  if (survey->files > 0 || survey->directory_paths.size() + 1 < survey->directories) return;  // which count the root
+  for (const std::string& path : survey->directory_paths)
+    if (Status kept = keep_directory(path); !kept) return log::info("node {} has no files, and stays for its directory {}: {}", name, path, kept.error().message);
+  request.dry_run = false;
+  const auto gone = collect_node(request);
+  if (!gone) return log::warn("node {}, which has no files: {}", name, gone.error().message);
+  if (!gone->removed) return;
+  log::info("node {} does not run since {} min, and had no files: it was taken out of the volume", name, gone_min);
+  const std::lock_guard lock(mutex_);
+  ++status_.taken_out;
+}
+
+// A directory in which only that node has named anything would go with it, below programs that have looked at it already: this node names
+// something there, for a moment.
+Status Caretaker::keep_directory(const std::string& path) {
+  constexpr std::string_view kName = ".kvcachefs-kept";
+  const Caller nobody;
+  const auto removed = std::make_shared<std::promise<Status>>();
+  {
+    const std::lock_guard lock(own_mutex_);
+    if (own_is_gone_) return fail(Code::kCanceled, "the mount ends");
+    ObjectId directory = kRootId;
+    for (const auto part : std::views::split(path, '/')) {
+      const auto there = store_.lookup(directory, std::string_view(part), nobody);
+      if (!there && there.error().code == Code::kNotFound) return {};  // others have removed it
+      KVC_TRY(there);
+      directory = there->id;
+    }
+    const auto made = store_.make_node(directory, kName, S_IFREG | 0600, 0, nobody);
+    if (!made && made.error().code != Code::kExists) return std::unexpected(made.error());
+    store_.unlink(directory, kName, nobody, [removed](Status status) { removed->set_value(std::move(status)); });
+  }
+  auto answer = removed->get_future();
+  while (answer.wait_for(std::chrono::milliseconds(100)) != std::future_status::ready)
+    if (stopping_) return fail(Code::kCanceled, "the mount ends");
+  return answer.get();
 }
 
 }  // namespace kvcachefs

@@ -4,7 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <thread>
@@ -33,12 +35,15 @@ StoreOptions options(const char* node, uint64_t adopt_after_s = 1) {
 Caretaker::Times quick() {
   Caretaker::Times times;
   times.look_ms = 50;
+  times.step_ms = 100;
+  times.uses_ms = 3'000;
   times.settled_ms = 1'000;
   times.short_lately_ms = 2'000;
   times.idle_ms = 3'000;
   times.give_back_ms = 5'000;
   times.again_ms = 200;
   times.in_vain_ms = 500;
+  times.leaves_ms = 600'000;
   return times;
 }
 
@@ -205,6 +210,38 @@ TEST_F(CaretakerTest, ItLeavesWhenTheNodeBegins) {
   EXPECT_EQ(a->contents(), b.contents());
   EXPECT_TRUE(a->exists("kept"));
   caretaker.stop();
+}
+
+TEST_F(CaretakerTest, ANodeWithoutFilesLeavesAndItsDirectoriesStay) {
+  a->mkdir("of a");
+  a->mkdir("of a/below");
+  a->mkdir("removed");
+  ASSERT_TRUE(a->write_file("of a/file", TestStore::payload(1, kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.rmdir("removed"));
+  publish();
+  Caretaker::Times times = quick();
+  times.leaves_ms = 1'000;
+  Caretaker caretaker(*b.operator->(), system_clock(), times);
+  caretaker.start();
+  EXPECT_TRUE(pump_until([&] { return caretaker.status().turns > 0 && caretaker.status().tends.empty(); }));  // the removal is answered
+  EXPECT_FALSE(pump_until([&] { return caretaker.status().taken_out > 0; }, 4)) << "it has a file";
+  ASSERT_TRUE(b.unlink("of a/file"));
+  EXPECT_TRUE(pump_until([&] { return caretaker.status().taken_out > 0; }));
+  caretaker.stop();
+  b.refresh();
+  EXPECT_FALSE(std::filesystem::exists(b.root() + "/nodes/a"));
+  EXPECT_TRUE(b->status().peers.empty());
+  const std::map<std::string, std::string> left{{"of a", "/"}, {"of a/below", "/"}};
+  EXPECT_EQ(b.contents(), left);
+  b.remount();
+  EXPECT_EQ(b.contents(), left);
+  a = std::make_unique<TestStore>(options("a"), b);
+  publish();
+  ASSERT_TRUE(a->write_file("of a/again", TestStore::payload(2, 1000)));
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
 }
 
 // A caretaker that dies leaves the node as its own daemon would have.

@@ -96,7 +96,7 @@ Status Collection::open() {
   options.prefetch = false;
   options.scrub_bytes_per_s = 0;
   options.background = false;
-  options.care = request_.remove ? Care::kRetire : Care::kCollect;
+  options.care = request_.remove && !request_.only_if_empty ? Care::kRetire : Care::kCollect;
   KVC_ASSIGN(store_, open_store(volume_, options, system_clock(), fmt::format("pid={} host={} command=gc", getpid(), node_name_of_host())));
   return {};
 }
@@ -205,7 +205,8 @@ Result<GcReport> Collection::run() {
   report_.files = status.objects_total;
   report_.directories = status.directories;
   report_.live_bytes = status.live_bytes;
-  if (request_.remove && report_.waits_for.empty()) {
+  const bool leaves = request_.remove && !(request_.only_if_empty && report_.files > 0);
+  if (leaves && report_.waits_for.empty()) {
     KVC_TRY(take_out());
     if (is_scratch_) remove_index_and_peers(index_directory_);
     KVC_TRY(clear());

@@ -14,6 +14,7 @@ namespace kvcachefs {
 struct GcRequest {
   OfflineRequest where;    // with the name of the node
   bool remove = false;     // the node leaves the volume
+  bool only_if_empty = false;  // ... unless it has files: then it is put in order, and stays
   bool dry_run = false;    // nothing is changed but the lock file
   int64_t patience_ns = 60'000'000'000;  // with nodes that live and have not followed yet
   std::function<void(const std::string&)> tell;  // what it waits for, one line at a time; may be empty
@@ -23,6 +24,7 @@ struct GcReport {
   std::string root;
   bool was_there = false;  // the node; else what an earlier removal had left
   uint64_t files = 0, directories = 0, live_bytes = 0;  // that the node has; with `remove`, had
+  std::vector<std::string> directory_paths;             // with dry_run, if it has no files, and few of these: the upper ones first
   uint64_t bytes_before = 0, bytes_after = 0;           // that its files take on the volume
   bool removed = false;                                  // with dry_run: nothing is in the way of it
   uint64_t left_open = 0;         // files that a process on this machine has open: they go with the last close

@@ -230,6 +230,41 @@ TEST(Claims, TheLeastCapacityCounts) {
   EXPECT_EQ(plan(own(kMiB), kMiB, {careful}).claimable_bytes, kCapacity);
 }
 
+// A node that is tended has what is older than anything of those who live: that goes, and nothing is claimed for it.
+TEST(Claims, WhatDoesNotGrowGivesWhatIsOldestOfAll) {
+  OwnFigures tended = own(30 * kMiB);
+  tended.grows = false;
+  tended.capacity_bytes = 0;
+  tended.evicts = true;
+  tended.evictable_by_age[20] = 30 * kMiB;
+  PeerFigures writer = peer(33 * kMiB);
+  writer.evictable_by_age[3] = 33 * kMiB;
+  const ClaimPlan enough = plan(tended, 30 * kMiB, {writer});
+  EXPECT_FALSE(enough.is_short);
+  EXPECT_EQ(enough.evict_bytes, 0u);
+  writer.wish_bytes = 38 * kMiB;
+  const ClaimPlan lacking = plan(tended, 30 * kMiB, {writer});
+  EXPECT_TRUE(lacking.is_short);
+  EXPECT_GE(lacking.evict_bytes, 4 * kMiB);
+  EXPECT_EQ(lacking.target_bytes, 30 * kMiB);
+  EXPECT_EQ(lacking.wish_bytes, 30 * kMiB);
+  // The writer itself need not give anything then.
+  OwnFigures itself = own(33 * kMiB);
+  itself.evicts = itself.waits = true;
+  itself.lacking_bytes = 5 * kMiB;
+  itself.evictable_by_age[3] = 33 * kMiB;
+  PeerFigures old = peer(30 * kMiB);
+  old.capacity_bytes = 0;
+  old.claim_bytes = old.wish_bytes = 30 * kMiB;
+  old.evictable_by_age[20] = 30 * kMiB;
+  const ClaimPlan waits = plan(itself, 33 * kMiB, {old});
+  EXPECT_TRUE(waits.is_short);
+  EXPECT_EQ(waits.evict_bytes, 0u);
+  EXPECT_TRUE(waits.others_make_room);
+  tended.evicts = false;
+  EXPECT_EQ(plan(tended, 30 * kMiB, {writer}).evict_bytes, 0u);
+}
+
 TEST(Claims, WhatDoesNotGrowHoldsWhatItUsesAndGoesByTheCapacityOfOthers) {
   OwnFigures tended = own(8 * kMiB);
   tended.grows = false;

@@ -90,6 +90,7 @@ class Checkpointer {
   // next index point, which is due.
   void look_for_journal();
   bool wants_checkpoint() const { return wants_checkpoint_; }
+  void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. The keeper's thread, or before it runs
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
 

@@ -131,6 +131,7 @@ uint64_t Eviction::evict_for_others(uint64_t bytes) {
 uint64_t Eviction::share_to_evict(const WaterMarks& marks) {
   const uint64_t backing = parts_.space.backing_free_soon_bytes();
   const uint64_t lacking = backing < marks.high ? marks.low - backing : 0;
+  backing_is_short_ = lacking > 0;
   return std::max(parts_.shared->take_share(), lacking);
 }
 

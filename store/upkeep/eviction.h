@@ -77,6 +77,9 @@ class Eviction {
   // A round that evicted something began then, and has given back what it could.
   void note_round(int64_t begun_ns);
 
+  // The file system has less free than is to be left, whoever filled it: all nodes give some of theirs. As of the last step; any thread.
+  bool backing_is_short() const { return backing_is_short_.load(std::memory_order_relaxed); }
+
   // What df shows as free. Any thread.
   uint64_t shown_free_bytes() const;
 
@@ -103,7 +106,7 @@ class Eviction {
   const Parts parts_;
   const EvictGuard guard_;
   EvictWalk walk_;
-  std::atomic<bool> stopping_{false};
+  std::atomic<bool> stopping_{false}, backing_is_short_{false};
   int64_t last_ns_ = INT64_MIN / 2;  // when anything was evicted
   uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0;
   bool leaves_short_ranges_ = false;  // those that were punched last were short

@@ -41,11 +41,13 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
       return std::holds_alternative<UnnameRecord>(record) || is_answered_statement(record);
     });
     take_touches(batch.batch);
+    look_for_new_life(ordinal, batch.after.epoch);
     answer(*tree_, ordinal);
   };
   const auto replaced = [this](uint32_t ordinal) {
     tree_->follow_all(ordinal);
     names_went_ = true;
+    look_for_new_life(ordinal, peers_->position_of(ordinal).epoch);
     answer(*tree_, ordinal);
   };
   peers_ = std::make_unique<Peers>(Peers::Parts{.volume = parts_.volume,
@@ -244,6 +246,7 @@ void PeerFollower::tell_touches() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - touched_ns_ < (touches_->failed ? kTouchAfterFailureNs : kTouchNs) || touches_->on_their_way || !parts_.has_room()) return;
   touched_ns_ = now_ns;
+  for (const uint32_t ordinal : std::exchange(begun_anew_, {})) parts_.touches.tell_again(ordinal);
   CommitRequest request;
   for (const auto& [ordinal, ids] : parts_.touches.take()) {
     const std::optional<std::string> node = peers_->node_of(ordinal);
@@ -262,6 +265,12 @@ void PeerFollower::tell_touches() {
     told->on_their_way = false;
   };
   parts_.commits.add(std::move(request));
+}
+
+void PeerFollower::look_for_new_life(uint32_t ordinal, uint32_t epoch) {
+  if (epoch == 0) return;
+  const auto [known, is_new] = epochs_.try_emplace(ordinal, epoch);
+  if (std::exchange(known->second, epoch) < epoch && !is_new) begun_anew_.push_back(ordinal);
 }
 
 // Here it counts from now on: clocks of nodes differ, and it was told within seconds. Not while the Tree is locked, for there may be many.

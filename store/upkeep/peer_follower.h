@@ -105,6 +105,7 @@ class PeerFollower {
   void forget_answered();
   void tell_touches();
   void take_touches(const Batch& batch);
+  void look_for_new_life(uint32_t ordinal, uint32_t epoch);
   Head own_head() const;
 
   const Parts parts_;
@@ -120,6 +121,8 @@ class PeerFollower {
   Tree::Write* tree_ = nullptr;     // while Peers has it locked, for what it calls back
   std::vector<Record> to_journal_;  // that something was seen
   std::vector<ObjectId> used_elsewhere_;  // of this node's
+  std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: which are followed
+  std::vector<uint32_t> begun_anew_;      // ... and who has begun another one
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
   int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0;
   std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand

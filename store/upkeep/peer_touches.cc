@@ -10,16 +10,32 @@ void PeerTouches::note(ObjectId id) {
   std::lock_guard lock(mutex_);
   if (noted_[1].contains(id) || noted_[0].size() >= kMost || !noted_[0].insert(id).second) return;
   used_[id.node_ordinal()].push_back(id);
+  if (kept_[0].size() < kMostKept) kept_[0].insert(id);
+}
+
+void PeerTouches::tell_again(uint32_t ordinal) {
+  std::lock_guard lock(mutex_);
+  std::vector<ObjectId>& used = used_[ordinal];
+  const std::unordered_set<ObjectId> told(used.begin(), used.end());
+  for (const auto& kept : kept_)
+    for (const ObjectId id : kept)
+      if (id.node_ordinal() == ordinal && !told.contains(id) && (&kept == &kept_[0] || !kept_[0].contains(id))) used.push_back(id);
+  if (used.empty()) used_.erase(ordinal);
 }
 
 std::map<uint32_t, std::vector<ObjectId>> PeerTouches::take() {
   const int64_t now_ns = clock_.monotonic_ns();
-  std::unordered_set<ObjectId> forgotten;  // after the lock, for requests wait for that
+  std::unordered_set<ObjectId> forgotten, forgotten_kept;  // after the lock, for requests wait for that
   std::lock_guard lock(mutex_);
   if (now_ns - begun_ns_ >= kAgainNs) {
     forgotten.swap(noted_[1]);
     noted_[1].swap(noted_[0]);
     begun_ns_ = now_ns;
+  }
+  if (now_ns - kept_ns_ >= kKeptNs || kept_[0].size() >= kMostKept) {
+    forgotten_kept.swap(kept_[1]);
+    kept_[1].swap(kept_[0]);
+    kept_ns_ = now_ns;
   }
   return std::exchange(used_, {});
 }

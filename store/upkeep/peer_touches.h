@@ -23,6 +23,8 @@ class PeerTouches final : public AccessListener {
  public:
   static constexpr int64_t kAgainNs = 10'000'000'000;  // what was told is told again after once to twice this
   static constexpr size_t kMost = 1 << 16;             // objects in kAgainNs
+  static constexpr int64_t kKeptNs = 3'600'000'000'000;
+  static constexpr size_t kMostKept = 1 << 16;         // of each of two hours; more of them make the hour end
 
   explicit PeerTouches(const Clock& clock) : clock_(clock) {}
 
@@ -38,6 +40,9 @@ class PeerTouches final : public AccessListener {
 
   // What is to be told now, by the ordinal of its node, in the order in which it was used first.
   std::map<uint32_t, std::vector<ObjectId>> take();
+  // That node has begun anew, and forgotten what it was told (it keeps no uses over its end, and reads no journals that were removed while it was
+  // down): what was used of it within the last hour or two is told once more.
+  void tell_again(uint32_t ordinal);
 
  private:
   void note(ObjectId id);
@@ -47,6 +52,8 @@ class PeerTouches final : public AccessListener {
   std::map<uint32_t, std::vector<ObjectId>> used_;
   std::array<std::unordered_set<ObjectId>, 2> noted_;  // lately, and before that
   int64_t begun_ns_ = 0;                               // the first of them
+  std::array<std::unordered_set<ObjectId>, 2> kept_;   // for tell_again(): in this hour, and before that
+  int64_t kept_ns_ = 0;                                // since when the first of them
 };
 
 }  // namespace kvcachefs

@@ -51,5 +51,39 @@ TEST_F(PeerTouchesTest, HowMuchItRemembersIsBounded) {
   EXPECT_EQ(touches_.take(), (Told{{1, {of_peer(1, 3 * PeerTouches::kMost)}}})) << "what there was no room for comes another time";
 }
 
+TEST_F(PeerTouchesTest, ANodeThatBeginsAnewIsToldWhatWasUsedOfItOfLate) {
+  touches_.opened(of_peer(1, 7), 0);
+  touches_.opened(of_peer(2, 8), 0);
+  EXPECT_EQ(touches_.take().size(), 2u);
+  clock_.advance_ns(PeerTouches::kKeptNs);
+  touches_.take();
+  touches_.opened(of_peer(1, 9), 0);
+  touches_.tell_again(1);
+  EXPECT_EQ(touches_.take(), (Told{{1, {of_peer(1, 9), of_peer(1, 7)}}}));
+  touches_.tell_again(3);
+  EXPECT_EQ(touches_.take(), Told{});
+  for (int hour = 0; hour < 2; ++hour) {
+    clock_.advance_ns(PeerTouches::kKeptNs);
+    touches_.take();
+  }
+  touches_.tell_again(1);
+  EXPECT_EQ(touches_.take(), Told{}) << "that was two hours ago";
+}
+
+TEST_F(PeerTouchesTest, WhatIsKeptForThatIsBounded) {
+  for (uint64_t number = 1; number <= 4 * PeerTouches::kMostKept; ++number) {
+    touches_.opened(of_peer(1, number), 0);
+    if (number % 1000 == 0) {
+      clock_.advance_ns(PeerTouches::kAgainNs);
+      touches_.take();
+    }
+  }
+  touches_.take();
+  touches_.tell_again(1);
+  const size_t told = touches_.take().at(1).size();
+  EXPECT_GE(told, PeerTouches::kMostKept);
+  EXPECT_LE(told, 2 * PeerTouches::kMostKept);
+}
+
 }  // namespace peer_touches_test
 }  // namespace kvcachefs

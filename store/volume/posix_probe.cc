@@ -43,19 +43,30 @@ AlignedBlock make_block(std::byte fill) {
   return block;
 }
 
-// The type of the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
-std::string type_from_mountinfo(uint64_t mount_id) {
+struct MountedAs {
+  std::string type, options;  // of the file system; empty: unknown
+};
+
+// Of the mount with this id: "36 35 98:0 /root /mount options [optional fields] - type source options".
+MountedAs find_in_mountinfo(uint64_t mount_id) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::string line;
   while (std::getline(mounts, line)) {
     const size_t separator = line.find(" - ");
     if (separator == std::string::npos || std::strtoull(line.c_str(), nullptr, 10) != mount_id) continue;
     std::istringstream rest(line.substr(separator + 3));
-    std::string type;
-    rest >> type;
-    return unescape_mountinfo(type);
+    std::string type, source, options;
+    rest >> type >> source >> options;
+    return {unescape_mountinfo(type), options};
   }
   return {};
+}
+
+// Those of NFS that say that locks are not sent to the server.
+bool has_local_locks(const MountedAs& mounted) {
+  if (!mounted.type.starts_with("nfs")) return false;
+  const std::string options = "," + mounted.options + ",";
+  return options.contains(",nolock,") || options.contains(",local_lock=all,") || options.contains(",local_lock=posix,");
 }
 
 // For kernels without mount ids in statx, or without /proc.
@@ -79,13 +90,13 @@ std::string type_from_statfs(int fd) {
   return "unknown";
 }
 
-std::string filesystem_type(int fd) {
+MountedAs mounted_as(int fd) {
   struct statx about {};
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &about) == 0 && (about.stx_mask & STATX_MNT_ID) != 0) {
-    std::string type = type_from_mountinfo(about.stx_mnt_id);
-    if (!type.empty()) return type;
+    MountedAs mounted = find_in_mountinfo(about.stx_mnt_id);
+    if (!mounted.type.empty()) return mounted;
   }
-  return type_from_statfs(fd);
+  return {type_from_statfs(fd), {}};
 }
 
 constexpr std::string_view kProbePrefix = ".kvcachefs-probe-";
@@ -179,7 +190,9 @@ bool tells_blocks_at_once(const std::string& type) {
 
 VolumeFeatures probe_features(int root_fd, const std::string& root) {
   VolumeFeatures features;
-  features.filesystem = filesystem_type(root_fd);
+  MountedAs mounted = mounted_as(root_fd);
+  features.locks_are_local = has_local_locks(mounted);
+  features.filesystem = std::move(mounted.type);
   features.network = is_network_filesystem(features.filesystem);
   features.blocks_lag = !tells_blocks_at_once(features.filesystem);
   features.whole_writes = features.filesystem == "btrfs";

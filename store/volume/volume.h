@@ -48,6 +48,7 @@ struct VolumeFeatures {
   bool whole_writes = false;   // the blocks of one write come back together, when all of it is dead (btrfs)
   bool blocks_lag = false;     // allocated_bytes of a file tells of what was written only after a sync
   bool network = false;        // NFS, SMB, Ceph, Lustre, FUSE...: a round trip per open, no LMDB here
+  bool locks_are_local = false;  // they do not exclude other machines (NFS with nolock or local_lock)
   std::string filesystem;      // "ext4", "nfs4", ...
 };
 
