@@ -35,6 +35,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     tree_ = nullptr;
     return status;
   };
+  const auto applying = [this](uint32_t ordinal, const Batch& batch) { tree_->keep_leased(ordinal, batch); };
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
@@ -55,6 +56,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .view = parts_.tree.view(),
                                                 .own_head = [this] { return own_head(); },
                                                 .alone = alone,
+                                                .applying = applying,
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .loaded = [this](const Batch& batch) { take_touches(batch); },
@@ -106,12 +108,18 @@ void PeerFollower::step() {
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
   if (parts_.fence != nullptr && !parts_.fence->check_now_and_then() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
+  end_leases();  // before ACKS are written
   const int64_t due_ns = peers_->round();
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   forget_answered();
   tell_touches();
   return std::min(due_ns, look_at_acknowledged());
+}
+
+void PeerFollower::end_leases() {
+  const bool any = !parts_.tree.read().view().leased().empty();
+  if (any) parts_.tree.write().end_leases();
 }
 
 // Does what follows from what was applied. A refresh is answered after this, so a flush behind it journals all of it.
