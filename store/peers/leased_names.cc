@@ -73,6 +73,13 @@ std::vector<ObjectId> LeasedNames::over(int64_t now_ns, const std::function<int6
   return ended;
 }
 
+std::vector<ObjectId> LeasedNames::went_before(int64_t at_ns) const {
+  std::vector<ObjectId> found;
+  for (const auto& [key, lease] : names_)
+    if (lease.went_ns < at_ns) found.push_back(lease.child);
+  return found;
+}
+
 std::vector<ObjectId> LeasedNames::of_node(uint32_t ordinal) const {
   std::vector<ObjectId> found;
   for (const auto& [key, lease] : names_)

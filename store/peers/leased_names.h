@@ -28,7 +28,7 @@ class LeasedNames {
     ObjectId member;     // the directory as that node has it, with the ordinal
     ObjectId directory;  // by which clients know it; invalid: not known
     uint64_t bytes = 0;
-    int64_t until_ns = 0, most_ns = 0;  // monotonic: it ends, unless it is used again; in any case
+    int64_t went_ns = 0, until_ns = 0, most_ns = 0;  // monotonic: its node took it, as was read here; it ends, unless it is asked for again; in any case
   };
 
   bool empty() const { return names_.empty(); }
@@ -46,6 +46,7 @@ class LeasedNames {
   std::vector<Lease> named(std::string_view name) const;  // in whichever directory
   // Those that end now: `renew` tells until when one that is over by its own time goes on.
   std::vector<ObjectId> over(int64_t now_ns, const std::function<int64_t(const Lease&)>& renew);
+  std::vector<ObjectId> went_before(int64_t at_ns) const;
   std::vector<ObjectId> of_node(uint32_t ordinal) const;
 
  private:

@@ -9,7 +9,7 @@ void PeerLeases::set_lease_ms(uint64_t lease_ms) {
   lasts_ns_.store(lease_ms == 0 ? 0 : static_cast<int64_t>(lease_ms) * 1'000'000 + kKernelKnowsNs, std::memory_order_relaxed);
 }
 
-void PeerLeases::note(ObjectId directory, ObjectId id, size_t most) {
+void PeerLeases::note(ObjectId directory, ObjectId id, bool asked, size_t most) {
   if (!id.valid() || !id.is_foreign()) return;
   const int64_t lasts_ns = this->lasts_ns();
   if (lasts_ns == 0) return;
@@ -25,9 +25,10 @@ void PeerLeases::note(ObjectId directory, ObjectId id, size_t most) {
   if (found == uses_[0].end()) {
     if (uses_[0].size() >= most) return;
     found = uses_[0].emplace(id, Use{}).first;
-    if (const auto before = uses_[1].find(id); before != uses_[1].end()) found->second.directory = before->second.directory;
+    if (const auto before = uses_[1].find(id); before != uses_[1].end()) found->second = before->second;
   }
   found->second.at_ns = now_ns;
+  if (asked) found->second.asked_ns = now_ns;
   if (directory.valid()) found->second.directory = directory;
 }
 
@@ -43,7 +44,9 @@ std::optional<PeerLeases::Lease> PeerLeases::find(ObjectId id) const {
     const auto found = uses.find(id);
     if (found == uses.end()) continue;
     if (found->second.at_ns + lasts_ns <= now_ns) return std::nullopt;
-    return Lease{found->second.at_ns + lasts_ns, found->second.directory};
+    Lease lease{found->second.at_ns + lasts_ns, found->second.asked_ns, found->second.directory};
+    if (lease.asked_until_ns) *lease.asked_until_ns += lasts_ns;
+    return lease;
   }
   return std::nullopt;
 }

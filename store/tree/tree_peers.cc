@@ -191,31 +191,46 @@ std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
 
 void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
   constexpr size_t kMostLeased = 4096;
+  constexpr int64_t kMostLeasedNs = 60'000'000'000;  // what is used all the time becomes a miss, and is stored anew
   constexpr uint64_t kPartOfCapacity = 8;  // of all nodes together: their writers cannot have it meanwhile
   const Parts& parts = tree().parts_;
   if (parts.leases == nullptr || parts.leases->lasts_ns() == 0) return;
   const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity / view().nodes();
+  const int64_t now_ns = parts.clock.monotonic_ns(), lasts_ns = parts.leases->lasts_ns();
   LeasedNames& leased = view().leased();
+  bool broken = false;  // what was asked for again and again goes before anything that clients were told of when it was there
+  const auto has_room = [&](uint64_t bytes) {
+    const auto fits = [&] { return leased.size() < kMostLeased && leased.bytes() + bytes <= most_bytes; };
+    if (fits() || std::exchange(broken, true)) return fits();
+    for (const ObjectId renewed : leased.went_before(now_ns - lasts_ns)) end_lease(renewed);
+    return fits();
+  };
   for (const Record& record : batch.records) {
     const auto* const gone = std::get_if<UnnameRecord>(&record);
     if (gone == nullptr || !gone->evicted) continue;
     const ObjectId id = id_here(ordinal, gone->child);
     const auto lease = parts.leases->find(id);
-    if (!lease || leased.has(id) || leased.size() >= kMostLeased || is_quarantined(id)) continue;
+    if (!lease || leased.has(id) || is_quarantined(id)) continue;
     const auto is_there = view().has_name(ordinal, *gone);
     if (!is_there || !*is_there) continue;
     const auto object = get(id);
     if (!object) continue;
+    uint64_t bytes = 0;
+    bool may = (*object)->is_regular();
     {
       const auto lock = (*object)->lock();
-      const uint64_t bytes = align_up((*object)->base.place.length, kBlockBytes);
-      const bool may = (*object)->is_regular() && !(*object)->outdated && !(*object)->base.quarantined && leased.bytes() + bytes <= most_bytes;
-      (*object)->leased = may && leased.add(gone->name, {.child = id,
-                                                         .member = ObjectId::make(ordinal, gone->parent.epoch(), gone->parent.number()),
-                                                         .directory = lease->directory,
-                                                         .bytes = bytes,
-                                                         .until_ns = lease->until_ns,
-                                                         .most_ns = parts.clock.monotonic_ns() + 2 * parts.leases->lasts_ns()});
+      bytes = align_up((*object)->base.place.length, kBlockBytes);
+      may &= !(*object)->outdated && !(*object)->base.quarantined;
+    }
+    if (may && has_room(bytes)) {
+      const auto lock = (*object)->lock();
+      (*object)->leased = leased.add(gone->name, {.child = id,
+                                                  .member = ObjectId::make(ordinal, gone->parent.epoch(), gone->parent.number()),
+                                                  .directory = lease->directory,
+                                                  .bytes = bytes,
+                                                  .went_ns = now_ns,
+                                                  .until_ns = lease->until_ns,
+                                                  .most_ns = now_ns + std::max(kMostLeasedNs, 2 * lasts_ns)});
     }
     forget_if_idle(*object);
   }
@@ -247,7 +262,7 @@ void Tree::Write::end_lease(ObjectId id) {
 void Tree::Write::end_leases() {
   const auto renew = [this](const LeasedNames::Lease& lease) {
     const auto used = tree().parts_.leases->find(lease.child);
-    return used ? used->until_ns : INT64_MIN;
+    return used && used->asked_until_ns ? *used->asked_until_ns : INT64_MIN;
   };
   for (const ObjectId id : view().leased().over(tree().parts_.clock.monotonic_ns(), renew)) end_lease(id);
 }

@@ -1,6 +1,7 @@
 """Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -389,3 +390,58 @@ def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
     assert newest[0] > 1000 + 2 * CAPACITY // CHUNK, "nothing was given back beside it"
     assert found and all(found)
     assert not failed, failed
+
+
+def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_evicts(new_mount):
+    """Who evicts has not heard yet that it is used elsewhere: that takes seconds."""
+    options = {**OPTIONS, "capacity": "256M", "lease_ms": "5000", "policy": "lru"}
+    a = new_mount({**options, "node": "a"})
+    b = new_mount({**options, "node": "b"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+    store(a, 0, 256 * MIB // CHUNK)  # and goes on
+    end = time.monotonic() + 40
+    missed, wrong, evicted, opened = [], [], [], []
+
+    def write():
+        number = 256 * MIB // CHUNK
+        while time.monotonic() < end:
+            put(a, number)
+            number += 1
+            time.sleep(0.02)
+
+    def load(number, told):
+        time.sleep(max(0, told + random.uniform(0.5, 3) - time.monotonic()))
+        path = os.path.join(b.path, name_of(number))
+        try:
+            with open(path, "rb", buffering=0) as file:
+                (opened if file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK) else wrong).append(number)
+        except OSError as error:
+            missed.append((number, error.errno, time.monotonic() - told))
+        if not os.path.exists(os.path.join(a.path, name_of(number))):
+            evicted.append(number)
+
+    def probe():
+        """What is oldest of what is there, each once: it goes in a second or so."""
+        loads = []
+        number = 0
+        while time.monotonic() < end - 5:
+            told = time.monotonic()
+            if not os.path.exists(os.path.join(b.path, name_of(number))):
+                number += 1
+                time.sleep(0.002)  # not faster than the other stores
+                continue
+            loads.append(threading.Thread(target=load, args=(number, told)))
+            loads[-1].start()
+            number += random.randrange(1, 5)
+            time.sleep(0.2)
+        for each in loads:
+            each.join()
+
+    with Samples(a.volume) as samples:
+        in_threads(write, probe)
+    assert not missed, (missed, len(opened), len(evicted))
+    assert not wrong
+    assert len(set(evicted)) >= 10, (len(opened), len(evicted), "it was not tried")
+    assert samples.most <= 256 * MIB
+    for mount in (a, b):
+        assert mount.status()["errors"]["no_space"] == 0
