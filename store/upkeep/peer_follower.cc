@@ -60,7 +60,10 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .loaded = [this](const Batch& batch) { take_touches(batch); },
-                                                .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
+                                                .pinned = [this](uint32_t ordinal) {
+                                                  tree_->end_leases();  // once a second, for ACKS
+                                                  return tree_->still_read(ordinal);
+                                                },
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
@@ -108,18 +111,12 @@ void PeerFollower::step() {
 // Returns when the next one is due.
 int64_t PeerFollower::round() {
   if (parts_.fence != nullptr && !parts_.fence->check_now_and_then() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
-  end_leases();  // before ACKS are written
   const int64_t due_ns = peers_->round();
   const bool has_peers = peers_->knows_any();
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   forget_answered();
   tell_touches();
   return std::min(due_ns, look_at_acknowledged());
-}
-
-void PeerFollower::end_leases() {
-  const bool any = !parts_.tree.read().view().leased().empty();
-  if (any) parts_.tree.write().end_leases();
 }
 
 // Does what follows from what was applied. A refresh is answered after this, so a flush behind it journals all of it.

@@ -97,7 +97,6 @@ class PeerFollower {
  private:
   int64_t round();
   void run_claim();
-  void end_leases();
   void settle(bool at_once);
   int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
