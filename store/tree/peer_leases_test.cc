@@ -198,6 +198,24 @@ TEST_F(TreeLeases, WhatWasOnlyRenewedGivesWayToWhatWasPromised) {
   EXPECT_EQ(found("8"), ObjectId{});
 }
 
+TEST_F(TreeLeases, ThereAre4096AtATimeAndEachIsToldToItsNode) {
+  space.configure(uint64_t{1} << 30, 0);
+  constexpr uint64_t kMany = 5000;
+  for (uint64_t number = 5; number < 5 + kMany; ++number) {
+    put(number, std::to_string(number));
+    leases.told(kRootId, id(1, number));
+  }
+  size_t seen = 0;
+  for (uint64_t number = 5; number < 5 + kMany; ++number) evict(number, std::to_string(number));
+  for (uint64_t number = 5; number < 5 + kMany; ++number) seen += found(std::to_string(number)).valid() ? 1 : 0;
+  EXPECT_EQ(seen, 4096u);
+  EXPECT_EQ(tree.write().still_read(1).size(), seen);
+  pass(6);
+  tree.write().end_leases();
+  EXPECT_TRUE(tree.read().view().leased().empty());
+  EXPECT_EQ(tree.read().objects_in_ram(), 0u);
+}
+
 TEST_F(TreeLeases, APartThatIsReadAnewIsSeenAsItIs) {
   put(5, "x");
   leases.told(kRootId, found("x"));

@@ -190,17 +190,18 @@ std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
 // --- leases ---
 
 void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
-  constexpr size_t kMostLeased = 4096;
+  constexpr size_t kMostLeased = 4096, kMostOfAllNodes = 1 << 16;  // ACKS tell of them, and of each node
   constexpr int64_t kMostLeasedNs = 60'000'000'000;  // what is used all the time becomes a miss, and is stored anew
   constexpr uint64_t kPartOfCapacity = 8;  // of all nodes together: their writers cannot have it meanwhile
   const Parts& parts = tree().parts_;
   if (parts.leases == nullptr || parts.leases->lasts_ns() == 0) return;
   const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity / view().nodes();
+  const size_t most = std::min(kMostLeased, kMostOfAllNodes / view().nodes());
   const int64_t now_ns = parts.clock.monotonic_ns(), lasts_ns = parts.leases->lasts_ns();
   LeasedNames& leased = view().leased();
   bool broken = false;  // what was asked for again and again goes before anything that clients were told of when it was there
   const auto has_room = [&](uint64_t bytes) {
-    const auto fits = [&] { return leased.size() < kMostLeased && leased.bytes() + bytes <= most_bytes; };
+    const auto fits = [&] { return leased.size() < most && leased.bytes() + bytes <= most_bytes; };
     if (fits() || std::exchange(broken, true)) return fits();
     for (const ObjectId renewed : leased.went_before(now_ns - lasts_ns)) end_lease(renewed);
     return fits();

@@ -398,14 +398,20 @@ def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_e
     a = new_mount({**options, "node": "a"})
     b = new_mount({**options, "node": "b"}, volume=a.volume)
     wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
-    store(a, 0, 256 * MIB // CHUNK)  # and goes on
+
+    def put_alone(number):
+        """What one thread stores would be taken for a chain, and go from its end."""
+        in_threads(lambda: put(a, number))
+
+    for first in range(256 * MIB // CHUNK):
+        put_alone(first)
     end = time.monotonic() + 40
     missed, wrong, evicted, opened = [], [], [], []
 
     def write():
         number = 256 * MIB // CHUNK
         while time.monotonic() < end:
-            put(a, number)
+            put_alone(number)
             number += 1
             time.sleep(0.02)
 
@@ -433,7 +439,7 @@ def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_e
             loads.append(threading.Thread(target=load, args=(number, told)))
             loads[-1].start()
             number += random.randrange(1, 5)
-            time.sleep(0.2)
+            time.sleep(0.4)  # 16 MiB of leases are given at a time
         for each in loads:
             each.join()
 
