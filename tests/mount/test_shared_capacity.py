@@ -451,3 +451,33 @@ def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_e
     assert samples.most <= 256 * MIB
     for mount in (a, b):
         assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_leases_of_another_node_hold_no_writer_up(new_mount):
+    """However long they are, and whatever they are of: they keep a part of the capacity."""
+    a = new_mount({**OPTIONS, "node": "a"})
+    b = new_mount({**OPTIONS, "node": "b", "lease_ms": "600000"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+    count = 4 * CAPACITY // CHUNK
+    ended = threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            for name in os.listdir(b.path):
+                os.path.exists(os.path.join(b.path, name))
+            time.sleep(0.3)
+
+    def write():
+        try:
+            store(a, 0, count)
+        finally:
+            ended.set()
+
+    with Samples(a.volume) as samples:
+        in_threads(write, ask)
+    assert samples.most <= CAPACITY
+    assert a.status()["errors"]["no_space"] == 0
+    assert a.status()["capacity"]["room_wait_max_ms"] < 13_000
+    only_here = [number for number in range(count) if get(b, number) and not get(a, number)]
+    assert MIB <= len(only_here) * CHUNK <= CAPACITY // 16, len(only_here)
+    assert False not in {get(b, number) for number in only_here}
