@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "fs/request.h"
 #include "fs/side_thread.h"
 #include "store/base/mutex.h"
+#include "store/gc/caretaker.h"
 #include "store/store.h"
 
 namespace kvcachefs {
@@ -60,6 +62,7 @@ struct Driver {
   FileLocks locks;
   InterruptibleAnswers interruptible;
   NameInvalidator gone_names;
+  std::optional<Caretaker> caretaker;  // while requests are served
   std::atomic<bool> direct_io_mmap{false};  // the kernel lets direct_io files be mmapped
 
   double absent_timeout_seconds() const { return store->has_peers() ? kSharedAbsentTimeoutSeconds : kAbsentTimeoutSeconds; }

@@ -29,6 +29,8 @@
 #include "store/base/clock.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
+#include "store/gc/caretaker.h"
+#include "store/gc/node_wanted.h"
 
 namespace kvcachefs {
 
@@ -56,19 +58,23 @@ std::optional<std::string> held_mountpoint(const std::string& message) {
   return message.substr(start + kBefore.size(), end - start - kBefore.size());
 }
 
-// Opens the store; waits for up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock.
+// Opens the store; waits for up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock, or another node
+// does what was due here meanwhile.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
                                                     const std::string& mountpoint) {
   constexpr int kWaitSeconds = 60;
+  std::shared_ptr<VolumeLock> wanted;  // this node, which another one tends meanwhile
   for (int second = 0;; ++second) {
     auto store = open_store_at(volume_path, options.store, system_clock(), holder_text(mountpoint, "mounted"));
     if (store || store.error().code != Code::kBusy || second >= kWaitSeconds) return store;
     const std::string& message = store.error().message;
     const auto held = held_mountpoint(message);
     const bool is_gc = message.contains(" command=gc");  // `kvcachefs gc`, which ends by itself
-    if (!held && !is_gc) return store;
+    const bool is_tended = message.contains(kTendedHolder);
+    if (!held && !is_gc && !is_tended) return store;
     if (auto there = held ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
-    if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : "the previous daemon", message);
+    if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : is_tended ? "another node" : "the previous daemon", message);
+    if (is_tended && !wanted) wanted = want_node(volume_path, options.store.node).value_or(nullptr);  // not asked, it leaves later
     std::this_thread::sleep_for(std::chrono::seconds(1));
   }
 }
@@ -225,6 +231,7 @@ Status take_down(Driver& driver, Mountpoint after) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
   const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver));
+  driver.caretaker->stop();
   driver.side_thread.stop();
   driver.gone_names.stop();
   driver.locks.stop();
@@ -289,6 +296,8 @@ int run_mount(const MountRequest& request) {
     node_lost = true;
     loop.stop();
   });
+  driver.caretaker.emplace(*driver.store, system_clock());
+  driver.caretaker->start();
   Mountpoint after = Mountpoint::kFree;
   const Status served = serve(driver, loop, readiness, probe, after);
   if (node_lost && served && !StopOnSignals::wanted()) after = Mountpoint::kDead;

@@ -56,6 +56,12 @@ Json peers_json(const StoreStatus& status) {
   return peers;
 }
 
+Json caretaker_json(const Driver& driver) {
+  const CaretakerStatus s = driver.caretaker ? driver.caretaker->status() : CaretakerStatus();
+  return {{"tends", s.tends}, {"turns", s.turns}, {"evicted_objects", s.evicted_objects}, {"evicted_bytes", s.evicted_bytes},
+          {"returned_bytes", s.returned_bytes}, {"problem", s.problem}};
+}
+
 }  // namespace
 
 std::string status_json(Driver& driver) {
@@ -125,6 +131,7 @@ std::string status_json(Driver& driver) {
   json["held_for_peers_bytes"] = s.held_for_peers_bytes;
   json["held_for_peer"] = s.held_for_peer;
   json["peers_problem"] = s.peers_problem;
+  json["caretaker"] = caretaker_json(driver);
   json["errors"] = {{"checksum", s.errors_checksum}, {"volume_read", s.errors_volume_read}, {"volume_write", s.errors_volume_write},
                     {"journal", s.errors_journal}, {"index", s.errors_index}, {"no_space", s.errors_no_space}};
   json["recovery"] = {{"unclean_start", s.unclean_start}, {"index_rebuilt", s.index_rebuilt},

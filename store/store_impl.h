@@ -243,6 +243,7 @@ class StoreImpl final : public Store {
   Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   void tell_peers(StoreStatus& status) const;
+  bool is_unanswered(uint32_t ordinal) const;
 
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);
@@ -290,6 +291,8 @@ class StoreImpl final : public Store {
   bool background_ = true;
   bool read_only_ = false;
   Care care_ = Care::kNone;
+  std::string tended_by_;
+  bool checkpoint_at_close_ = false;  // however short the journal is
   ReadTimes read_times_ = ReadTimes::kRelative;
   bool index_rebuilt_ = false, unclean_start_ = false;
 

@@ -55,6 +55,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   background_ = given.background;
   read_only_ = given.read_only;
   care_ = given.care;
+  tended_by_ = given.tended_by;
   read_times_ = given.read_times;
   verify_ = given.verify;
   resumer_.waiters().set_rules({
@@ -235,6 +236,7 @@ Status StoreImpl::start(std::string_view holder) {
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
+  checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
   if (shared_ && (care_ != Care::kNone || found.other_boot)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
@@ -341,7 +343,7 @@ Status StoreImpl::close() {
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();
   if (status) remove_unjournaled();
   const bool long_journal = committer_->journal_bytes() > kFinalCheckpointBytes || checkpointer_->journal_files() > 8;
-  if (status && (long_journal || care_ != Care::kNone)) status = checkpointer_->write_checkpoint();
+  if (status && (long_journal || checkpoint_at_close_)) status = checkpointer_->write_checkpoint();
   if (status) {
     // What the last steps journaled is covered by a mark of its own: the next start trusts everything.
     status = checkpointer_->sync_point();

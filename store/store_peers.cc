@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/node_name.h"
 #include "store/store_impl.h"
 
 namespace kvcachefs {
@@ -26,6 +27,7 @@ Status StoreImpl::find_peers() {
     head.identity = identity_;
     head.journal_end = journal_->position();
     head.oldest_journal = {identity_.epoch, 0, 0};
+    if (care_ != Care::kNone && !tended_by_.empty()) head.host = fmt::format("{} (tended by node {})", node_name_of_host(), tended_by_);
     return head;
   };
   const auto requests = [this] {
@@ -68,8 +70,16 @@ void StoreImpl::set_node_lost(std::function<void()> then) {
 
 FollowedByPeers StoreImpl::followed_by_peers() { return peers_ ? peers_->followed_to(journal_->position()) : FollowedByPeers(); }
 
+// What was said of it lies behind what it has answered.
+bool StoreImpl::is_unanswered(uint32_t ordinal) const {
+  const Tree::Read names = tree_->read();
+  const Part* const part = tree_->view().peer(ordinal);
+  return part != nullptr && tree_->statements()->speaks_of(part->node, part->statements->seen(identity_.node));
+}
+
 void StoreImpl::tell_peers(StoreStatus& status) const {
   if (!peers_) return;
+  status.capacity_is_short = shared_capacity_->plan().is_short;
   status.held_for_peers_bytes = checkpointer_->held_for_peers_bytes() + checkpointer_->held_of_earlier_lives_bytes();
   if (status.held_for_peers_bytes > 0)
     if (const auto known = peers_->acknowledged()) status.held_for_peer = known->waits_for();
@@ -82,6 +92,8 @@ void StoreImpl::tell_peers(StoreStatus& status) const {
                             .reason = std::move(peer.reason),
                             .epoch = peer.epoch,
                             .silent_ms = peer.lag_ms,
+                            .stands_ms = peer.stands_ms,
+                            .is_unanswered = is_unanswered(peer.ordinal),
                             .bytes_behind = peer.bytes_behind,
                             .objects = peer.objects,
                             .physical_bytes = peer.physical_bytes,

@@ -389,7 +389,7 @@ fi
 if [ -n "$nfslab" ]; then
   unset ASAN_OPTIONS UBSAN_OPTIONS TSAN_OPTIONS
   if [ -x "$build/release/bin/kvcachefs" ] || build_preset release; then
-    for program in check_volume semantics faults freshness first_turn probes idle; do
+    for program in check_volume semantics faults tended freshness first_turn probes idle; do
       stage "nfslab-$program" 3600 "$python" -B "$here/nfslab/$program.py" --lab "$nfslab" --bin "$build/release/bin/kvcachefs" \
         --junit "$results/nfslab-$program/junit.xml" || true
     done

@@ -174,6 +174,8 @@ constexpr OptionEntry kOptions[] = {
      "what was probed or opened within it is not evicted; default 5000; 0 to 600000"},
     {"peer_poll_ms", true, set_number<&StoreOptions::peer_poll_ms, 20, 10'000>, get_number<&StoreOptions::peer_poll_ms>,
      "how often the journals of other nodes are read; default 250; 20 to 10000"},
+    {"adopt_after", true, set_number<&StoreOptions::adopt_after_s, 0, 31'536'000>, get_number<&StoreOptions::adopt_after_s>,
+     "seconds after which another node evicts of a node whose daemon is gone, and answers for it; default 600; 0: never; to 31536000"},
     {"policy", true, set_policy, [](const StoreOptions& o) { return o.policy; },
      "what is evicted first: prefix (default), lru, fifo-reinsert or s3fifo"},
     {"statfs", true, set_statfs, [](const StoreOptions& o) -> std::string { return o.statfs_headroom ? "headroom" : "exact"; },

@@ -33,9 +33,10 @@ enum class JournalOption : uint8_t {
 
 // What a store is opened for.
 enum class Care : uint8_t {
-  kNone,    // to be mounted
-  kTend,    // by a command, for a node whose daemon is gone: its part is put in order
-  kRetire,  // ... and its names go, for the node leaves the volume
+  kNone,     // to be mounted
+  kTend,     // by a daemon of another node, where that of this one is gone: what is due is done, also eviction, and nothing is stored
+  kCollect,  // the same by a command, once: its part is put in order
+  kRetire,   // ... and its names go, for the node leaves the volume
 };
 
 struct StoreOptions {
@@ -66,7 +67,9 @@ struct StoreOptions {
   std::string index_directory;           // empty: beside the node's files, or /var/lib/kvcachefs/... on a network volume
   std::string node;                      // empty: this machine's host name
   bool passthrough = true;               // whether the driver can serve solo bodies by passthrough (drives pack_below)
+  uint64_t adopt_after_s = 600;          // a node whose daemon is gone for so long is tended by another where something needs it; 0: never
   Care care = Care::kNone;
+  std::string tended_by;                 // with care: the node whose daemon does it, for people
   uint64_t fence_after_ms = 30'000;      // nothing was written to the volume for so long: is this still the daemon of its node?
   bool background = true;                // threads of its own; false: tests drive it by Store::pump()
 };

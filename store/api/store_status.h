@@ -45,9 +45,12 @@ struct StoreStatus {
     std::string node, host, state, reason;
     uint32_t epoch = 0;
     int64_t silent_ms = 0;  // since it was seen to live
+    int64_t stands_ms = 0;  // its HEAD stands for so long, and could be read well all the time
+    bool is_unanswered = false;  // this node removed or changed files of it, and it has not answered
     uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, polls = 0, batches = 0, reloads = 0, records_left_out = 0;
   };
   std::vector<Peer> peers;
+  bool capacity_is_short = false;  // all nodes together wish for more than there is
   uint64_t held_for_peers_bytes = 0;  // dead, and kept until the others have read that it was given up
   std::string held_for_peer;          // the one that is furthest behind, and why where that is known
   std::string peers_problem;  // what keeps this node from telling the others how it is doing; empty: nothing

@@ -96,7 +96,7 @@ Status Collection::open() {
   options.prefetch = false;
   options.scrub_bytes_per_s = 0;
   options.background = false;
-  options.care = request_.remove ? Care::kRetire : Care::kTend;
+  options.care = request_.remove ? Care::kRetire : Care::kCollect;
   KVC_ASSIGN(store_, open_store(volume_, options, system_clock(), fmt::format("pid={} host={} command=gc", getpid(), node_name_of_host())));
   return {};
 }

@@ -126,13 +126,22 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
     if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
   }
   plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
+  const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
+  // What is lacking once this node has its wish, and its own part of that.
+  const auto look_for_shortage = [&] {
+    demand = add_bytes(demand, plan.wish_bytes);
+    plan.is_short = demand > capacity;
+    if (!plan.is_short) return;
+    const uint64_t lacking = std::min(demand - capacity + reach / kSlackPart, reach / kMostAtOncePart);
+    plan.evict_bytes = part_of(lacking, own, peers);
+  };
   if (!own.grows) {
     plan.wish_bytes = own.used_soon_bytes;
     plan.target_bytes = own.used_bytes;
+    if (own.evicts) look_for_shortage();
     return plan;
   }
 
-  const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
   const uint64_t most_ahead = reach / (competes || peers.empty() ? kAheadPart * living : kAloneAheadPart), writing = kAheadSeconds * own.written_per_s;
   const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
@@ -146,14 +155,10 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
     plan.wish_bytes = std::min(plan.wish_bytes, most_kept);
   }
 
-  demand = add_bytes(demand, plan.wish_bytes);
-  if (demand > capacity) {
-    const uint64_t lacking = std::min(demand - capacity + reach / kSlackPart, reach / kMostAtOncePart);
-    plan.evict_bytes = part_of(lacking, own, peers);
-  }
+  look_for_shortage();
 
   // What is not wished for is claimed only while nobody lacks it.
-  const bool lacks_any = demand > capacity && !peers.empty();
+  const bool lacks_any = plan.is_short && !peers.empty();
   const uint64_t spare = lacks_any ? 0 : competes ? plan.unclaimed_bytes / (kSparePart * living) : lone_grain(capacity);
   const uint64_t least = std::max(own.used_bytes, plan.wish_bytes);
   uint64_t most = std::min({add_bytes(least, spare), std::max(own.used_bytes, most_here), std::max(own.used_bytes, most_kept)});

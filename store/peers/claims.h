@@ -22,7 +22,7 @@ struct OwnFigures {
   uint64_t used_bytes = 0;        // the same, and what was accepted and will be there: what its claim has to cover
   uint64_t used_soon_bytes = 0;   // without what comes back by itself
   uint64_t written_per_s = 0;     // bytes that clients write
-  bool grows = true;              // false: nothing is stored there, and it holds what it uses and no more
+  bool grows = true;              // false: nothing is stored there (it may evict), and it holds what it uses and no more
   bool evicts = false;            // where it lacks room, as far as there is anything to evict
   bool waits = false;             // a call waits for room, or did a moment ago
   uint64_t lacking_bytes = 0;     // ... and so much more than is left of the claim is what one of them needs
@@ -54,6 +54,7 @@ struct ClaimPlan {
   uint64_t low_bytes = 0;             // left of the claim: then it is time for the next plan
   uint64_t evict_bytes = 0;           // of this node, now
   bool others_make_room = false;      // a wish that is not met may be met soon
+  bool is_short = false;              // all together wish for more than there is: something has to go, of whichever node
 };
 
 // By how much claims are raised and lowered, at least.

@@ -28,6 +28,7 @@ struct PeerStatus {
   std::string reason;  // of the state; or what else cannot be read or written of it
   std::string host;    // where it runs; empty: it did not say
   int64_t lag_ms = 0;  // since its HEAD was seen to move, or since the node was found, by the clock of this one
+  int64_t stands_ms = 0;  // its HEAD stands for so long, and could be read well all the time
   uint64_t bytes_behind = 0, objects = 0, physical_bytes = 0, claim_bytes = 0, reloads = 0, polls = 0, batches = 0, records_left_out = 0;
   JournalPosition applied;
 };
@@ -39,6 +40,7 @@ struct KnownPeer {
   bool was_live = false;
   int64_t still_since_ns = 0;
   std::optional<int64_t> stands_since_ns;  // while its HEAD could be read
+  int64_t looked_ns = 0;                   // at it, last
 };
 
 // How far all others have followed this node.

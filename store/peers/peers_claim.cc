@@ -9,7 +9,7 @@ namespace kvcachefs {
 Status Peers::tell_head(const OwnFigures& own, uint64_t claim_bytes, uint64_t wish_bytes) {
   Head head = parts_.own_head();
   head.instance = instance_;
-  head.host = host_;
+  if (head.host.empty()) head.host = host_;
   head.boot_id = boot_id_;
   if (claims_) {
     head.physical_bytes = own.physical_bytes;

@@ -137,6 +137,7 @@ void Peers::publish(const Peer& peer) {
   known.was_live = node.presence == Presence::kLive;
   known.still_since_ns = node.moved_ns.value_or(peer.found_ns);
   known.stands_since_ns = node.stands_since_ns;
+  known.looked_ns = parts_.clock.monotonic_ns();
   PeerStatus& status = known.status;
   using State = PeerStatus::State;
   status.node = peer.node;
@@ -184,6 +185,7 @@ std::vector<PeerStatus> Peers::status() const {
     all.push_back(known.status);
     PeerStatus& status = all.back();
     status.lag_ms = std::max<int64_t>(0, now_ns - known.still_since_ns) / 1'000'000;
+    if (known.stands_since_ns) status.stands_ms = std::max<int64_t>(0, known.looked_ns - *known.stands_since_ns) / 1'000'000;
     // No round has come through since: what was told last does not hold any more.
     if (status.state != PeerStatus::State::kLive || status.lag_ms < kUnheardMs) continue;
     status.state = PeerStatus::State::kSilent;

@@ -1,0 +1,230 @@
+// A daemon does what is due for a node whose own is gone: driven here by a node on its own thread, with shorter times.
+#include "store/gc/caretaker.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+
+#include "store/base/units.h"
+#include "store/gc/node_wanted.h"
+#include "store/journal/removed_nodes.h"
+#include "store/testing/test_store.h"
+
+namespace kvcachefs {
+namespace caretaker_test {
+
+using testing::TestStore;
+
+constexpr uint64_t kCapacity = 48 * kMiB;
+
+StoreOptions options(const char* node, uint64_t adopt_after_s = 1) {
+  StoreOptions options = testing::node_options(node);
+  options.capacity_bytes = kCapacity;
+  options.keep_free_bytes = 1;
+  options.lease_ms = 0;
+  options.adopt_after_s = adopt_after_s;
+  return options;
+}
+
+Caretaker::Times quick() {
+  Caretaker::Times times;
+  times.look_ms = 50;
+  times.settled_ms = 1'000;
+  times.short_lately_ms = 2'000;
+  times.idle_ms = 3'000;
+  times.give_back_ms = 5'000;
+  times.again_ms = 200;
+  times.in_vain_ms = 500;
+  return times;
+}
+
+class CaretakerTest : public ::testing::Test {
+ protected:
+  void publish() {
+    for (int round = 0; round < 3; ++round) {
+      b.drain();
+      if (a) a->drain();
+      b.refresh();
+      if (a) a->refresh();
+    }
+  }
+  void kill_a() {
+    a->die();
+    a.reset();
+  }
+  // Node b goes on until that holds, or for so long.
+  bool pump_until(const std::function<bool()>& holds, int most_s = 60) {
+    const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(most_s);
+    while (!holds()) {
+      if (std::chrono::steady_clock::now() > until) return false;
+      if (!b->pump()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+  StoreStatus::Peer peer_a() {
+    const StoreStatus status = b->status();
+    for (const StoreStatus::Peer& peer : status.peers)
+      if (peer.node == "a") return peer;
+    return {};
+  }
+  uint64_t bytes_of_a() {
+    const auto volume = open_posix_volume(b.root(), {});
+    const auto there = volume ? measure_tree(**volume, "nodes/a") : std::unexpected(volume.error());
+    EXPECT_TRUE(there);
+    return there ? there->bytes : 0;
+  }
+
+  TestStore b{options("b")};
+  std::unique_ptr<TestStore> a = std::make_unique<TestStore>(options("a"), b);
+};
+
+TEST_F(CaretakerTest, WhatOthersRemovedOfANodeThatIsGoneComesBack) {
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(2, 8 * kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.unlink("removed"));
+  publish();
+  EXPECT_TRUE(peer_a().is_unanswered);
+  const uint64_t before = bytes_of_a();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  caretaker.start();
+  EXPECT_TRUE(pump_until([&] { return caretaker.status().returned_bytes >= 7 * kMiB; }));
+  caretaker.stop();
+  EXPECT_EQ(caretaker.status().turns, 1u);
+  EXPECT_EQ(caretaker.status().problem, "");
+  EXPECT_EQ(caretaker.status().evicted_bytes, 0u) << "there is room for all";
+  b.refresh();
+  EXPECT_FALSE(peer_a().is_unanswered);
+  EXPECT_LE(bytes_of_a() + 7 * kMiB, before);
+  EXPECT_EQ(b.read_file("kept"), TestStore::payload(1, kMiB));
+  EXPECT_FALSE(b.exists("removed"));
+  a = std::make_unique<TestStore>(options("a"), b);
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
+}
+
+TEST_F(CaretakerTest, NothingIsDoneForOneThatNothingNeeds) {
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
+  publish();
+  kill_a();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  caretaker.start();
+  EXPECT_FALSE(pump_until([&] { return caretaker.status().turns > 0; }, 4));
+  caretaker.stop();
+}
+
+TEST_F(CaretakerTest, NothingIsDoneForOneThatRuns) {
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
+  publish();
+  ASSERT_TRUE(b.unlink("removed"));  // a stands still, and answers nothing
+  b.drain();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  caretaker.start();
+  EXPECT_FALSE(pump_until([&] { return caretaker.status().turns > 0; }, 6));
+  EXPECT_EQ(caretaker.status().problem, "") << "that is no fault";
+  caretaker.stop();
+  a->refresh();
+  EXPECT_FALSE(a->exists("removed"));
+}
+
+TEST_F(CaretakerTest, WhereItIsSwitchedOffNobodyIsTended) {
+  ASSERT_TRUE(b->set_option("adopt_after", "0"));
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.unlink("removed"));
+  publish();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  caretaker.start();
+  EXPECT_FALSE(pump_until([&] { return caretaker.status().turns > 0; }, 4));
+  ASSERT_TRUE(b->set_option("adopt_after", "1"));
+  EXPECT_TRUE(pump_until([&] { return caretaker.status().turns > 0; }));
+  caretaker.stop();
+}
+
+// The volume is full of what a node has that is gone, and of what is older than anything that b stores: that goes, not what b has just stored.
+TEST_F(CaretakerTest, WhatANodeThatIsGoneHasMakesRoomForOthers) {
+  constexpr uint64_t kChunk = kMiB;
+  for (int i = 0; i < 30; ++i) ASSERT_TRUE(a->write_file("old" + std::to_string(i), TestStore::payload(i, kChunk))) << i;
+  publish();
+  kill_a();
+  Caretaker caretaker(*b.operator->(), system_clock(), quick());
+  caretaker.start();
+  int next = 0;
+  // More than a half of the capacity, which b alone could not keep beside what a has.
+  EXPECT_TRUE(pump_until([&] {
+    const std::string name = "new" + std::to_string(next);
+    if (b.write_file(name, TestStore::payload(1000 + next, kChunk))) ++next;
+    EXPECT_LE(b->status().physical_bytes + peer_a().physical_bytes, kCapacity + 2 * kMiB);
+    return caretaker.status().evicted_objects >= 15 || (next > 400 && caretaker.status().turns > 3);
+  }));
+  caretaker.stop();
+  EXPECT_GE(caretaker.status().evicted_objects, 15u);
+  b.refresh();
+  int left = 0, kept = 0;
+  for (int i = 0; i < 30; ++i) {
+    if (!b.exists("old" + std::to_string(i))) continue;
+    EXPECT_EQ(b.read_file("old" + std::to_string(i)), TestStore::payload(i, kChunk));
+    ++left;
+  }
+  for (int i = 0; i < next; ++i) kept += b.exists("new" + std::to_string(i)) ? 1 : 0;
+  EXPECT_LE(left, 15);
+  EXPECT_GE(kept, 18) << "of " << next;
+}
+
+// It is asked to leave by the daemon of the node, and goes within a second or two.
+TEST_F(CaretakerTest, ItLeavesWhenTheNodeBegins) {
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(2, kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.unlink("removed"));
+  publish();
+  Caretaker::Times times = quick();
+  times.settled_ms = 600'000;  // it would stay
+  times.idle_ms = 600'000;
+  Caretaker caretaker(*b.operator->(), system_clock(), times);
+  caretaker.start();
+  ASSERT_TRUE(pump_until([&] { return caretaker.status().tends == "a"; }));
+  const auto refused = open_store_at(b.root(), options("a"), system_clock(), "test");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code, Code::kBusy);
+  EXPECT_NE(refused.error().message.find(kTendedHolder), std::string::npos) << refused.error().message;
+  {
+    const auto wanted = want_node(b.root(), "a");
+    ASSERT_TRUE(wanted) << wanted.error().message;
+    EXPECT_TRUE(pump_until([&] { return caretaker.status().tends.empty(); }, 20));
+    a = std::make_unique<TestStore>(options("a"), b);
+  }
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
+  EXPECT_TRUE(a->exists("kept"));
+  caretaker.stop();
+}
+
+// A caretaker that dies leaves the node as its own daemon would have.
+TEST_F(CaretakerTest, ItsOwnEndEndsTheTurn) {
+  ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
+  publish();
+  kill_a();
+  ASSERT_TRUE(b.unlink("removed"));
+  publish();
+  Caretaker::Times times = quick();
+  times.settled_ms = times.idle_ms = 600'000;
+  {
+    Caretaker caretaker(*b.operator->(), system_clock(), times);
+    caretaker.start();
+    ASSERT_TRUE(pump_until([&] { return caretaker.status().tends == "a"; }));
+  }
+  a = std::make_unique<TestStore>(options("a"), b);
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
+}
+
+}  // namespace caretaker_test
+}  // namespace kvcachefs
