@@ -193,6 +193,7 @@ class StoreImpl final : public Store {
  private:
   // --- names (store_names.cc) ---
   ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
+  bool will_be_told(ObjectId parent, ObjectId id, const Caller& caller);
   ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
 
@@ -283,6 +284,7 @@ class StoreImpl final : public Store {
   std::unique_ptr<Reclaimer> reclaimer_;
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
   PeerTouches touches_{clock_};       // so is this
+  PeerLeases peer_leases_{clock_};    // and this
   std::unique_ptr<AccessTracker> accesses_;
   std::string index_directory_;
   std::unique_ptr<IndexRebuild> index_rebuild_;

@@ -25,6 +25,7 @@ Result<Stat> StoreImpl::stat_entry(ObjectId parent, std::string_view name, Objec
   // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
   stat.brief = evictor_->gives_leases();
   evictor_->will_be_listed({&id, 1});
+  if (found->type_bits == S_IFREG) peer_leases_.listed(parent, id);
   return stat;
 }
 
@@ -48,7 +49,8 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       Result<Stat> stat = found ? tree.stat(child) : fail(Code::kNotFound, entry_text(parent, name));
       if (stat) stat->brief = tree.is_one_of_several(child);
       const auto body = tree.body_probed_by(parent, name, found.has_value());
-      if (stat && found->type_bits == S_IFREG) stat->brief |= evictor_->will_be_told(child, caller.thread_id);
+      if (stat && found->type_bits == S_IFREG) stat->brief |= will_be_told(parent, child, caller);
+      if (body) peer_leases_.told(parent, body->id);
       tree.unlock();  // others wait for the tracker's lock, too
       accesses_->probed(caller.thread_id, parent, name, child, found && found->type_bits == S_IFDIR,
                           stat ? stat->size_bytes : 0, clock_.monotonic_ns());
@@ -84,7 +86,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
     brief |= own->id != chosen;
     chosen = own->id;
   }
-  if (found->type_bits == S_IFREG) brief |= evictor_->will_be_told(chosen, caller.thread_id);
+  if (found->type_bits == S_IFREG) brief |= will_be_told(parent, chosen, caller);
   if (found->type_bits != S_IFDIR) {
     probes_.hit();
     tree.keep_for_repeat(stale_opens_, caller.thread_id, chosen);
@@ -94,6 +96,12 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   stat.brief = brief || tree.is_one_of_several(chosen);
   stat.to_be_written = told && told->write;
   return stat;
+}
+
+// Under the lock of the Tree. As Evictor says; what other nodes have is leased as well.
+bool StoreImpl::will_be_told(ObjectId parent, ObjectId id, const Caller& caller) {
+  peer_leases_.told(parent, id);
+  return evictor_->will_be_told(id, caller.thread_id);
 }
 
 // No lock held.
@@ -302,7 +310,10 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
 Result<std::vector<DirectoryItem>> StoreImpl::list(ObjectId directory, uint64_t after, size_t limit) {
   const Tree::Read tree = tree_->read();
   auto listed = tree.list(directory, after, limit);
-  if (!listed || !evictor_->gives_leases()) return listed;
+  if (!listed) return listed;
+  for (const DirectoryItem& item : *listed)
+    if (item.type_bits == S_IFREG) peer_leases_.listed(directory, item.id);
+  if (!evictor_->gives_leases()) return listed;
   std::vector<ObjectId> files;
   for (const DirectoryItem& item : *listed)
     if (item.type_bits == S_IFREG) files.push_back(item.id);

@@ -162,6 +162,7 @@ Status StoreImpl::start(std::string_view holder) {
   });
   evictor_ = std::make_unique<Evictor>(clock_);
   std::vector<AccessListener*> listeners{evictor_.get()};
+  if (shared_) listeners.push_back(&peer_leases_);
   if (shared_ && !read_only_) listeners.push_back(&touches_);
   accesses_->set_listeners(std::move(listeners));
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
@@ -171,9 +172,10 @@ Status StoreImpl::start(std::string_view holder) {
                          .lease_ms = static_cast<int64_t>(now.lease_ms),
                          .policy = now.policy,
                          .most_pinned_bytes = now.capacity_bytes / 2});
+    peer_leases_.set_lease_ms(now.lease_ms);
     keeper_wakeup_.wake();
   });
-  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_});
+  tree_ = std::make_unique<Tree>(Tree::Parts{*index_, clock_, *accesses_, space_, *record_space_, *discards_, dirty_, *pool_, background_, identity_.node, shared_, &peer_leases_});
   cache_.emplace(BodyCache::Parts{*pool_, *files_, *tree_, *accesses_, resumer_, *page_warmer_, counters_, background_});
   quarantine_.emplace(Quarantine::Parts{*tree_, commits_, *extents_, space_, counters_});
   record_waiters_.emplace(RecordWaiters::Parts{*record_space_, space_, space_waiters_, dirty_, resumer_, keeper_wakeup_, health_, upkeep_backoff_, clock_});

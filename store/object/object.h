@@ -98,7 +98,7 @@ class Object {
   uint32_t unflushed_handles = 0; // of them written (or created) and not flushed since
   bool kept_for_rename = false;   // written a moment ago and not renamed yet: its writer may be about to do so
   uint32_t kept_for_repeat = 0;   // a call that was told kStale found it, and opens it next
-  bool lingering = false;         // replaced a moment ago: can still be opened, though it has no name
+  bool lingering = false, leased = false;  // replaced a moment ago: can still be opened, though it has no name; or see Tree::Write::keep_leased()
   uint32_t changes_in_place = 0;  // since it is whole, see requests/in_place_changes.h
   uint32_t rewriters = 0;         // open handles that changed it without O_TRUNC: whether as a whole shows when they close it
   std::unique_ptr<FirstWrites> first_writes;  // null: not to be judged, see requests/in_place_changes.h

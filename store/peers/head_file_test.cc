@@ -116,6 +116,18 @@ TEST(HeadFile, WhatDoesNotFitIsRefused) {
   EXPECT_EQ(encode_acks(acks).error().code, Code::kTooBig);
 }
 
+// Beside what is open, as Tree::Write::still_read() tells it.
+TEST(HeadFile, AcksHaveRoomForAllThatIsLeased) {
+  Acks acks;
+  acks.identity = test_identity();
+  for (uint64_t node = 0; node < 15; ++node) {
+    acks.peers.push_back({"node-" + std::string(1, static_cast<char>('a' + node)), {3, 5, 1'000'000}, {}});
+    const uint64_t count = node == 5 ? 200 + 4096 : 200;
+    for (uint64_t i = 0; i < count; ++i) acks.peers.back().pinned.push_back(ObjectId::make(0, 3, 100'000 * i + 1));
+  }
+  EXPECT_TRUE(encode_acks(acks));
+}
+
 TEST(HeadFile, PeersOutOfOrderOrOfNoNameAreRefused) {
   for (const auto& [first, second] : {std::pair("node-c", "node-b"), std::pair("node-b", "node-b"), std::pair("../x", "node-b"), std::pair("", "b")}) {
     Acks acks = acks_with(1);

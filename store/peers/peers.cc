@@ -334,6 +334,7 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
   }
   const auto change = [this, &peer](const PeerBatch& batch, const std::function<Status()>& work) {
     return parts_.alone([&]() -> Status {
+      if (parts_.applying) parts_.applying(peer.ordinal, batch.batch);
       KVC_TRY(parts_.view.change(peer.ordinal, batch.batch, work));
       ++peer.batches;
       set_position(peer.ordinal, batch.after);

@@ -48,10 +48,10 @@ class Peers {
     std::function<Head()> own_head;
     // Runs `work` while nobody reads the view, or the parts of which it consists, and gives back its result.
     std::function<Status(const std::function<Status()>& work)> alone;
-    // Within `alone`. A batch of a peer was applied; up to where in its journal tells position_of().
+    // Within `alone`. A batch of a peer is about to be applied (may be empty), and was; up to where in its journal tells position_of() then.
+    std::function<void(uint32_t ordinal, const Batch& batch)> applying = {};
     std::function<void(uint32_t ordinal, const PeerBatch& batch)> applied;
-    // Within `alone`. This node's part is there for the first time, is another one as a whole, or is gone.
-    std::function<void(uint32_t ordinal)> replaced;
+    std::function<void(uint32_t ordinal)> replaced;  // within `alone`: this node's part is there for the first time, is another one, or is gone
     std::function<void(const Batch& batch)> loaded = {};  // on the thread of round(); may be empty: of a peer, applied by a load before it is shown
     // Within `alone`; may be empty. Objects of the peer, in its ids, ascending, that were removed and are still read here.
     std::function<std::vector<ObjectId>(uint32_t ordinal)> pinned;

@@ -139,7 +139,7 @@ Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::st
   if (const auto known = classes_.find_as_of(directory, name, as_of_))
     return NameEntry{std::string(name), *known, S_IFDIR, name_cookie(name)};
   KVC_ASSIGN(const auto there, live(ids, name));
-  return choose(directory, there, true);
+  return there.empty() ? leased_.find(ids, name) : choose(directory, there, true);
 }
 
 // What clients see where these are. `note`: a directory is one that they know from now on.
@@ -203,9 +203,11 @@ Result<std::vector<NameEntry>> NameView::list(ObjectId directory, uint64_t after
         if (!hidden) names[std::move(key)].push_back({part, id_there(member), std::move(entry)});
       }
     }
+    for (NameEntry& entry : leased_.list(ids, after, covered)) names[std::pair(entry.cookie, std::move(entry.name))];
     for (const auto& [key, there] : names) {
       if (key.first > covered) break;
       KVC_ASSIGN(auto entry, choose(directory, there, false));
+      if (there.empty()) entry = leased_.find(ids, key.second);
       if (entry) merged.push_back(std::move(*entry));
     }
     after = covered;
@@ -229,6 +231,39 @@ Result<std::vector<NameView::Binding>> NameView::bindings(ObjectId directory, st
     KVC_ASSIGN(const bool hidden, is_hidden(*part, id_there(member), *entry));
     entry->child = id_here(part->ordinal, entry->child);
     found.push_back({member, std::move(*entry), hidden});
+  }
+  return found;
+}
+
+// --- leased names ---
+
+Result<bool> NameView::has_name(uint32_t ordinal, const UnnameRecord& name) const {
+  const Part* const part = peer(ordinal);
+  if (part == nullptr) return false;
+  KVC_ASSIGN(const auto entry, part->index->find_name(name.parent, name.name));
+  if (!entry || entry->child != name.child || is_directory(*entry)) return false;
+  KVC_ASSIGN(const bool hidden, is_hidden(*part, name.parent, *entry));
+  return !hidden;
+}
+
+// In case of doubt: what is seen is that which the node says.
+std::vector<ObjectId> NameView::leased_under(uint32_t ordinal, ObjectId directory, std::string_view name) const {
+  const ObjectId member = ObjectId::make(ordinal, directory.epoch(), directory.number());
+  std::vector<ObjectId> found;
+  for (const LeasedNames::Lease& lease : leased_.named(name)) {
+    const auto ids = lease.directory.valid() ? members(lease.directory) : fail(Code::kNotFound, {});
+    if (lease.member == member || !ids || std::ranges::find(*ids, member) != ids->end()) found.push_back(lease.child);
+  }
+  return found;
+}
+
+std::vector<ObjectId> NameView::leased_under(const StatementRecord& said) const {
+  const auto* const gone = std::get_if<UnnameRecord>(&said.what);
+  std::vector<ObjectId> found;
+  if (gone == nullptr) return found;
+  for (const LeasedNames::Lease& lease : leased_.named(gone->name)) {
+    const Part* const of = part_of(lease.child);
+    if (id_there(lease.child) == gone->child && (of == nullptr || of->node == said.node)) found.push_back(lease.child);
   }
   return found;
 }

@@ -1,5 +1,6 @@
 // The names of a volume as its clients see them: the parts of all nodes put together (store/FORMAT.md, "Several nodes"). A function of
-// how far each part was read, and of nothing else. On a volume with one node it is that node's index.
+// how far each part was read, and of nothing else; but for leased names, which are seen where no part has anything under them. On a volume with
+// one node it is that node's index.
 //
 // Ids are those of this mount. A directory goes by the id of its class (directory_classes.h). Reads of indexes, which are in memory, and
 // no other I/O. Const members may be called from any thread, beside each other; the others, and changes of the parts (batches that are
@@ -17,6 +18,7 @@
 #include "store/base/result.h"
 #include "store/index/index.h"
 #include "store/peers/directory_classes.h"
+#include "store/peers/leased_names.h"
 #include "store/peers/part.h"
 
 namespace kvcachefs {
@@ -31,6 +33,7 @@ class NameView {
   // `work` applies the batch to the part of this ordinal.
   Status change(uint32_t ordinal, const Batch& batch, const std::function<Status()>& work);
   bool is_alone() const { return parts_.size() == 1; }
+  size_t nodes() const { return parts_.size(); }
   const Part& own() const { return parts_.front(); }
   const Part* peer(uint32_t ordinal) const { return part_of(ObjectId::make(ordinal, 0, 0)); }  // null: it is not known
 
@@ -63,6 +66,14 @@ class NameView {
     bool hidden = false;  // somebody removed it, and its node has not answered yet
   };
   Result<std::vector<Binding>> bindings(ObjectId directory, std::string_view name) const;
+
+  LeasedNames& leased() { return leased_; }
+  const LeasedNames& leased() const { return leased_; }
+  // Whether the peer has this name still, and nobody removed it. In its ids.
+  Result<bool> has_name(uint32_t ordinal, const UnnameRecord& name) const;
+  // The files that have leases on a name which a batch of that node gives or takes, or says to be gone (in the ids of the node it is about).
+  std::vector<ObjectId> leased_under(uint32_t ordinal, ObjectId directory, std::string_view name) const;
+  std::vector<ObjectId> leased_under(const StatementRecord& said) const;
 
   // What this node says when it removes or replaces a name: for every peer's child of it, or those of `children` only, what is left of its
   // names first.
@@ -99,6 +110,7 @@ class NameView {
   const bool shared_;
   std::vector<Part> parts_;  // this node's first, then by ordinal
   DirectoryClasses& classes_;
+  LeasedNames leased_;
   uint64_t as_of_ = 1;
 };
 

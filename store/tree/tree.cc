@@ -104,7 +104,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
   const Parts& parts = tree().parts_;
   {
     const auto lock = object->lock();
-    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->kept_for_repeat > 0) return;
+    if (object->forgotten || object->handles > 0 || object->sealing || object->lingering || object->leased || object->kept_for_repeat > 0) return;
     const bool gone = object->nlink == 0;
     if (!object->loading.empty()) {
       object->goes_when_loaded = gone || object->outdated;
@@ -226,7 +226,7 @@ Result<Stat> Tree::View::stat(ObjectId id) const {
 
 bool Tree::View::is_read_still(Object& object) {
   const auto lock = object.lock();
-  return object.handles > 0 || object.lingering || object.kept_for_repeat > 0 || !object.loading.empty();
+  return object.handles > 0 || object.lingering || object.leased || object.kept_for_repeat > 0 || !object.loading.empty();
 }
 
 bool Tree::View::still_needed(const FreedPlace& freed) const {

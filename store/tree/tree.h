@@ -37,6 +37,7 @@
 #include "store/space/space.h"
 #include "store/tree/given_up_objects.h"
 #include "store/tree/namespace.h"
+#include "store/tree/peer_leases.h"
 #include "store/tree/stale_opens.h"
 #include "store/tree/temporary_names.h"
 #include "store/tree/unlinked_queue.h"
@@ -57,6 +58,7 @@ class Tree {
     bool lingers = true;  // end_lingering() is called; else nothing lingers, for nobody would end it
     std::string node{};   // this one, among those of the volume
     bool shared = false;  // there may be others
+    PeerLeases* leases = nullptr;  // null: none are given
   };
   explicit Tree(Parts parts)
       : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {}
@@ -127,3 +129,15 @@ class Tree {
 }  // namespace kvcachefs
 
 #include "store/tree/tree_guards.h"  // the guards: View, Read, Write
+
+namespace kvcachefs {
+
+struct Tree::Kept {
+  Read names;
+  ObjectPtr object;
+};
+
+inline Tree::Read Tree::read() const { return Read(*this); }
+inline Tree::Write Tree::write() { return Write(*this); }
+
+}  // namespace kvcachefs

@@ -137,6 +137,9 @@ class Tree::Write final : public Tree::View {
   // A batch of a peer was applied; or all that is known of one was made anew.
   void follow(uint32_t ordinal, const PeerBatch& batch);
   void follow_all(uint32_t ordinal);
+  // A batch of a peer is about to be applied: what it evicts, and clients here were told of a moment ago, keeps its name here for a while.
+  void keep_leased(uint32_t ordinal, const Batch& batch);
+  void end_leases();  // those that are over
   // In its ids, ascending: what the peer removed or replaced and is open or being read here; a few hundred at most.
   std::vector<ObjectId> still_read(uint32_t ordinal);
   // Takes from this node what the peer said is gone, up to there. Returns what is to be journaled once these names are.
@@ -178,6 +181,9 @@ class Tree::Write final : public Tree::View {
   void note_removed(Stat stat);
   void look_again(ObjectId id);
   void override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name);
+  void end_leases_on_names_of(uint32_t ordinal, const Batch& batch);
+  void end_lease(ObjectId id);
+  void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
   void note_moved(Rename& rename);
@@ -188,13 +194,5 @@ class Tree::Write final : public Tree::View {
   Tree* own_;
   std::unique_lock<SharedMutex<LockRank::kNames>> lock_;
 };
-
-struct Tree::Kept {
-  Read names;
-  ObjectPtr object;
-};
-
-inline Tree::Read Tree::read() const { return Read(*this); }
-inline Tree::Write Tree::write() { return Write(*this); }
 
 }  // namespace kvcachefs

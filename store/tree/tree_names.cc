@@ -76,6 +76,7 @@ void Tree::Write::touch_directory(ObjectId directory) {
 void Tree::Write::change_links(const ObjectPtr& object, int by) {
   const Parts& parts = tree().parts_;
   const auto lock = object->lock();
+  if (object->id.is_foreign() && object->nlink == 0 && by < 0) return;  // its node took it meanwhile, or that was counted
   object->nlink = static_cast<uint32_t>(static_cast<int64_t>(object->nlink) + by);
   if (object->id.is_foreign()) return;  // its node counts, and gives its space back
   object->attributes.ctime_ns = parts.clock.realtime_ns();

@@ -6,6 +6,7 @@
 #include <variant>
 
 #include "store/base/log.h"
+#include "store/base/units.h"
 #include "store/peers/removal.h"
 #include "store/tree/tree.h"
 
@@ -97,11 +98,31 @@ bool Tree::Write::drop_left_directories(size_t most) {
 // The batch that journals the name says that this is gone; what they name so meanwhile stays.
 void Tree::Write::override_peers(Namespace::Edit& state, ObjectId parent, std::string_view name) {
   if (view().is_alone()) return;
+  end_leases_under(parent, name);
   const auto there = view().bindings(parent, name);
   if (!there) return;  // it is gone with its directory
-  for (const NameView::Binding& binding : *there)
-    if (const ObjectId id = binding.entry.child; id.is_foreign() && std::ranges::find(state->overridden, id) == state->overridden.end())
-      state->overridden.push_back(id);
+  for (const NameView::Binding& binding : *there) {
+    const ObjectId id = binding.entry.child;
+    if (!id.is_foreign()) continue;
+    if (tree().parts_.leases != nullptr) tree().parts_.leases->forget(id);
+    if (std::ranges::find(state->overridden, id) == state->overridden.end()) state->overridden.push_back(id);
+  }
+}
+
+// Nothing is said of it: its node has no such name. Whoever took it here has counted the link, or is about to.
+void Tree::Write::end_leases_under(ObjectId parent, std::string_view name) {
+  const auto members = view().leased().empty() ? std::vector<ObjectId>() : view().members(parent).value_or(std::vector<ObjectId>());
+  while (const auto leased = view().leased().find(members, name)) {
+    view().leased().remove(leased->child);
+    if (tree().parts_.leases != nullptr) tree().parts_.leases->forget(leased->child);
+    const ObjectPtr object = live(leased->child);
+    if (!object) continue;
+    {
+      const auto lock = object->lock();
+      object->leased = false;
+    }
+    if (object->nlink == 0) forget_if_idle(object);
+  }
 }
 
 // --- what peers did ---
@@ -123,12 +144,14 @@ void Tree::Write::follow(uint32_t ordinal, const PeerBatch& batch) {
     if (const auto* put = std::get_if<PutRecord>(&record))
       given_up.has_place(id_here(ordinal, put->object.id), place_here(ordinal, put->object.body.place));
   given_up.drop_read(is_read_in(*this));
+  end_leases_on_names_of(ordinal, batch.batch);
 }
 
 void Tree::Write::follow_all(uint32_t ordinal) {
   std::erase_if(tree().quarantined_, [&](ObjectId id) { return id.node_ordinal() == ordinal; });
   tree().quarantined_count_.store(tree().quarantined_.size());
   tree().given_up_by_peers_.forget_node(ordinal);
+  for (const ObjectId id : view().leased().of_node(ordinal)) end_lease(id);
   std::vector<ObjectId> ids;
   for (const auto& [id, object] : tree().table_)
     if (id.node_ordinal() == ordinal) ids.push_back(id);
@@ -147,21 +170,102 @@ void Tree::Write::look_again(ObjectId id) {
   {
     const auto lock = object->lock();
     place = object->base.place;
-    object->nlink = *record ? (*record)->nlink : 0;
+    object->nlink = *record ? (*record)->nlink : object->leased ? 1 : 0;
     if (*record) {
       object->outdated = (*record)->body.place != object->base.place || (*record)->body.size_bytes != object->base.size_bytes ||
                          (*record)->body.checksums != object->base.checksums;
       object->attributes = std::move((*record)->attributes);
     }
   }
-  const bool given_up = object->nlink == 0 || object->outdated;  // both change under the lock of the names, too
+  const bool given_up = !*record || object->outdated;  // both change under the lock of the names, too
   forget_if_idle(object);
   if (given_up) tree().given_up_by_peers_.add(id, place);
 }
 
 std::vector<ObjectId> Tree::Write::still_read(uint32_t ordinal) {
-  constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes
-  return tree().given_up_by_peers_.still_read(ordinal, kMost, is_read_in(*this));
+  constexpr size_t kMost = 200;  // in ACKS of 32 KiB there is room for that of a dozen nodes, and for some 4,000 with leases
+  return tree().given_up_by_peers_.still_read(ordinal, kMost + view().leased().of_node(ordinal).size(), is_read_in(*this));
+}
+
+// --- leases ---
+
+void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
+  constexpr size_t kMostLeased = 4096, kMostOfAllNodes = 1 << 16;  // ACKS tell of them, and of each node
+  constexpr int64_t kMostLeasedNs = 60'000'000'000;  // what is used all the time becomes a miss, and is stored anew
+  constexpr uint64_t kPartOfCapacity = 8;  // of all nodes together: their writers cannot have it meanwhile
+  const Parts& parts = tree().parts_;
+  if (parts.leases == nullptr || parts.leases->lasts_ns() == 0) return;
+  const uint64_t most_bytes = parts.space.limit_bytes() / kPartOfCapacity / view().nodes();
+  const size_t most = std::min(kMostLeased, kMostOfAllNodes / view().nodes());
+  const int64_t now_ns = parts.clock.monotonic_ns(), lasts_ns = parts.leases->lasts_ns();
+  LeasedNames& leased = view().leased();
+  bool broken = false;  // what was asked for again and again goes before anything that clients were told of when it was there
+  const auto has_room = [&](uint64_t bytes) {
+    const auto fits = [&] { return leased.size() < most && leased.bytes() + bytes <= most_bytes; };
+    if (fits() || std::exchange(broken, true)) return fits();
+    for (const ObjectId renewed : leased.went_before(now_ns - lasts_ns)) end_lease(renewed);
+    return fits();
+  };
+  for (const Record& record : batch.records) {
+    const auto* const gone = std::get_if<UnnameRecord>(&record);
+    if (gone == nullptr || !gone->evicted) continue;
+    const ObjectId id = id_here(ordinal, gone->child);
+    const auto lease = parts.leases->find(id);
+    if (!lease || leased.has(id) || is_quarantined(id)) continue;
+    const auto is_there = view().has_name(ordinal, *gone);
+    if (!is_there || !*is_there) continue;
+    const auto object = get(id);
+    if (!object) continue;
+    uint64_t bytes = 0;
+    bool may = (*object)->is_regular();
+    {
+      const auto lock = (*object)->lock();
+      bytes = align_up((*object)->base.place.length, kBlockBytes);
+      may &= !(*object)->outdated && !(*object)->base.quarantined;
+    }
+    if (may && has_room(bytes)) {
+      const auto lock = (*object)->lock();
+      (*object)->leased = leased.add(gone->name, {.child = id,
+                                                  .member = ObjectId::make(ordinal, gone->parent.epoch(), gone->parent.number()),
+                                                  .directory = lease->directory,
+                                                  .bytes = bytes,
+                                                  .went_ns = now_ns,
+                                                  .until_ns = lease->until_ns,
+                                                  .most_ns = now_ns + std::max(kMostLeasedNs, 2 * lasts_ns)});
+    }
+    forget_if_idle(*object);
+  }
+}
+
+// What somebody removed is gone at once, and what has the name anew is seen at once, also when that is gone in its turn.
+void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
+  for (const Record& record : batch.records) {
+    if (view().leased().empty()) return;
+    std::vector<ObjectId> ended;
+    if (const auto* named = std::get_if<NameRecord>(&record)) ended = view().leased_under(ordinal, named->parent, named->name);
+    else if (const auto* gone = std::get_if<UnnameRecord>(&record); gone != nullptr && !gone->evicted)
+      ended = view().leased_under(ordinal, gone->parent, gone->name);
+    else if (const auto* said = std::get_if<StatementRecord>(&record)) ended = view().leased_under(*said);
+    for (const ObjectId id : ended) end_lease(id);
+  }
+}
+
+// As its node has it.
+void Tree::Write::end_lease(ObjectId id) {
+  view().leased().remove(id);
+  if (const ObjectPtr object = live(id)) {
+    const auto lock = object->lock();
+    object->leased = false;
+  }
+  look_again(id);
+}
+
+void Tree::Write::end_leases() {
+  const auto renew = [this](const LeasedNames::Lease& lease) {
+    const auto used = tree().parts_.leases->find(lease.child);
+    return used && used->asked_until_ns ? *used->asked_until_ns : INT64_MIN;
+  };
+  for (const ObjectId id : view().leased().over(tree().parts_.clock.monotonic_ns(), renew)) end_lease(id);
 }
 
 // --- what peers took ---

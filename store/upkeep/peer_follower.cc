@@ -35,6 +35,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     tree_ = nullptr;
     return status;
   };
+  const auto applying = [this](uint32_t ordinal, const Batch& batch) { tree_->keep_leased(ordinal, batch); };
   const auto applied = [this](uint32_t ordinal, const PeerBatch& batch) {
     tree_->follow(ordinal, batch);
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
@@ -57,10 +58,14 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .view = parts_.tree.view(),
                                                 .own_head = [this] { return own_head(); },
                                                 .alone = alone,
+                                                .applying = applying,
                                                 .applied = applied,
                                                 .replaced = replaced,
                                                 .loaded = [this](const Batch& batch) { take_touches(batch); },
-                                                .pinned = [this](uint32_t ordinal) { return tree_->still_read(ordinal); },
+                                                .pinned = [this](uint32_t ordinal) {
+                                                  tree_->end_leases();  // once a second, for ACKS
+                                                  return tree_->still_read(ordinal);
+                                                },
                                                 .settle = [this](bool refreshes) { settle(refreshes); },
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },

@@ -333,7 +333,7 @@ def test_what_only_others_read_stays(new_mount):
 
 def test_what_one_has_open_another_may_evict(new_mount):
     a = new_mount({"node": "a", "capacity": "64M", "memory": "32M", "lease_ms": "0", "policy": "fifo-reinsert"})
-    b = new_mount({"node": "b", "memory": "32M"}, volume=a.volume)
+    b = new_mount({"node": "b", "memory": "32M", "lease_ms": "0"}, volume=a.volume)
     store(a, "old", payload("old", 3 * MIB))
     publish(a, b)
     with open(os.path.join(b.path, "old"), "rb", buffering=0) as file:

@@ -1,6 +1,7 @@
 """Two nodes on one volume share its capacity: never more than that is on the volume, and who writes gets what others do not use any more."""
 
 import os
+import random
 import signal
 import threading
 import time
@@ -389,3 +390,94 @@ def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
     assert newest[0] > 1000 + 2 * CAPACITY // CHUNK, "nothing was given back beside it"
     assert found and all(found)
     assert not failed, failed
+
+
+def test_what_a_node_was_told_of_is_there_when_it_is_opened_whatever_the_other_evicts(new_mount):
+    """Who evicts has not heard yet that it is used elsewhere: that takes seconds."""
+    options = {**OPTIONS, "capacity": "256M", "lease_ms": "5000", "policy": "lru"}
+    a = new_mount({**options, "node": "a"})
+    b = new_mount({**options, "node": "b"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+
+    def put_alone(number):
+        """What one thread stores would be taken for a chain, and go from its end."""
+        in_threads(lambda: put(a, number))
+
+    for first in range(256 * MIB // CHUNK):
+        put_alone(first)
+    end = time.monotonic() + 40
+    missed, wrong, evicted, opened = [], [], [], []
+
+    def write():
+        number = 256 * MIB // CHUNK
+        while time.monotonic() < end:
+            put_alone(number)
+            number += 1
+            time.sleep(0.02)
+
+    def load(number, told):
+        time.sleep(max(0, told + random.uniform(0.5, 3) - time.monotonic()))
+        path = os.path.join(b.path, name_of(number))
+        try:
+            with open(path, "rb", buffering=0) as file:
+                (opened if file.read(2 * CHUNK) == payload(f"shared/{number % 64}", CHUNK) else wrong).append(number)
+        except OSError as error:
+            missed.append((number, error.errno, time.monotonic() - told))
+        if not os.path.exists(os.path.join(a.path, name_of(number))):
+            evicted.append(number)
+
+    def probe():
+        """What is oldest of what is there, each once: it goes in a second or so."""
+        loads = []
+        number = 0
+        while time.monotonic() < end - 5:
+            told = time.monotonic()
+            if not os.path.exists(os.path.join(b.path, name_of(number))):
+                number += 1
+                time.sleep(0.002)  # not faster than the other stores
+                continue
+            loads.append(threading.Thread(target=load, args=(number, told)))
+            loads[-1].start()
+            number += random.randrange(1, 5)
+            time.sleep(0.4)  # 16 MiB of leases are given at a time
+        for each in loads:
+            each.join()
+
+    with Samples(a.volume) as samples:
+        in_threads(write, probe)
+    assert not missed, (missed, len(opened), len(evicted))
+    assert not wrong
+    assert len(set(evicted)) >= 10, (len(opened), len(evicted), "it was not tried")
+    assert samples.most <= 256 * MIB
+    for mount in (a, b):
+        assert mount.status()["errors"]["no_space"] == 0
+
+
+def test_leases_of_another_node_hold_no_writer_up(new_mount):
+    """However long they are, and whatever they are of: they keep a part of the capacity."""
+    a = new_mount({**OPTIONS, "node": "a"})
+    b = new_mount({**OPTIONS, "node": "b", "lease_ms": "600000"}, volume=a.volume)
+    wait_until(lambda: sees(a, "b", "live") and sees(b, "a", "live"), SOON, "both know each other")
+    count = 4 * CAPACITY // CHUNK
+    ended = threading.Event()
+
+    def ask():
+        while not ended.is_set():
+            for name in os.listdir(b.path):
+                os.path.exists(os.path.join(b.path, name))
+            time.sleep(0.3)
+
+    def write():
+        try:
+            store(a, 0, count)
+        finally:
+            ended.set()
+
+    with Samples(a.volume) as samples:
+        in_threads(write, ask)
+    assert samples.most <= CAPACITY
+    assert a.status()["errors"]["no_space"] == 0
+    assert a.status()["capacity"]["room_wait_max_ms"] < 13_000
+    only_here = [number for number in range(count) if get(b, number) and not get(a, number)]
+    assert MIB <= len(only_here) * CHUNK <= CAPACITY // 16, len(only_here)
+    assert False not in {get(b, number) for number in only_here}

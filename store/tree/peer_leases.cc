@@ -1,0 +1,54 @@
+#include "store/tree/peer_leases.h"
+
+#include <mutex>
+#include <utility>
+
+namespace kvcachefs {
+
+void PeerLeases::set_lease_ms(uint64_t lease_ms) {
+  lasts_ns_.store(lease_ms == 0 ? 0 : static_cast<int64_t>(lease_ms) * 1'000'000 + kKernelKnowsNs, std::memory_order_relaxed);
+}
+
+void PeerLeases::note(ObjectId directory, ObjectId id, bool asked, size_t most) {
+  if (!id.valid() || !id.is_foreign()) return;
+  const int64_t lasts_ns = this->lasts_ns();
+  if (lasts_ns == 0) return;
+  const int64_t now_ns = clock_.monotonic_ns();
+  std::unordered_map<ObjectId, Use> over;  // after the lock, for requests wait for that
+  std::lock_guard lock(mutex_);
+  if (now_ns - begun_ns_ >= lasts_ns) {
+    over.swap(uses_[1]);
+    uses_[1].swap(uses_[0]);
+    begun_ns_ = now_ns;
+  }
+  auto found = uses_[0].find(id);
+  if (found == uses_[0].end()) {
+    if (uses_[0].size() >= most) return;
+    found = uses_[0].emplace(id, Use{}).first;
+    if (const auto before = uses_[1].find(id); before != uses_[1].end()) found->second = before->second;
+  }
+  found->second.at_ns = now_ns;
+  if (asked) found->second.asked_ns = now_ns;
+  if (directory.valid()) found->second.directory = directory;
+}
+
+void PeerLeases::forget(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  for (auto& uses : uses_) uses.erase(id);
+}
+
+std::optional<PeerLeases::Lease> PeerLeases::find(ObjectId id) const {
+  const int64_t now_ns = clock_.monotonic_ns(), lasts_ns = this->lasts_ns();
+  std::lock_guard lock(mutex_);
+  for (const auto& uses : uses_) {
+    const auto found = uses.find(id);
+    if (found == uses.end()) continue;
+    if (found->second.at_ns + lasts_ns <= now_ns) return std::nullopt;
+    Lease lease{found->second.at_ns + lasts_ns, found->second.asked_ns, found->second.directory};
+    if (lease.asked_until_ns) *lease.asked_until_ns += lasts_ns;
+    return lease;
+  }
+  return std::nullopt;
+}
+
+}  // namespace kvcachefs
