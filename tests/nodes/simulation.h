@@ -45,6 +45,7 @@ class Simulation {
     int busy = 0;            // it is in a call, in which others go on
     bool current = false;    // it has read all that there was, and was not held up since
     int64_t seen_ns = 0;     // when it last worked
+    int64_t held_up_ns = 0;  // when it had not for long
     int heal_in = 0;         // steps
     std::optional<std::pair<int, SimClient::LastRequest>> dies_in;  // requests
   };
@@ -54,6 +55,7 @@ class Simulation {
     std::string name;
     int body;
     uint64_t server_starts;
+    int64_t opened_ns;
   };
   uint64_t any(uint64_t below);
   bool one_in(uint64_t count) { return any(count) == 0; }
@@ -66,6 +68,7 @@ class Simulation {
   }
 
   void pass(int64_t ns);
+  void wait(int64_t ns);
   void pass_working(int64_t ns);
   void before_request(unsigned number, const VolumeCall& call);
   void others_go_on(Seat& waits);
@@ -93,8 +96,10 @@ class Simulation {
   bool is_fault(const Error& error, const Seat& seat) const;
   std::string any_name(const Seat& seat);
 
+  void close_all();
   void settle();
   void compare();
+  void compare_what_is_left();
   void check_space();
   std::map<std::string, int> tree(Seat& seat, uint64_t& bytes);
   void add_to_tree(Seat& seat, const std::string& below, std::map<std::string, int>& tree, uint64_t& bytes);
@@ -108,6 +113,9 @@ class Simulation {
   Names names_;
   Durability durability_;
   int bodies_ = 0, depth_ = 0;
+  std::map<int, unsigned> writers_;  // by body
+  int64_t others_ns_ = 0;
+  bool server_lost_ = false;  // writes of an `async` export, since all started
   bool calm_ = false;  // nothing fails, and nobody comes in between
   uint64_t steps_ = 0, live_bytes_ = 0;
   std::string problem_;
