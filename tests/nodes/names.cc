@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -33,7 +34,7 @@ int body_of(std::string_view bytes) {
 
 Names::Change Names::begin(unsigned node, const std::string& name, int body, bool moves) {
   auto& made = names_[name].made;
-  made.push_back({node, body, Outcome::kUnknown, false, moves});
+  made.push_back({node, body, Outcome::kUnknown, false, moves, 0});
   return {name, made.size() - 1};
 }
 
@@ -41,11 +42,13 @@ void Names::settle(const Change& change, Outcome outcome, bool safe) {
   Made& made = names_.at(change.name).made.at(change.at);
   made.outcome = outcome;
   made.safe = safe && outcome == Outcome::kDone;
+  if (made.safe) made.safe_since = ++moment_;
 }
 
 void Names::all_safe(unsigned node) {
   for (auto& [path, name] : names_)
-    for (Made& made : name.made) made.safe |= made.node == node && made.outcome == Outcome::kDone;
+    for (Made& made : name.made)
+      if (made.node == node && made.outcome == Outcome::kDone && !std::exchange(made.safe, true)) made.safe_since = ++moment_;
 }
 
 void Names::crashed(unsigned node) {
@@ -56,19 +59,19 @@ void Names::crashed(unsigned node) {
 
 void Names::server_lost_writes() {
   for (auto& [path, name] : names_) {
-    if (name.before != kAbsent) name.made.insert(name.made.begin(), {0, kAbsent, Outcome::kUnknown, false, true});
+    if (name.before != kAbsent) name.made.insert(name.made.begin(), {0, kAbsent, Outcome::kUnknown, false, true, 0});
     for (Made& made : name.made)
       if (made.outcome == Outcome::kDone) made.outcome = Outcome::kUnknown;
   }
 }
 
-// What may be there of that node's own: its last change that is certain, and what came behind it.
-std::set<int> Names::left_by(const Name& name, unsigned node, bool& certain) {
+// What may be there of what that node did: its last change that is certain, and what came behind it. To another node one is certain that it has read.
+std::set<int> Names::left_by(const Name& name, unsigned node, bool& certain, uint64_t read_until) {
   std::set<int> left;
   certain = false;
   for (const Made& made : name.made) {
     if (made.node != node || made.outcome == Outcome::kNotDone) continue;
-    if (made.outcome == Outcome::kDone) {
+    if (made.outcome == Outcome::kDone && (read_until == UINT64_MAX || (made.safe && made.safe_since < read_until))) {
       left.clear();
       certain = true;
     }
@@ -95,9 +98,16 @@ std::string Names::judge(unsigned node, const std::string& path, int body) const
   const Name name = found == names_.end() ? Name() : found->second;
   bool certain = false;
   std::set<int> may = left_by(name, node, certain);
-  if (!certain) may.insert(name.before);
+  bool any_certain = certain;
+  const auto read = read_until_.find(node);
+  std::set<unsigned> others;
   for (const Made& made : name.made)
-    if (made.node != node && made.outcome != Outcome::kNotDone) may.insert(made.body);
+    if (made.node != node) others.insert(made.node);
+  for (const unsigned other : others) {
+    may.merge(left_by(name, other, certain, read == read_until_.end() ? 0 : read->second));
+    any_certain |= certain;
+  }
+  if (!any_certain) may.insert(name.before);
   add_hidden(name, may);
   return may.contains(body) ? std::string() : fmt::format("node {} finds {} under {}; {}", node, body, path, describe(name));
 }

@@ -30,6 +30,9 @@ class Names {
   // `safe`: it also survives a crash of that node.
   void settle(const Change& change, Outcome outcome, bool safe);
   void all_safe(unsigned node);  // what it has done so far
+  // What others had made safe before now() was read by this node; 0: it may read less again.
+  uint64_t now() { return ++moment_; }
+  void has_read(unsigned node, uint64_t until) { read_until_[node] = until; }
   void crashed(unsigned node);   // what is not safe may have been lost
   void server_lost_writes();     // everything since agreed() may have been lost
 
@@ -48,16 +51,19 @@ class Names {
     Outcome outcome;
     bool safe;
     bool moves;
+    uint64_t safe_since = 0;
   };
   struct Name {
     int before = kAbsent;  // as agreed
     std::set<int> hidden;  // what lost against that
     std::vector<Made> made;
   };
-  static std::set<int> left_by(const Name& name, unsigned node, bool& certain);
+  static std::set<int> left_by(const Name& name, unsigned node, bool& certain, uint64_t read_until = UINT64_MAX);
   static void add_hidden(const Name& name, std::set<int>& may);
   static std::string describe(const Name& name);
   std::map<std::string, Name> names_;
+  std::map<unsigned, uint64_t> read_until_;
+  uint64_t moment_ = 0;
 };
 
 }  // namespace kvcachefs::testing

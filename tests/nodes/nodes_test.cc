@@ -8,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "store/base/log.h"
+#include "tests/nodes/planted.h"
 #include "tests/nodes/simulation.h"
 
 namespace kvcachefs::testing {
@@ -47,6 +48,27 @@ TEST(Nodes, ComeToOneTreeWhateverHappens) {
   for (const auto& [what, count] : counts) text += fmt::format(" {} {}", what, count);
   fmt::print("{}\n", text);
 }
+
+// What each of them would do wrong is seen within some seeds.
+class NodesPlanted : public ::testing::TestWithParam<Planted> {};
+
+TEST_P(NodesPlanted, IsFound) {
+  log::set_level(log::Level::kOff);
+  constexpr uint64_t kMostSeeds = 60;
+  const auto hits = std::make_shared<uint64_t>(0);
+  std::string problem;
+  uint64_t seed = 1;
+  for (; seed <= kMostSeeds && problem.empty(); ++seed) {
+    Plan plan = plan_of(seed);
+    plan.server = {.nfs_version = 4};
+    plan.wrap = [&](unsigned, std::shared_ptr<Volume> volume) { return plant(GetParam(), std::move(volume), hits); };
+    problem = run(plan);
+  }
+  EXPECT_FALSE(problem.empty()) << "not found in " << kMostSeeds << " seeds, planted " << *hits << " times";
+  fmt::print("found in {} seeds, planted {} times: {}\n", seed - 1, *hits, problem);
+}
+
+INSTANTIATE_TEST_SUITE_P(, NodesPlanted, ::testing::ValuesIn(kAllPlanted), [](const auto& each) { return name_of(each.param); });
 
 }  // namespace nodes_test
 }  // namespace kvcachefs::testing

@@ -163,6 +163,7 @@ void Simulation::start(Seat& seat) {
   trace("n{} starts", seat.node->number);
   ++counts_["starts"];
   seat.current = false;
+  names_.has_read(seat.node->number, 0);
   const Status started = within(seat, [&] { return seat.node->start(); });
   if (started || seat.node->machine().is_killed() || is_fault(started.error(), seat)) return;
   wrong(fmt::format("n{} does not start: {}", seat.node->number, started.error().message));
@@ -342,6 +343,7 @@ void Simulation::move(Seat& seat) {
 void Simulation::judge(Seat& seat, const std::string& name, int body, const char* how) {
   if (body == kAbsent && !seat.current) return;  // what is others' is not there yet
   if (!seat.node->runs()) return;
+  if (!seat.current) names_.has_read(seat.node->number, 0);
   // What a client has open is what all on its node read, until it is closed.
   if (std::ranges::any_of(opened_, [&](const Opened& each) { return each.node == seat.node->number && each.name == name && each.body == body; })) return;
   if (std::string bad = names_.judge(seat.node->number, name, body); !bad.empty()) wrong(fmt::format("{}: {}", how, bad));
@@ -429,10 +431,14 @@ void Simulation::drain(Seat& seat) {
 
 void Simulation::refresh(Seat& seat) {
   const int64_t begun_ns = server_->now_ns();
+  const uint64_t until = names_.now();
   const Status refreshed = within(seat, [&] { return seat.node->refresh(); });
   trace("n{} refreshes: {}", seat.node->number, refreshed ? "done" : refreshed.error().message);
   ++counts_["refresh"];
-  if (refreshed && seat.node->runs() && server_->now_ns() - begun_ns < kHeldUpNs) seat.current = true;
+  if (refreshed && seat.node->runs() && server_->now_ns() - begun_ns < kHeldUpNs) {
+    if (!plan_.server.async) names_.has_read(seat.node->number, until);
+    seat.current = true;
+  }
 }
 
 void Simulation::stop(Seat& seat) {
