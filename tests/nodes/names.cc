@@ -32,9 +32,9 @@ int body_of(std::string_view bytes) {
   return body > 0 && size == bytes.size() && make_body(body, size) == bytes ? body : kTorn;
 }
 
-Names::Change Names::begin(unsigned node, const std::string& name, int body, bool moves) {
+Names::Change Names::begin(unsigned node, const std::string& name, int body, bool blind, bool moves) {
   auto& made = names_[name].made;
-  made.push_back({node, body, Outcome::kUnknown, false, moves, 0});
+  made.push_back({node, body, Outcome::kUnknown, false, blind, moves, 0});
   return {name, made.size() - 1};
 }
 
@@ -59,7 +59,7 @@ void Names::crashed(unsigned node) {
 
 void Names::server_lost_writes() {
   for (auto& [path, name] : names_) {
-    if (name.before != kAbsent) name.made.insert(name.made.begin(), {0, kAbsent, Outcome::kUnknown, false, true, 0});
+    if (name.before != kAbsent) name.made.insert(name.made.begin(), {0, kAbsent, Outcome::kUnknown, false, true, true, 0});
     for (Made& made : name.made)
       if (made.outcome == Outcome::kDone) made.outcome = Outcome::kUnknown;
   }
@@ -73,7 +73,7 @@ std::set<int> Names::left_by(const Name& name, unsigned node, bool& certain, uin
     if (made.node != node || made.outcome == Outcome::kNotDone) continue;
     if (made.outcome == Outcome::kDone && (read_until == UINT64_MAX || (made.safe && made.safe_since < read_until))) {
       left.clear();
-      certain = true;
+      certain = !made.blind;
     }
     left.insert(made.body);
   }
@@ -81,7 +81,7 @@ std::set<int> Names::left_by(const Name& name, unsigned node, bool& certain, uin
 }
 
 void Names::add_hidden(const Name& name, std::set<int>& may) {
-  if (std::ranges::any_of(name.made, [](const Made& made) { return made.moves && made.outcome != Outcome::kNotDone; })) may.insert(name.hidden.begin(), name.hidden.end());
+  if (std::ranges::any_of(name.made, [](const Made& made) { return (made.moves || made.blind) && made.outcome != Outcome::kNotDone; })) may.insert(name.hidden.begin(), name.hidden.end());
 }
 
 std::string Names::describe(const Name& name) {

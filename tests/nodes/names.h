@@ -25,7 +25,8 @@ class Names {
   };
   // `moves`: it is renamed to another name. Then what another node has under this one may come up, though it was not seen since that node's
   // file was replaced by one of which it had not heard; a removal takes that, too.
-  Change begin(unsigned node, const std::string& name, int body, bool moves = false);
+  // `blind`: the node may not have read what others have there. That stays then, and the last born is seen, by clocks that are wrong.
+  Change begin(unsigned node, const std::string& name, int body, bool blind, bool moves = false);
   enum class Outcome : uint8_t { kDone, kNotDone, kUnknown };
   // `safe`: it also survives a crash of that node.
   void settle(const Change& change, Outcome outcome, bool safe);
@@ -50,7 +51,7 @@ class Names {
     int body;
     Outcome outcome;
     bool safe;
-    bool moves;
+    bool blind, moves;
     uint64_t safe_since = 0;
   };
   struct Name {

@@ -35,7 +35,7 @@ TEST(Nodes, ComeToOneTreeWhateverHappens) {
   if (std::getenv("KVCACHEFS_NODES_LOG") == nullptr) log::set_level(log::Level::kOff);
   const bool many = std::getenv("KVCACHEFS_LONG") != nullptr;
   const uint64_t first = number_of("KVCACHEFS_SEED", many ? static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()) : 1);
-  const uint64_t seeds = number_of("KVCACHEFS_SEEDS", std::getenv("KVCACHEFS_SEED") != nullptr ? 1 : many ? UINT64_MAX : 20);
+  const uint64_t seeds = number_of("KVCACHEFS_SEEDS", std::getenv("KVCACHEFS_SEED") != nullptr ? 1 : many ? UINT64_MAX : std::getenv("KVCACHEFS_QUICK") != nullptr ? 3 : 10);
   const auto end = std::chrono::steady_clock::now() + std::chrono::minutes(15);
   std::map<std::string, uint64_t> counts;
   uint64_t ran = 0;

@@ -198,6 +198,7 @@ void Simulation::step() {
     else pass_working(static_cast<int64_t>(any(2000)) * kMilliNs);
     return;
   }
+  if (!seat.current && one_in(3)) return refresh(seat);
   const uint64_t what = any(100);
   if (what < 55) client_step(seat);
   else if (what < 80) pump(seat, 1 + static_cast<int>(any(4)));
@@ -282,7 +283,7 @@ void Simulation::write(Seat& seat, const std::string& name) {
   const std::string written = !by_rename ? name : one_in(3) ? name + ".tmp" : fmt::format("{}.tmp{}", name, number);
   trace("n{} writes {} ({} bytes) to {}", number, body, content.size(), written);
   ++counts_["write"];
-  std::vector<Names::Change> parts = {names_.begin(number, written, kEmpty), names_.begin(number, written, body)};
+  std::vector<Names::Change> parts = {names_.begin(number, written, kEmpty, !seat.current), names_.begin(number, written, body, !seat.current)};
   bool begun = false;
   const Status done = within(seat, [&]() -> Status {
     Node& node = *seat.node;
@@ -307,7 +308,7 @@ void Simulation::write(Seat& seat, const std::string& name) {
   }
   if (!by_rename || !seat.node->runs()) return;
   trace("n{} renames {} to {}", number, written, name);
-  const auto from = names_.begin(number, written, kAbsent, true), to = names_.begin(number, name, body);
+  const auto from = names_.begin(number, written, kAbsent, !seat.current, true), to = names_.begin(number, name, body, !seat.current);
   const Status renamed = within(seat, [&] { return seat.node->rename(written, name); });
   const Outcome moved = renamed ? Outcome::kDone : is_fault(renamed.error(), seat) ? Outcome::kUnknown : Outcome::kNotDone;
   names_.settle(from, moved, safe);
@@ -317,7 +318,7 @@ void Simulation::write(Seat& seat, const std::string& name) {
 
 void Simulation::remove(Seat& seat, const std::string& name) {
   trace("n{} unlinks {}", seat.node->number, name);
-  const auto change = names_.begin(seat.node->number, name, kAbsent);
+  const auto change = names_.begin(seat.node->number, name, kAbsent, !seat.current);
   const Status removed = within(seat, [&] { return seat.node->unlink(name); });
   using Outcome = Names::Outcome;
   names_.settle(change, removed ? Outcome::kDone : is_fault(removed.error(), seat) ? Outcome::kUnknown : Outcome::kNotDone, durability_ != Durability::kNone);
@@ -332,7 +333,7 @@ void Simulation::move(Seat& seat) {
   const int body = body_of(*content);
   judge(seat, from, body, "reads (to move it)");
   trace("n{} renames {} ({}) to {}", seat.node->number, from, body, to);
-  const auto gone = names_.begin(seat.node->number, from, kAbsent, true), came = names_.begin(seat.node->number, to, body);
+  const auto gone = names_.begin(seat.node->number, from, kAbsent, !seat.current, true), came = names_.begin(seat.node->number, to, body, !seat.current);
   const Status moved = within(seat, [&] { return seat.node->rename(from, to); });
   using Outcome = Names::Outcome;
   const Outcome outcome = moved ? Outcome::kDone : is_fault(moved.error(), seat) ? Outcome::kUnknown : Outcome::kNotDone;
@@ -424,12 +425,14 @@ void Simulation::change_directory(Seat& seat) {
 }
 
 void Simulation::drain(Seat& seat) {
+  if (!seat.node->runs()) return;
   const Status drained = within(seat, [&] { return seat.node->drain(); });
   trace("n{} drains: {}", seat.node->number, drained ? "done" : drained.error().message);
   if (drained && seat.node->runs()) names_.all_safe(seat.node->number);
 }
 
 void Simulation::refresh(Seat& seat) {
+  if (!seat.node->runs()) return;
   const int64_t begun_ns = server_->now_ns();
   const uint64_t until = names_.now();
   const Status refreshed = within(seat, [&] { return seat.node->refresh(); });
@@ -504,6 +507,7 @@ void Simulation::add_to_tree(Seat& seat, const std::string& below, std::map<std:
 std::map<std::string, int> Simulation::tree(Seat& seat, uint64_t& bytes) {
   std::map<std::string, int> tree;
   bytes = 0;
+  if (!seat.node->runs()) return tree;
   seat.node->store().drop_caches();
   within(seat, [&] {
     add_to_tree(seat, "", tree, bytes);
@@ -567,6 +571,7 @@ std::string Simulation::run() {
   calm_ = true;
   for (Seat& seat : seats_) start(seat);
   for (Seat& seat : seats_) refresh(seat);
+  pass_working(6 * kSecondNs);  // what the volume consists of is not young any more
   for (int round = 0; round < plan_.comparisons && problem_.empty(); ++round) {
     calm_ = false;
     const uint64_t until = steps_ + static_cast<uint64_t>(plan_.steps);
