@@ -223,6 +223,20 @@ TEST_F(SimClientTest, LocksGoWithTheProcess) {
   EXPECT_TRUE(is_locked(*b, "LOCK").value()) << "that was of the life before";
 }
 
+TEST_F(SimClientTest, TheLocksOfAMachineWithoutPowerAreFreeWhenItIsBackOrItsLeaseIsOver) {
+  auto lock = a->lock("LOCK");
+  ASSERT_TRUE(lock);
+  a->lose_power(1);
+  EXPECT_EQ(b->lock("LOCK").error().code, Code::kBusy);
+  a->restart();
+  EXPECT_TRUE(b->lock("LOCK"));
+  auto again = a->lock("LOCK");
+  ASSERT_TRUE(again);
+  a->lose_power(1);
+  server->advance_ns(100 * kSecondNs);
+  EXPECT_TRUE(b->lock("LOCK"));
+}
+
 TEST_F(SimClientV3Test, TheLockOfAMachineThatIsGoneStaysUntilItIsBack) {
   auto lock = a->lock("LOCK");
   ASSERT_TRUE(lock);

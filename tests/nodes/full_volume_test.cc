@@ -36,8 +36,8 @@ class NodesFullVolume : public ::testing::Test {
   }
 
   const std::shared_ptr<SimServer> server = std::make_shared<SimServer>();
-  Node a{0, server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
-  Node b{1, server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
+  Node a{0, "m0", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
+  Node b{1, "m1", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
 };
 
 // The second lookup of an open that is told to look again makes the file that takes the other node's place, and finds no room for it.

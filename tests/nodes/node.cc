@@ -30,9 +30,9 @@ std::string temporary_directory() {
 
 }  // namespace
 
-Node::Node(unsigned number_, std::shared_ptr<SimServer> server, StoreOptions options, int64_t clock_off_ns, Wrap wrap, std::function<void(int64_t)> pass)
+Node::Node(unsigned number_, const std::string& machine, std::shared_ptr<SimServer> server, StoreOptions options, int64_t clock_off_ns, Wrap wrap, std::function<void(int64_t)> pass)
     : number(number_),
-      machine_(std::make_shared<SimClient>(server, fmt::format("m{}", number_))),
+      machine_(std::make_shared<SimClient>(server, machine)),
       options_(std::move(options)),
       clock_(server->now_ns() + clock_off_ns),
       wrap_(std::move(wrap)),

@@ -18,7 +18,7 @@ class Node {
  public:
   // `wrap` may put something between the store and its machine. `pass` lets time pass for all.
   using Wrap = std::function<std::shared_ptr<Volume>(std::shared_ptr<Volume>)>;
-  Node(unsigned number, std::shared_ptr<SimServer> server, StoreOptions options, int64_t clock_off_ns, Wrap wrap, std::function<void(int64_t)> pass);
+  Node(unsigned number, const std::string& machine, std::shared_ptr<SimServer> server, StoreOptions options, int64_t clock_off_ns, Wrap wrap, std::function<void(int64_t)> pass);
   ~Node();
 
   const unsigned number;

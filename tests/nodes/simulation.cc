@@ -6,6 +6,8 @@
 #include <cstdlib>
 
 #include "store/base/units.h"
+#include "store/journal/file_header.h"
+#include "store/journal/journal_file.h"
 
 namespace kvcachefs::testing {
 
@@ -13,7 +15,7 @@ namespace {
 
 constexpr int64_t kMilliNs = 1'000'000, kSecondNs = 1'000'000'000;
 constexpr int64_t kHeldUpNs = 8 * kSecondNs;  // who has not worked for so long may have to read all once more: a full volume waits 10 s for it
-constexpr uint64_t kStartNames = 6;
+constexpr uint64_t kStartNames = 6, kLargestInlineBytes = 300;
 const std::vector<std::string> kDirectories = {"", "d/", "e/", "e/f/"};
 
 }  // namespace
@@ -25,6 +27,7 @@ Plan plan_of(uint64_t seed) {
   plan.faults = seed % 5 != 0;
   plan.server.nfs_version = seed % 3 == 0 ? 3 : 4;
   plan.server.async = seed % 7 == 3;
+  plan.takeovers = plan.faults && plan.server.nfs_version == 4 && !plan.server.async && seed % 4 == 3;
   plan.server.lease_ns = (seed % 2 == 0 ? 10 : 90) * kSecondNs;
   return plan;
 }
@@ -34,25 +37,29 @@ Simulation::Simulation(Plan plan)
       tracing_(std::getenv("KVCACHEFS_NODES_TRACE") != nullptr),
       random_(plan_.seed * 0x9e3779b97f4a7c15ULL + 7),
       server_(std::make_shared<SimServer>(plan_.server)) {
-  StoreOptions options;
   const Durability durabilities[] = {Durability::kNone, Durability::kClose, Durability::kSync};
-  options.durability = durability_ = durabilities[any(3)];
-  options.memory_bytes = 32 * kMiB;
-  options.extent_bytes = (one_in(2) ? 1 : 8) * kMiB;
-  options.pack_below_bytes = (one_in(3) ? 16 : 256) * kKiB;
-  options.inline_below_bytes = one_in(2) ? 300 : 0;
-  options.flush_interval_ms = one_in(2) ? 1 : 200;
-  options.evict = false;
-  options.prefetch = one_in(2);
-  options.scrub_bytes_per_s = 0;
+  options_.durability = durability_ = durabilities[any(3)];
+  options_.memory_bytes = 32 * kMiB;
+  options_.extent_bytes = (one_in(2) ? 1 : 8) * kMiB;
+  options_.pack_below_bytes = (one_in(3) ? 16 : 256) * kKiB;
+  options_.inline_below_bytes = one_in(2) ? kLargestInlineBytes : 0;
+  options_.flush_interval_ms = one_in(2) ? 1 : 200;
+  options_.evict = false;
+  options_.prefetch = one_in(2);
+  options_.scrub_bytes_per_s = 0;
+  if (plan_.takeovers) options_.fence_after_ms = 0;  // it goes by the machine's clock, which hardly moves here: looked at each time
   seats_.resize(plan_.nodes);
-  for (unsigned number = 0; number < plan_.nodes; ++number) {
-    const int64_t off_ns = static_cast<int64_t>(any(21'600)) * kSecondNs - 10'800 * kSecondNs;
-    Node::Wrap wrap;
-    if (plan_.wrap) wrap = [this, number](std::shared_ptr<Volume> volume) { return plan_.wrap(number, std::move(volume)); };
-    seats_[number].node = std::make_unique<Node>(number, server_, options, off_ns, wrap, [this](int64_t ns) { wait(ns); });
-    seats_[number].node->machine().set_before([this, number](const VolumeCall& call) { before_request(number, call); });
-  }
+  for (unsigned number = 0; number < plan_.nodes; ++number) seats_[number].node = make_node(number, fmt::format("m{}", number));
+}
+
+std::unique_ptr<Node> Simulation::make_node(unsigned number, const std::string& machine) {
+  const int64_t off_ns = static_cast<int64_t>(any(21'600)) * kSecondNs - 10'800 * kSecondNs;
+  Node::Wrap wrap;
+  if (plan_.wrap) wrap = [this, number](std::shared_ptr<Volume> volume) { return plan_.wrap(number, std::move(volume)); };
+  auto node = std::make_unique<Node>(number, machine, server_, options_, off_ns, wrap, [this](int64_t ns) { wait(ns); });
+  node->machine().set_before([this, number](const VolumeCall& call) { before_request(number, call); });
+  ++machines_;
+  return node;
 }
 
 Simulation::~Simulation() {
@@ -63,6 +70,10 @@ Simulation::~Simulation() {
   for (Seat& seat : seats_) {
     seat.node->machine().kill();
     seat.node->bury();
+  }
+  for (const auto& zombie : zombies_) {
+    zombie->machine().kill();
+    zombie->bury();
   }
 }
 
@@ -78,6 +89,7 @@ uint64_t Simulation::any(uint64_t below) {
 
 void Simulation::pass(int64_t ns) {
   server_->advance_ns(ns);
+  for (const auto& zombie : zombies_) zombie->clock().advance_ns(ns);
   for (Seat& seat : seats_) {
     seat.node->clock().advance_ns(ns);
     if (server_->now_ns() - seat.seen_ns <= kHeldUpNs) continue;
@@ -208,7 +220,65 @@ void Simulation::step() {
   else if (one_in(3)) stop(seat);
 }
 
+// The node's machine stands still, for longer than its lease. Another one takes the node, as of another boot, with nothing but what is on the volume.
+void Simulation::take_over(Seat& seat) {
+  const unsigned number = seat.node->number;
+  trace("n{} is taken over by another machine", number);
+  ++counts_["taken over"];
+  std::erase_if(opened_, [&](const Opened& each) {
+    if (each.node == number) seat.node->store().release(each.handle);
+    return each.node == number;
+  });
+  seat.dies_in.reset();
+  seat.node->machine().cut();
+  seat.node->machine().set_before({});
+  zombies_.push_back(std::move(seat.node));
+  seat.node = make_node(number, fmt::format("m{}", machines_));
+  seat.current = false;
+  names_.crashed(number);
+  ++seat.busy;  // nobody starts it before
+  pass_working(plan_.server.lease_ns + kSecondNs);
+  --seat.busy;
+  for (const std::string& path : server_->all_files()) {
+    if (!path.starts_with(fmt::format("nodes/n{}/", number)) || !path.ends_with(".log")) continue;
+    const uint64_t file = *server_->disk().find(path);
+    Bytes start(kMaxHeaderBytes);
+    server_->disk().inode(file).content.read(start, 0);
+    auto decoded = decode_journal_header(start);
+    if (!decoded) continue;  // cut short by a kill
+    for (char& letter : decoded->header.boot_id) letter = letter == 'z' ? 'y' : 'z';
+    static_cast<void>(server_->write(file, 0, encode_journal_header(decoded->header)));
+  }
+  if (seat.busy == 0 && problem_.empty()) start(seat);
+}
+
+// It goes on where it stood, and has to find out. Nothing that it does counts for anybody.
+void Simulation::wake_zombie(size_t at) {
+  const std::unique_ptr<Node> zombie = std::move(zombies_[at]);
+  zombies_.erase(zombies_.begin() + static_cast<ptrdiff_t>(at));
+  trace("the machine that was n{} goes on", zombie->number);
+  ++counts_["zombies"];
+  zombie->machine().heal();
+  bool is_lost = false;
+  zombie->store().set_node_lost([&is_lost] { is_lost = true; });
+  const auto removed = zombie->list("");
+  const Status unlinked = removed && !removed->empty() && S_ISREG(removed->front().type_bits) ? zombie->unlink(removed->front().name) : Status();
+  const auto handle = zombie->create(fmt::format("late{}", ++bodies_));
+  if (handle) {
+    const Status written = zombie->write(*handle, make_body(bodies_, 50'000));
+    const Status closed = zombie->close(*handle);
+    if (written && closed && durability_ != Durability::kNone) wrong(fmt::format("n{}, which was taken over, says that it stored something", zombie->number));
+  }
+  for (int i = 0; i < 5; ++i) zombie->pump();
+  if (zombie->drain()) wrong(fmt::format("n{}, which was taken over, says that all is stored", zombie->number));
+  if (!is_lost) wrong(fmt::format("n{} does not find out that it was taken over", zombie->number));
+  zombie->machine().kill();
+  zombie->bury();
+}
+
 void Simulation::fault_step(Seat& seat) {
+  if (!zombies_.empty() && depth_ == 0 && one_in(3)) return wake_zombie(any(zombies_.size()));
+  if (plan_.takeovers && depth_ == 0 && one_in(3)) return take_over(seat);
   SimClient& machine = seat.node->machine();
   switch (any(9)) {
     case 0: case 1:
@@ -225,7 +295,6 @@ void Simulation::fault_step(Seat& seat) {
       trace("the machine of n{} loses power", seat.node->number);
       ++counts_["machines"];
       machine.lose_power(any(1000));
-      server_->rebooted(seat.node->number);
       bury_if_killed(seat);
       break;
     case 6:
@@ -470,6 +539,7 @@ void Simulation::close_all() {
 void Simulation::settle() {
   calm_ = true;
   close_all();
+  while (!zombies_.empty() && problem_.empty()) wake_zombie(0);
   server_->set_full(false);
   for (Seat& seat : seats_) {
     seat.dies_in.reset();
@@ -500,7 +570,7 @@ void Simulation::add_to_tree(Seat& seat, const std::string& below, std::map<std:
     if (!content && is_fault(content.error(), seat)) continue;
     if (!content) return wrong(fmt::format("n{} lists {} and cannot read it: {}", seat.node->number, path, content.error().message));
     tree[path] = body_of(*content);
-    bytes += align_up(content->size(), kBlockBytes);
+    if (content->size() > kLargestInlineBytes) bytes += align_up(content->size(), kBlockBytes);
   }
 }
 

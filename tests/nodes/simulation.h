@@ -25,6 +25,7 @@ struct Plan {
   int steps = 400;     // between two comparisons
   int comparisons = 3;
   bool faults = true;
+  bool takeovers = false;  // a node is begun anew on another machine, while the first one only stands still
   SimServerOptions server;
   std::function<std::shared_ptr<Volume>(unsigned node, std::shared_ptr<Volume>)> wrap;  // for planted faults of the program
 };
@@ -81,6 +82,9 @@ class Simulation {
   void step();
   void client_step(Seat& seat);
   void fault_step(Seat& seat);
+  std::unique_ptr<Node> make_node(unsigned number, const std::string& machine);
+  void take_over(Seat& seat);
+  void wake_zombie(size_t at);
   void write(Seat& seat, const std::string& name);
   void remove(Seat& seat, const std::string& name);
   void move(Seat& seat);
@@ -108,7 +112,10 @@ class Simulation {
   const bool tracing_;
   uint64_t random_;
   std::shared_ptr<SimServer> server_;
+  StoreOptions options_;
   std::vector<Seat> seats_;
+  std::vector<std::unique_ptr<Node>> zombies_;  // machines that were taken for gone
+  int machines_ = 0;
   std::vector<Opened> opened_;
   Names names_;
   Durability durability_;

@@ -46,6 +46,9 @@ void SimClient::kill(LastRequest last) {
 }
 
 void SimClient::lose_power(uint64_t seed) {
+  locks_.clear();  // nobody gives them up, before it is there again
+  lost_power_ = true;
+  server_->set_silent(machine_, true);
   kill();
   unlocks_.clear();
   for (auto& [file, cached] : files_) {
@@ -60,6 +63,10 @@ void SimClient::lose_power(uint64_t seed) {
 }
 
 void SimClient::restart() {
+  if (std::exchange(lost_power_, false)) {
+    server_->set_silent(machine_, cut_);
+    server_->rebooted(machine_);
+  }
   ++life_;
   killed_ = ends_with_request_ = false;
   locks_.clear();

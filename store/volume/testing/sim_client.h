@@ -103,7 +103,7 @@ class SimClient final : public Volume, public std::enable_shared_from_this<SimCl
   const SimServer::Machine machine_;
   VolumeFeatures features_;
   Before before_;
-  bool cut_ = false, killed_ = false, repeat_next_ = false;
+  bool cut_ = false, killed_ = false, lost_power_ = false, repeat_next_ = false;
   LastRequest last_ = LastRequest::kNotMade;
   bool ends_with_request_ = false;  // killed while one was about to be made, which is made
   uint64_t life_ = 1, requests_ = 0, moved_aside_ = 0;
