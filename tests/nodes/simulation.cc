@@ -8,6 +8,7 @@
 #include "store/base/units.h"
 #include "store/journal/file_header.h"
 #include "store/journal/journal_file.h"
+#include "store/peers/head_file.h"
 
 namespace kvcachefs::testing {
 
@@ -87,6 +88,26 @@ uint64_t Simulation::any(uint64_t below) {
 
 // --- time, and who works ---
 
+// What nodes have told since in their ACKS.
+void Simulation::trace_acks() {
+  for (const std::string& path : server_->all_files()) {
+    if (!path.ends_with("/ACKS")) continue;
+    Bytes slots(2 * kAcksSlotBytes);
+    server_->disk().inode(*server_->disk().find(path)).content.read(slots, 0);
+    const auto header = decode_header(FileKind::kAcks, ByteSpan(slots).first(kMaxHeaderBytes));
+    if (!header) continue;
+    ByteReader in(header->body);
+    const auto acks = decode_acks(decode_identity(in), slots);
+    if (!acks) continue;
+    std::string text;
+    for (const Acks::Peer& peer : acks->peers) {
+      text += fmt::format(" {} to {}/{} {}", peer.node, peer.applied.epoch, peer.applied.seq, peer.applied.offset);
+      for (const ObjectId id : peer.pinned) text += fmt::format(" pinned {}/{}", id.epoch(), id.number());
+    }
+    if (std::exchange(traced_acks_[path], text) != text) trace("        {}: {}", path, text);
+  }
+}
+
 void Simulation::pass(int64_t ns) {
   server_->advance_ns(ns);
   for (const auto& zombie : zombies_) zombie->clock().advance_ns(ns);
@@ -120,6 +141,7 @@ void Simulation::wait(int64_t ns) {
 
 void Simulation::before_request(unsigned number, const VolumeCall& call) {
   Seat& seat = seats_[number];
+  if (tracing_) trace_acks();
   if (tracing_) trace("      n{} {} {} {}+{}", number, call_kind_name(call.kind), call.path, call.offset, call.length);
   if (calm_) return;
   if (seat.dies_in && seat.dies_in->first-- <= 0) {
@@ -502,6 +524,14 @@ void Simulation::drain(Seat& seat) {
 
 void Simulation::refresh(Seat& seat) {
   if (!seat.node->runs()) return;
+  if (one_in(8))
+    for (const auto& peer : seat.node->store().status().peers) {
+      counts_["reloads seen"] += peer.reloads > 1;
+      counts_["records left out"] += peer.records_left_out;
+      counts_["peers silent"] += peer.state == "silent";
+      counts_["peers absent"] += peer.state == "absent";
+      if (peer.state != "live" && peer.state != "silent" && peer.state != "absent") counts_["peers " + std::string(peer.state)]++;
+    }
   const int64_t begun_ns = server_->now_ns();
   const uint64_t until = names_.now();
   const Status refreshed = within(seat, [&] { return seat.node->refresh(); });

@@ -68,6 +68,7 @@ class Simulation {
     if (problem_.empty()) problem_ = fmt::format("step {}: {}", steps_, std::move(what));
   }
 
+  void trace_acks();
   void pass(int64_t ns);
   void wait(int64_t ns);
   void pass_working(int64_t ns);
@@ -127,6 +128,7 @@ class Simulation {
   uint64_t steps_ = 0, live_bytes_ = 0;
   std::string problem_;
   std::map<std::string, uint64_t> counts_;
+  std::map<std::string, std::string> traced_acks_;
 };
 
 }  // namespace kvcachefs::testing
