@@ -141,7 +141,7 @@ void Simulation::wait(int64_t ns) {
 
 void Simulation::before_request(unsigned number, const VolumeCall& call) {
   Seat& seat = seats_[number];
-  if (tracing_) trace_acks();
+  if (tracing_ && std::exchange(acks_written_, call.kind == VolumeCall::Kind::kWrite && call.path.ends_with("/ACKS"))) trace_acks();
   if (tracing_) trace("      n{} {} {} {}+{}", number, call_kind_name(call.kind), call.path, call.offset, call.length);
   if (calm_) return;
   if (seat.dies_in && seat.dies_in->first-- <= 0) {

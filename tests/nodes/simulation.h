@@ -128,6 +128,7 @@ class Simulation {
   uint64_t steps_ = 0, live_bytes_ = 0;
   std::string problem_;
   std::map<std::string, uint64_t> counts_;
+  bool acks_written_ = false;
   std::map<std::string, std::string> traced_acks_;
 };
 
