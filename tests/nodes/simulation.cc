@@ -362,6 +362,12 @@ bool Simulation::is_fault(const Error& error, const Seat& seat) const {
   return plan_.server.async && server_->starts() > 1;
 }
 
+// One that was cut off for longer than its lease may have lost LOCK, and goes on without: others take it for ended once its HEAD stands for 5 s.
+bool Simulation::has_its_lock(const Seat& seat) const {
+  const auto file = server_->disk().find(fmt::format("nodes/n{}/LOCK", seat.node->number));
+  return file && server_->is_locked(*file);
+}
+
 // Through a temporary name, as engines do it, or in place.
 void Simulation::write(Seat& seat, const std::string& name) {
   const int body = ++bodies_;
@@ -455,7 +461,7 @@ void Simulation::read(Seat& seat, const std::string& name) {
     if (current) judge(seat, name, kAbsent, "finds nothing");
     return;
   }
-  if (!is_fault(content.error(), seat) && current && seat.current)
+  if (!is_fault(content.error(), seat) && current && seat.current && has_its_lock(seat))
     wrong(fmt::format("n{} cannot read {}: {}", seat.node->number, name, content.error().message));
 }
 
@@ -501,7 +507,7 @@ void Simulation::read_opened(size_t at) {
     const bool own_rewrite = body_of(*content) == kEmpty || (writer != writers_.end() && writer->second == each.node);
     if (!own_rewrite) wrong(fmt::format("n{} opened {} as {}, and reads {}", each.node, each.name, each.body, body_of(*content)));
   }
-  const bool followed = current && seat.current && seat.held_up_ns < each.opened_ns && each.server_starts == server_->starts();
+  const bool followed = current && seat.current && has_its_lock(seat) && seat.held_up_ns < each.opened_ns && each.server_starts == server_->starts();
   if (!content && followed && !is_fault(content.error(), seat))
     wrong(fmt::format("n{} cannot read {} on, which it has open: {}", each.node, each.name, content.error().message));
 }

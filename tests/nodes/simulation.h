@@ -99,6 +99,7 @@ class Simulation {
   void stop(Seat& seat);
   void judge(Seat& seat, const std::string& name, int body, const char* how);
   bool is_fault(const Error& error, const Seat& seat) const;
+  bool has_its_lock(const Seat& seat) const;
   std::string any_name(const Seat& seat);
 
   void close_all();

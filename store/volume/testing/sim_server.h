@@ -71,6 +71,7 @@ class SimServer {
   bool lock(uint64_t file, Machine machine, uint64_t owner);
   void unlock(uint64_t file, uint64_t owner);
   bool holds(uint64_t file, uint64_t owner) const;
+  bool is_locked(uint64_t file) const { return locks_.contains(file); }
 
  private:
   struct Held {
