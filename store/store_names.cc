@@ -82,9 +82,15 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   bool brief = several;
   if (told && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
-    KVC_ASSIGN(ObjectPtr own, version_to_write(tree, parent, name, chosen, told->object, caller));
-    brief |= own->id != chosen;
-    chosen = own->id;
+    auto own = version_to_write(tree, parent, name, chosen, told->object, caller);
+    if (!own) {  // the open ends with that: what the thread opens next is no repetition of it
+      released.clear();
+      if (auto repeated = stale_opens_.looked_again(caller.thread_id, nullptr); repeated.kept) released.push_back(std::move(repeated.kept));
+      tree.let_go(released);
+      return std::unexpected(std::move(own).error());
+    }
+    brief |= (*own)->id != chosen;
+    chosen = (*own)->id;
   }
   if (found->type_bits == S_IFREG) brief |= will_be_told(parent, chosen, caller);
   if (found->type_bits != S_IFDIR) {

@@ -58,7 +58,10 @@ Status remove_if_empty(Volume& volume, const std::string& directory) {
     if (entries.error().code == Code::kNotFound) return {};
     return std::unexpected(std::move(entries).error());
   }
-  return entries->empty() ? volume.remove_directory(directory) : Status{};
+  if (!entries->empty()) return {};
+  const Status removed = volume.remove_directory(directory);
+  // A server that was restarted meanwhile may answer so for one's own success.
+  return !removed && removed.error().code == Code::kNotFound ? Status{} : removed;
 }
 
 // Of an epoch that is over and left nothing: else a start, and each checkpoint, would look through one more with every mount

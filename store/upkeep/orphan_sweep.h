@@ -45,8 +45,9 @@ class OrphanSweep {
   // that no record names. `unclean`: earlier epochs are to be listed for those, whatever the index says.
   void count(bool unclean);
 
-  // There is something that an earlier life may have left, and that was not looked for to its end.
-  bool is_left() const { return epochs_due_ || parts_.orphans.extents_due() || packs_due(); }
+  // There is something that an earlier life may have left, and that was not looked for to its end. Where nothing can be punched what is left
+  // in packs stays until they go as a whole.
+  bool is_left() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.packs_unswept(); }
   // sweep_extents() has something to do, or the index is to be told what was found out.
   bool is_due() const { return epochs_due_ || parts_.orphans.extents_due() || parts_.orphans.changed(); }
   // After a commit of the index behind which recovery never goes back; `dead` is what the same index point gives back.

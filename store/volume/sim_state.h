@@ -75,6 +75,7 @@ class SimState {
   SimResult<void> sync_directory(std::string_view path);
   std::vector<std::string> all_files() const;  // paths, sorted
 
+  bool has(uint64_t id) const { return inodes_.contains(id); }
   const SimInode& inode(uint64_t id) const { return inodes_.at(id); }
   void open_handle(uint64_t id) { ++inodes_.at(id).handles; }
   void close_handle(uint64_t id);

@@ -1,0 +1,93 @@
+// What one node has open is kept by the other, which has replaced it, over the end of its daemon, too.
+#include <memory>
+#include <string>
+
+#include <gtest/gtest.h>
+
+#include "store/base/log.h"
+#include "tests/nodes/names.h"
+#include "tests/nodes/node.h"
+
+namespace kvcachefs::testing {
+namespace given_up_test {
+
+// By the version of NFS: with 3 nothing can be punched.
+class NodesGivenUp : public ::testing::TestWithParam<unsigned> {
+ protected:
+  static StoreOptions options() {
+    StoreOptions options;
+    options.memory_bytes = 32 * kMiB;
+    options.pack_below_bytes = 256 * kKiB;
+    options.evict = false;
+    return options;
+  }
+  void pass(int64_t ns) {
+    server->advance_ns(ns);
+    for (Node* node : {&a, &b}) node->clock().advance_ns(ns);
+  }
+  void work(int seconds) {
+    for (int i = 0; i < 4 * seconds; ++i) {
+      pass(250'000'000);
+      for (Node* node : {&a, &b})
+        if (node->runs()) node->pump();
+    }
+  }
+  void SetUp() override {
+    log::set_level(log::Level::kOff);
+    ASSERT_TRUE(a.start());
+    ASSERT_TRUE(b.start());
+  }
+  static Status write(Node& node, const std::string& name, const std::string& content) {
+    KVC_ASSIGN(Handle* const handle, node.create(name));
+    Status written = node.write(handle, content);
+    const Status closed = node.close(handle);
+    return written ? closed : written;
+  }
+
+  const std::shared_ptr<SimServer> server = std::make_shared<SimServer>(SimServerOptions{.nfs_version = GetParam()});
+  Node a{0, "m0", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
+  Node b{1, "m1", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
+};
+
+// "y" is the last that lives in the pack.
+TEST_P(NodesGivenUp, APackWithABodyThatIsOpenElsewhereStaysWhenAllOfItIsDead) {
+  ASSERT_TRUE(write(a, "x", make_body(1, 100'000)));
+  ASSERT_TRUE(write(a, "y", make_body(2, 100'000)));
+  ASSERT_TRUE(a.drain());
+  const uint64_t pack_bytes = server->allocated_bytes("/n0/1/extents/");
+  ASSERT_GT(pack_bytes, 200'000u);
+  ASSERT_TRUE(b.refresh());
+  const auto opened = b.open("x", {});
+  ASSERT_TRUE(opened);
+  ASSERT_TRUE(write(a, "tmp", make_body(3, 300'000)));
+  ASSERT_TRUE(a.rename("tmp", "x"));
+  work(3);
+  ASSERT_TRUE(a.end());
+  ASSERT_TRUE(a.start());
+  work(3);
+  ASSERT_TRUE(a.unlink("y"));
+  ASSERT_TRUE(a.drain());
+  work(3);
+  ASSERT_TRUE(a.end());
+  b.store().drop_caches();
+  const auto read = b.read(*opened);
+  ASSERT_TRUE(read) << read.error().message;
+  EXPECT_EQ(body_of(*read), 1);
+  b.store().release(*opened);
+  for (int life = 0; life < 2; ++life) {
+    ASSERT_TRUE(a.start());
+    work(3);
+    ASSERT_TRUE(write(a, "z" + std::to_string(life), make_body(4, 100)));  // something happens
+    ASSERT_TRUE(a.drain());
+    work(3);
+    ASSERT_TRUE(a.end());
+  }
+  ASSERT_TRUE(a.start());
+  work(30);
+  EXPECT_LE(server->allocated_bytes("/extents/"), 350'000u) << "closed, it is given back";
+}
+
+INSTANTIATE_TEST_SUITE_P(, NodesGivenUp, ::testing::Values(3u, 4u), [](const auto& each) { return "V" + std::to_string(each.param); });
+
+}  // namespace given_up_test
+}  // namespace kvcachefs::testing
