@@ -91,7 +91,6 @@ def test_what_a_dead_node_has_makes_room(nodes):
     kept = [number for number in range(churn.first, churn.next) if get(b, number)]
     assert len(kept) >= 60 and min(kept) >= churn.next - 200, (len(kept), churn.next - churn.first)
     assert all(get(b, number) in (True, None) for number in range(84))
-    wait_until(lambda: caretaker(b)["tends"] == "", SOON, "it leaves")
     a.start()
     publish(a, b)
     assert tree(a) == tree(b)
@@ -200,7 +199,7 @@ def test_one_of_two_tends_it(nodes, new_mount):
     assert first.failure is None and second.failure is None, (first.failure, second.failure)
     assert samples.most <= CAPACITY
     assert max(first.longest_s, second.longest_s) < 15
-    wait_until(lambda: caretaker(b)["tends"] == caretaker(c)["tends"] == "", SOON, "it leaves")
+    wait_until(lambda: caretaker(b)["tends"] == caretaker(c)["tends"] == "", 3 * SOON, "it leaves")
     for node in (b, c):
         publish(b, c)
         assert all(get(node, number) in (True, None) for first, last in ((0, 84), (10_000, 10_999), (50_000, 50_999)) for number in range(first, last))
