@@ -3,6 +3,7 @@
 #include "store/gc/collect_node.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
@@ -81,6 +82,27 @@ TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
   a = std::make_unique<TestStore>(testing::node_options("a"), b);
   publish();
   EXPECT_EQ(a->contents(), b.contents());
+}
+
+// Directories, and HEAD and ACKS of lives whose journals nobody has read yet.
+TEST_F(CollectNode, WhatEarlierLivesLeftIsCounted) {
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
+  publish();
+  for (int life = 0; life < 6; ++life) {
+    a->die();
+    a->mount();
+    publish();
+  }
+  const auto volume = open_posix_volume(b.root(), {});
+  ASSERT_TRUE(volume);
+  uint64_t there = 0;
+  for (const auto& each : std::filesystem::recursive_directory_iterator(b.root() + "/nodes/a")) {
+    struct stat about {};
+    ASSERT_EQ(::lstat(each.path().c_str(), &about), 0);
+    there += static_cast<uint64_t>(about.st_blocks) * 512;
+  }
+  ASSERT_TRUE((*a)->status().epoch == 7);
+  EXPECT_GE((*a)->status().physical_bytes + 128 * kKiB, there) << "and the directories of the index";
 }
 
 TEST_F(CollectNode, ANodeThatLeavesTakesItsOwnFilesAndNothingElse) {

@@ -15,6 +15,7 @@ Result<std::optional<uint64_t>> PartSize::go_on(Volume& volume, const Clock& clo
     if (directories_.empty()) return bytes_;
     const std::string directory = std::move(directories_.back());
     directories_.pop_back();
+    if (const auto info = volume.info(directory)) bytes_ += info->allocated_bytes;
     const auto entries = volume.list(directory);
     if (!entries && entries.error().code == Code::kNotFound) continue;
     KVC_TRY(entries);

@@ -153,6 +153,7 @@ Status Checkpointer::remove_before_checkpoint() {
   wants_checkpoint_ = false;
   found_.journal_files = 1;
   found_.older_journals_bytes = 0;
+  epochs_bytes_.reset();
   measure_overhead();
   return {};
 }
@@ -178,6 +179,7 @@ void Checkpointer::remove_kept_journals(bool room_is_wanted) {
     log::warn("journals that the checkpoint covers: {}", removed.error().message);
   } else if (followed == covers) {
     kept_journals_.reset();
+    epochs_bytes_.reset();
     measure_overhead();
   }
 }
@@ -233,7 +235,25 @@ void Checkpointer::measure_overhead() {
   if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
   if (peers_ != nullptr) measured.reserve_bytes += peers_->bytes_on_volume();
+  if (!epochs_bytes_) epochs_bytes_ = measure_epochs();
+  measured.reserve_bytes += *epochs_bytes_;
   parts_.records.measured(measured);
+}
+
+// What the epochs of this node take beside journals, checkpoints and extents: directories, and HEAD and ACKS of earlier lives. What cannot be
+// looked at is left out.
+uint64_t Checkpointer::measure_epochs() const {
+  uint64_t bytes = 0;
+  const auto add = [&](const std::string& path) {
+    if (const auto info = parts_.volume->info(path)) bytes += info->allocated_bytes;
+  };
+  for (const uint32_t epoch : list_epochs(*parts_.volume, parts_.identity.node).value_or(std::vector<uint32_t>())) {
+    const std::string directory = epoch_directory(parts_.identity.node, epoch);
+    add(directory);
+    for (const DirectoryEntry& entry : parts_.volume->list(directory).value_or(std::vector<DirectoryEntry>()))
+      if (entry.is_directory || epoch < parts_.identity.epoch) add(directory + "/" + entry.name);
+  }
+  return bytes;
 }
 
 // --- giving space back (invariant 6: only after the records that gave it up, and their data, were synced) ---

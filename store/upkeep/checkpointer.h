@@ -97,6 +97,7 @@ class Checkpointer {
   // Tells RecordSpace what journals with their reserve, checkpoint and index take, without a look at the volume but one: at the index,
   // wherever that is.
   void measure_overhead();
+  uint64_t measure_epochs() const;
   bool judged_tail() const { return found_.judged_tail; }
   bool reclaim_was_cut_short() const { return reclaim_cut_short_; }  // by the time it takes: the next one goes on
   uint64_t journal_files() const { return found_.journal_files; }
@@ -142,6 +143,7 @@ class Checkpointer {
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
   bool wants_checkpoint_ = false;
+  std::optional<uint64_t> epochs_bytes_;  // null: to be measured; only removals change it
   bool reclaim_cut_short_ = false;
   std::atomic<bool> nobody_reads_{false};
 };
