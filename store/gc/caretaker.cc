@@ -29,14 +29,14 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr uint64_t kMemoryBytes = 32 * kMiB;  // nothing is cached
+constexpr uint64_t kTurnMemoryBytes = 32 * kMiB;  // nothing is cached
 constexpr int64_t kReadPeersMs = 300'000;
 
 // The options of this daemon count for what it does for others, too. Nothing is evicted before it is known what others use of the node.
 StoreOptions options_for(const std::string& node, const StoreOptions& own, const std::string& own_node) {
   StoreOptions options = own;
   options.node = node;
-  options.memory_bytes = kMemoryBytes;
+  options.memory_bytes = kTurnMemoryBytes;
   options.durability = Durability::kNone;
   options.evict = false;
   options.prefetch = false;
