@@ -151,6 +151,7 @@ void Caretaker::Turn::run(bool is_short) {
       evicts = store_->set_option("evict", "on").has_value();
       went_ms = now;
     }
+    if (evicts && !options.evict) evicts = !store_->set_option("evict", "off").has_value();
     const bool is_needed = wants_room && now - went_ms < times.idle_ms;
     const bool makes_way = now - begun_ms >= times.most_ms;  // for others that wait for theirs
     if (now - begun_ms < times.settled_ms || (is_needed && !makes_way)) over_ms.reset();
@@ -361,6 +362,7 @@ void Caretaker::take_out_if_empty(const std::string& name, const StoreStatus& st
   request.where = {.volume = status.volume_root, .node = name, .index_directory = {}, .purpose = "gc"};
   request.remove = request.only_if_empty = true;
   request.patience_ns = 5'000'000'000;
+  request.ends = [this, &name] { return stopping_ || is_node_wanted(*volume_, name); };
   request.dry_run = true;
   const auto survey = collect_node(request);
   if (!survey) return log::info("node {}, which may have no files: {}", name, survey.error().message);

@@ -244,6 +244,25 @@ TEST_F(CaretakerTest, ANodeWithoutFilesLeavesAndItsDirectoriesStay) {
   EXPECT_EQ(a->contents(), b.contents());
 }
 
+// What it removed of a node that does not answer, and is not gone either, would be seen again.
+TEST_F(CaretakerTest, ANodeWithoutFilesStaysWhereOthersHaveNotAnsweredIt) {
+  auto c = std::make_unique<TestStore>(options("c"), b);
+  ASSERT_TRUE(c->write_file("removed", TestStore::payload(1, kMiB)));
+  c->drain();
+  publish();
+  ASSERT_TRUE(a->unlink("removed"));
+  publish();
+  kill_a();
+  EXPECT_FALSE(b.exists("removed"));
+  Caretaker::Times times = quick();
+  times.leaves_ms = 1'000;
+  Caretaker caretaker(*b.operator->(), system_clock(), times);
+  caretaker.start();
+  EXPECT_FALSE(pump_until([&] { return caretaker.status().taken_out > 0; }, 20));
+  caretaker.stop();
+  EXPECT_FALSE(b.exists("removed"));
+}
+
 // A caretaker that dies leaves the node as its own daemon would have.
 TEST_F(CaretakerTest, ItsOwnEndEndsTheTurn) {
   ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));

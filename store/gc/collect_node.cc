@@ -43,6 +43,7 @@ class Collection {
   void remove_index_and_peers(const std::string& directory);
   bool wait(const std::function<void(StatusCompletion)>& call, int64_t most_ns, Status& result);
   void work();
+  bool is_over() const { return request_.ends && request_.ends(); }
   void tell(const std::string& line);
   std::string node_directory() const { return "nodes/" + request_.where.node; }
 
@@ -78,12 +79,12 @@ Result<bool> Collection::find() {
   index_directory_ = node->index_directory;
   std::error_code error;
   is_scratch_ = request_.where.index_directory.empty() && node->volume->features().network && !std::filesystem::exists(index_directory_, error);
-  if (is_scratch_) index_directory_ += ".gc";
+  if (is_scratch_) index_directory_ += "~gc";  // no node has such a name
   KVC_ASSIGN(const Cleared there, measure_tree(*volume_, node_directory()));
   report_.bytes_before = report_.bytes_after = there.bytes;
   if (!request_.dry_run) return true;
   KVC_TRY(check_lives_nowhere_else(*node->volume, node->identity, system_clock()));
-  KVC_TRY(survey_node(*node, node->index_directory + ".gc-survey", report_));
+  KVC_TRY(survey_node(*node, node->index_directory + "~gc-survey", report_));
   return true;
 }
 
@@ -110,7 +111,7 @@ bool Collection::wait(const std::function<void(StatusCompletion)>& call, int64_t
   const auto answer = std::make_shared<std::optional<Status>>();
   call([answer](Status status) { *answer = std::move(status); });
   const int64_t until_ns = system_clock().monotonic_ns() + most_ns;
-  while (!*answer && system_clock().monotonic_ns() < until_ns) work();
+  while (!*answer && system_clock().monotonic_ns() < until_ns && !is_over()) work();
   if (*answer) result = std::move(**answer);
   return answer->has_value();
 }
@@ -131,11 +132,12 @@ Status Collection::await_peers() {
     const FollowedByPeers followed = store_->followed_by_peers();
     report_.waits_for = followed.waits_for;
     if (followed.waits_for.empty()) {
+      if (request_.only_if_empty && !followed.left_behind.empty()) report_.waits_for = followed.left_behind.front();
       for (const std::string& node : followed.left_behind)
         report_.notes.push_back(fmt::format("node {} does not run and has not read all that was removed of it: that comes back where this node is gone", node));
       return {};
     }
-    if (system_clock().monotonic_ns() >= until_ns) return {};
+    if (system_clock().monotonic_ns() >= until_ns || is_over()) return {};
     tell("waiting for " + followed.waits_for);
     for (int i = 0; i < 25; ++i) work();
   }
@@ -145,6 +147,7 @@ Status Collection::await_peers() {
 Status Collection::settle() {
   Status drained;
   const bool done = wait([this](StatusCompletion end) { store_->drain(true, std::move(end)); }, kReadPeersNs, drained);
+  if (!done && is_over()) return {};
   if (!done) return fail(Code::kIo, fmt::format("volume {} did not take what was to be journaled", report_.root));
   KVC_TRY(std::move(drained));
   KVC_TRY(await_peers());
@@ -205,7 +208,7 @@ Result<GcReport> Collection::run() {
   report_.files = status.objects_total;
   report_.directories = status.directories;
   report_.live_bytes = status.live_bytes;
-  const bool leaves = request_.remove && !(request_.only_if_empty && report_.files > 0);
+  const bool leaves = request_.remove && !is_over() && !(request_.only_if_empty && report_.files > 0);
   if (leaves && report_.waits_for.empty()) {
     KVC_TRY(take_out());
     if (is_scratch_) remove_index_and_peers(index_directory_);

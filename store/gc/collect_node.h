@@ -14,7 +14,9 @@ namespace kvcachefs {
 struct GcRequest {
   OfflineRequest where;    // with the name of the node
   bool remove = false;     // the node leaves the volume
-  bool only_if_empty = false;  // ... unless it has files: then it is put in order, and stays
+  // ... unless it has files, or has said something of others that they have not answered: then it is put in order, and stays.
+  bool only_if_empty = false;
+  std::function<bool()> ends;  // asked all the time: true ends the waiting, and nothing is removed; may be empty
   bool dry_run = false;    // nothing is changed but the lock file
   int64_t patience_ns = 60'000'000'000;  // with nodes that live and have not followed yet
   std::function<void(const std::string&)> tell;  // what it waits for, one line at a time; may be empty

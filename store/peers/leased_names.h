@@ -14,6 +14,7 @@
 #include <string_view>
 #include <tuple>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "store/base/types.h"
@@ -43,7 +44,8 @@ class LeasedNames {
   std::optional<NameEntry> find(std::span<const ObjectId> members, std::string_view name) const;
   // ... with after < cookie <= up_to, ascending.
   std::vector<NameEntry> list(std::span<const ObjectId> members, uint64_t after, uint64_t up_to) const;
-  std::vector<Lease> named(std::string_view name) const;  // in whichever directory
+  bool has_name(std::string_view name) const;  // in whichever directory
+  void for_each(const std::function<void(const std::string& name, const Lease&)>& visit) const;
   // Those that end now: `renew` tells until when one that is over by its own time goes on.
   std::vector<ObjectId> over(int64_t now_ns, const std::function<int64_t(const Lease&)>& renew);
   std::vector<ObjectId> went_before(int64_t at_ns) const;
@@ -53,6 +55,7 @@ class LeasedNames {
   using Key = std::tuple<uint64_t, std::string, ObjectId>;  // cookie, name, member
   std::map<Key, Lease> names_;
   std::unordered_map<ObjectId, Key> by_child_;
+  std::unordered_map<ObjectId, std::map<std::pair<uint64_t, std::string>, ObjectId>> by_member_;  // cookie and name: child
   uint64_t bytes_ = 0;
 };
 

@@ -32,7 +32,16 @@ TEST_F(LeasedNamesTest, ANameIsFoundInADirectoryThatHasItsMember) {
   EXPECT_EQ(found({other_}, "x"), id(2, 5));
   EXPECT_EQ(found({id(0, 9)}, "x"), ObjectId{});
   EXPECT_EQ(found({directory_}, "y"), ObjectId{});
-  EXPECT_EQ(names_.named("x").size(), 2u);
+  EXPECT_TRUE(names_.has_name("x"));
+  EXPECT_FALSE(names_.has_name("y"));
+  size_t named = 0;
+  names_.for_each([&](const std::string& name, const LeasedNames::Lease&) { named += name == "x" ? 1 : 0; });
+  EXPECT_EQ(named, 2u);
+  const auto listed = names_.list(Ids{directory_, other_}, 0, UINT64_MAX);
+  ASSERT_EQ(listed.size(), 1u) << "once, where two members had it";
+  EXPECT_EQ(listed[0].child, id(1, 5)) << "as a lookup finds it";
+  EXPECT_TRUE(names_.remove(id(1, 5)));
+  EXPECT_EQ(names_.list(Ids{directory_, other_}, 0, UINT64_MAX)[0].child, id(2, 5));
   EXPECT_EQ(names_.of_node(2), Ids{id(2, 5)});
 }
 

@@ -246,26 +246,27 @@ Result<bool> NameView::has_name(uint32_t ordinal, const UnnameRecord& name) cons
   return !hidden;
 }
 
-// In case of doubt: what is seen is that which the node says.
-std::vector<ObjectId> NameView::leased_under(uint32_t ordinal, ObjectId directory, std::string_view name) const {
-  const ObjectId member = ObjectId::make(ordinal, directory.epoch(), directory.number());
-  std::vector<ObjectId> found;
-  for (const LeasedNames::Lease& lease : leased_.named(name)) {
-    const auto ids = lease.directory.valid() ? members(lease.directory) : fail(Code::kNotFound, {});
-    if (lease.member == member || !ids || std::ranges::find(*ids, member) != ids->end()) found.push_back(lease.child);
-  }
-  return found;
+NameView::LeasedPlaces NameView::leased_places() const {
+  LeasedPlaces places;
+  std::unordered_map<ObjectId, std::vector<ObjectId>> members_of;
+  leased_.for_each([&](const std::string& name, const LeasedNames::Lease& lease) {
+    const auto [known, is_new] = members_of.try_emplace(lease.directory);
+    if (is_new && lease.directory.valid()) known->second = members(lease.directory).value_or(std::vector<ObjectId>());
+    std::vector<ObjectId>& ids = known->second;
+    if (ids.empty()) places[ObjectId{}].emplace(name, lease.child);  // in case of doubt in any
+    for (const ObjectId member : ids)
+      if (member != lease.member) places[member].emplace(name, lease.child);
+    places[lease.member].emplace(name, lease.child);
+  });
+  return places;
 }
 
-std::vector<ObjectId> NameView::leased_under(const StatementRecord& said) const {
+std::optional<ObjectId> NameView::leased_of(const StatementRecord& said) const {
   const auto* const gone = std::get_if<UnnameRecord>(&said.what);
-  std::vector<ObjectId> found;
-  if (gone == nullptr) return found;
-  for (const LeasedNames::Lease& lease : leased_.named(gone->name)) {
-    const Part* const of = part_of(lease.child);
-    if (id_there(lease.child) == gone->child && (of == nullptr || of->node == said.node)) found.push_back(lease.child);
-  }
-  return found;
+  if (gone == nullptr || leased_.empty()) return std::nullopt;
+  for (const Part& part : parts_)
+    if (const ObjectId id = id_here(part.ordinal, gone->child); part.node == said.node && leased_.has(id)) return id;
+  return std::nullopt;
 }
 
 // --- objects ---

@@ -27,14 +27,19 @@ void PeerLeases::note(ObjectId directory, ObjectId id, bool asked, size_t most) 
     found = uses_[0].emplace(id, Use{}).first;
     if (const auto before = uses_[1].find(id); before != uses_[1].end()) found->second = before->second;
   }
+  if (found->second.is_forgotten) return;
   found->second.at_ns = now_ns;
   if (asked) found->second.asked_ns = now_ns;
   if (directory.valid()) found->second.directory = directory;
 }
 
+// A use that is under way may be noted behind this.
 void PeerLeases::forget(ObjectId id) {
   std::lock_guard lock(mutex_);
-  for (auto& uses : uses_) uses.erase(id);
+  if (!uses_[0].contains(id) && !uses_[1].contains(id) && uses_[0].size() >= kMost) return;  // it is not noted either
+  Use& use = uses_[0][id];
+  use = {};
+  use.is_forgotten = true;
 }
 
 std::optional<PeerLeases::Lease> PeerLeases::find(ObjectId id) const {
@@ -43,7 +48,7 @@ std::optional<PeerLeases::Lease> PeerLeases::find(ObjectId id) const {
   for (const auto& uses : uses_) {
     const auto found = uses.find(id);
     if (found == uses.end()) continue;
-    if (found->second.at_ns + lasts_ns <= now_ns) return std::nullopt;
+    if (found->second.is_forgotten || found->second.at_ns + lasts_ns <= now_ns) return std::nullopt;
     Lease lease{found->second.at_ns + lasts_ns, found->second.asked_ns, found->second.directory};
     if (lease.asked_until_ns) *lease.asked_until_ns += lasts_ns;
     return lease;

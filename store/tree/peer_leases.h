@@ -59,6 +59,7 @@ class PeerLeases final : public AccessListener {
     int64_t at_ns = 0;
     std::optional<int64_t> asked_ns;
     ObjectId directory;
+    bool is_forgotten = false;
   };
   void note(ObjectId directory, ObjectId id, bool asked, size_t most);
 

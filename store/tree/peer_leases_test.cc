@@ -67,6 +67,19 @@ TEST_F(PeerLeasesTest, ThereAreNoneWithoutATime) {
   EXPECT_FALSE(has(id(1, 5)));
 }
 
+// A read that was begun before it may be noted behind it.
+TEST_F(PeerLeasesTest, WhatWasRemovedHereGetsNoneByALateUse) {
+  leases.told(kRootId, id(1, 5));
+  leases.forget(id(1, 5));
+  EXPECT_FALSE(has(id(1, 5)));
+  for (int second = 0; second < 6; ++second) {
+    leases.opened(id(1, 5), 0);
+    leases.loaded_ahead(id(1, 6));
+    EXPECT_FALSE(has(id(1, 5)));
+    pass(1);
+  }
+}
+
 TEST_F(PeerLeasesTest, ListingsLeaveRoomForProbes) {
   for (uint64_t number = 0; number < 2 * PeerLeases::kMost; ++number) leases.listed(kRootId, id(1, 5 + number));
   EXPECT_TRUE(has(id(1, 5)));
@@ -214,6 +227,16 @@ TEST_F(TreeLeases, ThereAre4096AtATimeAndEachIsToldToItsNode) {
   tree.write().end_leases();
   EXPECT_TRUE(tree.read().view().leased().empty());
   EXPECT_EQ(tree.read().objects_in_ram(), 0u);
+}
+
+TEST_F(TreeLeases, WhereTheyAreSwitchedOffThoseThereAreEnd) {
+  put(5, "x");
+  leases.told(kRootId, found("x"));
+  evict(5, "x");
+  ASSERT_EQ(found("x"), id(1, 5));
+  leases.set_lease_ms(0);
+  tree.write().end_leases();
+  EXPECT_EQ(found("x"), ObjectId{});
 }
 
 TEST_F(TreeLeases, APartThatIsReadAnewIsSeenAsItIs) {

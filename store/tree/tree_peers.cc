@@ -221,7 +221,7 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
     {
       const auto lock = (*object)->lock();
       bytes = align_up((*object)->base.place.length, kBlockBytes);
-      may &= !(*object)->outdated && !(*object)->base.quarantined;
+      may &= !(*object)->outdated && !(*object)->base.quarantined && (*object)->nlink > 0;
     }
     if (may && has_room(bytes)) {
       const auto lock = (*object)->lock();
@@ -237,16 +237,30 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
   }
 }
 
-// What somebody removed is gone at once, and what has the name anew is seen at once, also when that is gone in its turn.
+// What somebody removed is gone at once, and what has the name anew is seen at once, also when that is gone in its turn. Of many directories with
+// the same names in each a batch is looked through once.
 void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
+  std::optional<NameView::LeasedPlaces> places;
+  const auto end_under = [&](ObjectId parent, const std::string& name) {
+    if (!view().leased().has_name(name)) return;
+    if (!places) places = view().leased_places();
+    for (const ObjectId directory : {ObjectId::make(ordinal, parent.epoch(), parent.number()), ObjectId{}}) {
+      const auto there = places->find(directory);
+      if (there == places->end()) continue;
+      const auto [first, last] = there->second.equal_range(name);
+      for (auto each = first; each != last; ++each)
+        if (view().leased().has(each->second)) end_lease(each->second);
+    }
+  };
   for (const Record& record : batch.records) {
     if (view().leased().empty()) return;
-    std::vector<ObjectId> ended;
-    if (const auto* named = std::get_if<NameRecord>(&record)) ended = view().leased_under(ordinal, named->parent, named->name);
-    else if (const auto* gone = std::get_if<UnnameRecord>(&record); gone != nullptr && !gone->evicted)
-      ended = view().leased_under(ordinal, gone->parent, gone->name);
-    else if (const auto* said = std::get_if<StatementRecord>(&record)) ended = view().leased_under(*said);
-    for (const ObjectId id : ended) end_lease(id);
+    if (const auto* named = std::get_if<NameRecord>(&record)) {
+      end_under(named->parent, named->name);
+    } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
+      if (!gone->evicted) end_under(gone->parent, gone->name);
+    } else if (const auto* said = std::get_if<StatementRecord>(&record)) {
+      if (const auto id = view().leased_of(*said)) end_lease(*id);
+    }
   }
 }
 
@@ -265,7 +279,9 @@ void Tree::Write::end_leases() {
     const auto used = tree().parts_.leases->find(lease.child);
     return used && used->asked_until_ns ? *used->asked_until_ns : INT64_MIN;
   };
-  for (const ObjectId id : view().leased().over(tree().parts_.clock.monotonic_ns(), renew)) end_lease(id);
+  // Where leases are switched off what was given ends, too.
+  const bool none = tree().parts_.leases->lasts_ns() == 0;
+  for (const ObjectId id : none ? view().leased().went_before(INT64_MAX) : view().leased().over(tree().parts_.clock.monotonic_ns(), renew)) end_lease(id);
 }
 
 // --- what peers took ---

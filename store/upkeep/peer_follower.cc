@@ -23,7 +23,7 @@ constexpr int64_t kForgetNs = 60'000'000'000;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
 constexpr int64_t kTouchNs = 2'000'000'000;
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
-constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 17;
+constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
 }  // namespace
 
