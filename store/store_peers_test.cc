@@ -32,6 +32,26 @@ class StorePeers : public ::testing::Test {
     }
   }
   void expect_one_tree() { EXPECT_EQ(a.contents(), b.contents()); }
+  // What the directory has as soon as a refresh is answered, when the node's journal does not tell its own answers yet.
+  static std::set<std::string> names_upon_refresh(TestStore& node, const std::string& directory) {
+    bool answered = false;
+    std::set<std::string> found;
+    node->refresh([&](const Status& status) {
+      answered = true;
+      EXPECT_TRUE(status) << status.error().message;
+      const auto at = node->lookup(kRootId, directory, {});
+      const auto items = at ? node->list(at->id, 0, 100) : fail(Code::kNotFound, directory);
+      EXPECT_TRUE(items) << items.error().message;
+      if (!items) return;
+      for (const DirectoryItem& item : *items) {
+        EXPECT_TRUE(node->lookup(at->id, item.name, {})) << item.name;
+        found.insert(item.name);
+      }
+    });
+    for (int i = 0; i < 10'000 && !answered; ++i) node->pump();
+    EXPECT_TRUE(answered);
+    return found;
+  }
 
   TestStore a;
   TestStore b{testing::node_options("other"), a};
@@ -223,6 +243,25 @@ TEST_F(StorePeers, WhoComesLateTakesTheCheckpoint) {
   b.mount();
   publish();
   EXPECT_EQ(b.read_file("11"), TestStore::payload(11, 10'000));
+  expect_one_tree();
+}
+
+// No client has looked the directory up when what the other said of its names is answered.
+TEST_F(StorePeers, WhatReplacedItIsSeenByItsNodeRightBehindAStart) {
+  a.mkdir("d");
+  for (const char* name : {"d/x", "d/y"}) ASSERT_TRUE(a.write_file(name, TestStore::payload(1, 10'000)));
+  publish();
+  a.unmount();
+  Handle* handle = b.open_for_rewrite("d/x", 7);
+  ASSERT_NE(handle, nullptr);
+  b.pwrite(handle, 0, TestStore::payload(2, 20'000));
+  ASSERT_TRUE(b.close(handle));
+  b.drain();
+  a.mount();
+  EXPECT_EQ(names_upon_refresh(a, "d"), (std::set<std::string>{"x", "y"}));
+  EXPECT_TRUE(a.read_file("d/x") == TestStore::payload(2, 20'000));
+  publish();
+  EXPECT_TRUE(a.read_file("d/x") == TestStore::payload(2, 20'000));
   expect_one_tree();
 }
 

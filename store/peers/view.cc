@@ -142,6 +142,14 @@ Result<std::optional<NameEntry>> NameView::find_name(ObjectId directory, std::st
   return there.empty() ? leased_.find(ids, name) : choose(directory, there, true);
 }
 
+Result<std::optional<NameEntry>> NameView::find_name_of_peers(ObjectId directory, std::string_view name) const {
+  if (is_alone()) return std::nullopt;
+  KVC_ASSIGN(const auto ids, members(directory));
+  KVC_ASSIGN(auto there, live(ids, name));
+  std::erase_if(there, [this](const Live& each) { return each.part == &own(); });
+  return there.empty() ? leased_.find(ids, name) : choose(directory, there, true);
+}
+
 // What clients see where these are. `note`: a directory is one that they know from now on.
 Result<std::optional<NameEntry>> NameView::choose(ObjectId directory, const std::vector<Live>& live, bool note) const {
   if (live.empty()) return std::nullopt;

@@ -41,6 +41,8 @@ class NameView {
   // `directory`: where it is not known (it was not looked up since it was dropped for want of room) one of this node has what this node
   // gave it, and one of a peer is kStale; kNotFound if it is gone.
   Result<std::optional<NameEntry>> find_name(ObjectId directory, std::string_view name) const;
+  // The same as if this node had nothing under the name.
+  Result<std::optional<NameEntry>> find_name_of_peers(ObjectId directory, std::string_view name) const;
   // Names with cookie > `after`, ascending, about `limit` of them; names of equal cookie are never split. The ids of directories are
   // those that a lookup would give.
   Result<std::vector<NameEntry>> list(ObjectId directory, uint64_t after, size_t limit) const;

@@ -19,10 +19,17 @@ const NameState* Namespace::dirty(ObjectId parent, std::string_view name) const 
 
 Result<std::optional<Namespace::Found>> Namespace::find(ObjectId parent, std::string_view name) const {
   if (const NameState* state = dirty(parent, name)) {
+    if (state->left_to_peers) return found_of_peers(parent, name);
     if (!state->child.valid()) return std::nullopt;
     return Found{state->child, state->type_bits};
   }
   KVC_ASSIGN(auto entry, view_.find_name(parent, name));
+  if (!entry) return std::nullopt;
+  return Found{entry->child, entry->type_bits};
+}
+
+Result<std::optional<Namespace::Found>> Namespace::found_of_peers(ObjectId parent, std::string_view name) const {
+  KVC_ASSIGN(const auto entry, view_.find_name_of_peers(parent, name));
   if (!entry) return std::nullopt;
   return Found{entry->child, entry->type_bits};
 }
@@ -33,16 +40,16 @@ Result<ObjectId> Namespace::own_child(ObjectId parent, std::string_view name) co
   return entry ? entry->child : ObjectId{};
 }
 
-Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) { return edit_as_seen(parent, name, view_.is_alone()); }
-Result<Namespace::Edit> Namespace::edit_own(ObjectId parent, std::string_view name) { return edit_as_seen(parent, name, true); }
+Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) { return edit_name(parent, name, false); }
+Result<Namespace::Edit> Namespace::edit_own(ObjectId parent, std::string_view name) { return edit_name(parent, name, true); }
 
-Result<Namespace::Edit> Namespace::edit_as_seen(ObjectId parent, std::string_view name, bool alone) {
+Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view name, bool own) {
   LocalName key{name_cookie(name), std::string(name)};
   Directory& directory = directories_[parent];
   auto found = directory.find(key);
   if (found == directory.end()) {
     auto entry = index_.find_name(parent, name);
-    auto seen = !entry || alone ? entry : view_.find_name(parent, name);
+    auto seen = !entry || own || view_.is_alone() ? entry : view_.find_name(parent, name);
     if (!entry || !seen) {
       if (directory.empty()) directories_.erase(parent);
       return std::unexpected(entry ? std::move(seen).error() : std::move(entry).error());
@@ -56,6 +63,14 @@ Result<Namespace::Edit> Namespace::edit_as_seen(ObjectId parent, std::string_vie
     found = directory.emplace(key, std::move(fresh)).first;
   }
   NameState& state = found->second;
+  if (state.left_to_peers && !own) {
+    KVC_ASSIGN(const auto seen, found_of_peers(parent, name));
+    state.left_to_peers = false;
+    if (seen) {
+      state.child = seen->child;
+      state.type_bits = seen->type_bits;
+    }
+  }
   state.evicted = false;
   list_pending(state, {parent, std::move(key)});
   return Edit(this, &state);
@@ -76,14 +91,17 @@ void Namespace::note_mentions(NameState& state) {
 }
 
 Result<std::vector<NameEntry>> Namespace::list(ObjectId parent, uint64_t after, size_t limit) const {
-  return merge(parent, after, limit, [&](uint64_t from) { return view_.list(parent, from, limit); });
+  return merge(parent, after, limit, [&](uint64_t from) { return view_.list(parent, from, limit); },
+               [&](std::string_view name) { return found_of_peers(parent, name); });
 }
 
 Result<std::vector<NameEntry>> Namespace::list_own(ObjectId parent, uint64_t after, size_t limit) const {
-  return merge(parent, after, limit, [&](uint64_t from) { return index_.list(parent, from, limit); });
+  return merge(parent, after, limit, [&](uint64_t from) { return index_.list(parent, from, limit); },
+               [](std::string_view) -> Result<std::optional<Found>> { return std::nullopt; });
 }
 
-Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from) const {
+Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from,
+                                                const LeftToPeers& left_to_peers) const {
   auto changed = directories_.find(parent);
   if (changed == directories_.end()) return journaled_from(after);
 
@@ -105,9 +123,14 @@ Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after,
       if (entry.cookie > cut) break;
       if (!directory.contains(LocalName{entry.cookie, entry.name})) merged.push_back(std::move(entry));
     }
-    for (auto each = first; each != end; ++each)
-      if (each->second.child.valid())
-        merged.push_back({each->first.name, each->second.child, each->second.type_bits, each->first.cookie});
+    for (auto each = first; each != end; ++each) {
+      std::optional<Found> now;
+      if (each->second.child.valid()) now = Found{each->second.child, each->second.type_bits};
+      if (each->second.left_to_peers) {
+        KVC_ASSIGN(now, left_to_peers(each->first.name));
+      }
+      if (now) merged.push_back({each->first.name, now->child, now->type_bits, each->first.cookie});
+    }
   }
   std::sort(merged.begin(), merged.end(), [](const NameEntry& a, const NameEntry& b) {
     return a.cookie != b.cookie ? a.cookie < b.cookie : a.name < b.name;

@@ -23,6 +23,7 @@ namespace kvcachefs {
 // One dirty name.
 struct NameState {
   ObjectId child;              // what the name is now; invalid = nothing. A peer's object only until the change that made it dirty
+  bool left_to_peers = false;  // nothing of this node, and no client took it away: what peers have under the name is seen, whatever that is by then
   uint32_t type_bits = 0;
   ObjectId durable;            // what this node's journal says; invalid = nothing
   bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
@@ -33,6 +34,13 @@ struct NameState {
   bool pending = false;        // listed for the next commit
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled
   std::vector<ObjectId> mentioned;  // Namespace's own: the objects this name was counted for
+
+  // What this node has goes, and not because a client said so: a peer took it, or it is evicted.
+  void leave_to_peers() {
+    child = {};
+    erase_durable = true;
+    left_to_peers = older_versions.empty();
+  }
 };
 
 struct LocalName {
@@ -88,7 +96,7 @@ class Namespace {
   // Makes the name dirty (loading what the journals say) and returns its state to be changed. Valid until the name is
   // settled.
   Result<Edit> edit(ObjectId parent, std::string_view name);
-  // The same, as if this node were alone: also of what peers hide.
+  // The same of what this node has, whatever peers have or hide.
   Result<Edit> edit_own(ObjectId parent, std::string_view name);
   // Whether a dirty name speaks of the object, now or in the journal, or lies in it. Until then the index may count other
   // names of it than clients see.
@@ -119,8 +127,11 @@ class Namespace {
  private:
   using Directory = std::map<LocalName, NameState>;
   using JournaledFrom = std::function<Result<std::vector<NameEntry>>(uint64_t after)>;
-  Result<std::vector<NameEntry>> merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from) const;
-  Result<Edit> edit_as_seen(ObjectId parent, std::string_view name, bool alone);
+  using LeftToPeers = std::function<Result<std::optional<Found>>(std::string_view name)>;
+  Result<std::vector<NameEntry>> merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from,
+                                       const LeftToPeers& left_to_peers) const;
+  Result<Edit> edit_name(ObjectId parent, std::string_view name, bool own);
+  Result<std::optional<Found>> found_of_peers(ObjectId parent, std::string_view name) const;
   void note_mentions(NameState& state);
   void forget_mentions(NameState& state);
   void list_pending(NameState& state, DirtyName name);

@@ -330,12 +330,9 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
     KVC_ASSIGN(const auto left, names().list_own(gone.child, 0, 1));
     if (!left.empty()) return {};  // a name was given in it since, which its journal does not tell yet
   }
-  // What replaced it is seen at once, unless the directory is hidden with it.
-  auto edited = names().edit(gone.parent, gone.name);
-  if (!edited && (edited.error().code == Code::kNotFound || edited.error().code == Code::kStale)) edited = names().edit_own(gone.parent, gone.name);
-  KVC_ASSIGN(Namespace::Edit state, std::move(edited));
-  if (state->child == gone.child) state->child = {};
-  state->erase_durable = true;
+  // What peers have there is asked for when a client looks: which directories of theirs this one goes with need not be known yet, and more may come.
+  KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
+  state->leave_to_peers();
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
   if (object->is_directory()) {
     drop_directory(object);

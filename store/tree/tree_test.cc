@@ -222,6 +222,27 @@ TEST_F(TreeTest, AQuarantinedNameIsAbsentAndCanBeTaken) {
   EXPECT_FALSE(tree.read().is_quarantined(kBody));
 }
 
+TEST_F(TreeTest, WhatWasEvictedIsAbsentAndCanBeMadeAnewBeforeThatIsJournaled) {
+  put_journaled(kBody, "a");
+  {
+    Tree::Write names = tree.write();
+    auto state = names.names().edit_own(kRootId, "a");
+    ASSERT_TRUE(state);
+    (*state)->leave_to_peers();
+  }
+  EXPECT_EQ(found("a"), ObjectId{});
+  EXPECT_TRUE(tree.read().list(kRootId, 0, 10)->empty());
+  make(kOther, "a");
+  EXPECT_EQ(found("a"), kOther);
+  const auto items = tree.read().list(kRootId, 0, 10);
+  ASSERT_TRUE(items && items->size() == 1);
+  EXPECT_EQ(items->front().id, kOther);
+  Tree::Write names = tree.write();
+  const NameState& state = *names.names().dirty(kRootId, "a");
+  EXPECT_EQ(state.durable, kBody);
+  EXPECT_TRUE(state.erase_durable) << "it goes before the new one has a body";
+}
+
 TEST_F(TreeTest, ADirectoryOfQuarantinedNamesIsEmpty) {
   make(kDirectory, "d", S_IFDIR | 0755);
   index.put_object(record(kBody, S_IFREG | 0644, 1, 10));

@@ -279,7 +279,7 @@ std::optional<std::string> Eviction::name_with_cookie(const Tree::View& tree, co
 
 // As Tree::Write::unlink(), of an object with one name and no other version. Returns the bytes on the volume.
 uint64_t Eviction::remove(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name) {
-  auto state = tree.names().edit(parent, name);
+  auto state = tree.names().edit_own(parent, name);
   if (!state) return 0;
   uint64_t bytes = 0;
   {
@@ -287,8 +287,8 @@ uint64_t Eviction::remove(Tree::Write& tree, const ObjectPtr& object, ObjectId p
     const Place& place = object->base.place;
     bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
   }
-  if ((*state)->child == object->id) (*state)->child = {};  // else a peer has it as well
-  (*state)->erase_durable = (*state)->evicted = true;
+  (*state)->leave_to_peers();  // they may have it as well
+  (*state)->evicted = true;
   parts_.records.accept(kNameRecordBytes + name.size());
   tree.touch_directory(parent);
   tree.change_links(object, -1);

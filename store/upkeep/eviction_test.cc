@@ -72,6 +72,39 @@ TEST_F(EvictionTest, WhatWasUsedLongestAgoGoesAheadUntilTheLowMarkIsFree) {
   EXPECT_EQ(evictor.counts().evicted_objects, went);
 }
 
+// Until the removal is journaled, as behind it.
+TEST_F(EvictionTest, WhatAPeerHasUnderTheNameIsSeenInThePlaceOfWhatWent) {
+  const auto theirs = std::make_shared<FakeIndex>();
+  theirs->put_object(record(kRootId, S_IFDIR | 0755));
+  const auto put_theirs = [&](uint64_t number, int64_t born_ns) {
+    const ObjectId made = ObjectId::make(0, 1, number);
+    ObjectRecord row = record(made, S_IFREG | 0644);
+    row.attributes.btime_ns = born_ns;
+    theirs->put_object(std::move(row));
+    theirs->put_name(kRootId, name_of(ids[0]), made, S_IFREG);
+    return id_here(1, made);
+  };
+  const auto seen = [&] {
+    const Tree::Read read = tree.read();
+    const auto found = read.names().find(kRootId, name_of(ids[0]));
+    EXPECT_TRUE(found) << found.error().message;
+    return found && *found ? (*found)->child : ObjectId{};
+  };
+  const ObjectId older = put_theirs(1, -1);
+  tree.write().view().set_peers({Part{1, "peer", theirs, std::make_shared<Statements>()}});
+  ASSERT_EQ(seen(), ids[0]);
+  EXPECT_TRUE(eviction.evict_ahead());
+  EXPECT_EQ(seen(), older);
+  const auto items = tree.read().list(kRootId, 0, 100);
+  ASSERT_TRUE(items);
+  EXPECT_TRUE(std::ranges::any_of(*items, [&](const DirectoryItem& item) { return item.id == older && item.name == name_of(ids[0]); }));
+  EXPECT_EQ(items->size(), there());
+  const ObjectId newer = put_theirs(2, 1);
+  EXPECT_EQ(seen(), newer);
+  const auto own = tree.read().names().own_child(kRootId, name_of(ids[0]));
+  EXPECT_TRUE(own && !own->valid());
+}
+
 TEST_F(EvictionTest, OpenLockedAndPinnedFilesStay) {
   for (const size_t i : {size_t{0}, size_t{1}}) {
     const ObjectPtr body = object(ids[i]);

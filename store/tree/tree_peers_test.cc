@@ -1,0 +1,189 @@
+// What peers take from this node, as its clients see it from then on until the journal has it. Peers in memory, no store.
+#include "store/tree/tree.h"
+
+#include <sys/stat.h>
+
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <vector>
+
+#include "store/base/units.h"
+#include "store/extent/extents.h"
+#include "store/peers/testing/memory_part.h"
+
+namespace kvcachefs {
+namespace tree_peers_test {
+
+constexpr ObjectId id(uint64_t number) { return ObjectId::make(0, 1, number); }
+
+// Peers "a" and "c" beside "this". Each of the three has the directory 5 under "d", with files in it.
+class TreePeersTest : public ::testing::Test {
+ protected:
+  enum Who : size_t { kThis, kA, kC };
+  struct Node {
+    std::string name;
+    MemoryPart state;
+    MemoryPeer peer;
+    uint64_t batches = 0;
+  };
+  TreePeersTest() {
+    for (Node& node : nodes_) node.peer.index->state = &node.state;
+    space_.configure(1024 * kMiB, 0);
+    tree_.write().view().set_peers({nodes_[kA].peer.part(kA, "a"), nodes_[kC].peer.part(kC, "c")});
+    for (const Who who : {kThis, kA, kC}) say(who, {put(kRootId, S_IFDIR | 0755)});
+  }
+  ~TreePeersTest() override { tree_.clear(); }
+
+  static PutRecord put(ObjectId which, uint32_t mode, int64_t born_ns = 1) {
+    PutRecord made;
+    made.object.id = which;
+    made.object.attributes.mode = mode;
+    made.object.attributes.btime_ns = born_ns;
+    return made;
+  }
+  static StatementRecord gone(const std::string& node, ObjectId parent, const std::string& name, ObjectId child) {
+    return {node, {}, UnnameRecord{parent, name, child, false}};
+  }
+  // A batch of that node is read here, and answered.
+  void say(Who who, std::vector<Record> records) {
+    Node& node = nodes_[who];
+    const Batch batch{Stamp{++node.batches}, std::move(records)};
+    const JournalPosition after{1, 0, 100 * node.batches};
+    const auto work = [&] {
+      if (who != kThis) node.peer.statements->apply(batch, after);
+      return node.state.apply(batch, after);
+    };
+    if (who == kThis) {
+      EXPECT_TRUE(tree_.change_own(batch, after, work));
+      return;
+    }
+    Tree::Write names = tree_.write();
+    EXPECT_TRUE(names.view().change(who, batch, work));
+    names.follow(who, PeerBatch{batch, after, {}});
+    auto answered = names.answer(*names.view().peer(who), after);
+    ASSERT_TRUE(answered) << answered.error().message;
+    for (Record& record : *answered) to_journal_.push_back(std::move(record));
+  }
+  void give(Who who, uint64_t number, const std::string& name, int64_t born_ns) {
+    say(who, {put(id(number), S_IFREG | 0644, born_ns), NameRecord{id(5), name, id(number)}});
+  }
+  void give_directory(Who who) { say(who, {put(id(5), S_IFDIR | 0755), NameRecord{kRootId, "d", id(5)}}); }
+  ObjectId find(ObjectId directory, const std::string& name) {
+    const auto found = tree_.read().find_name(directory, name);
+    EXPECT_TRUE(found) << found.error().message;
+    return found && *found ? (*found)->child : ObjectId{};
+  }
+  std::set<std::string> list(ObjectId directory) {
+    const auto items = tree_.read().list(directory, 0, 100);
+    EXPECT_TRUE(items) << items.error().message;
+    std::set<std::string> names;
+    if (items)
+      for (const DirectoryItem& item : *items) names.insert(item.name);
+    return names;
+  }
+  // What this node has taken away for good, and its answers behind that.
+  void journal() {
+    Tree::Write names = tree_.write();
+    std::vector<Record> records;
+    const auto pending = names.names().take_pending();
+    for (const DirtyName& name : pending) {
+      const NameState& state = *names.names().state(name);
+      EXPECT_FALSE(state.child.valid());
+      if (state.durable.valid()) records.emplace_back(UnnameRecord{name.parent, name.key.name, state.durable, false});
+    }
+    for (Record& record : to_journal_) records.push_back(std::move(record));
+    to_journal_.clear();
+    names.unlock();
+    say(kThis, std::move(records));
+    Tree::Write settled = tree_.write();
+    for (const DirtyName& name : pending) settled.names().settle(name, {});
+  }
+
+  Node nodes_[3]{{"this", {}, {}}, {"a", {}, {}}, {"c", {}, {}}};
+  std::vector<Record> to_journal_;
+  ManualClock clock_{1'000'000'000'000};
+  Space space_;
+  RecordSpace records_{space_, 64 * kMiB};
+  AccessTracker accesses_{[](ObjectId) { return std::nullopt; }, 0, 0};
+  Wakeup wakeup_;
+  WorkQueue work_{wakeup_};
+  Extents extents_{nullptr, {}, 1};
+  Discards discards_{{space_, work_, extents_}};
+  DirtyQueue dirty_;
+  MemoryPool pool_{64 * kMiB};
+  Tree tree_{{*nodes_[kThis].peer.index, clock_, accesses_, space_, records_, discards_, dirty_, pool_, true, "this", true, nullptr}};
+};
+
+TEST_F(TreePeersTest, WhatReplacedItIsSeenAtOnceAlsoWhereNobodyHasLookedTheDirectoryUp) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  give(kThis, 6, "x", 10);
+  say(kA, {put(id(7), S_IFREG | 0644, 20), NameRecord{id(5), "x", id(7)}, gone("this", id(5), "x", id(6))});
+  const ObjectId directory = find(kRootId, "d");
+  EXPECT_EQ(directory, id(5));
+  for (int journaled = 0; journaled < 2; ++journaled) {
+    EXPECT_EQ(find(directory, "x"), id_here(kA, id(7)));
+    EXPECT_EQ(list(directory), std::set<std::string>{"x"});
+    journal();
+  }
+}
+
+TEST_F(TreePeersTest, WhatIsSeenInItsPlaceIsWhatPeersHaveThenNotWhatTheyHadFirst) {
+  for (const Who who : {kThis, kA, kC}) give_directory(who);
+  give(kThis, 6, "x", 10);
+  const ObjectId directory = find(kRootId, "d");
+  say(kA, {put(id(7), S_IFREG | 0644, 20), NameRecord{id(5), "x", id(7)}, gone("this", id(5), "x", id(6))});
+  EXPECT_EQ(find(directory, "x"), id_here(kA, id(7)));
+  say(kA, {put(id(8), S_IFREG | 0644, 30), NameRecord{id(5), "x", id(8)}});
+  EXPECT_EQ(find(directory, "x"), id_here(kA, id(8)));
+  EXPECT_EQ(list(directory), std::set<std::string>{"x"});
+  give(kC, 9, "x", 40);
+  EXPECT_EQ(find(directory, "x"), id_here(kC, id(9)));
+  say(kC, {UnnameRecord{id(5), "x", id(9), false}});
+  EXPECT_EQ(find(directory, "x"), id_here(kA, id(8)));
+  say(kA, {UnnameRecord{id(5), "x", id(8), false}});
+  EXPECT_FALSE(find(directory, "x").valid());
+  EXPECT_TRUE(list(directory).empty());
+  journal();
+  EXPECT_FALSE(find(directory, "x").valid());
+}
+
+// Who removed this node's directory had not read what another one has in its own of that path.
+TEST_F(TreePeersTest, ADirectoryOfWhichAPartWasTakenIsThereAllTheTime) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  give(kA, 7, "x", 20);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  say(kC, {gone("this", kRootId, "d", id(5))});
+  for (int journaled = 0; journaled < 2; ++journaled) {
+    const ObjectId directory = find(kRootId, "d");
+    EXPECT_EQ(directory, id_here(kA, id(5)));
+    EXPECT_EQ(list(kRootId), std::set<std::string>{"d"});
+    EXPECT_EQ(find(directory, "x"), id_here(kA, id(7)));
+    EXPECT_EQ(list(directory), std::set<std::string>{"x"});
+    journal();
+  }
+}
+
+TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  give(kThis, 6, "x", 10);
+  give(kThis, 7, "y", 10);
+  const ObjectId directory = find(kRootId, "d");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x", id(8)}, gone("this", id(5), "x", id(6)),
+           put(id(9), S_IFREG | 0644, 20), NameRecord{id(5), "y", id(9)}, gone("this", id(5), "y", id(7))});
+  Tree::Write names = tree_.write();
+  ASSERT_TRUE(names.unlink(directory, "x", 0));
+  const auto made = std::make_shared<Object>(id(10), put(id(10), S_IFREG | 0644).object.attributes);
+  ASSERT_TRUE(names.make_entry(*names.directory_for_entry(directory), "y", made));
+  EXPECT_EQ(names.names().dirty(directory, "x")->overridden, std::vector{id_here(kA, id(8))});
+  EXPECT_EQ(names.names().dirty(directory, "y")->overridden, std::vector{id_here(kA, id(9))});
+  EXPECT_EQ(names.names().dirty(directory, "y")->durable, id(7));
+  names.unlock();
+  EXPECT_FALSE(find(directory, "x").valid());
+  EXPECT_EQ(find(directory, "y"), id(10));
+  EXPECT_EQ(list(directory), std::set<std::string>{"y"});
+}
+
+}  // namespace tree_peers_test
+}  // namespace kvcachefs
