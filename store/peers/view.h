@@ -74,12 +74,11 @@ class NameView {
   const LeasedNames& leased() const { return leased_; }
   // Whether the peer has this name still, and nobody removed it. In its ids.
   Result<bool> has_name(uint32_t ordinal, const UnnameRecord& name) const;
-  // The files that have leases on a name which a batch of that node gives or takes, or says to be gone (in the ids of the node it is about).
   // Children of leased names, by the directories of all nodes that are one with theirs, and by name. Of leases of which that is not known under
   // no directory. Costs as much as there are leases.
   using LeasedPlaces = std::unordered_map<ObjectId, std::unordered_multimap<std::string, ObjectId>>;
   LeasedPlaces leased_places() const;
-  std::optional<ObjectId> leased_of(const StatementRecord& said) const;
+  std::optional<ObjectId> leased_of(const StatementRecord& said) const;  // the file that it says to be gone, where that has a leased name
 
   // What this node says when it removes or replaces a name: for every peer's child of it, or those of `children` only, what is left of its
   // names first.
