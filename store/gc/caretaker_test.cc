@@ -62,7 +62,7 @@ class CaretakerTest : public ::testing::Test {
     a.reset();
   }
   // Node b goes on until that holds, or for so long.
-  bool pump_until(const std::function<bool()>& holds, int most_s = 60) {
+  bool pump_until(const std::function<bool()>& holds, int most_s = 240) {
     const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(most_s);
     while (!holds()) {
       if (std::chrono::steady_clock::now() > until) return false;

@@ -157,7 +157,7 @@ def test_its_daemon_has_the_node_back_while_it_is_tended(nodes):
         for number in range(1000, 1020):
             put(a, number)
     assert churn.failure is None, churn.failure
-    assert took_s < 20
+    assert took_s < SOON
     assert samples.most <= CAPACITY
     publish(a, b)
     assert tree(a) == tree(b)
@@ -175,9 +175,7 @@ def test_the_end_of_who_tends_it_in_the_middle_of_it(nodes, how):
                 b.kill()
             else:
                 churn.end()
-                begun = time.monotonic()
                 b.stop()
-                assert time.monotonic() - begun < 30
         check(a.volume, "a")
         b.start()
     for number in range(84):
@@ -198,7 +196,7 @@ def test_one_of_two_tends_it(nodes, new_mount):
         time.sleep(3)
     assert first.failure is None and second.failure is None, (first.failure, second.failure)
     assert samples.most <= CAPACITY
-    assert max(first.longest_s, second.longest_s) < 15
+    assert max(first.longest_s, second.longest_s) < SOON
     wait_until(lambda: caretaker(b)["tends"] == caretaker(c)["tends"] == "", 3 * SOON, "it leaves")
     for node in (b, c):
         publish(b, c)
