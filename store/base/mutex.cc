@@ -4,11 +4,12 @@
 #include <array>
 #include <cstdio>
 #include <cstdlib>
+#include <utility>
 
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kMostHeld = 16;
+constexpr size_t kMostHeld = 32;
 
 struct Held {
   LockRank rank{};
@@ -18,6 +19,7 @@ struct Held {
 struct HeldLocks {
   std::array<Held, kMostHeld> locks;
   size_t count = 0;
+  size_t first = 0;  // those before are another machine's
 };
 
 thread_local HeldLocks held;
@@ -33,7 +35,7 @@ thread_local HeldLocks held;
 }  // namespace
 
 void check_lock_order(LockRank rank, const void* mutex) {
-  for (size_t i = 0; i < held.count; ++i)
+  for (size_t i = held.first; i < held.count; ++i)
     if (held.locks[i].rank >= rank) fail_order("taking", rank, mutex);
 }
 
@@ -51,6 +53,9 @@ void note_unlocked(LockRank rank, const void* mutex) {
   }
   fail_order("releasing, but this thread does not hold,", rank, mutex);
 }
+
+AnotherMachine::AnotherMachine() : before_(std::exchange(held.first, held.count)) {}
+AnotherMachine::~AnotherMachine() { held.first = before_; }
 
 }  // namespace kvcachefs
 #endif

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstddef>
 #include <cstdint>
 #include <mutex>
 #include <shared_mutex>
@@ -31,6 +32,18 @@ constexpr bool kChecksLocks = true;
 void check_lock_order(LockRank rank, const void* mutex);
 void note_locked(LockRank rank, const void* mutex);
 void note_unlocked(LockRank rank, const void* mutex);
+
+// For simulations of several machines: what another one does goes on here, on this thread, and the locks that are held by now are none of its.
+class AnotherMachine {
+ public:
+  AnotherMachine();
+  ~AnotherMachine();
+  AnotherMachine(const AnotherMachine&) = delete;
+  AnotherMachine& operator=(const AnotherMachine&) = delete;
+
+ private:
+  size_t before_;
+};
 
 template <LockRank rank, class Base>
 class CheckedMutex {
@@ -82,6 +95,11 @@ using ConditionVariable = std::condition_variable_any;
 
 #else
 constexpr bool kChecksLocks = false;
+
+struct AnotherMachine {
+  AnotherMachine() {}
+  ~AnotherMachine() {}
+};
 
 template <LockRank rank>
 using Mutex = std::mutex;

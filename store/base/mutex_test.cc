@@ -69,6 +69,18 @@ TEST(MutexDeathTest, AbortsOnTwoOfOneRank) {
       "lock order: taking rank 3");
 }
 
+TEST(MutexTest, LocksOfAnotherMachineAreNoneOfThisOnes) {
+  SharedMutex<LockRank::kNames> names;
+  LeafMutex leaf, other;
+  std::lock_guard leaf_lock(leaf);
+  {
+    const AnotherMachine another;
+    std::shared_lock names_lock(names);
+    std::lock_guard other_lock(other);
+  }
+  EXPECT_DEATH(std::shared_lock(names).unlock(), "lock order: taking rank 2 .*held: rank 6");
+}
+
 TEST(MutexDeathTest, CountsWhatWasOnlyTried) {
   LeafMutex leaf;
   SharedMutex<LockRank::kNames> names;
