@@ -41,14 +41,7 @@ class StorePeerLeases : public ::testing::Test {
     publish();
   }
   void pass(int seconds) { clock_.advance_ns(seconds * 1'000'000'000LL); }
-  void publish() {
-    for (int round = 0; round < 3; ++round) {
-      a.drain();
-      b.drain();
-      a.refresh();
-      b.refresh();
-    }
-  }
+  void publish() { testing::publish(a, &b); }
   static std::string name_of(int number) { return fmt::format("d/{:032x}.bin", static_cast<uint64_t>(number + 1) * 0x9E3779B97F4A7C15); }
   static std::string payload_of(int number) { return TestStore::payload(number, kChunk); }
   bool put(TestStore& store, int number, const std::string& content) {

@@ -22,15 +22,7 @@ using testing::TestStore;
 
 class StorePeers : public ::testing::Test {
  protected:
-  // Until all has been read and answered by both.
-  void publish() {
-    for (int round = 0; round < 3; ++round) {
-      a.drain();
-      b.drain();
-      a.refresh();
-      b.refresh();
-    }
-  }
+  void publish() { testing::publish(a, &b); }
   void expect_one_tree() { EXPECT_EQ(a.contents(), b.contents()); }
   // What the directory has as soon as a refresh is answered, when the node's journal does not tell its own answers yet.
   static std::set<std::string> names_upon_refresh(TestStore& node, const std::string& directory) {

@@ -208,7 +208,9 @@ std::optional<StoreStatus> Caretaker::own_status() {
 }
 
 void Caretaker::run() {
-  if (const auto own = own_status()) remove_index(*own);  // after a crash
+  if (const auto own = own_status()) indexes_ = own->index_directory + "~tended";  // no node has such a name, so it is no other daemon's
+  else return;
+  remove_index();  // of a daemon that was killed
   while (!stopping_) {
     wakeup_.wait_for(std::chrono::milliseconds(times_.look_ms));
     const StoreOptions options = store_.options();
@@ -220,12 +222,14 @@ void Caretaker::run() {
     if (!volume_) continue;
     if (const auto node = choose(*own, options)) tend(*node, *own);
     else if (const auto leaves = choose_to_leave(*own, options)) take_out_if_empty(*leaves, *own);
-    else if (!index_of_.empty() && now_ms() - tended_ms_ >= times_.index_ms) remove_index(*own);
+    else if (!index_of_.empty() && now_ms() - tended_ms_ >= times_.index_ms) remove_index();
   }
-  if (!index_of_.empty()) remove_index_at(index_of_);
+  remove_index();
 }
 
 // --- which node ---
+
+bool Caretaker::was_short_lately() const { return short_ms_ && now_ms() - *short_ms_ < times_.short_lately_ms; }
 
 // A turn here made it seem to live meanwhile.
 int64_t Caretaker::gone_for_ms(const StoreStatus::Peer& peer) const {
@@ -247,7 +251,7 @@ bool Caretaker::is_gone_for(const StoreStatus& status, const StoreStatus::Peer& 
 std::optional<std::string> Caretaker::choose(const StoreStatus& status, const StoreOptions& options) {
   const int64_t now = now_ms();
   if (status.capacity_is_short) short_ms_ = now;
-  const bool is_short = options.evict && short_ms_ && now - *short_ms_ < times_.short_lately_ms;
+  const bool is_short = options.evict && was_short_lately();
   std::erase_if(nodes_, [&](const auto& each) { return find_peer(status, each.first) == nullptr; });
   const auto urgency = [&](const StoreStatus::Peer& peer) {  // the less, the sooner
     const auto known = nodes_.find(peer.node);
@@ -281,21 +285,14 @@ std::optional<std::string> Caretaker::choose_to_leave(const StoreStatus& status,
 std::string Caretaker::index_for(const StoreStatus& status, const std::string& name) {
   std::error_code error;
   if (!status.network_volume && std::filesystem::exists(fmt::format("{}/nodes/{}/index", status.volume_root, name), error)) return {};
-  const std::string directory = tended_directory(status) + "/" + name;
-  if (!index_of_.empty() && index_of_ != directory) remove_index(status);
-  index_of_ = directory;
-  return directory;
+  if (index_of_ != name) remove_index();
+  index_of_ = name;
+  return indexes_ + "/" + name;
 }
 
-// No node has such a name, so it is no other daemon's.
-std::string Caretaker::tended_directory(const StoreStatus& status) { return status.index_directory + "~tended"; }
-
-void Caretaker::remove_index(const StoreStatus& status) { remove_index_at(tended_directory(status)); }
-
-void Caretaker::remove_index_at(const std::string& directory) {
+void Caretaker::remove_index() {
   std::error_code ignored;
-  std::filesystem::remove_all(directory, ignored);
-  std::filesystem::remove_all(directory + "-peers", ignored);
+  std::filesystem::remove_all(indexes_, ignored);
   index_of_.clear();
 }
 
@@ -331,11 +328,10 @@ void Caretaker::tend(const std::string& name, const StoreStatus& status) {
     tell({}, opened);
     return pause(false);
   }
-  const bool is_short = short_ms_ && now_ms() - *short_ms_ < times_.short_lately_ms;
   log::info("node {} does not run since {} s: it is tended here, as {}", name, (now_ms() - gone_since_ms) / 1'000,
             peer->is_unanswered ? "others removed files of it" : peer->state == "held" ? "others wait for a checkpoint of it" : "the capacity is short");
   tell(name, {});
-  turn.run(is_short);
+  turn.run(was_short_lately());
   const Status closed = turn.close();
   tended_ms_ = now_ms();
   if (!closed) log::warn("node {}, tended here: {}", name, closed.error().message);

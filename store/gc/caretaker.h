@@ -46,7 +46,7 @@ class Caretaker {
     int64_t settled_ms = 10'000;       // it lasts so long at least
     int64_t idle_ms = 60'000;          // it ends when nothing more went for so long: what is left is younger than what others evict
     int64_t give_back_ms = 30'000;     // then what is dead has so long to come back
-    int64_t most_ms = 300'000;         // then others have theirs, if they need one
+    int64_t most_ms = 300'000;         // then the next node has its turn, or the same one again
     int64_t again_ms = 10'000;         // between two turns of one node
     int64_t in_vain_ms = 60'000, in_vain_most_ms = 3'600'000;  // ... if the last did nothing, and twice that each time
     int64_t index_ms = 600'000;        // its index is kept for the next one
@@ -83,10 +83,9 @@ class Caretaker {
   int64_t gone_for_ms(const StoreStatus::Peer& peer) const;
   bool is_taken(const std::string& name);
   void tend(const std::string& name, const StoreStatus& status);
+  bool was_short_lately() const;
   std::string index_for(const StoreStatus& status, const std::string& name);
-  static std::string tended_directory(const StoreStatus& status);
-  void remove_index(const StoreStatus& status);
-  void remove_index_at(const std::string& directory);
+  void remove_index();
   void take_out_if_empty(const std::string& name, const StoreStatus& status);
   Status keep_directory(const std::string& path);
 
@@ -101,7 +100,8 @@ class Caretaker {
   std::shared_ptr<Volume> volume_;  // to look at locks
   std::map<std::string, Node> nodes_;
   std::optional<int64_t> short_ms_;  // when the capacity was seen to be short last
-  std::string index_of_;             // the index that is kept; empty: none
+  std::string indexes_;              // directory of the indexes of turns
+  std::string index_of_;             // the node whose index is kept there; empty: none
   int64_t tended_ms_ = 0;            // the end of the last turn
 
   std::mutex own_mutex_;  // held while this daemon's own store is asked for anything, over no I/O; guards:

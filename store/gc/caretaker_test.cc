@@ -49,14 +49,7 @@ Caretaker::Times quick() {
 
 class CaretakerTest : public ::testing::Test {
  protected:
-  void publish() {
-    for (int round = 0; round < 3; ++round) {
-      b.drain();
-      if (a) a->drain();
-      b.refresh();
-      if (a) a->refresh();
-    }
-  }
+  void publish() { testing::publish(b, a.get()); }
   void kill_a() {
     a->die();
     a.reset();

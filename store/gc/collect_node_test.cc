@@ -24,14 +24,7 @@ using testing::TestStore;
 
 class CollectNode : public ::testing::Test {
  protected:
-  void publish() {
-    for (int round = 0; round < 3; ++round) {
-      b.drain();
-      if (a) a->drain();
-      b.refresh();
-      if (a) a->refresh();
-    }
-  }
+  void publish() { testing::publish(b, a.get()); }
   GcRequest request(bool remove) {
     GcRequest request;
     request.where = {.volume = b.root(), .node = "a", .index_directory = {}, .purpose = "gc"};
@@ -169,6 +162,29 @@ TEST_F(CollectNode, ANodeThatComesAgainUnderTheNameIsAnotherOne) {
   const auto again = collect_node(request(true));
   ASSERT_TRUE(again) << "there is nothing left to do";
   EXPECT_FALSE(again->was_there);
+}
+
+// What it removed of a node that cannot answer would be seen again without it.
+TEST_F(CollectNode, ANodeThatHasNoFilesStaysWhereOneThatIsGoneHasNotAnsweredIt) {
+  auto c = std::make_unique<TestStore>(testing::node_options("c"), b);
+  ASSERT_TRUE(c->write_file("removed", TestStore::payload(1, 1000)));
+  c->drain();
+  publish();
+  ASSERT_TRUE(a->unlink("removed"));
+  publish();
+  for (const auto gone : {&a, &c}) {
+    (*gone)->die();
+    gone->reset();
+  }
+  GcRequest leaves = request(true);
+  leaves.only_if_empty = true;
+  const auto report = collect(leaves);
+  ASSERT_TRUE(report) << report.error().message;
+  EXPECT_EQ(report->files, 0u);
+  EXPECT_EQ(report->waits_for, "c");
+  EXPECT_FALSE(report->removed);
+  EXPECT_TRUE(has_node());
+  EXPECT_FALSE(b.exists("removed"));
 }
 
 TEST_F(CollectNode, WhatIsOpenElsewhereIsWaitedFor) {

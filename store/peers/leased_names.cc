@@ -6,6 +6,7 @@
 #include <limits>
 
 namespace kvcachefs {
+
 bool LeasedNames::add(std::string_view name, const Lease& lease) {
   Key key{name_cookie(name), std::string(name), lease.member};
   if (has(lease.child) || !names_.emplace(key, lease).second) return false;

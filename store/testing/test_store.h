@@ -84,4 +84,14 @@ class TestStore {
   std::unique_ptr<Store> store_;
 };
 
+// Until each has read and answered what the other published before. `second` null: that one does not run.
+inline void publish(TestStore& first, TestStore* second) {
+  for (int round = 0; round < 3; ++round) {
+    first.drain();
+    if (second != nullptr) second->drain();
+    first.refresh();
+    if (second != nullptr) second->refresh();
+  }
+}
+
 }  // namespace kvcachefs::testing

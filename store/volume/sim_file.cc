@@ -23,11 +23,15 @@ Status SimFile::check_range(const char* verb, uint64_t offset, uint64_t length) 
   return {};
 }
 
-Status SimFile::check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const {
+std::string transfer_text(const std::string& path, const char* verb, uint64_t offset, uint64_t length) {
+  return path + ": " + verb + " of " + std::to_string(length) + " bytes at " + std::to_string(offset);
+}
+
+Status check_aligned(const std::string& path, const char* verb, std::span<const std::byte> memory, uint64_t offset) {
   const auto address = reinterpret_cast<uintptr_t>(memory.data());
-  if (!direct_ || memory.empty() || ((offset | memory.size() | address) % kBlockBytes) == 0) return {};
+  if (memory.empty() || ((offset | memory.size() | address) % kBlockBytes) == 0) return {};
   return fail(Code::kInvalid,
-              where(verb, offset, memory.size()) + ": not aligned to 4096 bytes, but the file is open for direct I/O");
+              transfer_text(path, verb, offset, memory.size()) + ": not aligned to 4096 bytes, but the file is open for direct I/O");
 }
 
 Result<size_t> SimFile::read(std::span<std::byte> into, uint64_t offset) {

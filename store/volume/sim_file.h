@@ -1,6 +1,9 @@
 // A file of a simulated volume.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+#include <span>
 #include <string>
 
 #include "store/volume/sim_core.h"
@@ -9,6 +12,11 @@
 namespace kvcachefs {
 
 FileInfo to_file_info(const SimInode& inode);
+
+// "PATH: read of 4096 bytes at 0", for messages.
+std::string transfer_text(const std::string& path, const char* verb, uint64_t offset, uint64_t length);
+// As the kernel refuses it of a file that is open for direct I/O.
+Status check_aligned(const std::string& path, const char* verb, std::span<const std::byte> memory, uint64_t offset);
 
 class SimFile final : public File {
  public:
@@ -39,10 +47,10 @@ class SimFile final : public File {
 
  private:
   Status check_range(const char* verb, uint64_t offset, uint64_t length) const;
-  Status check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const;
-  std::string where(const char* verb, uint64_t offset, uint64_t length) const {
-    return path_ + ": " + verb + " of " + std::to_string(length) + " bytes at " + std::to_string(offset);
+  Status check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const {
+    return direct_ ? kvcachefs::check_aligned(path_, verb, memory, offset) : Status();
   }
+  std::string where(const char* verb, uint64_t offset, uint64_t length) const { return transfer_text(path_, verb, offset, length); }
 
   SimCorePtr core_;
   std::string path_;

@@ -1,44 +1,14 @@
 // Two nodes on a volume that others have filled.
-#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "store/base/log.h"
-#include "tests/nodes/names.h"
-#include "tests/nodes/node.h"
+#include "tests/nodes/two_nodes.h"
 
 namespace kvcachefs::testing {
 namespace full_volume_test {
 
-class NodesFullVolume : public ::testing::Test {
- protected:
-  static StoreOptions options() {
-    StoreOptions options;
-    options.memory_bytes = 32 * kMiB;
-    options.evict = false;
-    return options;
-  }
-  void pass(int64_t ns) {
-    server->advance_ns(ns);
-    for (Node* node : {&a, &b}) node->clock().advance_ns(ns);
-  }
-  void SetUp() override {
-    log::set_level(log::Level::kOff);
-    ASSERT_TRUE(a.start());
-    ASSERT_TRUE(b.start());
-  }
-  static Status write(Node& node, const std::string& name, const std::string& content) {
-    KVC_ASSIGN(Handle* const handle, node.create(name));
-    Status written = node.write(handle, content);
-    const Status closed = node.close(handle);
-    return written ? closed : written;
-  }
-
-  const std::shared_ptr<SimServer> server = std::make_shared<SimServer>();
-  Node a{0, "m0", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
-  Node b{1, "m1", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
-};
+class NodesFullVolume : public TwoNodes {};
 
 // The second lookup of an open that is told to look again makes the file that takes the other node's place, and finds no room for it.
 TEST_F(NodesFullVolume, ARewriteThatFindsNoRoomIsOver) {

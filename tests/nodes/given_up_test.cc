@@ -1,29 +1,21 @@
 // What one node has open is kept by the other, which has replaced it, over the end of its daemon, too.
-#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
-#include "store/base/log.h"
-#include "tests/nodes/names.h"
-#include "tests/nodes/node.h"
+#include "tests/nodes/two_nodes.h"
 
 namespace kvcachefs::testing {
 namespace given_up_test {
 
 // By the version of NFS: with 3 nothing can be punched.
-class NodesGivenUp : public ::testing::TestWithParam<unsigned> {
+class NodesGivenUp : public TwoNodes, public ::testing::WithParamInterface<unsigned> {
  protected:
+  NodesGivenUp() : TwoNodes({.nfs_version = GetParam()}, options()) {}
   static StoreOptions options() {
-    StoreOptions options;
-    options.memory_bytes = 32 * kMiB;
+    StoreOptions options = node_options();
     options.pack_below_bytes = 256 * kKiB;
-    options.evict = false;
     return options;
-  }
-  void pass(int64_t ns) {
-    server->advance_ns(ns);
-    for (Node* node : {&a, &b}) node->clock().advance_ns(ns);
   }
   void work(int seconds) {
     for (int i = 0; i < 4 * seconds; ++i) {
@@ -32,21 +24,6 @@ class NodesGivenUp : public ::testing::TestWithParam<unsigned> {
         if (node->runs()) node->pump();
     }
   }
-  void SetUp() override {
-    log::set_level(log::Level::kOff);
-    ASSERT_TRUE(a.start());
-    ASSERT_TRUE(b.start());
-  }
-  static Status write(Node& node, const std::string& name, const std::string& content) {
-    KVC_ASSIGN(Handle* const handle, node.create(name));
-    Status written = node.write(handle, content);
-    const Status closed = node.close(handle);
-    return written ? closed : written;
-  }
-
-  const std::shared_ptr<SimServer> server = std::make_shared<SimServer>(SimServerOptions{.nfs_version = GetParam()});
-  Node a{0, "m0", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
-  Node b{1, "m1", server, options(), 0, {}, [this](int64_t ns) { pass(ns); }};
 };
 
 // "y" is the last that lives in the pack.

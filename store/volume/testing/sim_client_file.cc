@@ -20,12 +20,6 @@ SimClientFile::SimClientFile(std::shared_ptr<SimClient> client, uint64_t file, s
 
 SimClientFile::~SimClientFile() { client_->closed(file_); }
 
-Status SimClientFile::check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const {
-  const auto address = reinterpret_cast<uintptr_t>(memory.data());
-  if (!direct_ || memory.empty() || ((offset | memory.size() | address) % kBlockBytes) == 0) return {};
-  return fail(Code::kInvalid, where(verb, offset, memory.size()) + ": not aligned to 4096 bytes, but the file is open for direct I/O");
-}
-
 // What was written here and is not on the server yet goes before it, where `flush`.
 Status SimClientFile::begin(Kind kind, const char* verb, uint64_t offset, uint64_t length, bool flush) {
   KVC_TRY(client_->begin(life_, kind, path_, offset, length));

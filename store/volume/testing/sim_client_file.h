@@ -4,6 +4,7 @@
 #include <memory>
 #include <string>
 
+#include "store/volume/sim_file.h"
 #include "store/volume/testing/sim_client.h"
 
 namespace kvcachefs {
@@ -31,13 +32,13 @@ class SimClientFile final : public File {
  private:
   using Kind = VolumeCall::Kind;
   Status begin(Kind kind, const char* verb, uint64_t offset = 0, uint64_t length = 0, bool flush = true);
-  Status check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const;
+  Status check_aligned(const char* verb, std::span<const std::byte> memory, uint64_t offset) const {
+    return direct_ ? kvcachefs::check_aligned(place_, verb, memory, offset) : Status();
+  }
   size_t read_pages(std::span<std::byte> into, uint64_t offset);
   void write_pages(ByteSpan bytes, uint64_t offset);
   Bytes& page(uint64_t index);
-  std::string where(const char* verb, uint64_t offset, uint64_t length) const {
-    return place_ + ": " + verb + " of " + std::to_string(length) + " bytes at " + std::to_string(offset);
-  }
+  std::string where(const char* verb, uint64_t offset, uint64_t length) const { return transfer_text(place_, verb, offset, length); }
 
   const std::shared_ptr<SimClient> client_;
   const uint64_t file_, life_;
