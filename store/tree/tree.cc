@@ -79,9 +79,8 @@ ObjectPtr Tree::View::live(ObjectId id) const {
 Result<ObjectPtr> Tree::Write::get(ObjectId id) {
   if (ObjectPtr object = live(id)) return object;
   KVC_ASSIGN(auto found, record(id));
-  // Without a name it is gone, though the journal does not say so yet. What has names that are not journaled yet stays in the
-  // table until they are: here the index knows them all.
-  if (!found || tree().leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
+  // What has names that are not journaled yet stays in the table until they are: here the index knows them all.
+  if (!found) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   auto object = std::make_shared<Object>(id, std::move(found->attributes));
   object->size_bytes = found->body.size_bytes;
   object->base_valid_bytes = found->body.place.kind == PlaceKind::kRaw ? 0 : found->body.size_bytes;
@@ -198,11 +197,14 @@ Stat Tree::View::stat_of(const Object& object) const {
   return stat;
 }
 
+// Without a name it is gone, though the journal, and with it the index, may not say so yet: the row may be older than the last change.
 Result<std::optional<ObjectRecord>> Tree::View::record(ObjectId id) const {
+  if (tree_->leaving_.contains(id)) return std::nullopt;
   return id.is_foreign() ? view().find_object(id) : tree_->parts_.index.find_object(id);
 }
 
 Result<std::optional<ObjectRecord>> Tree::View::record_summary(ObjectId id) const {
+  if (tree_->leaving_.contains(id)) return std::nullopt;
   return id.is_foreign() ? view().find_object_summary(id) : tree_->parts_.index.find_object_summary(id);
 }
 
@@ -212,8 +214,6 @@ Result<Stat> Tree::View::stat(ObjectId id) const {
     return stat_of(*object);
   }
   if (auto removed = tree_->removed_.find(id); removed != tree_->removed_.end()) return removed->second;
-  // The index may not know yet.
-  if (tree_->leaving_.contains(id)) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   KVC_ASSIGN(auto record, record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   Object object(record->id, std::move(record->attributes));

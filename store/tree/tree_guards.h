@@ -20,7 +20,7 @@ class Tree::View {
   size_t objects_in_ram() const { return tree_->table_.size(); }
   Stat stat_of(const Object& object) const;  // the object is locked
   Result<Stat> stat(ObjectId id) const;
-  // As it is journaled, by whichever node.
+  // As it is journaled, by whichever node. To be asked for what is not live(). Nothing: there is none, or it lost its last name.
   Result<std::optional<ObjectRecord>> record(ObjectId id) const;
   Result<std::optional<ObjectRecord>> record_summary(ObjectId id) const;
 

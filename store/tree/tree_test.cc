@@ -160,6 +160,9 @@ TEST_F(TreeTest, WhatLostItsNameIsToldOfAsItWas) {
   EXPECT_EQ(stat->nlink, 0u);
   EXPECT_EQ(stat->size_bytes, 4096u);
   EXPECT_EQ(names.unlinked(), 1u);
+  ASSERT_TRUE(index.objects.contains(kBody));
+  EXPECT_FALSE(names.record(kBody).value()) << "the row may lack what was changed last";
+  EXPECT_FALSE(names.record_summary(kBody).value());
   names.forget_removed(kBody);
   EXPECT_FALSE(names.stat(kBody));
   index.objects.erase(kBody);

@@ -100,7 +100,8 @@ bool Eviction::evict_ahead() {
   if (shared) lacking = share_to_evict(marks);
   if (shared ? lacking == 0 : free >= least) {
     parts_.space.tell_below(shared ? 0 : least);
-    unmet_since_ns_.reset();
+    // A share is told once a second, and there may be steps between two of which none was met.
+    if (!shared || parts_.shared->plan().evict_bytes == 0) unmet_since_ns_.reset();
     return false;
   }
   walk_.go_on(/*to_the_end=*/true);

@@ -105,6 +105,38 @@ TEST_F(EvictionTest, WhatAPeerHasUnderTheNameIsSeenInThePlaceOfWhatWent) {
   EXPECT_TRUE(own && !own->valid());
 }
 
+// A share is told once a second; the keeper's steps come when they come.
+TEST_F(EvictionTest, WhatOthersLackIsMadeOfLeasedChunksAfterThreeSecondsWhateverStepsComeBetween) {
+  evictor.configure({.on = true, .lease_ms = 600'000, .policy = "lru"});
+  while (eviction.go_on_filling()) {}
+  for (const ObjectId id : ids) evictor.will_be_told(id, /*thread_id=*/1);
+  std::atomic<uint64_t> refused{0};
+  SpaceWaiters waiters{space, refused, clock, [] {}};
+  SharedCapacity shared{{space, evictor, waiters, counters, options, clock, clock, [] {}, [] {}}};
+  Eviction sharing{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [] {}, [] {}, [] { return true; },
+                    /*read_only=*/false, &shared}};
+  ClaimPlan plan;
+  plan.capacity_bytes = plan.claimable_bytes = 64 * kMiB;
+  plan.evict_bytes = kBody;
+  const auto second = [&] {
+    shared.follow(plan, /*alone=*/false);
+    for (int step = 0; step < 4; ++step) {
+      sharing.evict_ahead();
+      clock.advance_ns(kSecond / 4);
+    }
+  };
+  for (int i = 0; i < 3; ++i) second();
+  EXPECT_EQ(there(), kBodies) << "most leases end soon";
+  second();
+  EXPECT_LT(there(), kBodies);
+  const size_t left = there();
+  plan.evict_bytes = 0;
+  second();
+  plan.evict_bytes = kBody;
+  second();
+  EXPECT_EQ(there(), left) << "nobody lacked anything meanwhile: that is another wait";
+}
+
 TEST_F(EvictionTest, OpenLockedAndPinnedFilesStay) {
   for (const size_t i : {size_t{0}, size_t{1}}) {
     const ObjectPtr body = object(ids[i]);
