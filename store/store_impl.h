@@ -68,6 +68,7 @@
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/checkpointer.h"
+#include "store/upkeep/compactor.h"
 #include "store/upkeep/drainer.h"
 #include "store/upkeep/eviction.h"
 #include "store/upkeep/evictor.h"
@@ -356,6 +357,7 @@ class StoreImpl final : public Store {
   std::optional<Drainer> drainer_;
   std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
   std::optional<Eviction> eviction_;
+  std::optional<Compactor> compactor_;  // where the volume cannot punch holes
   std::optional<OrphanSweep> sweep_;
   std::optional<Checkpointer> checkpointer_;
   std::optional<VolumeWatch> watch_;

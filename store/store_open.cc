@@ -219,7 +219,9 @@ Status StoreImpl::start(std::string_view holder) {
   SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
   eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
                                     keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
-                                    [this] { return has_peers(); }, read_only_, shared});
+                                    [this] { return has_peers(); }, read_only_, shared, volume_->features().punch_hole});
+  if (!volume_->features().punch_hole && !read_only_)
+    compactor_.emplace(Compactor::Parts{*tree_, *index_, dead_, space_, refusals_, *relocator_, *eviction_, counters_, clock_, options.extent_bytes});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
                                     [this] { return checkpointer_->sync_point(); }, background_, found.records_lost});
   checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
@@ -232,7 +234,8 @@ Status StoreImpl::start(std::string_view holder) {
                  backing_seen);
   keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,
                                 dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, unsaved_reads_, *unverified_, *sealer_, *read_ahead_, resumer_,
-                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_});
+                                *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_,
+                                compactor_ ? &*compactor_ : nullptr});
   KVC_TRY(find_peers());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
@@ -249,6 +252,7 @@ Status StoreImpl::start(std::string_view holder) {
   space_.set_live(index_->totals().live_bytes);
   watch_->measure_all();
   if (peers_) peers_->begin_claim();
+  if (compactor_) compactor_->keep_room();
   if (volume_->features().network) watch_->trim_reserve();  // to refill it there may be megabytes to write: the keeper's
   else watch_->refill_reserve();
   health_.start();

@@ -170,6 +170,8 @@ StoreStatus StoreImpl::status() {
   status.reclaimed_bytes = c.reclaimed_bytes;
   status.punched_ranges = c.punched_ranges;
   status.removed_extents = c.removed_extents;
+  status.moved_bodies = c.moved_bodies;
+  status.moved_bytes = c.moved_bytes;
   tell_evictions(status);
   tell_peers(status);
   status.errors_checksum = c.errors_checksum;

@@ -25,9 +25,13 @@ void BodyChanges::mark_content_dirty(const ObjectPtr& object) const {
   parts_.dirty.wake();
 }
 
-bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {
+uint64_t BodyChanges::room_for(uint64_t size_bytes) const {
   const bool may_be_inline = size_bytes < parts_.options.inline_below_bytes();  // in journal and index
-  const uint64_t wanted = align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
+  return align_up(may_be_inline ? 2 * size_bytes : size_bytes, kBlockBytes);
+}
+
+bool BodyChanges::reserve_space(Object& object, uint64_t size_bytes) const {
+  const uint64_t wanted = room_for(size_bytes);
   if (wanted <= object.reserved_bytes) return true;
   const uint64_t lacking = wanted - object.reserved_bytes, kept = std::min(lacking, object.kept_bytes);
   if (lacking > kept && !parts_.space.try_reserve(lacking - kept)) return false;

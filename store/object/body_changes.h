@@ -32,7 +32,9 @@ class BodyChanges {
   void content_changed(const ObjectPtr& object) const;  // its times, and its bytes or its size
   void mark_content_dirty(const ObjectPtr& object) const;  // ... and its times stay
 
-  // Reserves space for a body of `size_bytes`; false: full.
+  // What a seal of a body of `size_bytes` takes of the volume.
+  uint64_t room_for(uint64_t size_bytes) const;
+  // Reserves so much; false: full.
   bool reserve_space(Object& object, uint64_t size_bytes) const;
   // For what fallocate promised, beside what is sealed or about to be; false: full. `may_wait`: for a call that waits where there is none yet.
   bool keep_room(Object& object, bool may_wait = false) const;

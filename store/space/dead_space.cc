@@ -171,6 +171,11 @@ bool DeadSpace::has_unpunched() const {
   return unpunched_bytes_ > 0;
 }
 
+std::vector<std::pair<ExtentId, uint64_t>> DeadSpace::unpunched() const {
+  std::lock_guard lock(mutex_);
+  return {unpunched_.begin(), unpunched_.end()};
+}
+
 void DeadSpace::for_each(const std::function<void(const FreedPlace&)>& look) const {
   std::lock_guard lock(mutex_);
   for (const FreedPlace& freed : freed_) look(freed);

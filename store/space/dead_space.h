@@ -8,6 +8,7 @@
 #include <span>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
@@ -62,6 +63,8 @@ class DeadSpace {
   // Of them, and of what is taken and not settled.
   uint64_t bytes() const;
   bool has_unpunched() const;
+  // What keep_unpunched() noted, by pack.
+  std::vector<std::pair<ExtentId, uint64_t>> unpunched() const;
   // Calls `look` for each place that waits to be taken, under the lock of this class: `look` may take none.
   void for_each(const std::function<void(const FreedPlace&)>& look) const;
 

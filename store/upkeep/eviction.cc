@@ -55,10 +55,10 @@ Eviction::WaterMarks Eviction::water_marks() {
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 
-// So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
 uint64_t Eviction::most_left_bytes() const {
   constexpr uint64_t kLeftPart = 24;
-  return leaves_short_ranges_ && !is_shared() ? usable_bytes() / kLeftPart : 0;
+  const bool leaves = !parts_.can_punch || (leaves_short_ranges_ && !is_shared());
+  return leaves ? usable_bytes() / kLeftPart : 0;
 }
 
 // Until so much can be reserved at once. (What is free counts what comes back, too.)
@@ -194,6 +194,15 @@ uint64_t Eviction::evict(uint64_t bytes, Evictor::Leases leases, bool waited_for
   }
   tell(std::move(gone));
   return freed;
+}
+
+uint64_t Eviction::give_up(ObjectId id, double most_worth) {
+  const auto victim = stopping_ ? std::nullopt : parts_.evictor.choose_cheap(id, most_worth);
+  if (!victim) return 0;
+  std::vector<GoneName> gone;
+  const uint64_t bytes = evict_unit(*victim, Evictor::Leases::kKeep, gone);
+  tell(std::move(gone));
+  return bytes;
 }
 
 void Eviction::evict_stranded() {

@@ -49,6 +49,7 @@ class Eviction {
     std::function<bool()> has_peers;       // other nodes
     bool read_only;
     SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
+    bool can_punch = true;             // else what is dead comes back with whole packs
   };
   explicit Eviction(Parts parts)
       : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
@@ -60,9 +61,23 @@ class Eviction {
   // First thing when calls wait for room. True if enough of it will come back once the names are journaled, and what is dead was
   // given back. `pressure`: so many rounds some call has waited and found none.
   bool evict_for_room(uint64_t pressure);
+  bool on() const { return parts_.evictor.on(); }
+  // The unit of this object goes, where it is worth no more than so many times what went last, and the end of its chain. Returns its bytes.
+  uint64_t give_up(ObjectId id, double most_worth);
   // From now on nothing is evicted. Any thread.
   void stop();
 
+  // Where less than `least_bytes` can be reserved, so much is to be made.
+  struct RoomAhead {
+    uint64_t least_bytes = 0, bytes = 0;
+  };
+  RoomAhead room_ahead() {
+    const WaterMarks marks = water_marks();
+    return {marks.high, marks.low};
+  }
+  // So much may stay dead: in ranges that are too short to be worth a call each until their neighbours died as well, or in packs that are
+  // not worth being emptied yet.
+  uint64_t most_left_bytes() const;
   // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
   // On a volume with several nodes all of it: the others wait for it.
   uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
@@ -92,7 +107,6 @@ class Eviction {
   WaterMarks water_marks();
   uint64_t share_to_evict(const WaterMarks& marks);
   uint64_t evict_for_others(uint64_t bytes);
-  uint64_t most_left_bytes() const;
   uint64_t free_soon_bytes() const;
   uint64_t room_wanted(uint64_t pressure);
   uint64_t bytes_to_punch(uint64_t room_wanted_bytes) const;

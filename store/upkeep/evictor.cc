@@ -413,6 +413,17 @@ std::vector<Evictor::Victim> Evictor::choose(uint64_t bytes, size_t most, Leases
   return victims;
 }
 
+std::optional<Evictor::Victim> Evictor::choose_cheap(ObjectId id, double factor) {
+  const int64_t now = now_ms();
+  std::lock_guard lock(mutex_);
+  const uint32_t slot = state_ == State::kReady ? table_.find(id) : kNoSlot;
+  if (slot == kNoSlot || table_.at(slot).is(kYoung | kAside)) return std::nullopt;
+  const UnitKey unit = table_.at(slot).unit;
+  if (hold_of(unit, now, Leases::kKeep) != Hold::kNone || !policy_->worth_little(unit, factor, {now})) return std::nullopt;
+  going_.emplace(unit, false);
+  return victim_of(unit, now);
+}
+
 std::vector<Evictor::Victim> Evictor::choose_stranded(size_t most) {
   const int64_t now = now_ms();
   std::vector<Victim> victims;

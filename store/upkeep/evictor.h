@@ -72,6 +72,9 @@ class Evictor final : public AccessListener, public EvictorTypes {
   // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
   // afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
+  // The unit of this object, chosen as well, where nothing follows it, nothing holds it, and it is worth at most `factor` times what was
+  // chosen last.
+  std::optional<Victim> choose_cheap(ObjectId id, double factor);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
   void refused(const Victim& victim, Refused how);
   // Sidecars that came when their bodies had just gone: a client that finds one takes the body for there. They go whatever is free.

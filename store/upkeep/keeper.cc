@@ -53,7 +53,8 @@ bool Keeper::step(bool force) {
   const bool made_room = make_room();
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
-  bool due = force || evicted || parts_.checkpointer.judged_tail() || (parts_.sweep.is_due() && !parts_.checkpointer.holds_earlier_lives()) ||
+  const bool compacted = compact();
+  bool due = force || evicted || compacted || parts_.checkpointer.judged_tail() || (parts_.sweep.is_due() && !parts_.checkpointer.holds_earlier_lives()) ||
              parts_.checkpointer.reclaim_was_cut_short();
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
   const bool dead = parts_.dead.any();  // also raw files, whose records tell no length
@@ -115,6 +116,15 @@ bool Keeper::step(bool force) {
   return true;
 }
 
+// What moves is journaled when this returns, and the index point that is due then gives back what it was.
+bool Keeper::compact() {
+  if (parts_.compactor == nullptr || stopping_) return false;
+  const bool any = parts_.compactor->step(/*waited_for=*/false);
+  if (any) parts_.drainer.drain();
+  if (parts_.compactor->goes_on()) parts_.wakeup.wake();
+  return any;
+}
+
 // Where there is no room they would take what is kept for records that count.
 void Keeper::journal_read_times(int64_t now_ns) {
   if (!parts_.commits.idle() || parts_.space.room_bytes() == 0) return;  // what is on its way takes them along
@@ -161,18 +171,22 @@ bool Keeper::make_room() {
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
-  evicted ? parts_.drainer.journal_names() : parts_.drainer.drain(/*for_room=*/true);
+  const bool compacted = parts_.compactor != nullptr && parts_.compactor->step(/*waited_for=*/true);
+  evicted && !compacted ? parts_.drainer.journal_names() : parts_.drainer.drain(/*for_room=*/true);
   Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
   if (evicted) amount.enough_bytes = parts_.eviction.bytes_to_punch_for_room(round->pressure);
   note_upkeep(parts_.checkpointer.index_point(amount), parts_.clock.monotonic_ns());
   const bool sweeps = sweep_packs();
-  const bool goes_on = sweeps || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
+  if (parts_.compactor != nullptr) parts_.compactor->keep_room();
+  // Before what died just now is looked at: calls wait for the next round then.
+  const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way();
+  const bool goes_on = sweeps || compacts || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();
   if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
-  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept;
+  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept || compacts;
   if (gave_back) held_since_ns_.reset();
   if (!gave_back && hold_round(*round)) return true;
   held_round_.reset();

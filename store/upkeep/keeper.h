@@ -27,6 +27,7 @@
 #include "store/tree/stale_opens.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/checkpointer.h"
+#include "store/upkeep/compactor.h"
 #include "store/upkeep/eviction.h"
 #include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/volume_watch.h"
@@ -70,6 +71,7 @@ class Keeper {
     Clock& clock;
     SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
     const Clock* running = nullptr;    // by which calls wait for others (base/running_clock.h); null: `clock`
+    Compactor* compactor = nullptr;    // null: the volume punches holes
   };
   explicit Keeper(Parts parts) : parts_(parts) {}
   ~Keeper() { stop(); }
@@ -97,6 +99,7 @@ class Keeper {
   bool await_claim(const SpaceWaiters::Round& round);
   bool hold_round(const SpaceWaiters::Round& round);
   void hold(const SpaceWaiters::Round& round);
+  bool compact();
   bool mend_index();
   bool sweep_packs();
   void journal_read_times(int64_t now_ns);

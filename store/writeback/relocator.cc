@@ -7,10 +7,17 @@
 namespace kvcachefs {
 
 // A writer whose write failed decides first what it is.
+bool Relocator::may_move(const Object& object) {
+  return object.nlink > 0 && !object.content_dirty() && !object.sealing && !object.base.quarantined && !object.lacks_a_write();
+}
+
+void Relocator::seal_again(const ObjectPtr& object) {
+  parts_.changes.mark_content_dirty(object);
+  object->moving_version = object->content_version;
+}
+
 bool Relocator::move(const ObjectPtr& object) {
-  if (object->nlink == 0 || object->content_dirty() || object->sealing || object->base.quarantined || object->lacks_a_write() ||
-      !parts_.extents.is_lost(object->base.place))
-    return false;
+  if (!may_move(*object) || !parts_.extents.is_lost(object->base.place)) return false;
   // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
   if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
     const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);
@@ -18,9 +25,21 @@ bool Relocator::move(const ObjectPtr& object) {
     object->reserved_bytes = wanted;
   }
   for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);  // perhaps the only copy: not evicted
-  parts_.changes.mark_content_dirty(object);
-  object->moving_version = object->content_version;
+  seal_again(object);
   return true;
+}
+
+Relocator::Moved Relocator::move_from(const ObjectPtr& object, ExtentId pack, uint64_t& kept_bytes) {
+  const Place& place = object->base.place;
+  if (place.kind != PlaceKind::kPacked || place.extent != pack || object->write_handles > 0 || !may_move(*object)) return Moved::kNotNow;
+  if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
+    const uint64_t lacking = parts_.changes.room_for(object->size_bytes) - object->reserved_bytes;  // or that had done
+    if (lacking > kept_bytes) return Moved::kNoRoom;
+    kept_bytes -= lacking;
+    object->reserved_bytes += lacking;
+  }
+  seal_again(object);
+  return Moved::kYes;
 }
 
 bool Relocator::move_all(size_t most) {
