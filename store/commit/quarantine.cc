@@ -60,10 +60,12 @@ bool Quarantine::is_beyond_help(const Object& object) const {
 
 bool Quarantine::put_moving(const ObjectPtr& object, const std::string& why) {
   CommitRequest request;
+  bool lost = false;
   {
     Tree::Write tree = parts_.tree.write();
     const auto lock = object->lock();
     if (!object->is_moving() && !is_beyond_help(*object)) return false;
+    lost = parts_.extents.is_lost(object->base.place);
     object->sealed_version = object->content_version;
     for (Unit& unit : object->units) unit.set_dirty(false);
     parts_.space.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
@@ -71,7 +73,8 @@ bool Quarantine::put_moving(const ObjectPtr& object, const std::string& why) {
     request.bodies.push_back(quarantine_record(object));
   }
   parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
-  log::error("object {} is quarantined: {}. Its extent could not be synced", object->id.value, why);
+  log::error("object {} is quarantined: {}. {}", object->id.value, why,
+             lost ? "Its extent could not be synced" : "It was to be moved out of a pack that is mostly dead");
   parts_.commits.add(std::move(request));
   return true;
 }

@@ -92,8 +92,8 @@ class Policy {
   // what is used by nobody now is better than to break a lease, though it strands what follows. True: some may be found now, or
   // not all was looked at yet. Bounded work.
   virtual bool part_chains(const Ask&) { return false; }
-  // Is the unit worth at most `factor` times what was chosen of late, and nothing behind it in its chain? For callers that can
-  // evict it now or must pay for keeping it, such as moving it out of a pack that is mostly dead.
+  // Is the unit worth at most `factor` times what was chosen of late, and nothing behind it in its chain? (Infinity: whatever
+  // it is worth.) For callers that can evict it now or must pay for keeping it, such as moving it out of a pack that is mostly dead.
   virtual bool worth_little(UnitKey, double /*factor*/, TimeMs /*now*/) const { return false; }
   // The unit was evicted, whether it had been chosen or not.
   virtual void evicted(UnitKey unit) = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cmath>
 
 namespace kvcachefs::evict {
 
@@ -285,7 +286,7 @@ bool TreePolicy::worth_little(UnitKey unit, double factor, TimeMs now) const {
   const Node& node = forest_.node(forest_.node_of(slot));
   if (!node.is(Node::kLeaf) || node.tail != slot) return false;
   const int64_t age = age_ms(node.visited) + std::max<int64_t>(0, now.value - now_ms_);
-  return worth(node, age) <= factor * chosen_worth_;
+  return std::isinf(factor) || worth(node, age) <= factor * chosen_worth_;
 }
 
 PolicyCounts TreePolicy::counts() const {

@@ -90,6 +90,18 @@ void BodyChanges::end_seal(const ObjectPtr& object) const {
   if (object->write_handles == 0) undo_what_did_not_fit(object, /*last_writer=*/true);
 }
 
+bool BodyChanges::let_stay(const ObjectPtr& object) const {
+  {
+    const auto lock = object->lock();
+    if (!object->is_moving()) return false;
+    object->sealed_version = object->content_version;
+    parts_.space.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
+    end_seal(object);
+  }
+  parts_.dirty.seal_ended();
+  return true;
+}
+
 void BodyChanges::abandon_seal(const ObjectPtr& object) const {
   {
     const auto lock = object->lock();

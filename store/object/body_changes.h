@@ -46,6 +46,9 @@ class BodyChanges {
 
   // The seal under way has ended: its body is settled, or it is given up. Does what a last writer that closed meanwhile left to it.
   void end_seal(const ObjectPtr& object) const;
+  // The seal was to move a body that can be read where it is later, perhaps: it stays there, and is clean. False: it was written to
+  // meanwhile, or is to be moved in any case. The object is not locked.
+  bool let_stay(const ObjectPtr& object) const;
   // The seal came to nothing: the content stays dirty, and is sealed again. The object is not locked.
   void abandon_seal(const ObjectPtr& object) const;
 

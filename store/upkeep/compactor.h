@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <unordered_map>
 #include <vector>
 
 #include "store/api/counters.h"
@@ -84,6 +85,7 @@ class Compactor {
   uint64_t written_bytes_ = 0;  // by clients, at the last piece
   bool idle_ = false;           // none wrote since the one before
   uint64_t kept_bytes_ = 0;     // reserved by keep_room()
+  std::unordered_map<ExtentId, int64_t> passed_over_until_ns_;  // the packs of the last rounds: what has not left them is not asked again at once
 };
 
 }  // namespace kvcachefs

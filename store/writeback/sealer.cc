@@ -36,7 +36,8 @@ struct Sealer::Plan {
   ObjectId shared_with;
   Status status;
   bool has_its_size = false;  // of a solo file: it needs no cut
-  bool base_lost = false;  // what it was made of cannot be read, and never will be
+  bool unread = false;     // what it was made of could not be read,
+  bool base_lost = false;  // and never will be
 };
 
 BodyReader::Memory Sealer::memory_to_seal(BodyWriter* writer) {
@@ -285,6 +286,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
       kill_point("body-placed");
       if (done) {
         done = write_body(plan, writer);
+        plan.unread = !done;
         plan.base_lost = !done && (done.error().code == Code::kCorrupt || done.error().code == Code::kNotFound);
       }
       if (!done) {
@@ -300,24 +302,31 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
   size_t failed = 0;
   for (Plan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
+    const ObjectPtr& object = plan.snapshot.object;
+    if (plan.unread && !plan.base_lost && !parts_.extents.is_lost(plan.snapshot.base.place) && parts_.changes.let_stay(object)) {
+      log::warn("object {} stays where it is: {}", object->id.value, plan.status.error().message);
+      undo_write(plan);
+      parts_.tree.forget_when_idle(object);
+      continue;
+    }
     if (!plan.status) {
       parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
       if (++failed == 1 || plan.base_lost)
-        log::error("object {} could not be written: {}", plan.snapshot.object->id.value, plan.status.error().message);
-      const bool gone = plan.base_lost && parts_.quarantine.put_moving(plan.snapshot.object, plan.status.error().message);
+        log::error("object {} could not be written: {}", object->id.value, plan.status.error().message);
+      const bool gone = plan.base_lost && parts_.quarantine.put_moving(object, plan.status.error().message);
       if (gone) {
         // Nobody wrote to it.
       } else if (plan.base_lost) {  // its own error: who wrote to it hears of it, and everybody else goes on
-        const auto lock = plan.snapshot.object->lock();
-        plan.snapshot.object->note_failed_write(plan.status.error());
+        const auto lock = object->lock();
+        object->note_failed_write(plan.status.error());
       } else if (status) {
         status = plan.status;
       }
       // Its descriptor may be dead; but where there was no room there may be none for another pack.
       if (target.file && plan.file == target.file && plan.status.error().code != Code::kNoSpace) close_target(target);
       if (plan.file != plan.snapshot.spill || !plan.file) undo_write(plan);
-      if (!gone) parts_.changes.abandon_seal(plan.snapshot.object);
-      parts_.tree.forget_when_idle(plan.snapshot.object);
+      if (!gone) parts_.changes.abandon_seal(object);
+      parts_.tree.forget_when_idle(object);
       continue;
     }
     if (plan.file) parts_.extents.note_unsynced(plan.extent, plan.body.place.kind, plan.file);
