@@ -38,7 +38,6 @@ class Evictor final : public AccessListener, public EvictorTypes {
   static constexpr int64_t kKernelKnowsMs = 1'000;
 
   explicit Evictor(Clock& clock);
-
   // What is switched on, or gets another policy, has to be filled.
   void configure(const Settings& settings);
   bool on() const { return on_.load(std::memory_order_relaxed); }
@@ -72,8 +71,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   // Units of at least so many bytes, as far as they are there, at most `most`; of one chain those behind first. Each is told of
   // afterwards by evicted() or refused().
   std::vector<Victim> choose(uint64_t bytes, size_t most, Leases leases);
-  // The unit of this object, chosen as well, where nothing follows it, nothing holds it, and it is worth at most `factor` times what was
-  // chosen last.
+  // The unit of this object, chosen as well, where it ends a chain, nothing holds it, and it is worth at most `factor` times what goes anyway.
   std::optional<Victim> choose_cheap(ObjectId id, double factor);
   void evicted(const Victim& victim, uint64_t objects, uint64_t bytes);
   void refused(const Victim& victim, Refused how);
@@ -89,7 +87,6 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void note_hopeless() { hopeless_until_ms_.store(now_ms() + kHopelessMs, std::memory_order_relaxed); }
   bool may_evict() const { return on() && !hopeless(); }  // a call that finds no room may get some
   bool hopeless() const { return hopeless_until_ms_.load(std::memory_order_relaxed) > now_ms(); }
-
   // --- pins
   // kNoSpace, with the reason, if more than may be pinned would be. `id` may be a file or a directory.
   Status pin(ObjectId id, bool directory, bool pinned);

@@ -1,6 +1,7 @@
 // What Evictor is told, and what it says: values.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -59,5 +60,10 @@ struct EvictorTypes {
     kNotNeeded,  // others were enough
   };
 };
+
+// In which a lease by a listing is kept. It comes round after some hours: what was listed so long ago may look as if it had been listed just
+// now, which does little harm.
+inline constexpr int64_t kListedTickMs = 128;
+inline uint16_t listed_tick(int64_t ms) { return static_cast<uint16_t>(std::max<int64_t>(ms / kListedTickMs % 0x10000, 1)); }
 
 }  // namespace kvcachefs
