@@ -126,6 +126,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
     if (peer.life == Life::kLives) others_lack = add_bytes(others_lack, less_bytes(peer.wish_bytes, peer.claim_bytes));
   }
   plan.unclaimed_bytes = less_bytes(plan.claimable_bytes, add_bytes(taken, claim_bytes));
+  plan.others_lack = others_lack > plan.unclaimed_bytes;
   const uint64_t reach = less_bytes(capacity, out_of_reach);  // of those who live
   // What is lacking once this node has its wish, and its own part of that.
   const auto look_for_shortage = [&] {

@@ -54,6 +54,7 @@ struct ClaimPlan {
   uint64_t low_bytes = 0;             // left of the claim: then it is time for the next plan
   uint64_t evict_bytes = 0;           // of this node, now
   bool others_make_room = false;      // a wish that is not met may be met soon
+  bool others_lack = false;           // more than nobody claims: it comes of what others give back
   bool is_short = false;              // all together wish for more than there is: something has to go, of whichever node
 };
 

@@ -54,6 +54,7 @@ bool Keeper::step(bool force) {
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_ahead();
   const bool compacted = compact();
+  hold_for_others();
   bool due = force || evicted || compacted || parts_.checkpointer.judged_tail() || (parts_.sweep.is_due() && !parts_.checkpointer.holds_earlier_lives()) ||
              parts_.checkpointer.reclaim_was_cut_short();
   const bool reclaim_wanted = reclaim_wanted_.exchange(false);
@@ -239,18 +240,36 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   const uint64_t held_bytes = holds == nullptr ? 0 : parts_.checkpointer.awaited_from_peers_bytes();
   const bool others_make_room = parts_.shared != nullptr && parts_.shared->others_may_make_room();
   if ((held_bytes == 0 && !others_make_room) || stopping_) return false;
-  if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs) {
-    const std::string given_up = held_bytes == 0 ? std::string() : holds->lose_patience();
-    if (given_up.empty()) {
-      held_since_ns_.reset();
-      if (others_make_room) parts_.shared->lose_patience();
-      return false;
-    }
-    log::warn("a full volume waited {} s for node {} to follow: up to {} are given back, and what it still reads there fails", kPatienceNs / 1'000'000'000,
-              given_up, format_size(held_bytes));
-    want_reclaim();
+  if (now_ns - held_since_ns_.value_or(now_ns) >= kPatienceNs && (held_bytes == 0 || !give_up_on_peers(held_bytes, kPatienceNs))) {
+    held_since_ns_.reset();
+    if (others_make_room) parts_.shared->lose_patience();
+    return false;
   }
   hold(round);
+  return true;
+}
+
+// The same for what others lack, for whose calls nothing waits here. They are refused after as long as calls wait here.
+void Keeper::hold_for_others() {
+  constexpr int64_t kPatienceNs = 5'000'000'000;  // and before that leases may have been waited for
+  const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.shared->plan().others_lack;
+  const uint64_t held_bytes = lacking && parts_.checkpointer.holds() != nullptr ? parts_.checkpointer.awaited_from_peers_bytes() : 0;
+  const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
+  const int64_t now_ns = running_ns();
+  if (held_bytes == 0 || reclaimed != reclaimed_while_held_) others_wait_since_ns_.reset();
+  reclaimed_while_held_ = reclaimed;
+  if (held_bytes == 0) return;
+  if (!others_wait_since_ns_) others_wait_since_ns_ = now_ns;
+  if (now_ns - *others_wait_since_ns_ >= kPatienceNs && give_up_on_peers(held_bytes, kPatienceNs)) others_wait_since_ns_.reset();
+}
+
+// False: nobody keeps that back any more.
+bool Keeper::give_up_on_peers(uint64_t held_bytes, int64_t waited_ns) {
+  const std::string given_up = parts_.checkpointer.holds()->lose_patience();
+  if (given_up.empty()) return false;
+  log::warn("a full volume waited {} s for node {} to follow: up to {} are given back, and what it still reads there fails", waited_ns / 1'000'000'000,
+            given_up, format_size(held_bytes));
+  want_reclaim();
   return true;
 }
 

@@ -98,6 +98,8 @@ class Keeper {
   bool make_room();
   bool await_claim(const SpaceWaiters::Round& round);
   bool hold_round(const SpaceWaiters::Round& round);
+  void hold_for_others();
+  bool give_up_on_peers(uint64_t held_bytes, int64_t waited_ns);
   void hold(const SpaceWaiters::Round& round);
   bool compact();
   bool mend_index();
@@ -116,6 +118,8 @@ class Keeper {
   };
   std::optional<HeldRound> held_round_;  // calls wait for places that are held for peers, or for room that these make
   std::optional<int64_t> held_since_ns_;  // rounds are held, one behind the other, and this node gave nothing back
+  std::optional<int64_t> others_wait_since_ns_;  // other nodes lack room, what went here is held for peers, and nothing was given back
+  uint64_t reclaimed_while_held_ = 0;
   std::string told_;  // the last error of upkeep
   int64_t told_ns_ = 0;
   int64_t last_index_point_ns_ = 0, verified_again_ns_ = 0;

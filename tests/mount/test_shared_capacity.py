@@ -356,6 +356,27 @@ def test_leases_that_outlast_all_patience_are_broken_for_who_comes(new_mount):
     assert b.status()["errors"]["no_space"] == 0
 
 
+def test_who_comes_gets_room_of_leased_chunks_beside_a_node_that_is_stopped(new_mount):
+    """What the full one evicts for the newcomer is held for the stopped one: not for longer than the newcomer's calls wait."""
+    leased = {**OPTIONS, "lease_ms": "120000"}
+    a = new_mount({**leased, "node": "a"})
+    store(a, 0, 3 * CAPACITY // CHUNK)
+    b = new_mount({**leased, "node": "b"}, volume=a.volume)
+    store(b, 10_000, 10)
+    wait_until(lambda: sees(a, "b", "live"), SOON, "a knows b")
+    for number in range(3 * CAPACITY // CHUNK):
+        get(a, number)
+    c = new_mount({**leased, "node": "c"}, volume=a.volume)
+    wait_until(lambda: sees(c, "b", "live"), SOON, "c knows b")
+    os.kill(b.pid, signal.SIGSTOP)
+    try:
+        store(c, 20_000, 20)
+        assert c.status()["errors"]["no_space"] == 0
+        assert sum(1 for number in range(20_000, 20_020) if get(c, number)) * CHUNK > 3 * MIB, "two or three chunks are all it has otherwise"
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+
+
 def test_who_follows_reads_on_beside_a_node_that_does_not(new_mount):
     """The writer gives back what the stopped one has not read of; what the other reads is kept until that has heard."""
     writer = new_mount({**OPTIONS, "node": "a"})
