@@ -219,8 +219,8 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
   if (there) total -= where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
-  if ((!there || value.size() > where->value.size()) && is_full())
-    return no_room_for_record(fmt::format("attribute '{}' of object {}", name, id.value));
+  if ((!there || value.size() > where->value.size()) && room_for_records_->is_full())
+    return room_for_records_->refuse(fmt::format("attribute '{}' of object {}", name, id.value));
   record_space_->accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
     where->value = value;

@@ -54,7 +54,10 @@
 #include "store/recovery/recovery.h"
 #include "store/requests/in_place_changes.h"
 #include "store/requests/mapped_reads.h"
+#include "store/requests/name_versions.h"
+#include "store/requests/new_objects.h"
 #include "store/requests/read_requests.h"
+#include "store/requests/room_for_records.h"
 #include "store/requests/write_requests.h"
 #include "store/space/dead_space.h"
 #include "store/space/discards.h"
@@ -123,8 +126,8 @@ class StoreImpl final : public Store {
   Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) override;
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
-  bool told_stale(const OpenRequest& request, const Caller& caller) override;
-  bool may_look_again(const Caller& caller, bool by_name) override;
+  bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
+  bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
@@ -192,7 +195,6 @@ class StoreImpl final : public Store {
 
  private:
   // --- names (store_names.cc) ---
-  ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
   bool will_be_told(ObjectId parent, ObjectId id, const Caller& caller);
   ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
   Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
@@ -206,9 +208,7 @@ class StoreImpl final : public Store {
   Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
-  std::unexpected<Error> no_room_for_record(const std::string& what);
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
-  bool is_full() const { return space_.free_bytes() == 0 && !may_get_room(); }
 
   // --- bytes (store_io.cc) ---
   void truncate_at_open(const ObjectPtr& object);
@@ -224,17 +224,6 @@ class StoreImpl final : public Store {
   }
   void note_change(const ObjectPtr& object, Handle* handle) { in_place_->note_change(object, handle); }
   void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
-
-  // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
-                                     const Caller& caller);
-  bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
-  ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
-  Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
-  std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
-  void let_go(const StaleOpens::Released& released);
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -252,6 +241,7 @@ class StoreImpl final : public Store {
 
   // --- start and end (store_open.cc) ---
   Result<SpaceInfo> fill_in_options();  // answers how large the file system is
+  void build_name_requests();
   void forget_reclaimed();
   void remove_unjournaled();
 
@@ -262,8 +252,6 @@ class StoreImpl final : public Store {
   void answer_unfinished();
   void finish_handed_on_work();
   void finish_raw_turns();
-
-  ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
 
   // Fixed after start().
   const std::shared_ptr<Volume> volume_;
@@ -341,6 +329,9 @@ class StoreImpl final : public Store {
   std::optional<MappedReads> mapped_;
   std::optional<InPlaceChanges> in_place_;
   std::optional<WriteRequests> writes_;
+  std::optional<NewObjects> new_objects_;
+  std::optional<RoomForRecords> room_for_records_;
+  std::optional<NameVersions> versions_;
 
   Opener opener_;
 

@@ -61,7 +61,7 @@ void StoreImpl::note_read_time(Object& object, const OpenRequest& request) {
 
 Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const Caller& caller) {
   auto found = tree_->get(id);
-  if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
+  if (!found) return versions_->gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
   struct Forget {  // unless it is opened: the table would keep it for ever
     StoreImpl& store;
@@ -77,10 +77,10 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     StoreImpl& store;
     ObjectPtr object;
     ~LetGo() {
-      if (object) store.let_go({std::move(object)});
+      if (object) store.versions_->let_go({std::move(object)});
     }
   } kept{*this, nullptr};
-  KVC_TRY(check_stale(object, request, caller, kept.object));
+  KVC_TRY(versions_->check_stale(object, request, caller, kept.object));
   auto handle = std::make_unique<Handle>();
   handle->request = request;
   handle->thread_id = caller.thread_id;
@@ -95,7 +95,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
       lock.unlock();  // it was idle; or it is gone, which get() tells
       tree.reset();
       found = tree_->get(id);
-      if (!found) return gone_before_open(id, std::move(found).error(), request, caller);
+      if (!found) return versions_->gone_before_open(id, std::move(found).error(), request, caller);
       object = *std::move(found);
     }
     handle->object = object;
@@ -103,7 +103,7 @@ Result<Handle*> StoreImpl::open(ObjectId id, const OpenRequest& request, const C
     if (gone) {
       lock.unlock();
       tree.reset();
-      return gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
+      return versions_->gone_before_open(id, {Code::kNotFound, 0, {}}, request, caller);
     }
     handle->weight_of_changes = InPlaceChanges::weight_of(*tree, *object, request);
     if (request.truncate) {

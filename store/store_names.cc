@@ -42,7 +42,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
       KVC_ASSIGN(auto found, tree.find_name(parent, name));
       if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
         tree.unlock();
-        KVC_TRY(tree_->write().adopt_directory(parent, name, next_id()));
+        KVC_TRY(tree_->write().adopt_directory(parent, name, new_objects_->next_id()));
         return lookup(parent, name, caller);
       }
       const ObjectId child = found ? found->child : ObjectId{};
@@ -68,7 +68,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   const auto told = stale_opens_.note_lookup(caller.thread_id, parent, name, found.has_value(), released);
   tree.let_go(released);
   if (found && found->type_bits == S_IFDIR && found->child.is_foreign()) {
-    KVC_ASSIGN(const ObjectPtr directory, tree.adopt_directory(parent, name, next_id()));
+    KVC_ASSIGN(const ObjectPtr directory, tree.adopt_directory(parent, name, new_objects_->next_id()));
     found->child = directory->id;
   }
   if (!found) {
@@ -82,7 +82,7 @@ Result<Stat> StoreImpl::lookup(ObjectId parent, std::string_view name, const Cal
   bool brief = several;
   if (told && told->truncate) {
     // It wants to write the name anew while another is at it: it gets a version of its own.
-    auto own = version_to_write(tree, parent, name, chosen, told->object, caller);
+    auto own = versions_->version_to_write(tree, parent, name, chosen, told->object, caller);
     if (!own) {  // the open ends with that: what the thread opens next is no repetition of it
       released.clear();
       if (auto repeated = stale_opens_.looked_again(caller.thread_id, nullptr); repeated.kept) released.push_back(std::move(repeated.kept));
@@ -121,24 +121,6 @@ ProbeCounts::Miss StoreImpl::why_absent(ObjectId parent, std::string_view name) 
 
 // --- new entries ---
 
-std::unexpected<Error> StoreImpl::no_room_for_record(const std::string& what) {
-  counters_.errors_no_space.fetch_add(1, std::memory_order_relaxed);
-  space_waiters_.ask();  // for the next try
-  if (auto other = refusals_.gone()) return std::unexpected(*std::move(other));
-  return fail(Code::kNoSpace, fmt::format("{}: the capacity of {} is used up", what, format_size(space_.limit_bytes())));
-}
-
-ObjectPtr StoreImpl::make_object(uint32_t mode, uint32_t rdev, const Caller& caller) {
-  Attributes attributes;
-  attributes.mode = mode;
-  attributes.uid = caller.uid;
-  attributes.gid = caller.gid;
-  attributes.rdev = rdev;
-  attributes.btime_ns = clock_.realtime_ns();
-  attributes.atime_ns = attributes.mtime_ns = attributes.ctime_ns = attributes.btime_ns;
-  return std::make_shared<Object>(next_id(), std::move(attributes));
-}
-
 // Gives a new object its first name.
 Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object) {
   if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
@@ -146,13 +128,13 @@ Result<ObjectPtr> StoreImpl::new_directory_entry(ObjectId parent, std::string_vi
   Tree::Write tree = tree_->write();
   KVC_TRY(tree.check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
-  if (is_full()) return no_room_for_record(entry_text(parent, name));
+  if (room_for_records_->is_full()) return room_for_records_->refuse(entry_text(parent, name));
   KVC_TRY(tree.make_entry(directory, name, object));
   return object;
 }
 
 Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) {
-  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object((mode & 07777) | S_IFDIR, 0, caller)));
+  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, new_objects_->make((mode & 07777) | S_IFDIR, 0, caller)));
   accesses_->directory_named(caller.thread_id, parent, name, object->id);
   probes_.stored(caller.thread_id, parent, name);
   dirty_.wake();
@@ -162,7 +144,7 @@ Result<Stat> StoreImpl::make_directory(ObjectId parent, std::string_view name, u
 Result<Stat> StoreImpl::make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
                                   const Caller& caller) {
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
-  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, make_object(mode, rdev, caller)));
+  KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, new_objects_->make(mode, rdev, caller)));
   probes_.stored(caller.thread_id, parent, name);
   if (object->is_regular()) {  // not before: a lane passes over what has neither name nor handle
     const auto lock = object->lock();
@@ -177,7 +159,7 @@ Result<Stat> StoreImpl::make_symlink(ObjectId parent, std::string_view name, std
                                      const Caller& caller) {
   if (target.empty() || target.size() >= 4096)
     return fail(Code::kNameTooLong, fmt::format("a link target of {} bytes; 1 to 4095", target.size()));
-  ObjectPtr object = make_object(0777 | S_IFLNK, 0, caller);
+  ObjectPtr object = new_objects_->make(0777 | S_IFLNK, 0, caller);
   object->size_bytes = target.size();
   object->base.size_bytes = target.size();
   object->base.version = 1;
@@ -205,7 +187,7 @@ Result<std::string> StoreImpl::read_symlink(ObjectId id) {
 
 Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_view name, uint32_t mode,
                                                    const OpenRequest& request, const Caller& caller) {
-  ObjectPtr object = make_object((mode & 07777) | S_IFREG, 0, caller);
+  ObjectPtr object = new_objects_->make((mode & 07777) | S_IFREG, 0, caller);
   object->writer_thread = caller.thread_id;
   auto handle = std::make_unique<Handle>();
   handle->object = object;
@@ -235,7 +217,7 @@ Result<std::pair<Stat, Handle*>> StoreImpl::create(ObjectId parent, std::string_
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
   }
-  if (ObjectPtr kept = stale_opens_.looked_again(caller.thread_id, nullptr).kept) let_go({std::move(kept)});  // its repeated open became this
+  if (ObjectPtr kept = stale_opens_.looked_again(caller.thread_id, nullptr).kept) versions_->let_go({std::move(kept)});  // its repeated open became this
   if (origin.announced) accesses_->published(caller.thread_id, parent, name, object->id, origin, 0);  // written in place
   counters_.open_handles.fetch_add(1, std::memory_order_relaxed);
   counters_.opens.fetch_add(1, std::memory_order_relaxed);
@@ -285,7 +267,7 @@ void StoreImpl::link(ObjectId id, ObjectId parent, std::string_view name, const 
     }
     KVC_TRY(tree.check_new_name(parent, name));
     KVC_TRY(tree.directory_for_entry(parent));
-    if (is_full()) return no_room_for_record(entry_text(parent, name));
+    if (room_for_records_->is_full()) return room_for_records_->refuse(entry_text(parent, name));
     KVC_TRY(tree.give_name(parent, name, object));
     object->published = true;
     uint64_t size_bytes = 0;

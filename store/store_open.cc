@@ -211,6 +211,7 @@ Status StoreImpl::start(std::string_view holder) {
                                        *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
                                        counters_, options_,
                                        [this](const Object& object) { return check_may_change(object); }});
+  build_name_requests();
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   if (shared_)
     shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_, running_clock_,
@@ -258,6 +259,13 @@ Status StoreImpl::start(std::string_view holder) {
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
   if (background_) start_threads();
   return {};
+}
+
+void StoreImpl::build_name_requests() {
+  const auto may_change = [this](const Object& object) { return check_may_change(object); };
+  new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
+  room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
+  versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
 }
 
 // What is dead by the journals and was not reclaimed since comes back at once.
