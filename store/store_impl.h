@@ -56,6 +56,7 @@
 #include "store/requests/mapped_reads.h"
 #include "store/requests/name_versions.h"
 #include "store/requests/new_objects.h"
+#include "store/requests/open_files.h"
 #include "store/requests/read_requests.h"
 #include "store/requests/room_for_records.h"
 #include "store/requests/write_requests.h"
@@ -125,7 +126,7 @@ class StoreImpl final : public Store {
   Result<std::vector<std::string>> list_xattrs(ObjectId id) override;
   Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) override;
 
-  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
+  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
   bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
   bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
@@ -144,11 +145,11 @@ class StoreImpl final : public Store {
     const uint64_t writer = handle->writer;
     return writer != 0 && closer != 0 && writer != closer;
   }
-  void flush(Handle* handle, StatusCompletion done) override;
-  void fsync(Handle* handle, StatusCompletion done) override;
-  void keep_new(ObjectId id, StatusCompletion done) override;
-  void sync_directory(ObjectId directory, StatusCompletion done) override;
-  void release(Handle* handle) override;
+  void flush(Handle* handle, StatusCompletion done) override { open_files_->flush(handle, std::move(done)); }
+  void fsync(Handle* handle, StatusCompletion done) override { open_files_->fsync(handle, std::move(done)); }
+  void keep_new(ObjectId id, StatusCompletion done) override { open_files_->keep_new(id, std::move(done)); }
+  void sync_directory(ObjectId directory, StatusCompletion done) override { open_files_->sync_directory(directory, std::move(done)); }
+  void release(Handle* handle) override { open_files_->release(handle); }
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override {
     writes_->allocate(handle, mode, offset, length, std::move(done));
   }
@@ -209,12 +210,6 @@ class StoreImpl final : public Store {
   Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
   Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
-
-  // --- bytes (store_io.cc) ---
-  void truncate_at_open(const ObjectPtr& object);
-  void note_read_time(Object& object, const OpenRequest& request);  // the object is locked
-  Status open_raw_file(const ObjectPtr& object);
-  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
 
   // --- of requests/, for the calls about names and attributes ---
   Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
@@ -281,7 +276,6 @@ class StoreImpl final : public Store {
   Care care_ = Care::kNone;
   std::string tended_by_;
   bool checkpoint_at_close_ = false;  // however short the journal is
-  ReadTimes read_times_ = ReadTimes::kRelative;
   bool index_rebuilt_ = false, unclean_start_ = false;
 
   LiveOptions options_;
@@ -332,6 +326,7 @@ class StoreImpl final : public Store {
   std::optional<NewObjects> new_objects_;
   std::optional<RoomForRecords> room_for_records_;
   std::optional<NameVersions> versions_;
+  std::optional<OpenFiles> open_files_;
 
   Opener opener_;
 

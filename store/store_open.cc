@@ -56,7 +56,6 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   read_only_ = given.read_only;
   care_ = given.care;
   tended_by_ = given.tended_by;
-  read_times_ = given.read_times;
   verify_ = given.verify;
   resumer_.waiters().set_rules({
       .has_room_without_reads =
@@ -266,6 +265,8 @@ void StoreImpl::build_name_requests() {
   new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
   room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
   versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
+  open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
+                                       *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
 }
 
 // What is dead by the journals and was not reclaimed since comes back at once.
