@@ -52,6 +52,7 @@
 #include "store/object/wanted_units.h"
 #include "store/readahead/read_ahead.h"
 #include "store/recovery/recovery.h"
+#include "store/requests/attribute_requests.h"
 #include "store/requests/in_place_changes.h"
 #include "store/requests/mapped_reads.h"
 #include "store/requests/name_versions.h"
@@ -101,7 +102,7 @@ class StoreImpl final : public Store {
 
   Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override;
   Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
-  Result<Stat> stat(ObjectId id) override;
+  Result<Stat> stat(ObjectId id) override { return attributes_->stat(id); }
   Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override;
   Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
                          const Caller& caller) override;
@@ -118,13 +119,19 @@ class StoreImpl final : public Store {
   Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
-                      Completion<Stat> done) override;
-  bool drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override;
-  Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
-  Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
-  Status remove_xattr(ObjectId id, std::string_view name) override;
-  Result<std::vector<std::string>> list_xattrs(ObjectId id) override;
-  Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) override;
+                      Completion<Stat> done) override {
+    attributes_->set_attributes(id, handle, change, caller, std::move(done));
+  }
+  bool drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override {
+    return attributes_->drop_privileges(handle, in_group);
+  }
+  Result<std::string> get_xattr(ObjectId id, std::string_view name) override { return attributes_->get_xattr(id, name); }
+  Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override {
+    return attributes_->set_xattr(id, name, value, mode);
+  }
+  Status remove_xattr(ObjectId id, std::string_view name) override { return attributes_->remove_xattr(id, name); }
+  Result<std::vector<std::string>> list_xattrs(ObjectId id) override { return attributes_->list_xattrs(id); }
+  Result<AttributeRequests::Facts> describe(ObjectId id, const Caller& caller) override { return attributes_->describe(id, caller); }
 
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
   bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
@@ -188,7 +195,7 @@ class StoreImpl final : public Store {
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
   void set_names_gone(NamesGone told) override { gone_names_.set(std::move(told)); }
-  Status set_pinned(ObjectId id, bool pinned) override;
+  Status set_pinned(ObjectId id, bool pinned) override { return attributes_->set_pinned(id, pinned); }
   void stop() override;
   Status close() override;
   bool pump() override;
@@ -205,20 +212,10 @@ class StoreImpl final : public Store {
   Status prepare_rename(Tree::Write&, const ObjectPtr& source);
   ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
-  // --- attributes (store_attributes.cc) ---
-  Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
-  Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
-  Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
 
   // --- of requests/, for the calls about names and attributes ---
   Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
-  static Resize kind_of_truncation(Handle* handle) { return WriteRequests::kind_of_truncation(handle); }
-  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
-    writes_->resize(std::move(object), size_bytes, how, std::move(done));
-  }
-  void note_change(const ObjectPtr& object, Handle* handle) { in_place_->note_change(object, handle); }
-  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -327,6 +324,7 @@ class StoreImpl final : public Store {
   std::optional<RoomForRecords> room_for_records_;
   std::optional<NameVersions> versions_;
   std::optional<OpenFiles> open_files_;
+  std::optional<AttributeRequests> attributes_;
 
   Opener opener_;
 

@@ -267,6 +267,15 @@ void StoreImpl::build_name_requests() {
   versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
   open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
                                        *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
+  AttributeRequests::Known known{
+      [this](ObjectId id, bool directory, bool pinned) { return evictor_->pin(id, directory, pinned); },
+      [this](ObjectId id) { return evictor_->is_pinned(id); },
+      [this](const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, AttributeRequests::Facts& facts) {
+        EvictGuard::describe(*evictor_, tree, object, thread_id, facts);
+      },
+      [this](ObjectId id) { return peers_ ? std::optional(peers_->node_of(id)) : std::nullopt; }};
+  attributes_.emplace(AttributeRequests::Parts{*tree_, *open_files_, *writes_, *in_place_, *accesses_, *extents_, *room_for_records_, *record_space_,
+                                               *changes_, dirty_, unsaved_reads_, clock_, may_change, std::move(known), read_only_});
 }
 
 // What is dead by the journals and was not reclaimed since comes back at once.
