@@ -19,6 +19,7 @@
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
 #include "store/store_impl.h"
+#include "store/upkeep/evict_guard.h"
 
 namespace kvcachefs {
 
