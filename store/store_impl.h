@@ -55,10 +55,12 @@
 #include "store/requests/attribute_requests.h"
 #include "store/requests/in_place_changes.h"
 #include "store/requests/mapped_reads.h"
+#include "store/requests/name_requests.h"
 #include "store/requests/name_versions.h"
 #include "store/requests/new_objects.h"
 #include "store/requests/open_files.h"
 #include "store/requests/read_requests.h"
+#include "store/requests/rename_requests.h"
 #include "store/requests/room_for_records.h"
 #include "store/requests/write_requests.h"
 #include "store/space/dead_space.h"
@@ -103,19 +105,33 @@ class StoreImpl final : public Store {
   Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override;
   Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
   Result<Stat> stat(ObjectId id) override { return attributes_->stat(id); }
-  Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override;
-  Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
-                         const Caller& caller) override;
-  Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target,
-                            const Caller& caller) override;
-  Result<std::string> read_symlink(ObjectId id) override;
-  Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
-                                          const OpenRequest& request, const Caller& caller) override;
-  void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) override;
-  void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override;
-  void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
+  Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override {
+    return names_->make_directory(parent, name, mode, caller);
+  }
+  Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev, const Caller& caller) override {
+    return names_->make_node(parent, name, mode, rdev, caller);
+  }
+  Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target, const Caller& caller) override {
+    return names_->make_symlink(parent, name, target, caller);
+  }
+  Result<std::string> read_symlink(ObjectId id) override { return names_->read_symlink(id); }
+  Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode, const OpenRequest& request,
+                                          const Caller& caller) override {
+    return names_->create(parent, name, mode, request, caller);
+  }
+  void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) override {
+    names_->link(id, parent, name, caller, std::move(done));
+  }
+  void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override {
+    names_->unlink(parent, name, caller, std::move(done));
+  }
+  void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override {
+    names_->remove_directory(parent, name, std::move(done));
+  }
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
-              const Caller& caller, StatusCompletion done) override;
+              const Caller& caller, StatusCompletion done) override {
+    renames_->rename(parent, name, new_parent, new_name, mode, caller, std::move(done));
+  }
   Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
@@ -202,20 +218,11 @@ class StoreImpl final : public Store {
   void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
-  // --- names (store_names.cc) ---
+  // --- names (store_lookups.cc) ---
   bool will_be_told(ObjectId parent, ObjectId id, const Caller& caller);
   ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
-  Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
-
-  // --- rename (store_rename.cc) ---
-  Status rename_now(Rename& rename);
-  Status prepare_rename(Tree::Write&, const ObjectPtr& source);
-  ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
 
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
-
-  // --- of requests/, for the calls about names and attributes ---
-  Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -325,6 +332,8 @@ class StoreImpl final : public Store {
   std::optional<NameVersions> versions_;
   std::optional<OpenFiles> open_files_;
   std::optional<AttributeRequests> attributes_;
+  std::optional<NameRequests> names_;
+  std::optional<RenameRequests> renames_;
 
   Opener opener_;
 
