@@ -42,6 +42,7 @@
 #include "store/load/body_reader.h"
 #include "store/load/loader.h"
 #include "store/load/unverified_bodies.h"
+#include "store/lookups.h"
 #include "store/memory/memory_file.h"
 #include "store/memory/pool.h"
 #include "store/object/body_changes.h"
@@ -102,8 +103,8 @@ class StoreImpl final : public Store {
   ~StoreImpl() override;
   Status start(std::string_view holder);
 
-  Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override;
-  Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
+  Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override { return lookups_->stat_entry(parent, name, id); }
+  Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override { return lookups_->lookup(parent, name, caller); }
   Result<Stat> stat(ObjectId id) override { return attributes_->stat(id); }
   Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override {
     return names_->make_directory(parent, name, mode, caller);
@@ -132,7 +133,9 @@ class StoreImpl final : public Store {
               const Caller& caller, StatusCompletion done) override {
     renames_->rename(parent, name, new_parent, new_name, mode, caller, std::move(done));
   }
-  Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
+  Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override {
+    return lookups_->list(directory, after, limit);
+  }
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                       Completion<Stat> done) override {
@@ -218,10 +221,6 @@ class StoreImpl final : public Store {
   void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
-  // --- names (store_lookups.cc) ---
-  bool will_be_told(ObjectId parent, ObjectId id, const Caller& caller);
-  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
-
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
 
   // --- peers (store_peers.cc) ---
@@ -334,6 +333,7 @@ class StoreImpl final : public Store {
   std::optional<AttributeRequests> attributes_;
   std::optional<NameRequests> names_;
   std::optional<RenameRequests> renames_;
+  std::optional<Lookups> lookups_;
 
   Opener opener_;
 

@@ -280,6 +280,7 @@ void StoreImpl::build_name_requests() {
   names_.emplace(NameRequests::Parts{*tree_, stale_opens_, *versions_, *attributes_, *new_objects_, *room_for_records_, *accesses_, *changes_, dirty_,
                                      *file_policy_, refusals_, *urgent_, probes_, counters_, options_, clock_, read_only_});
   renames_.emplace(RenameRequests::Parts{*tree_, *writes_, *changes_, dirty_, *urgent_, probes_, options_, read_only_});
+  lookups_.emplace(Lookups::Parts{*tree_, stale_opens_, *versions_, *new_objects_, *accesses_, *evictor_, peer_leases_, probes_, clock_});
 }
 
 // What is dead by the journals and was not reclaimed since comes back at once.
