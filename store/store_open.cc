@@ -51,7 +51,7 @@ uint64_t machine_memory_bytes() {
 }  // namespace
 
 StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
-    : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
+    : StoreRooms(std::move(volume), std::move(options), clock) {
   const StoreOptions given = options_.current();
   background_ = given.background;
   read_only_ = given.read_only;

@@ -60,6 +60,7 @@ class OpenFiles {
   // As in store.h.
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller);
   void release(Handle* handle);
+  static bool is_left_to_writer(const Handle* handle, uint64_t closer);
   void flush(Handle* handle, StatusCompletion done);
   void fsync(Handle* handle, StatusCompletion done);
   void keep_new(ObjectId id, StatusCompletion done);
@@ -73,5 +74,10 @@ class OpenFiles {
 
   const Parts parts_;
 };
+
+inline bool OpenFiles::is_left_to_writer(const Handle* handle, uint64_t closer) {
+  const uint64_t writer = handle->writer;
+  return writer != 0 && closer != 0 && writer != closer;
+}
 
 }  // namespace kvcachefs
