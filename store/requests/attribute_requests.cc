@@ -76,7 +76,7 @@ Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttribute
 }
 
 void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
-                               Completion<Stat> done) {
+                                       Completion<Stat> done) {
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
   auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : parts_.tree.get(id);
   if (!got) return done(std::unexpected(std::move(got).error()));

@@ -31,7 +31,7 @@ Result<Stat> NameRequests::make_directory(ObjectId parent, std::string_view name
 }
 
 Result<Stat> NameRequests::make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
-                                  const Caller& caller) {
+                                     const Caller& caller) {
   if ((mode & S_IFMT) == 0) mode |= S_IFREG;
   KVC_ASSIGN(ObjectPtr object, new_directory_entry(parent, name, parts_.new_objects.make(mode, rdev, caller)));
   parts_.probes.stored(caller.thread_id, parent, name);
@@ -45,7 +45,7 @@ Result<Stat> NameRequests::make_node(ObjectId parent, std::string_view name, uin
 }
 
 Result<Stat> NameRequests::make_symlink(ObjectId parent, std::string_view name, std::string_view target,
-                                     const Caller& caller) {
+                                        const Caller& caller) {
   if (target.empty() || target.size() >= 4096)
     return fail(Code::kNameTooLong, fmt::format("a link target of {} bytes; 1 to 4095", target.size()));
   ObjectPtr object = parts_.new_objects.make(0777 | S_IFLNK, 0, caller);
@@ -75,7 +75,7 @@ Result<std::string> NameRequests::read_symlink(ObjectId id) {
 }
 
 Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::string_view name, uint32_t mode,
-                                                   const OpenRequest& request, const Caller& caller) {
+                                                      const OpenRequest& request, const Caller& caller) {
   ObjectPtr object = parts_.new_objects.make((mode & 07777) | S_IFREG, 0, caller);
   object->writer_thread = caller.thread_id;
   auto handle = std::make_unique<Handle>();
@@ -106,7 +106,8 @@ Result<std::pair<Stat, Handle*>> NameRequests::create(ObjectId parent, std::stri
     object->handles = object->write_handles = object->unflushed_handles = 0;  // a lane drops it from the queue
     return std::unexpected(std::move(entered).error());
   }
-  if (ObjectPtr kept = parts_.stale_opens.looked_again(caller.thread_id, nullptr).kept) parts_.versions.let_go({std::move(kept)});  // its repeated open became this
+  // Its repeated open became this.
+  if (ObjectPtr kept = parts_.stale_opens.looked_again(caller.thread_id, nullptr).kept) parts_.versions.let_go({std::move(kept)});
   if (origin.announced) parts_.accesses.published(caller.thread_id, parent, name, object->id, origin, 0);  // written in place
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);

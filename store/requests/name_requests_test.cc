@@ -113,7 +113,7 @@ class NameRequestsTest : public WritebackFixture {
   AttributeRequests attributes{{tree, open_files, writes, in_place, accesses, extents, room_for_records, records, changes, dirty, read_times,
                                 request_clock, [this](const Object&) { return may_change; },
                                 {[this](ObjectId, bool, bool) { return may_pin; }, [](ObjectId) { return false; },
-                                 [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts& facts) { facts.emplace_back("kept_by", "nothing"); },
+                                 [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts&) {},
                                  [](ObjectId) { return std::nullopt; }},
                                 false}};
   NameRequests names{{tree, stale_opens, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,

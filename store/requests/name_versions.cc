@@ -18,7 +18,7 @@ StaleOpens::Told told_of(const OpenRequest& request, ObjectId id = {}) {
 // --- versions ---
 
 Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
-                                              const Caller& caller) {
+                                                 const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
   // What was refused is this, or was replaced by this: another name that the thread looks up is not meant.
@@ -57,7 +57,7 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& cal
 
 // A new empty body under the name, which `object` has; that stays as an older version.
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
-                                         const Caller& caller) {
+                                            const Caller& caller) {
   KVC_ASSIGN(Namespace::Edit state, tree.names().edit(parent, name));
   ObjectPtr fresh = to_be_written(object, caller);
   fresh->temporary = true;
@@ -68,7 +68,7 @@ Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, 
 
 // What a peer stored is not written here: whoever writes it anew gets a file of this node in its place.
 Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
-                                         const Caller& caller) {
+                                            const Caller& caller) {
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
   ObjectPtr fresh = to_be_written(object, caller);

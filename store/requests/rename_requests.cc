@@ -31,7 +31,7 @@ Status RenameRequests::prepare_rename(Tree::Write&, const ObjectPtr& source) {
 }
 
 void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
-                       RenameMode mode, const Caller& caller, StatusCompletion done) {
+                            RenameMode mode, const Caller& caller, StatusCompletion done) {
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
   parts_.probes.stored(caller.thread_id, new_parent, new_name);
   Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller.thread_id};
