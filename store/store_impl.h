@@ -1,131 +1,81 @@
-// The store behind store.h: one class, its members spread over files by what they do. README.md lists the files, the
-// threads and the locks with their order. Each thread has a step function: with background = false Store::pump() runs them
-// in turn.
+// The store behind store.h: it puts the rooms together, hands each call on to the class that does it, and begins and ends their
+// threads. README.md lists the files, the threads and the locks with their order. Each thread has a step function: with
+// background = false Store::pump() runs them in turn.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "store/api/counters.h"
-#include "store/api/gone_names.h"
-#include "store/api/live_options.h"
-#include "store/api/probe_counts.h"
-#include "store/base/backoff.h"
-#include "store/base/clock.h"
-#include "store/base/health.h"
-#include "store/base/mutex.h"
-#include "store/base/opener.h"
-#include "store/base/units.h"
-#include "store/base/work_queue.h"
-#include "store/cache/body_cache.h"
-#include "store/cache/file_mover.h"
-#include "store/cache/file_policy.h"
-#include "store/cache/memory_waiters.h"
-#include "store/cache/page_warmer.h"
-#include "store/cache/resumer.h"
-#include "store/cache/waiting_bytes.h"
-#include "store/chain/access_tracker.h"
-#include "store/commit/commit_queue.h"
-#include "store/commit/committer.h"
-#include "store/commit/journal_room.h"
-#include "store/commit/quarantine.h"
-#include "store/commit/record_waiters.h"
-#include "store/commit/unmarked_bodies.h"
-#include "store/extent/extents.h"
-#include "store/index/index.h"
-#include "store/journal/journal.h"
-#include "store/load/backing_files.h"
-#include "store/load/body_reader.h"
-#include "store/load/loader.h"
-#include "store/load/unverified_bodies.h"
-#include "store/memory/memory_file.h"
-#include "store/memory/pool.h"
-#include "store/object/body_changes.h"
-#include "store/object/dirty_queue.h"
 #include "store/object/handle.h"
-#include "store/object/object.h"
-#include "store/object/snapshot.h"
-#include "store/object/wanted_units.h"
-#include "store/readahead/read_ahead.h"
-#include "store/recovery/recovery.h"
-#include "store/requests/in_place_changes.h"
-#include "store/requests/mapped_reads.h"
-#include "store/requests/read_requests.h"
-#include "store/requests/write_requests.h"
-#include "store/space/dead_space.h"
-#include "store/space/discards.h"
-#include "store/space/orphan_notes.h"
-#include "store/space/raw_space.h"
-#include "store/space/record_space.h"
-#include "store/space/reserve.h"
-#include "store/space/space.h"
-#include "store/space/space_waiters.h"
 #include "store/store.h"
-#include "store/tree/stale_opens.h"
-#include "store/tree/tree.h"
-#include "store/upkeep/checkpointer.h"
-#include "store/upkeep/compactor.h"
-#include "store/upkeep/drainer.h"
-#include "store/upkeep/eviction.h"
-#include "store/upkeep/evictor.h"
-#include "store/upkeep/index_rebuild.h"
-#include "store/upkeep/keeper.h"
-#include "store/upkeep/orphan_sweep.h"
-#include "store/upkeep/peer_follower.h"
-#include "store/upkeep/peer_touches.h"
-#include "store/upkeep/reclaimer.h"
-#include "store/upkeep/scrubber.h"
-#include "store/upkeep/volume_watch.h"
-#include "store/volume/volume.h"
-#include "store/writeback/bulk_lane.h"
-#include "store/writeback/relocator.h"
-#include "store/writeback/sealer.h"
-#include "store/writeback/spiller.h"
-#include "store/writeback/urgent_lane.h"
-#include "store/writeback/volume_refusals.h"
+#include "store/store_rooms.h"
 
 namespace kvcachefs {
 
-class StoreImpl final : public Store {
+class StoreImpl final : public Store, private StoreRooms {
  public:
   StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock);
   ~StoreImpl() override;
   Status start(std::string_view holder);
 
-  Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override;
-  Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override;
-  Result<Stat> stat(ObjectId id) override;
-  Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override;
-  Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev,
-                         const Caller& caller) override;
-  Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target,
-                            const Caller& caller) override;
-  Result<std::string> read_symlink(ObjectId id) override;
-  Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode,
-                                          const OpenRequest& request, const Caller& caller) override;
-  void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) override;
-  void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override;
-  void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override;
+  Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) override { return lookups_->stat_entry(parent, name, id); }
+  Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) override { return lookups_->lookup(parent, name, caller); }
+  Result<Stat> stat(ObjectId id) override { return attributes_->stat(id); }
+  Result<Stat> make_directory(ObjectId parent, std::string_view name, uint32_t mode, const Caller& caller) override {
+    return names_->make_directory(parent, name, mode, caller);
+  }
+  Result<Stat> make_node(ObjectId parent, std::string_view name, uint32_t mode, uint32_t rdev, const Caller& caller) override {
+    return names_->make_node(parent, name, mode, rdev, caller);
+  }
+  Result<Stat> make_symlink(ObjectId parent, std::string_view name, std::string_view target, const Caller& caller) override {
+    return names_->make_symlink(parent, name, target, caller);
+  }
+  Result<std::string> read_symlink(ObjectId id) override { return names_->read_symlink(id); }
+  Result<std::pair<Stat, Handle*>> create(ObjectId parent, std::string_view name, uint32_t mode, const OpenRequest& request,
+                                          const Caller& caller) override {
+    return names_->create(parent, name, mode, request, caller);
+  }
+  void link(ObjectId id, ObjectId parent, std::string_view name, const Caller& caller, Completion<Stat> done) override {
+    names_->link(id, parent, name, caller, std::move(done));
+  }
+  void unlink(ObjectId parent, std::string_view name, const Caller& caller, StatusCompletion done) override {
+    names_->unlink(parent, name, caller, std::move(done));
+  }
+  void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) override {
+    names_->remove_directory(parent, name, std::move(done));
+  }
   void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
-              const Caller& caller, StatusCompletion done) override;
-  Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override;
+              const Caller& caller, StatusCompletion done) override {
+    renames_->rename(parent, name, new_parent, new_name, mode, caller, std::move(done));
+  }
+  Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) override {
+    return lookups_->list(directory, after, limit);
+  }
 
   void set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
-                      Completion<Stat> done) override;
-  bool drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override;
-  Result<std::string> get_xattr(ObjectId id, std::string_view name) override;
-  Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override;
-  Status remove_xattr(ObjectId id, std::string_view name) override;
-  Result<std::vector<std::string>> list_xattrs(ObjectId id) override;
-  Result<std::vector<std::pair<std::string, std::string>>> describe(ObjectId id, const Caller& caller) override;
+                      Completion<Stat> done) override {
+    attributes_->set_attributes(id, handle, change, caller, std::move(done));
+  }
+  bool drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) override {
+    return attributes_->drop_privileges(handle, in_group);
+  }
+  Result<std::string> get_xattr(ObjectId id, std::string_view name) override { return attributes_->get_xattr(id, name); }
+  Status set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) override {
+    return attributes_->set_xattr(id, name, value, mode);
+  }
+  Status remove_xattr(ObjectId id, std::string_view name) override { return attributes_->remove_xattr(id, name); }
+  Result<std::vector<std::string>> list_xattrs(ObjectId id) override { return attributes_->list_xattrs(id); }
+  Result<AttributeRequests::Facts> describe(ObjectId id, const Caller& caller) override { return attributes_->describe(id, caller); }
 
-  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override;
-  bool told_stale(const OpenRequest& request, const Caller& caller) override;
-  bool may_look_again(const Caller& caller, bool by_name) override;
+  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
+  bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
+  bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
@@ -138,15 +88,12 @@ class StoreImpl final : public Store {
     writes_->write(handle, offset, bytes, std::move(done));
   }
   void note_writer(Handle* handle, uint64_t writer) override { handle->writer = writer; }
-  bool is_left_to_writer(Handle* handle, uint64_t closer) override {
-    const uint64_t writer = handle->writer;
-    return writer != 0 && closer != 0 && writer != closer;
-  }
-  void flush(Handle* handle, StatusCompletion done) override;
-  void fsync(Handle* handle, StatusCompletion done) override;
-  void keep_new(ObjectId id, StatusCompletion done) override;
-  void sync_directory(ObjectId directory, StatusCompletion done) override;
-  void release(Handle* handle) override;
+  bool is_left_to_writer(Handle* handle, uint64_t closer) override { return OpenFiles::is_left_to_writer(handle, closer); }
+  void flush(Handle* handle, StatusCompletion done) override { open_files_->flush(handle, std::move(done)); }
+  void fsync(Handle* handle, StatusCompletion done) override { open_files_->fsync(handle, std::move(done)); }
+  void keep_new(ObjectId id, StatusCompletion done) override { open_files_->keep_new(id, std::move(done)); }
+  void sync_directory(ObjectId directory, StatusCompletion done) override { open_files_->sync_directory(directory, std::move(done)); }
+  void release(Handle* handle) override { open_files_->release(handle); }
   void allocate(Handle* handle, AllocateMode mode, uint64_t offset, uint64_t length, StatusCompletion done) override {
     writes_->allocate(handle, mode, offset, length, std::move(done));
   }
@@ -185,57 +132,14 @@ class StoreImpl final : public Store {
   StoreOptions options() const override { return options_.current(); }
   Status set_option(std::string_view name, std::string_view value) override;
   void set_names_gone(NamesGone told) override { gone_names_.set(std::move(told)); }
-  Status set_pinned(ObjectId id, bool pinned) override;
+  Status set_pinned(ObjectId id, bool pinned) override { return attributes_->set_pinned(id, pinned); }
   void stop() override;
   Status close() override;
   bool pump() override;
   void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
 
  private:
-  // --- names (store_names.cc) ---
-  ObjectPtr make_object(uint32_t mode, uint32_t rdev, const Caller& caller);  // not in the table yet
-  bool will_be_told(ObjectId parent, ObjectId id, const Caller& caller);
-  ProbeCounts::Miss why_absent(ObjectId parent, std::string_view name) const;
-  Result<ObjectPtr> new_directory_entry(ObjectId parent, std::string_view name, ObjectPtr object);
-
-  // --- rename (store_rename.cc) ---
-  Status rename_now(Rename& rename);
-  Status prepare_rename(Tree::Write&, const ObjectPtr& source);
-  ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
-
-  // --- attributes (store_attributes.cc) ---
-  Result<Stat> apply_attributes(ObjectId id, const SetAttributes& change);
-  Status change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change);
-  Status set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode);
-  std::unexpected<Error> no_room_for_record(const std::string& what);
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
-  bool is_full() const { return space_.free_bytes() == 0 && !may_get_room(); }
-
-  // --- bytes (store_io.cc) ---
-  void truncate_at_open(const ObjectPtr& object);
-  void note_read_time(Object& object, const OpenRequest& request);  // the object is locked
-  Status open_raw_file(const ObjectPtr& object);
-  std::vector<ObjectPtr> bodies_of_names_in(ObjectId directory);
-
-  // --- of requests/, for the calls about names and attributes ---
-  Error no_space(const Object& object, uint64_t bytes) const { return writes_->no_space(object, bytes); }
-  static Resize kind_of_truncation(Handle* handle) { return WriteRequests::kind_of_truncation(handle); }
-  void resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
-    writes_->resize(std::move(object), size_bytes, how, std::move(done));
-  }
-  void note_change(const ObjectPtr& object, Handle* handle) { in_place_->note_change(object, handle); }
-  void note_change_by_path(const ObjectPtr& object, uint64_t size_bytes) { in_place_->note_change_by_path(object, size_bytes); }
-
-  // --- versions of a temporary name, and what the kernel has to look up again (store_versions.cc) ---
-  Result<ObjectPtr> version_to_write(Tree::Write& tree, ObjectId parent, std::string_view name, ObjectId chosen, ObjectId refused,
-                                     const Caller& caller);
-  bool tell_stale(const OpenRequest& request, ObjectId id, const Caller& caller);
-  ObjectPtr to_be_written(const ObjectPtr& object, const Caller& caller);
-  Result<ObjectPtr> replacement(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Result<ObjectPtr> new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object, const Caller& caller);
-  Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
-  std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
-  void let_go(const StaleOpens::Released& released);
 
   // --- peers (store_peers.cc) ---
   bool may_join() const;
@@ -253,6 +157,7 @@ class StoreImpl final : public Store {
 
   // --- start and end (store_open.cc) ---
   Result<SpaceInfo> fill_in_options();  // answers how large the file system is
+  void build_name_requests();
   void forget_reclaimed();
   void remove_unjournaled();
 
@@ -264,112 +169,18 @@ class StoreImpl final : public Store {
   void finish_handed_on_work();
   void finish_raw_turns();
 
-  ObjectId next_id() { return ObjectId::make(0, identity_.epoch, next_number_.fetch_add(1)); }
-
-  // Fixed after start().
-  const std::shared_ptr<Volume> volume_;
-  RequestClock clock_;
-  RunningClock running_clock_{clock_};  // ticked where the volume may have several nodes
-  HybridClock stamps_;
-  FileIdentity identity_;
-  std::unique_ptr<VolumeLock> lock_;
-  std::unique_ptr<Index> index_;
-  std::unique_ptr<Extents> extents_;
-  std::unique_ptr<JournalWriter> journal_;
-  std::unique_ptr<Reserve> reserve_;
-  std::optional<JournalRoom> journal_room_;
-  std::unique_ptr<MemoryPool> pool_;
-  std::unique_ptr<MemoryFiles> files_;
-  std::optional<MemoryFilePolicy> file_policy_;
-  StaleOpens stale_opens_{clock_};
-  std::unique_ptr<Reclaimer> reclaimer_;
-  std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
-  PeerTouches touches_{clock_};       // so is this
-  PeerLeases peer_leases_{clock_};    // and this
-  std::unique_ptr<AccessTracker> accesses_;
+  // Fixed after start(), but for the last three.
   std::string index_directory_;
-  std::unique_ptr<IndexRebuild> index_rebuild_;
   bool background_ = true;
   bool read_only_ = false;
+  bool shared_ = false;  // is_shared(), at the start
   Care care_ = Care::kNone;
   std::string tended_by_;
+  Verify verify_ = Verify::kAuto;
   bool checkpoint_at_close_ = false;  // however short the journal is
-  ReadTimes read_times_ = ReadTimes::kRelative;
   bool index_rebuilt_ = false, unclean_start_ = false;
-
-  LiveOptions options_;
-
-  Space space_;
-  DeadSpace dead_{space_};
-  std::unique_ptr<RawSpace> raw_space_;
-  std::unique_ptr<RecordSpace> record_space_;
-  Counters counters_;
-  std::atomic<uint64_t> next_number_{1};
-
-  GoneNames gone_names_;
-  DirtyQueue dirty_;
-  std::optional<BodyChanges> changes_;
-  std::unique_ptr<Tree> tree_;
-  std::optional<FileMover> file_mover_;
-  std::optional<PageWarmer> page_warmer_;
-  std::optional<BodyCache> cache_;
-
-  VolumeRefusals refusals_{clock_, space_};
-  CommitQueue commits_;
-  UnsavedReadTimes unsaved_reads_;
-  UnmarkedBodies unmarked_;
-  std::optional<Quarantine> quarantine_;
-  std::optional<RecordWaiters> record_waiters_;
-  std::optional<Committer> committer_;
-
-  std::optional<BodyReader> reader_;
-  std::optional<UnverifiedBodies> unverified_;
-  std::optional<Loader> loader_;
-  std::optional<BackingFiles> backing_;
-  std::optional<ReadAhead> read_ahead_;  // before the queues that may hold reads of it: opener_, keeper_work_
-
-  std::optional<Sealer> sealer_;
-  std::optional<Scrubber> scrubber_;
-  std::optional<Spiller> spiller_;
-  std::optional<Relocator> relocator_;
-  std::optional<BulkLane> bulk_;
-  std::optional<UrgentLane> urgent_;
-
-  Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
-  std::unique_ptr<WaitingBytes> waiting_bytes_;
-  // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
-  std::optional<ReadRequests> reads_;
-  std::optional<MappedReads> mapped_;
-  std::optional<InPlaceChanges> in_place_;
-  std::optional<WriteRequests> writes_;
-
-  Opener opener_;
-
-  ProbeCounts probes_{clock_.monotonic_ns()};
-  Health health_{clock_};
-  Wakeup keeper_wakeup_;                     // the keeper's next step begins at once
-  WorkQueue keeper_work_{keeper_wakeup_};
-  std::optional<Discards> discards_;
-  // Behind all that a call which waits there may hold, and give back when it is destroyed: memory, turns, bytes put aside.
-  SpaceWaiters space_waiters_{space_, counters_.errors_no_space, running_clock_, [this] { keeper_->want_reclaim(); }};
-  Backoff upkeep_backoff_{100'000'000, 5'000'000'000};
-  OrphanNotes orphans_{dead_, space_};  // what earlier lives left
-  std::optional<Drainer> drainer_;
-  std::optional<SharedCapacity> shared_capacity_;  // where the volume may have several nodes
-  std::optional<Eviction> eviction_;
-  std::optional<Compactor> compactor_;  // where the volume cannot punch holes
-  std::optional<OrphanSweep> sweep_;
-  std::optional<Checkpointer> checkpointer_;
-  std::optional<VolumeWatch> watch_;
-  std::optional<Keeper> keeper_;
-
-  bool shared_ = false;  // is_shared(), at the start
-  std::unique_ptr<NodeFence> fence_;     // the same
-  std::unique_ptr<PeerFollower> peers_;  // null: this volume has one node
-
   std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended
-  Verify verify_ = Verify::kAuto;            // fixed after start()
   bool has_threads_ = false;
 };
 

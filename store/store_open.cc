@@ -19,6 +19,7 @@
 #include "store/recovery/node_start.h"
 #include "store/recovery/recovery.h"
 #include "store/store_impl.h"
+#include "store/upkeep/evict_guard.h"
 
 namespace kvcachefs {
 
@@ -50,13 +51,12 @@ uint64_t machine_memory_bytes() {
 }  // namespace
 
 StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
-    : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {
+    : StoreRooms(std::move(volume), std::move(options), clock) {
   const StoreOptions given = options_.current();
   background_ = given.background;
   read_only_ = given.read_only;
   care_ = given.care;
   tended_by_ = given.tended_by;
-  read_times_ = given.read_times;
   verify_ = given.verify;
   resumer_.waiters().set_rules({
       .has_room_without_reads =
@@ -211,6 +211,7 @@ Status StoreImpl::start(std::string_view holder) {
                                        *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
                                        counters_, options_,
                                        [this](const Object& object) { return check_may_change(object); }});
+  build_name_requests();
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   if (shared_)
     shared_capacity_.emplace(SharedCapacity::Parts{space_, *evictor_, space_waiters_, counters_, options_, clock_, running_clock_,
@@ -262,6 +263,28 @@ Status StoreImpl::start(std::string_view holder) {
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
   if (background_) start_threads();
   return {};
+}
+
+void StoreImpl::build_name_requests() {
+  const auto may_change = [this](const Object& object) { return check_may_change(object); };
+  new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
+  room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
+  versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
+  open_files_.emplace(OpenFiles::Parts{*tree_, *versions_, *accesses_, *extents_, space_, *discards_, *changes_, dirty_, *cache_, *file_policy_, *backing_,
+                                       *in_place_, unsaved_reads_, *urgent_, counters_, options_, clock_, options_.current().read_times, read_only_});
+  AttributeRequests::Known known{
+      [this](ObjectId id, bool directory, bool pinned) { return evictor_->pin(id, directory, pinned); },
+      [this](ObjectId id) { return evictor_->is_pinned(id); },
+      [this](const Tree::View& tree, const ObjectPtr& object, uint32_t thread_id, AttributeRequests::Facts& facts) {
+        EvictGuard::describe(*evictor_, tree, object, thread_id, facts);
+      },
+      [this](ObjectId id) { return peers_ ? std::optional(peers_->node_of(id)) : std::nullopt; }};
+  attributes_.emplace(AttributeRequests::Parts{*tree_, *open_files_, *writes_, *in_place_, *accesses_, *extents_, *room_for_records_, *record_space_,
+                                               *changes_, dirty_, unsaved_reads_, clock_, may_change, std::move(known), read_only_});
+  names_.emplace(NameRequests::Parts{*tree_, stale_opens_, *versions_, *attributes_, *new_objects_, *room_for_records_, *accesses_, *changes_, dirty_,
+                                     *file_policy_, refusals_, *urgent_, probes_, counters_, options_, clock_, read_only_});
+  renames_.emplace(RenameRequests::Parts{*tree_, *writes_, *changes_, dirty_, *urgent_, probes_, options_, read_only_});
+  lookups_.emplace(Lookups::Parts{*tree_, stale_opens_, *versions_, *new_objects_, *accesses_, *evictor_, peer_leases_, probes_, clock_});
 }
 
 // What is dead by the journals and was not reclaimed since comes back at once.

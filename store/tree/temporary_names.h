@@ -1,5 +1,5 @@
 // Which names clients give to what they are still writing, to rename it once it is whole. Only under such a name does each of
-// several writers get a version of its own (store_versions.cc): a lock file, a log or a database is one file for all.
+// several writers get a version of its own (tree_versions.cc): a lock file, a log or a database is one file for all.
 //
 // A name is temporary if one of its words says so ("c.tmp", "x.part"), or if most files of its kind were renamed away so far: of
 // the same extension, or, for names without one, of the same directory. It never is if a word says that it is locked ("x.lock",

@@ -1,4 +1,5 @@
-// Attributes and extended attributes.
+#include "store/requests/attribute_requests.h"
+
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -9,7 +10,6 @@
 #include "store/base/log.h"
 #include "store/object/in_place_mark.h"
 #include "store/object/pin_mark.h"
-#include "store/store_impl.h"
 
 namespace kvcachefs {
 
@@ -22,11 +22,11 @@ uint32_t privileges(uint32_t mode, bool in_group) {
 }
 }  // namespace
 
-Result<Stat> StoreImpl::stat(ObjectId id) {
+Result<Stat> AttributeRequests::stat(ObjectId id) {
   ObjectPtr raw_object;
   FilePtr raw;
   {
-    const Tree::Read tree = tree_->read();
+    const Tree::Read tree = parts_.tree.read();
     raw_object = tree.live(id);
     if (raw_object) {
       const auto lock = raw_object->lock();
@@ -35,7 +35,7 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
     if (!raw) return tree.stat(id);
   }
   Result<FileInfo> info = raw->info();
-  const Tree::Read tree = tree_->read();
+  const Tree::Read tree = parts_.tree.read();
   const auto lock = raw_object->lock();
   Stat stat = tree.stat_of(*raw_object);
   if (info) stat.blocks_512 = info->allocated_bytes / 512;
@@ -43,8 +43,8 @@ Result<Stat> StoreImpl::stat(ObjectId id) {
 }
 
 // All but the size. Times of what a peer has last as long as it is in RAM: clients set them to note that they used it, and are not refused.
-Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& change) {
-  const int64_t now = clock_.realtime_ns();
+Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttributes& change) {
+  const int64_t now = parts_.clock.realtime_ns();
   Stat stat;
   bool in_group = true;
   if (change.kill_privileges) {
@@ -52,39 +52,39 @@ Result<Stat> StoreImpl::apply_attributes(ObjectId id, const SetAttributes& chang
     in_group = depends_on_group(before.mode) && change.in_group && change.in_group(before.gid);
   }
   {
-    KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
+    KVC_ASSIGN(const Tree::Kept kept, parts_.tree.get_kept(id));
     const ObjectPtr& object = kept.object;
     const auto lock = object->lock();
-    if (change.mode || change.uid || change.gid) KVC_TRY(check_may_change(*object));
+    if (change.mode || change.uid || change.gid) KVC_TRY(parts_.check_may_change(*object));
     Attributes& attributes = object->attributes;
     if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
     if (change.uid) attributes.uid = *change.uid;
     if (change.gid) attributes.gid = *change.gid;
     if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
       attributes.mode &= ~privileges(attributes.mode, in_group);
-    if (change.atime_now || change.atime_ns) unsaved_reads_.drop(id);
+    if (change.atime_now || change.atime_ns) parts_.unsaved_reads.drop(id);
     if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
     if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
     attributes.ctime_ns = change.ctime_ns.value_or(now);
-    changes_->mark_attributes_dirty(object);
+    parts_.changes.mark_attributes_dirty(object);
     stat = kept.names.stat_of(*object);
   }
   if (id.is_foreign())
-    if (ObjectPtr object = tree_->find(id)) tree_->forget_when_idle(object);
-  dirty_.wake();
+    if (ObjectPtr object = parts_.tree.find(id)) parts_.tree.forget_when_idle(object);
+  parts_.dirty.wake();
   return stat;
 }
 
-void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
-                               Completion<Stat> done) {
-  if (read_only_) return done(fail(Code::kReadOnly, "the mount is read-only"));
-  auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : tree_->get(id);
+void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
+                                       Completion<Stat> done) {
+  if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
+  auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : parts_.tree.get(id);
   if (!got) return done(std::unexpected(std::move(got).error()));
   ObjectPtr object = *got;
   if (change.size_bytes && object->is_directory())
     return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
   if (change.size_bytes && object->id.is_foreign()) {
-    if (Status may = check_may_change(*object); !may && *change.size_bytes != object->size_bytes) return done(std::unexpected(may.error()));
+    if (Status may = parts_.check_may_change(*object); !may && *change.size_bytes != object->size_bytes) return done(std::unexpected(may.error()));
     SetAttributes rest = change;  // it has that size
     rest.size_bytes.reset();
     return done(apply_attributes(id, rest));
@@ -97,16 +97,16 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
   };
   if (change.size_bytes && handle == nullptr && raw_and_closed()) {
     // truncate(2) by path of a raw file that nobody has open
-    auto opened = open(id, {.read = false, .write = true}, caller);
+    auto opened = parts_.open_files.open(id, {.read = false, .write = true}, caller);
     if (!opened) return done(std::unexpected(std::move(opened).error()));
     return set_attributes(id, *opened, change, caller, [this, opened = *opened, done = std::move(done)](Result<Stat> result) mutable {
-      release(opened);
+      parts_.open_files.release(opened);
       done(std::move(result));
     });
   }
   if (change.size_bytes && handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
     {
-      const Tree::Read tree = tree_->read();
+      const Tree::Read tree = parts_.tree.read();
       if (tree.live(id) == object) {
         const auto lock = object->lock();
         object->add_handle();
@@ -120,7 +120,7 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
         const auto lock = object->lock();
         object->drop_handle();
       }
-      tree_->forget_when_idle(object);
+      parts_.tree.forget_when_idle(object);
       done(std::move(result));
     };
   }
@@ -128,16 +128,16 @@ void StoreImpl::set_attributes(ObjectId id, Handle* handle, const SetAttributes&
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(apply_attributes(id, change));
   };
-  if (change.size_bytes && handle == nullptr) note_change_by_path(object, *change.size_bytes);
+  if (change.size_bytes && handle == nullptr) parts_.in_place.note_change_by_path(object, *change.size_bytes);
   if (change.size_bytes && handle != nullptr) {
     const auto lock = object->lock();
-    note_change(object, handle);
+    parts_.in_place.note_change(object, handle);
   }
-  if (change.size_bytes) return resize(object, *change.size_bytes, kind_of_truncation(handle), std::move(rest));
+  if (change.size_bytes) return parts_.writes.resize(object, *change.size_bytes, WriteRequests::kind_of_truncation(handle), std::move(rest));
   rest({});
 }
 
-bool StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
+bool AttributeRequests::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
   const ObjectPtr& object = handle->object;
   bool is_in_group = false;
   {
@@ -153,30 +153,30 @@ bool StoreImpl::drop_privileges(Handle* handle, const std::function<bool(uint32_
     const uint32_t dropped = privileges(object->attributes.mode, is_in_group);
     if (dropped == 0) return false;
     object->attributes.mode &= ~dropped;
-    object->attributes.ctime_ns = clock_.realtime_ns();
-    changes_->mark_attributes_dirty(object);
+    object->attributes.ctime_ns = parts_.clock.realtime_ns();
+    parts_.changes.mark_attributes_dirty(object);
   }
-  dirty_.wake();
+  parts_.dirty.wake();
   return true;
 }
 
-Result<std::string> StoreImpl::get_xattr(ObjectId id, std::string_view name) {
+Result<std::string> AttributeRequests::get_xattr(ObjectId id, std::string_view name) {
   auto pick = [&](const std::vector<Xattr>& xattrs) -> Result<std::string> {
     for (const Xattr& xattr : xattrs)
       if (xattr.name == name) return xattr.value;
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   };
-  if (ObjectPtr object = tree_->find(id)) {
+  if (ObjectPtr object = parts_.tree.find(id)) {
     const auto lock = object->lock();
     return pick(object->attributes.xattrs);
   }
-  KVC_ASSIGN(auto record, tree_->read().record_summary(id));
+  KVC_ASSIGN(auto record, parts_.tree.read().record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return pick(record->attributes.xattrs);
 }
 
-Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) {
-  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+Status AttributeRequests::set_xattr(ObjectId id, std::string_view name, std::string_view value, XattrMode mode) {
+  if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   if (name.empty() || name.size() > kMaxXattrNameBytes) return fail(Code::kRange, fmt::format("attribute name of {} bytes", name.size()));
   if (value.size() > kMaxXattrBytes)
     return fail(Code::kTooBig, fmt::format("attribute '{}': {} bytes, at most {}", name, value.size(), kMaxXattrBytes));
@@ -184,29 +184,29 @@ Status StoreImpl::set_xattr(ObjectId id, std::string_view name, std::string_view
 }
 
 // What was got for a change that comes to nothing is forgotten again.
-Status StoreImpl::change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change) {
+Status AttributeRequests::change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change) {
   ObjectPtr object;
   Status status;
   {
-    KVC_ASSIGN(const Tree::Kept kept, tree_->get_kept(id));
+    KVC_ASSIGN(const Tree::Kept kept, parts_.tree.get_kept(id));
     object = kept.object;
     const auto lock = object->lock();
-    status = check_may_change(*object);
+    status = parts_.check_may_change(*object);
     if (status) status = change(object);
     if (status) {
-      object->attributes.ctime_ns = clock_.realtime_ns();
-      changes_->mark_attributes_dirty(object);
+      object->attributes.ctime_ns = parts_.clock.realtime_ns();
+      parts_.changes.mark_attributes_dirty(object);
     }
   }
   if (status)
-    dirty_.wake();
+    parts_.dirty.wake();
   else
-    tree_->forget_when_idle(object);
+    parts_.tree.forget_when_idle(object);
   return status;
 }
 
 // The object is locked.
-Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode) {
+Status AttributeRequests::set_xattr_of(const ObjectPtr& object, std::string_view name, std::string_view value, XattrMode mode) {
   const ObjectId id = object->id;
   auto& xattrs = object->attributes.xattrs;
   auto where = std::lower_bound(xattrs.begin(), xattrs.end(), name, [](const Xattr& x, std::string_view n) { return x.name < n; });
@@ -219,9 +219,9 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
   if (there) total -= where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
-  if ((!there || value.size() > where->value.size()) && is_full())
-    return no_room_for_record(fmt::format("attribute '{}' of object {}", name, id.value));
-  record_space_->accept(name.size() + value.size());  // more than once where it is set again and again
+  if ((!there || value.size() > where->value.size()) && parts_.room.is_full())
+    return parts_.room.refuse(fmt::format("attribute '{}' of object {}", name, id.value));
+  parts_.records.accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
     where->value = value;
   else
@@ -229,32 +229,32 @@ Status StoreImpl::set_xattr_of(const ObjectPtr& object, std::string_view name, s
   return {};
 }
 
-Status StoreImpl::remove_xattr(ObjectId id, std::string_view name) {
-  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+Status AttributeRequests::remove_xattr(ObjectId id, std::string_view name) {
+  if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   return change_xattrs(id, [&](const ObjectPtr& object) -> Status {
     if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) > 0) return {};
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
   });
 }
 
-Result<std::vector<std::string>> StoreImpl::list_xattrs(ObjectId id) {
+Result<std::vector<std::string>> AttributeRequests::list_xattrs(ObjectId id) {
   auto names_of = [](const std::vector<Xattr>& xattrs) {
     std::vector<std::string> listed;
     for (const Xattr& xattr : xattrs)
       if (xattr.name != kInPlaceMark && xattr.name != kPinMark) listed.push_back(xattr.name);
     return listed;
   };
-  if (ObjectPtr object = tree_->find(id)) {
+  if (ObjectPtr object = parts_.tree.find(id)) {
     const auto lock = object->lock();
     return names_of(object->attributes.xattrs);
   }
-  KVC_ASSIGN(auto record, tree_->read().record_summary(id));
+  KVC_ASSIGN(auto record, parts_.tree.read().record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
   return names_of(record->attributes.xattrs);
 }
 
-Status StoreImpl::set_pinned(ObjectId id, bool pinned) {
-  if (read_only_) return fail(Code::kReadOnly, "the mount is read-only");
+Status AttributeRequests::set_pinned(ObjectId id, bool pinned) {
+  if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   const Status status = change_xattrs(id, [&](const ObjectPtr& object) -> Status {
     if (!object->is_regular() && !object->is_directory())
       return fail(Code::kInvalid, fmt::format("object {} is neither a file nor a directory: it is not evicted", id.value));
@@ -262,7 +262,7 @@ Status StoreImpl::set_pinned(ObjectId id, bool pinned) {
     const auto at = std::lower_bound(xattrs.begin(), xattrs.end(), kPinMark, [](const Xattr& x, std::string_view n) { return x.name < n; });
     const bool there = at != xattrs.end() && at->name == kPinMark;
     if (!pinned && !there) return fail(Code::kNoAttribute, fmt::format("object {} is not pinned itself", id.value));
-    KVC_TRY(evictor_->pin(id, object->is_directory(), pinned));
+    KVC_TRY(parts_.known.pin(id, object->is_directory(), pinned));
     if (!pinned) xattrs.erase(at);
     else if (!there) xattrs.insert(at, Xattr{std::string(kPinMark), {}});
     return {};
@@ -271,9 +271,9 @@ Status StoreImpl::set_pinned(ObjectId id, bool pinned) {
   return status;
 }
 
-Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(ObjectId id, const Caller& caller) {
-  KVC_ASSIGN(ObjectPtr object, tree_->get(id));
-  std::vector<std::pair<std::string, std::string>> facts;
+Result<AttributeRequests::Facts> AttributeRequests::describe(ObjectId id, const Caller& caller) {
+  KVC_ASSIGN(ObjectPtr object, parts_.tree.get(id));
+  Facts facts;
   {
     const auto lock = object->lock();
     const Body& body = object->base;
@@ -287,11 +287,11 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     }
     const bool staged = object->content_dirty();
     facts.emplace_back("id", fmt::format("{}", id.value));
-    if (peers_) facts.emplace_back("owner", peers_->node_of(id));
+    if (auto owner = parts_.known.owner(id)) facts.emplace_back("owner", *std::move(owner));
     facts.emplace_back("kind", object->is_regular() ? (staged && body.version == 0 ? "staged" : kind) : "none");
     facts.emplace_back("state", body.quarantined ? "quarantined" : staged ? "staged" : "sealed");
     if (body.place.extent.valid())
-      facts.emplace_back("place", fmt::format("{}:{}+{}", extents_->path(body.place.extent, body.place.kind),
+      facts.emplace_back("place", fmt::format("{}:{}+{}", parts_.extents.path(body.place.extent, body.place.kind),
                                               body.place.offset, body.place.length));
     if (!body.checksums.empty()) {
       std::string list;
@@ -301,15 +301,15 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     facts.emplace_back("checksummed", body.place.kind == PlaceKind::kRaw ? "no" : "yes");
     facts.emplace_back("version", fmt::format("{}", body.version));
     facts.emplace_back("hits", fmt::format("{}", object->opens));
-    facts.emplace_back("age_s", fmt::format("{}", (clock_.realtime_ns() - object->attributes.btime_ns) / 1'000'000'000));
+    facts.emplace_back("age_s", fmt::format("{}", (parts_.clock.realtime_ns() - object->attributes.btime_ns) / 1'000'000'000));
     uint64_t ram = 0;
     for (const Unit& unit : object->units)
       if (unit.block) ram += unit.block->capacity_bytes();
     facts.emplace_back("ram_bytes", fmt::format("{}", ram));
     if (has_pin(object->attributes)) facts.emplace_back("pin", "1");
-    else if (evictor_->is_pinned(id)) facts.emplace_back("pin", "inherited");
+    else if (parts_.known.is_pinned(id)) facts.emplace_back("pin", "inherited");
   }
-  if (auto known = accesses_->neighbours(id)) {  // its place in the chain, by inode number
+  if (auto known = parts_.accesses.neighbours(id)) {  // its place in the chain, by inode number
     const SuccessorRow row = from_record(*known);
     std::string list;
     for (const SuccessorRow::Link& link : row.successors)
@@ -318,8 +318,8 @@ Result<std::vector<std::pair<std::string, std::string>>> StoreImpl::describe(Obj
     if (row.predecessor.valid()) facts.emplace_back("predecessor", fmt::format("{}", row.predecessor.value));
   }
   {
-    Tree::Write tree = tree_->write();
-    EvictGuard::describe(*evictor_, tree, object, caller.thread_id, facts);
+    Tree::Write tree = parts_.tree.write();
+    parts_.known.describe_keeping(tree, object, caller.thread_id, facts);
     tree.forget_if_idle(object);
   }
   return facts;

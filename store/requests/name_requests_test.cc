@@ -1,0 +1,243 @@
+// Names, attributes, opens and closes as clients ask for them, over the lanes and the committer, on a volume in memory. No store.
+#include "store/requests/name_requests.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/base/limits.h"
+#include "store/load/unverified_bodies.h"
+#include "store/requests/rename_requests.h"
+#include "store/writeback/testing/writeback_fixture.h"
+
+namespace kvcachefs {
+namespace name_requests_test {
+
+constexpr Caller kFirst{.uid = 1, .gid = 1, .thread_id = 1}, kSecond{.uid = 2, .gid = 2, .thread_id = 2};
+constexpr OpenRequest kWrite{.read = false, .write = true}, kRewrite{.read = false, .write = true, .truncate = true};
+
+class NameRequestsTest : public WritebackFixture {
+ protected:
+  ~NameRequestsTest() override {
+    for (Handle* handle : open_handles) open_files.release(handle);
+    dirty.clear();
+    space_waiters.stop();
+    space_waiters.answer_all();
+    ahead.finish();
+  }
+
+  void be_durable() { EXPECT_TRUE(options.set("durability", "close", {.backing_bytes = kGiB, .memory_bytes = kGiB})); }
+  // No room is left; what then can be had is told by may_get_room.
+  void fill() { space.configure(0, 0); }
+
+  Handle* create(const std::string& name, const Caller& caller = kFirst) {
+    auto created = names.create(kRootId, name, 0644, kWrite, caller);
+    EXPECT_TRUE(created) << created.error().message;
+    open_handles.push_back(created->second);
+    return created->second;
+  }
+  Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) {
+    auto opened = open_files.open(id, request, caller);
+    if (opened) open_handles.push_back(*opened);
+    return opened;
+  }
+  void close(Handle* handle) {
+    Answer flushed;
+    open_files.flush(handle, into(flushed));
+    EXPECT_TRUE(flushed.is_good());
+    open_files.release(handle);
+    std::erase(open_handles, handle);
+  }
+  // A file that was stored and closed.
+  ObjectId store_file(const std::string& name, uint64_t size_bytes = 5000) {
+    Handle* const handle = create(name);
+    const ObjectId id = handle->object->id;
+    write_at(handle->object, 0, bytes_of(size_bytes, 1));
+    close(handle);
+    return id;
+  }
+  ObjectId named(const std::string& name) {
+    auto found = tree.read().find_name(kRootId, name);
+    return found && *found ? (*found)->child : ObjectId{};
+  }
+  // Without `durability`: it is answered at once.
+  Answer rename_to(const std::string& from, const std::string& to) {
+    Answer answer;
+    renames.rename(kRootId, from, kRootId, to, RenameMode::kReplace, kFirst, into(answer));
+    return answer;
+  }
+  Result<Stat> change(ObjectId id, const std::function<void(SetAttributes&)>& set) {
+    SetAttributes asked;
+    set(asked);
+    std::optional<Result<Stat>> answer;
+    attributes.set_attributes(id, nullptr, asked, kFirst, [&](Result<Stat> result) { answer = std::move(result); });
+    return answer ? *std::move(answer) : fail(Code::kCanceled, "it was not answered");
+  }
+  template <class T>
+  static Code code_of(const Result<T>& result) {
+    return result ? Code::kNoData : result.error().code;
+  }
+
+  std::vector<Handle*> open_handles;
+  bool may_get_room = false;
+  Status may_change, may_pin;  // what others say of each object
+  std::atomic<uint64_t> next_number{1'000};
+
+  RequestClock request_clock{clock};
+  StaleOpens stale_opens{request_clock};
+  ProbeCounts probes{clock.monotonic_ns()};
+  MemoryFilePolicy policy{{files, options, request_clock}};
+  Opener opener;
+  UnverifiedBodies unverified{{index, tree, reader, quarantine}, {}};
+  Loader loader{{*volume, extents, tree, cache, policy, quarantine, opener, work, counters, request_clock}};
+  FileMover mover{{pool, files, policy, request_clock, counters, false, [](uint64_t) { return false; }}};
+  BackingFiles backing{{*volume, extents, tree, files, policy, accesses, unverified, counters, request_clock, false}};
+  ReadAhead ahead{{accesses, tree, loader, extents, pool, files, policy, cache, mover, backing, counters, request_clock, false}};
+  RawSpace raw_space{space, false};
+  WaitingBytes waiting{volume,
+                       {[this] { return space.room_bytes(); }, [this](uint64_t bytes) { return space.try_reserve(bytes); },
+                        [this](uint64_t bytes) { space.release(bytes); }},
+                       "WAITING"};
+  InPlaceChanges in_place{{changes, space, dirty, false}};
+  WriteRequests writes{{*volume, extents, space, raw_space, space_waiters, discards, changes, dirty, cache, policy, waiting, loader, ahead,
+                        in_place, refusals, opener, resumer, counters, options, [this](const Object&) { return may_change; }}};
+  NewObjects new_objects{{request_clock, 1, next_number}};
+  RoomForRecords room_for_records{{space, space_waiters, refusals, counters, [this] { return may_get_room; }}};
+  NameVersions versions{{tree, stale_opens, new_objects, room_for_records, changes, policy, request_clock, [this](const Object&) { return may_change; }}};
+  OpenFiles open_files{{tree, versions, accesses, extents, space, discards, changes, dirty, cache, policy, backing, in_place, read_times, urgent,
+                        counters, options, request_clock, ReadTimes::kRelative, false}};
+  AttributeRequests attributes{{tree, open_files, writes, in_place, accesses, extents, room_for_records, records, changes, dirty, read_times,
+                                request_clock, [this](const Object&) { return may_change; },
+                                {[this](ObjectId, bool, bool) { return may_pin; }, [](ObjectId) { return false; },
+                                 [](const Tree::View&, const ObjectPtr&, uint32_t, AttributeRequests::Facts&) {},
+                                 [](ObjectId) { return std::nullopt; }},
+                                false}};
+  NameRequests names{{tree, stale_opens, versions, attributes, new_objects, room_for_records, accesses, changes, dirty, policy, refusals, urgent,
+                      probes, counters, options, request_clock, false}};
+  RenameRequests renames{{tree, writes, changes, dirty, urgent, probes, options, false}};
+};
+
+TEST_F(NameRequestsTest, WhatIsCreatedIsThereAndOpenAndOneThatIsThereIsNotMadeAgain) {
+  Handle* const handle = create("a");
+  EXPECT_EQ(named("a"), handle->object->id);
+  EXPECT_EQ(counters.open_handles, 1u);
+  const auto stat = attributes.stat(handle->object->id);
+  ASSERT_TRUE(stat);
+  EXPECT_EQ(stat->uid, kFirst.uid);
+  EXPECT_EQ(code_of(names.create(kRootId, "a", 0644, kWrite, kSecond)), Code::kExists);
+  EXPECT_EQ(counters.open_handles, 1u);
+  close(handle);
+  EXPECT_EQ(counters.open_handles, 0u);
+}
+
+TEST_F(NameRequestsTest, AFullVolumeTakesNoNewNamesOrAttributesUnlessRoomMayBeMade) {
+  const ObjectId file = store_file("a");
+  run();
+  fill();
+  EXPECT_EQ(code_of(names.make_directory(kRootId, "d", 0755, kFirst)), Code::kNoSpace);
+  EXPECT_EQ(code_of(attributes.set_xattr(file, "user.x", "1", XattrMode::kAny)), Code::kNoSpace);
+  EXPECT_EQ(counters.errors_no_space, 2u);
+  may_get_room = true;
+  EXPECT_TRUE(names.make_directory(kRootId, "d", 0755, kFirst));
+  EXPECT_TRUE(attributes.set_xattr(file, "user.x", "1", XattrMode::kAny));
+  EXPECT_EQ(counters.errors_no_space, 2u);
+}
+
+TEST_F(NameRequestsTest, ARenameIsAnsweredOnceItIsJournaledIfThatWasAskedFor) {
+  const ObjectId file = store_file("a.tmp");
+  EXPECT_TRUE(rename_to("a.tmp", "a").is_good());
+  EXPECT_EQ(named_in_index("a"), ObjectId{});
+  be_durable();
+  Answer answer;
+  renames.rename(kRootId, "a", kRootId, "b", RenameMode::kReplace, kFirst, into(answer));
+  EXPECT_EQ(answer.count, 0);
+  run();
+  EXPECT_TRUE(answer.is_good());
+  EXPECT_EQ(named_in_index("b"), file);
+}
+
+TEST_F(NameRequestsTest, WhatLacksAWriteGetsNoOtherName) {
+  Handle* const handle = create("a.tmp");
+  write_at(handle->object, 0, bytes_of(5000, 1));
+  {
+    const auto lock = handle->object->lock();
+    handle->object->note_failed_write({Code::kIo, 0, "a write failed"});
+  }
+  EXPECT_TRUE(rename_to("a.tmp", "a").is_error(Code::kIo));
+  std::optional<Result<Stat>> linked;
+  names.link(handle->object->id, kRootId, "b", kFirst, [&](Result<Stat> result) { linked = std::move(result); });
+  ASSERT_TRUE(linked);
+  EXPECT_EQ(code_of(*linked), Code::kIo);
+  EXPECT_EQ(named("a.tmp"), handle->object->id);
+  EXPECT_EQ(named("a"), ObjectId{});
+  EXPECT_EQ(named("b"), ObjectId{});
+}
+
+TEST_F(NameRequestsTest, WhoWritesATemporaryNameAnewBesideItsWriterIsToldToLookAgainAndGetsAVersion) {
+  Handle* const first = create("a.tmp");
+  write_at(first->object, 0, bytes_of(5000, 1));
+  const ObjectId its = first->object->id;
+  EXPECT_EQ(code_of(open(its, kRewrite, kSecond)), Code::kStale);
+  ObjectPtr own;
+  {
+    StaleOpens::Released released;
+    Tree::Write held = tree.write();
+    ASSERT_TRUE(stale_opens.note_lookup(kSecond.thread_id, kRootId, "a.tmp", true, released));
+    auto version = versions.version_to_write(held, kRootId, "a.tmp", its, its, kSecond);
+    ASSERT_TRUE(version);
+    own = *version;
+    EXPECT_NE(own->id, its);
+    EXPECT_EQ(own->attributes.uid, kFirst.uid) << "like the other, but for its bytes";
+    auto again = versions.version_to_write(held, kRootId, "a.tmp", own->id, its, kSecond);
+    EXPECT_TRUE(again && *again == own) << "the kernel may look twice";
+  }
+  EXPECT_TRUE(open(own->id, kRewrite, kSecond)) << "no open is told twice";
+  EXPECT_EQ(first->object->size_bytes, 5000u);
+}
+
+TEST_F(NameRequestsTest, WhatIsGoneWhenItIsOpenedIsLookedUpAgainOnce) {
+  const ObjectId file = store_file("a");
+  Answer removed;
+  names.unlink(kRootId, "a", kFirst, into(removed));
+  ASSERT_TRUE(removed.is_good());
+  run();
+  EXPECT_EQ(code_of(open(file, kRewrite, kSecond)), Code::kStale);
+  EXPECT_EQ(code_of(open(file, kRewrite, kSecond)), Code::kNotFound);
+}
+
+TEST_F(NameRequestsTest, APinThatIsRefusedLeavesNoMark) {
+  const ObjectId file = store_file("a");
+  may_pin = fail(Code::kNoSpace, "too much would be pinned");
+  EXPECT_EQ(code_of(attributes.set_pinned(file, true)), Code::kNoSpace);
+  EXPECT_EQ(code_of(attributes.set_pinned(file, false)), Code::kNoAttribute);
+  may_pin = {};
+  EXPECT_TRUE(attributes.set_pinned(file, true));
+  const auto shown = attributes.list_xattrs(file);
+  EXPECT_TRUE(shown && shown->empty()) << "it is no attribute of clients";
+  EXPECT_TRUE(attributes.set_pinned(file, false));
+}
+
+TEST_F(NameRequestsTest, WhatIsOfAPeerIsNotChanged) {
+  const ObjectId file = store_file("a");
+  may_change = fail(Code::kReadOnly, "another node stored it");
+  EXPECT_EQ(code_of(change(file, [](SetAttributes& set) { set.mode = 0600; })), Code::kReadOnly);
+  EXPECT_TRUE(change(file, [](SetAttributes& set) { set.mtime_ns = 5; })) << "clients note by times that they used it";
+  EXPECT_EQ(code_of(attributes.set_xattr(file, "user.x", "1", XattrMode::kAny)), Code::kReadOnly);
+}
+
+TEST_F(NameRequestsTest, ATruncationByPathIsAChangeOfTheBody) {
+  const ObjectId file = store_file("a");
+  run();
+  const auto changed = change(file, [](SetAttributes& set) { set.size_bytes = 0; });
+  ASSERT_TRUE(changed);
+  EXPECT_EQ(changed->size_bytes, 0u);
+  run();
+  EXPECT_EQ(index.objects.at(file).body.size_bytes, 0u);
+}
+
+}  // namespace name_requests_test
+}  // namespace kvcachefs

@@ -1,0 +1,46 @@
+// Rename, as clients ask for it: what it needs of the body first, and when it is durable. What it does to names is done by the Tree.
+#pragma once
+
+#include <string_view>
+
+#include "store/api/live_options.h"
+#include "store/api/probe_counts.h"
+#include "store/api/request_types.h"
+#include "store/object/body_changes.h"
+#include "store/object/dirty_queue.h"
+#include "store/object/object.h"
+#include "store/requests/write_requests.h"
+#include "store/tree/rename.h"
+#include "store/tree/tree.h"
+#include "store/writeback/urgent_lane.h"
+
+namespace kvcachefs {
+
+// Thread-safe; no state of its own. Calls are made with no lock held; none blocks.
+class RenameRequests {
+ public:
+  struct Parts {
+    Tree& tree;
+    const WriteRequests& writes;
+    const BodyChanges& changes;
+    DirtyQueue& dirty;
+    UrgentLane& urgent;
+    ProbeCounts& probes;
+    const LiveOptions& options;
+    bool read_only;
+  };
+  explicit RenameRequests(Parts parts) : parts_(parts) {}
+
+  // As in store.h.
+  void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name, RenameMode mode,
+              const Caller& caller, StatusCompletion done);
+
+ private:
+  Status rename_now(Rename& rename);
+  Status prepare_rename(Tree::Write&, const ObjectPtr& source);
+  ObjectPtr object_to_rename(ObjectId parent, std::string_view name, const Caller& caller);
+
+  const Parts parts_;
+};
+
+}  // namespace kvcachefs
