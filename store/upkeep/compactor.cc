@@ -10,7 +10,9 @@
 namespace kvcachefs {
 
 namespace {
-constexpr uint64_t kLeastDeadPart = 8;        // of a pack: to empty it for less costs more than it brings
+// Of a pack so much has to be dead: to empty it for less costs more than it brings. More where no more is dead than may be, and it is only
+// for room that others lack, or will.
+constexpr uint64_t kLeastDeadPart = 8, kWaitedDeadPart = 4, kAheadDeadPart = 2;
 constexpr uint64_t kRoundPart = 32;           // of the limit: worth a look through all objects
 constexpr uint64_t kMostResidents = 1'000'000;  // of the packs of a round: 16 MiB of RAM
 constexpr size_t kRows = 512;                 // at a time
@@ -24,8 +26,8 @@ constexpr double kWorth = 4, kAnyWorth = std::numeric_limits<double>::infinity()
 }  // namespace
 
 void Compactor::keep_room() {
-  constexpr uint64_t kPart = 32, kLeastBytes = 2 * kMiB;
-  const uint64_t wanted = parts_.eviction.on() ? 0 : std::clamp(parts_.space.limit_bytes() / kPart, kLeastBytes, std::max(parts_.extent_bytes / 2, kLeastBytes));
+  constexpr uint64_t kPart = 32;
+  const uint64_t wanted = parts_.eviction.on() ? 0 : std::min(parts_.space.own_limit_bytes() / kPart, parts_.extent_bytes / 2);
   if (wanted < kept_bytes_) parts_.space.release(std::exchange(kept_bytes_, wanted) - wanted);
   const uint64_t lacking = std::min(wanted - kept_bytes_, parts_.space.room_bytes());
   if (lacking > 0 && parts_.space.try_reserve(lacking)) kept_bytes_ += lacking;
@@ -67,12 +69,13 @@ bool Compactor::begin(bool waited_for) {
     }
     if (passed_over_until_ns_.contains(id)) continue;
     dead_bytes += bytes;
-    if (bytes * kLeastDeadPart >= bytes + (*usage)->live_bytes)
-      candidates.push_back({.id = id, .dead_bytes = bytes, .live_bytes = (*usage)->live_bytes, .bodies = (*usage)->bodies, .residents = {}});
+    candidates.push_back({.id = id, .dead_bytes = bytes, .live_bytes = (*usage)->live_bytes, .bodies = (*usage)->bodies, .residents = {}});
   }
   const uint64_t room = parts_.space.room_bytes() + comes_back;
   const uint64_t excess = dead_bytes - std::min(dead_bytes, parts_.eviction.most_left_bytes());
   const uint64_t lacking = room >= wanted.least_bytes ? 0 : wanted.bytes - room;
+  const uint64_t part = excess > 0 ? kLeastDeadPart : waited_for ? kWaitedDeadPart : kAheadDeadPart;
+  std::erase_if(candidates, [part](const Pack& pack) { return pack.dead_bytes * part < pack.dead_bytes + pack.live_bytes; });
   if (excess > 0 || lacking > 0) packs_ = emptiest(std::max({excess, lacking, parts_.space.limit_bytes() / kRoundPart}), std::move(candidates));
   if (packs_.empty()) look_again_ns_ = now_ns + kPauseNs;
   listed_ = false;

@@ -19,10 +19,10 @@ std::span<std::byte> zeros(uint64_t bytes) { return {const_cast<std::byte*>(kZer
 
 // How large a pack becomes. Where holes cannot be punched it comes back as a whole, after all in it died: a small part of the
 // capacity has to do, or all of the volume could be dead ranges of a pack that is being written.
-uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, uint64_t limit_bytes) {
+uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, const Space& space) {
   constexpr uint64_t kPart = 16, kLeastBytes = 4 * kMiB;
   if (volume.features().punch_hole) return extent_bytes;
-  return std::min(extent_bytes, std::max(limit_bytes / kPart, kLeastBytes));
+  return std::min(extent_bytes, std::max(space.own_limit_bytes() / kPart, kLeastBytes));
 }
 
 }  // namespace
@@ -86,7 +86,7 @@ void Sealer::cut_closed(PackTarget& target) {
 // A pack with room for so many bytes. The old one goes on past its size where no other can be made: what was accepted needs a place.
 Status Sealer::open_target(PackTarget& target, uint64_t room) {
   if (target.file && parts_.extents.is_lost(target.extent)) close_target(target);
-  const uint64_t most = pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space.limit_bytes());
+  const uint64_t most = pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space);
   const bool full = target.file && target.next_offset + room > most;
   if (target.file && (!full || target.no_pack)) return {};
   if (target.no_pack) return std::unexpected(*target.no_pack);
@@ -128,7 +128,7 @@ Status Sealer::place_body(Plan& plan, PackTarget& target) {
     body.place = {PlaceKind::kInline, {}, 0, snapshot.size_bytes};
     return {};
   }
-  if (snapshot.size_bytes >= parts_.options.pack_below_bytes() || room > pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space.limit_bytes()) - kBlockBytes) {
+  if (snapshot.size_bytes >= parts_.options.pack_below_bytes() || room > pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space) - kBlockBytes) {
     auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : parts_.extents.make(PlaceKind::kSolo);
     if (made) {
       plan.has_its_size = size_ahead(*made->file, room) && room == snapshot.size_bytes;
