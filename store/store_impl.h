@@ -170,7 +170,6 @@ class StoreImpl final : public Store, private StoreRooms {
   void finish_raw_turns();
 
   // Fixed after start(), but for the last three.
-  std::string index_directory_;
   bool background_ = true;
   bool read_only_ = false;
   bool shared_ = false;  // is_shared(), at the start

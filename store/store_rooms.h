@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "store/api/counters.h"
@@ -100,6 +101,7 @@ class StoreRooms {
   HybridClock stamps_;
   FileIdentity identity_;
   std::unique_ptr<VolumeLock> lock_;
+  std::string index_directory_;
   std::unique_ptr<Index> index_;
   std::unique_ptr<Extents> extents_;
   std::unique_ptr<JournalWriter> journal_;

@@ -60,8 +60,10 @@ void BodyChanges::undo_what_did_not_fit(const ObjectPtr& object, bool last_write
   const bool goes_back = object->base_valid_bytes > 0 && !object->written_anew && !object->base.quarantined && object->durable;
   if (!last_writer && object->base_valid_bytes > 0) return;
   object->write_error->undone = last_writer;
-  if (goes_back ? !object->content_dirty() || object->is_moving() : object->size_bytes == 0)
-    return parts_.space.release(std::exchange(object->reserved_bytes, 0));
+  if (goes_back ? !object->content_dirty() || object->is_moving() : object->size_bytes == 0) {
+    const uint64_t kept = object->is_moving() ? std::min(room_for(object->size_bytes), object->reserved_bytes) : 0;
+    return parts_.space.release(std::exchange(object->reserved_bytes, kept) - kept);
+  }
   // Until all that it had is written anew, the name does not become another.
   object->write_error->from = 0;
   object->write_error->to = std::max(object->write_error->to, object->size_bytes);
@@ -96,6 +98,7 @@ bool BodyChanges::let_stay(const ObjectPtr& object) const {
     if (!object->is_moving()) return false;
     object->sealed_version = object->content_version;
     parts_.space.release(std::exchange(object->sealing_reserved_bytes, 0) + std::exchange(object->reserved_bytes, 0));
+    static_cast<void>(keep_room(*object));  // as far as there is any: what was promised meanwhile was reserved with the body
     end_seal(object);
   }
   parts_.dirty.seal_ended();

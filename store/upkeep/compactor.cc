@@ -17,8 +17,8 @@ constexpr uint64_t kRoundPart = 32;           // of the limit: worth a look thro
 constexpr uint64_t kMostResidents = 1'000'000;  // of the packs of a round: 16 MiB of RAM
 constexpr size_t kRows = 512;                 // at a time
 constexpr int64_t kListNs = 20'000'000, kWaitedListNs = 100'000'000;
-constexpr int64_t kPauseNs = 1'000'000'000;   // after nothing was found
-constexpr int64_t kTriedNs = 10'000'000'000;  // until what did not leave a pack, for it is open for writing, or cannot be read, is tried again
+constexpr int64_t kPauseNs = 1'000'000'000;   // after nothing was found, or a round could not go on
+constexpr int64_t kTriedNs = 30'000'000'000;  // until what did not leave a pack, for it is open for writing, or cannot be read, is tried again
 constexpr uint64_t kPieceBytes = 32 * kMiB, kMostPieceBytes = 256 * kMiB;
 // So many times what is evicted anyway may be worth what goes instead of being moved: that saves four fifths of the rewriting for
 // 0.2 points of hits (tools/simulate).
@@ -26,8 +26,8 @@ constexpr double kWorth = 4, kAnyWorth = std::numeric_limits<double>::infinity()
 }  // namespace
 
 void Compactor::keep_room() {
-  constexpr uint64_t kPart = 32;
-  const uint64_t wanted = parts_.eviction.on() ? 0 : std::min(parts_.space.own_limit_bytes() / kPart, parts_.extent_bytes / 2);
+  constexpr uint64_t kPart = 16;  // of what packs have, at most: Sealer
+  const uint64_t wanted = parts_.eviction.on() ? 0 : std::min(parts_.space.own_limit_bytes() / kPart, parts_.extent_bytes) / 8 * 7;
   if (wanted < kept_bytes_) parts_.space.release(std::exchange(kept_bytes_, wanted) - wanted);
   const uint64_t lacking = std::min(wanted - kept_bytes_, parts_.space.room_bytes());
   if (lacking > 0 && parts_.space.try_reserve(lacking)) kept_bytes_ += lacking;
@@ -35,7 +35,10 @@ void Compactor::keep_room() {
 
 bool Compactor::step(bool waited_for) {
   keep_room();
-  if (parts_.refusals.is_failing()) return false;
+  if (parts_.refusals.is_failing()) {
+    end_round();
+    return false;
+  }
   if (packs_.empty() && !begin(waited_for)) return false;
   const uint64_t most_bytes = piece_bytes(waited_for);
   if (!listed_ && !list_some(waited_for)) return false;
@@ -55,7 +58,7 @@ uint64_t Compactor::piece_bytes(bool waited_for) {
 // Due where more is dead than may stay so, or little can be reserved.
 bool Compactor::begin(bool waited_for) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if ((!waited_for && now_ns < look_again_ns_) || !parts_.dead.has_unpunched()) return false;
+  if (now_ns < look_again_ns_ || !parts_.dead.has_unpunched() || parts_.refusals.is_failing()) return false;
   const Eviction::RoomAhead wanted = parts_.eviction.room_ahead();
   std::erase_if(passed_over_until_ns_, [&](const auto& each) { return each.second <= now_ns; });
   uint64_t dead_bytes = 0, comes_back = 0;
@@ -129,38 +132,49 @@ bool Compactor::list_some(bool waited_for) {
   return listed_;
 }
 
+void Compactor::end_round() {
+  packs_.clear();
+  look_again_ns_ = parts_.clock.monotonic_ns() + kPauseNs;
+}
+
 // --- where they go ---
 
 bool Compactor::empty_some(uint64_t most_bytes) {
   uint64_t went_bytes = 0;
-  const int64_t now_ns = parts_.clock.monotonic_ns();
   while (!packs_.empty() && went_bytes < most_bytes) {
     Pack& pack = packs_.back();
-    if (!std::exchange(pack.thinned, true)) went_bytes += thin(pack);
+    if (!pack.thinned) {
+      // A pack of which a part had left would be no smaller for that, and the room for the rest would never come.
+      if (!parts_.eviction.on() && pack.live_bytes > parts_.space.room_bytes() + kept_bytes_) {
+        if (went_bytes == 0) end_round();  // else those before it come back first
+        break;
+      }
+      pack.thinned = true;
+      went_bytes += thin(pack, kWorth);
+    }
     if (pack.gone == pack.residents.size()) {
-      passed_over_until_ns_[pack.id] = now_ns + kTriedNs;
+      passed_over_until_ns_[pack.id] = parts_.clock.monotonic_ns() + kTriedNs;
       packs_.pop_back();
       continue;
     }
-    const Resident resident = pack.residents[pack.gone++];
-    const Went went = move(pack.id, resident.id);
+    const Went went = move(pack.id, pack.residents[pack.gone].id);
     went_bytes += went.bytes;
-    if (went.fits) continue;
-    // No room for another copy: it goes, where it may.
-    const uint64_t evicted = parts_.eviction.give_up(resident.id, kAnyWorth);
+    if (went.fits) {
+      ++pack.gone;
+      continue;
+    }
+    // No room for other copies: what is left goes, where it may.
+    const uint64_t evicted = thin(pack, kAnyWorth);
     went_bytes += evicted;
-    if (evicted > 0) continue;
-    passed_over_until_ns_[pack.id] = now_ns + kPauseNs;
-    end_round();  // what follows would lack the same
-    look_again_ns_ = now_ns + kPauseNs;
+    if (evicted == 0) end_round();  // what follows would lack the same
   }
   return went_bytes > 0;
 }
 
 // From the back, for what ends a chain lies behind what it follows, and only the end may go.
-uint64_t Compactor::thin(const Pack& pack) {
+uint64_t Compactor::thin(const Pack& pack, double most_worth) {
   uint64_t bytes = 0;
-  for (auto resident = pack.residents.rbegin(); resident != pack.residents.rend(); ++resident) bytes += parts_.eviction.give_up(resident->id, kWorth);
+  for (size_t at = pack.residents.size(); at-- > pack.gone;) bytes += parts_.eviction.give_up(pack.residents[at].id, most_worth);
   return bytes;
 }
 

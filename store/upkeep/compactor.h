@@ -40,15 +40,16 @@ class Compactor {
   };
   explicit Compactor(Parts parts) : parts_(parts) {}
 
-  // Where nothing is evicted, a full volume has no room for what is to be moved, and never makes any: half a pack is set aside for that,
-  // as soon as there is so much. To be called at the start, and when space came back, before calls that wait try again.
+  // Where nothing is evicted, a full volume has no room for what is to be moved, and never makes any: as much as lives in a pack that is
+  // emptied, at most, is set aside for that, as soon as there is so much. To be called at the start, and when space came back, before calls that wait try again.
   void keep_room();
 
   // A piece of what is due. True: bodies were moved or evicted; what they were comes back after the next index point, once all that is
   // dirty is journaled. `waited_for`: a call waits for room.
   bool step(bool waited_for);
-  // A round is under way, or one is due for calls that wait, and has begun.
+  // A round is under way, or one was due for calls that wait, and has begun. While it is_listing() it makes no room yet.
   bool is_under_way() { return !packs_.empty() || begin(/*waited_for=*/true); }
+  bool is_listing() const { return !packs_.empty() && !listed_; }
   // There is more to do at once; else the next piece is due in the keeper's next step.
   bool goes_on() const { return !packs_.empty() && (!listed_ || idle_); }
 
@@ -73,15 +74,15 @@ class Compactor {
   bool list_some(bool waited_for);
   uint64_t piece_bytes(bool waited_for);
   bool empty_some(uint64_t most_bytes);
-  uint64_t thin(const Pack& pack);
+  uint64_t thin(const Pack& pack, double most_worth);
   Went move(ExtentId pack, ObjectId id);
-  void end_round() { packs_.clear(); }
+  void end_round();
 
   const Parts parts_;
   std::vector<Pack> packs_;  // of the round, the next last; none: no round is under way
   bool listed_ = false;
   ObjectId listed_until_;
-  int64_t look_again_ns_ = 0;  // before that, without a call that waits, there is nothing to be found
+  int64_t look_again_ns_ = 0;  // before that there is nothing to be found
   uint64_t written_bytes_ = 0;  // by clients, at the last piece
   bool idle_ = false;           // none wrote since the one before
   uint64_t kept_bytes_ = 0;     // reserved by keep_room()

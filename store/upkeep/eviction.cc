@@ -91,7 +91,10 @@ void Eviction::note_round(int64_t begun_ns) {
 }
 
 bool Eviction::evict_ahead() {
-  if (!parts_.evictor.on() || parts_.refusals.is_failing()) return false;
+  if (!parts_.evictor.on() || parts_.refusals.is_failing()) {
+    unmet_since_ns_.reset();
+    return false;
+  }
   evict_stranded();
   const bool shared = is_shared();
   const WaterMarks marks = water_marks();

@@ -121,7 +121,7 @@ bool Keeper::step(bool force) {
 bool Keeper::compact() {
   if (parts_.compactor == nullptr || stopping_) return false;
   const bool any = parts_.compactor->step(/*waited_for=*/false);
-  if (any) parts_.drainer.drain();
+  if (any) parts_.drainer.drain(/*for_room=*/true);
   if (parts_.compactor->goes_on()) parts_.wakeup.wake();
   return any;
 }
@@ -181,7 +181,7 @@ bool Keeper::make_room() {
   if (parts_.compactor != nullptr) parts_.compactor->keep_room();
   // Before what died just now is looked at: calls wait for the next round then.
   const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way();
-  const bool goes_on = sweeps || compacts || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
+  const bool goes_on = sweeps || (compacts && parts_.compactor->is_listing()) || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();

@@ -17,7 +17,10 @@ void Relocator::seal_again(const ObjectPtr& object) {
 }
 
 bool Relocator::move(const ObjectPtr& object) {
-  if (!may_move(*object) || !parts_.extents.is_lost(object->base.place)) return false;
+  if (!parts_.extents.is_lost(object->base.place)) return false;
+  if (object->is_moving())  // out of a pack that is lost now as well
+    for (Unit& unit : object->units) unit.set_dirty(unit.block != nullptr);
+  if (!may_move(*object)) return false;
   // Past the capacity if need be: nothing is given back any more before it lies elsewhere.
   if (!parts_.changes.reserve_space(*object, object->size_bytes)) {
     const uint64_t wanted = std::max(align_up(object->size_bytes, kBlockBytes), object->reserved_bytes);

@@ -299,12 +299,12 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
   cut_closed(target);
   if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
-  size_t failed = 0;
+  size_t failed = 0, stay = 0;
   for (Plan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
     const ObjectPtr& object = plan.snapshot.object;
     if (plan.unread && !plan.base_lost && !parts_.extents.is_lost(plan.snapshot.base.place) && parts_.changes.let_stay(object)) {
-      log::warn("object {} stays where it is: {}", object->id.value, plan.status.error().message);
+      if (++stay == 1) log::warn("object {} stays in a pack that is mostly dead: {}", object->id.value, plan.status.error().message);
       undo_write(plan);
       parts_.tree.forget_when_idle(object);
       continue;
@@ -334,6 +334,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
     parts_.counters.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }
+  if (stay > 1) log::warn("... and {} more objects", stay - 1);
   if (failed > 1) log::error("... and {} more objects of {} could not be written", failed - 1, plans.size());
   return sealed;
 }

@@ -109,7 +109,9 @@ void UrgentLane::commit(Turn& turn, const std::vector<ObjectId>& failed, const S
       auto lock = item.object->lock();
       Status own = own_error(*item.object);
       lock.unlock();
-      item.done(status_of_volume(own ? status : std::move(own)));
+      // It was to be moved only, and stays where it is: that is to be synced, and is asked for once more.
+      if (own && status) queue_.add(std::move(item));
+      else item.done(status_of_volume(own ? status : std::move(own)));
       continue;
     }
     turn.request.sync |= item.sync;

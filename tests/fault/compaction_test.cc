@@ -116,9 +116,10 @@ TEST_P(CompactionOfPolicy, AFullVolumeStaysFull) {
   start(options);
   const Churn done = churn(8 * kCapacity, [&] { ASSERT_LE(status().physical_bytes, kCapacity); });
   EXPECT_EQ(done.refused, 0);
-  EXPECT_GE(done.live_part, 0.75) << "a pack is written, some is left free; what is dead is little";
+  const bool tells_worth = options.policy != "s3fifo";
+  EXPECT_GE(done.live_part, tells_worth ? 0.75 : 0.65) << "a pack is written, some is left free; what is dead is little";
   EXPECT_GT(status().moved_bytes, 0u);
-  EXPECT_LE(status().moved_bytes, done.stored_bytes * 3 / 10) << "what is written again";
+  EXPECT_LE(status().moved_bytes, tells_worth ? done.stored_bytes * 3 / 10 : done.stored_bytes) << "what is written again";
   EXPECT_EQ(rig_->errors(), 0u);
   rest();
   const auto before = rig_->tree();
@@ -130,10 +131,13 @@ TEST_P(CompactionOfPolicy, AFullVolumeStaysFull) {
   EXPECT_EQ(before->size(), after->size());
   EXPECT_TRUE(*before == *after);
 }
-INSTANTIATE_TEST_SUITE_P(Policies, CompactionOfPolicy, ::testing::Values("lru", "prefix"), [](const auto& param) { return std::string(param.param); });
+INSTANTIATE_TEST_SUITE_P(Policies, CompactionOfPolicy, ::testing::Values("lru", "prefix", "s3fifo"), [](const auto& param) { return std::string(param.param); });
 
-// Nothing is evicted: what clients remove here and there makes room for as much.
-TEST_F(Compaction, WhatClientsRemoveMakesRoom) {
+// Nothing is evicted: what clients remove here and there makes room for as much, and then there is none.
+class CompactionOfRemoved : public Compaction, public ::testing::WithParamInterface<int> {};
+
+TEST_P(CompactionOfRemoved, MakesRoomForAsMuch) {
+  const int nth = GetParam();
   StoreOptions options = full_options();
   options.evict = false;
   start(options);
@@ -141,17 +145,21 @@ TEST_F(Compaction, WhatClientsRemoveMakesRoom) {
   while (put(count)) ++count;
   ASSERT_GT(count, 400);
   ASSERT_TRUE(rig_->unlink(name(count)));  // what was not stored
-  for (int i = 0; i < count; i += 2) ASSERT_TRUE(rig_->unlink(name(i)));
-  int more = 0;
-  while (more < count / 2 - 64 && put(count + 1 + more)) {
+  int removed = 0, more = 0;
+  for (int i = 0; i < count; i += nth, ++removed) ASSERT_TRUE(rig_->unlink(name(i)));
+  Status stored;
+  while ((stored = put(count + 1 + more))) {
     ++more;
     rig_->pass_time(20'000'000);
     ASSERT_LE(status().physical_bytes, kCapacity);
   }
-  EXPECT_EQ(more, count / 2 - 64) << "but for a pack and some records";
-  for (int i = 1; i < count; i += 2) EXPECT_TRUE(get(i)) << i;
+  EXPECT_EQ(stored.error().code, Code::kNoSpace);
+  EXPECT_GE(more, removed - 70) << "but for a 24th of the capacity, which may stay dead, and a pack";
+  EXPECT_LE(more, removed + 10);
+  for (int i = 0; i < count; ++i) EXPECT_EQ(get(i), i % nth != 0) << i;
   for (int i = 0; i < more; ++i) EXPECT_TRUE(get(count + 1 + i)) << i;
 }
+INSTANTIATE_TEST_SUITE_P(EveryNth, CompactionOfRemoved, ::testing::Values(2, 4), [](const auto& param) { return std::to_string(param.param); });
 
 TEST_F(Compaction, NothingMovesWhereLittleIsDead) {
   start();
