@@ -171,6 +171,11 @@ bool DeadSpace::has_unpunched() const {
   return unpunched_bytes_ > 0;
 }
 
+uint64_t DeadSpace::unpunched_bytes() const {
+  std::lock_guard lock(mutex_);
+  return unpunched_bytes_;
+}
+
 std::vector<std::pair<ExtentId, uint64_t>> DeadSpace::unpunched() const {
   std::lock_guard lock(mutex_);
   return {unpunched_.begin(), unpunched_.end()};

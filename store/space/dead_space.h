@@ -63,6 +63,7 @@ class DeadSpace {
   // Of them, and of what is taken and not settled.
   uint64_t bytes() const;
   bool has_unpunched() const;
+  uint64_t unpunched_bytes() const;
   // What keep_unpunched() noted, by pack.
   std::vector<std::pair<ExtentId, uint64_t>> unpunched() const;
   // Calls `look` for each place that waits to be taken, under the lock of this class: `look` may take none.

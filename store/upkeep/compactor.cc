@@ -10,9 +10,9 @@
 namespace kvcachefs {
 
 namespace {
-// Of a pack so much has to be dead: to empty it for less costs more than it brings. More where no more is dead than may be, and it is only
-// for room that others lack, or will.
-constexpr uint64_t kLeastDeadPart = 8, kWaitedDeadPart = 4, kAheadDeadPart = 2;
+// Of a pack so much has to be dead: to empty it for less writes more than it brings. Where chunks are evicted more of them go instead, until
+// so much of some pack is dead.
+constexpr uint64_t kLeastDeadPart = 8, kEvictingDeadPart = 3;
 constexpr uint64_t kRoundPart = 32;           // of the limit: worth a look through all objects
 constexpr uint64_t kMostResidents = 1'000'000;  // of the packs of a round: 16 MiB of RAM
 constexpr size_t kRows = 512;                 // at a time
@@ -26,20 +26,20 @@ constexpr double kWorth = 4, kAnyWorth = std::numeric_limits<double>::infinity()
 }  // namespace
 
 void Compactor::keep_room() {
-  constexpr uint64_t kPart = 16;  // of what packs have, at most: Sealer
-  const uint64_t wanted = parts_.eviction.on() ? 0 : std::min(parts_.space.own_limit_bytes() / kPart, parts_.extent_bytes) / 8 * 7;
+  const uint64_t limit_bytes = parts_.space.own_limit_bytes();
+  const uint64_t wanted = std::min(unpunched_pack_bytes(limit_bytes, parts_.extent_bytes) / 8 * 7, limit_bytes / 16);
   if (wanted < kept_bytes_) parts_.space.release(std::exchange(kept_bytes_, wanted) - wanted);
   const uint64_t lacking = std::min(wanted - kept_bytes_, parts_.space.room_bytes());
   if (lacking > 0 && parts_.space.try_reserve(lacking)) kept_bytes_ += lacking;
 }
 
-bool Compactor::step(bool waited_for) {
+bool Compactor::step(uint64_t wanted_bytes, bool waited_for) {
   keep_room();
   if (parts_.refusals.is_failing()) {
     end_round();
     return false;
   }
-  if (packs_.empty() && !begin(waited_for)) return false;
+  if (packs_.empty() && !begin(wanted_bytes)) return false;
   const uint64_t most_bytes = piece_bytes(waited_for);
   if (!listed_ && !list_some(waited_for)) return false;
   return empty_some(most_bytes);
@@ -55,32 +55,29 @@ uint64_t Compactor::piece_bytes(bool waited_for) {
 
 // --- which packs ---
 
-// Due where more is dead than may stay so, or little can be reserved.
-bool Compactor::begin(bool waited_for) {
+// Due where little can be reserved, before anything is evicted for that.
+bool Compactor::begin(uint64_t wanted_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (now_ns < look_again_ns_ || !parts_.dead.has_unpunched() || parts_.refusals.is_failing()) return false;
-  const Eviction::RoomAhead wanted = parts_.eviction.room_ahead();
+  const bool is_looked_at = now_ns < look_again_ns_ && parts_.dead.unpunched_bytes() == looked_at_bytes_;
+  if (is_looked_at || parts_.refusals.is_failing()) return false;
   std::erase_if(passed_over_until_ns_, [&](const auto& each) { return each.second <= now_ns; });
-  uint64_t dead_bytes = 0, comes_back = 0;
+  const uint64_t part = parts_.eviction.on() ? kEvictingDeadPart : kLeastDeadPart;
+  uint64_t comes_back = 0, stays_bytes = 0;
   std::vector<Pack> candidates;
   for (const auto& [id, bytes] : parts_.dead.unpunched()) {
     const auto usage = parts_.index.find_extent(id);
-    if (!usage || parts_.dead.is_open(id)) continue;
-    if (!*usage || (*usage)->live_bytes == 0) {
-      comes_back += bytes;
-      continue;
-    }
-    if (passed_over_until_ns_.contains(id)) continue;
-    dead_bytes += bytes;
-    candidates.push_back({.id = id, .dead_bytes = bytes, .live_bytes = (*usage)->live_bytes, .bodies = (*usage)->bodies, .residents = {}});
+    const uint64_t live_bytes = usage && *usage ? (*usage)->live_bytes : 0;
+    const bool may_go = usage && !parts_.dead.is_open(id);
+    if (may_go && live_bytes == 0) comes_back += bytes;
+    else if (may_go && bytes * part >= bytes + live_bytes && !passed_over_until_ns_.contains(id))
+      candidates.push_back({.id = id, .dead_bytes = bytes, .live_bytes = live_bytes, .bodies = (*usage)->bodies, .residents = {}});
+    else stays_bytes += bytes;
   }
+  parts_.eviction.note_unpunched(stays_bytes);
   const uint64_t room = parts_.space.room_bytes() + comes_back;
-  const uint64_t excess = dead_bytes - std::min(dead_bytes, parts_.eviction.most_left_bytes());
-  const uint64_t lacking = room >= wanted.least_bytes ? 0 : wanted.bytes - room;
-  const uint64_t part = excess > 0 ? kLeastDeadPart : waited_for ? kWaitedDeadPart : kAheadDeadPart;
-  std::erase_if(candidates, [part](const Pack& pack) { return pack.dead_bytes * part < pack.dead_bytes + pack.live_bytes; });
-  if (excess > 0 || lacking > 0) packs_ = emptiest(std::max({excess, lacking, parts_.space.limit_bytes() / kRoundPart}), std::move(candidates));
-  if (packs_.empty()) look_again_ns_ = now_ns + kPauseNs;
+  if (room >= wanted_bytes) return false;
+  packs_ = emptiest(std::max(wanted_bytes - room, parts_.space.own_limit_bytes() / kRoundPart), std::move(candidates));
+  if (packs_.empty()) end_round();
   listed_ = false;
   listed_until_ = {};
   return !packs_.empty();
@@ -135,6 +132,7 @@ bool Compactor::list_some(bool waited_for) {
 void Compactor::end_round() {
   packs_.clear();
   look_again_ns_ = parts_.clock.monotonic_ns() + kPauseNs;
+  looked_at_bytes_ = parts_.dead.unpunched_bytes();
 }
 
 // --- where they go ---
@@ -145,12 +143,19 @@ bool Compactor::empty_some(uint64_t most_bytes) {
     Pack& pack = packs_.back();
     if (!pack.thinned) {
       // A pack of which a part had left would be no smaller for that, and the room for the rest would never come.
-      if (!parts_.eviction.on() && pack.live_bytes > parts_.space.room_bytes() + kept_bytes_) {
-        if (went_bytes == 0) end_round();  // else those before it come back first
+      const uint64_t thinned_bytes = thin(pack, kWorth), room = parts_.space.room_bytes() + kept_bytes_;
+      pack.live_bytes -= std::min(pack.live_bytes, thinned_bytes);
+      went_bytes += thinned_bytes;
+      if (pack.live_bytes > room) {
+        const uint64_t evicted = thin(pack, kAnyWorth);
+        pack.live_bytes -= std::min(pack.live_bytes, evicted);
+        went_bytes += evicted;
+      }
+      if (pack.live_bytes > room) {
+        if (went_bytes == 0) end_round();  // else what went comes back first
         break;
       }
       pack.thinned = true;
-      went_bytes += thin(pack, kWorth);
     }
     if (pack.gone == pack.residents.size()) {
       passed_over_until_ns_[pack.id] = parts_.clock.monotonic_ns() + kTriedNs;

@@ -18,6 +18,7 @@
 #include "store/space/space.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/eviction.h"
+#include "store/writeback/pack_target.h"
 #include "store/writeback/relocator.h"
 #include "store/writeback/volume_refusals.h"
 
@@ -40,15 +41,16 @@ class Compactor {
   };
   explicit Compactor(Parts parts) : parts_(parts) {}
 
-  // Where nothing is evicted, a full volume has no room for what is to be moved, and never makes any: as much as lives in a pack that is
-  // emptied, at most, is set aside for that, as soon as there is so much. To be called at the start, and when space came back, before calls that wait try again.
+  // A full volume has no room for what is to be moved: as much as lives in a pack that is emptied, at most, is set aside for that, as soon
+  // as there is so much. To be called at the start, and when space came back, before calls
+  // that wait try again.
   void keep_room();
 
-  // A piece of what is due. True: bodies were moved or evicted; what they were comes back after the next index point, once all that is
+  // A piece of what is due where less than `wanted_bytes` can be reserved. True: bodies were moved or evicted; what they were comes back after the next index point, once all that is
   // dirty is journaled. `waited_for`: a call waits for room.
-  bool step(bool waited_for);
+  bool step(uint64_t wanted_bytes, bool waited_for);
   // A round is under way, or one was due for calls that wait, and has begun. While it is_listing() it makes no room yet.
-  bool is_under_way() { return !packs_.empty() || begin(/*waited_for=*/true); }
+  bool is_under_way(uint64_t wanted_bytes) { return !packs_.empty() || begin(wanted_bytes); }
   bool is_listing() const { return !packs_.empty() && !listed_; }
   // There is more to do at once; else the next piece is due in the keeper's next step.
   bool goes_on() const { return !packs_.empty() && (!listed_ || idle_); }
@@ -69,7 +71,7 @@ class Compactor {
     uint64_t bytes = 0;  // 0: it left the pack already, or is being written
     bool fits = true;
   };
-  bool begin(bool waited_for);
+  bool begin(uint64_t wanted_bytes);
   std::vector<Pack> emptiest(uint64_t wanted_bytes, std::vector<Pack> candidates) const;
   bool list_some(bool waited_for);
   uint64_t piece_bytes(bool waited_for);
@@ -82,11 +84,13 @@ class Compactor {
   std::vector<Pack> packs_;  // of the round, the next last; none: no round is under way
   bool listed_ = false;
   ObjectId listed_until_;
-  int64_t look_again_ns_ = 0;  // before that there is nothing to be found
+  int64_t look_again_ns_ = 0;  // before that there is nothing to be found, unless more or less is dead
+  uint64_t looked_at_bytes_ = 0;  // so much was
   uint64_t written_bytes_ = 0;  // by clients, at the last piece
   bool idle_ = false;           // none wrote since the one before
   uint64_t kept_bytes_ = 0;     // reserved by keep_room()
-  std::unordered_map<ExtentId, int64_t> passed_over_until_ns_;  // the packs of the last rounds: what has not left them is not asked again at once
+  // The packs of the last rounds: what has not left them is not asked again at once.
+  std::unordered_map<ExtentId, int64_t> passed_over_until_ns_;
 };
 
 }  // namespace kvcachefs

@@ -55,10 +55,10 @@ Eviction::WaterMarks Eviction::water_marks() {
   return {std::max(limit / kHighPart, std::min(ahead, limit / 8)), std::max(limit / kLowPart, std::min(2 * ahead, limit / 4))};
 }
 
+// So much may stay dead, in ranges that are too short to be worth a call each until their neighbours died as well.
 uint64_t Eviction::most_left_bytes() const {
   constexpr uint64_t kLeftPart = 24;
-  const bool leaves = !parts_.can_punch || (leaves_short_ranges_ && !is_shared());
-  return leaves ? usable_bytes() / kLeftPart : 0;
+  return leaves_short_ranges_ && !is_shared() ? usable_bytes() / kLeftPart : 0;
 }
 
 // Until so much can be reserved at once. (What is free counts what comes back, too.)
@@ -67,10 +67,11 @@ uint64_t Eviction::bytes_to_punch(uint64_t room_wanted_bytes) const {
   return room_wanted_bytes - std::min(room, room_wanted_bytes);
 }
 
-// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open.
+// What is dead counts as free, for it comes back; but not what another node reads, for as long as that has it open, nor what is in a pack that
+// is not emptied yet.
 uint64_t Eviction::free_soon_bytes() const {
   const uint64_t free = parts_.space.own_free_bytes();
-  return free - std::min(free, read_by_peers_bytes_);
+  return free - std::min(free, read_by_peers_bytes_ + unpunched_bytes_);
 }
 
 void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes) {
@@ -139,7 +140,6 @@ uint64_t Eviction::share_to_evict(const WaterMarks& marks) {
   return std::max(parts_.shared->take_share(), lacking);
 }
 
-// What a round makes room for, where some call has waited for so many of them and found none.
 uint64_t Eviction::room_wanted(uint64_t pressure) {
   const uint64_t limit = usable_bytes();
   return std::min(limit, water_marks().low + pressure * (limit / 16));

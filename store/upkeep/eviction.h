@@ -49,7 +49,6 @@ class Eviction {
     std::function<bool()> has_peers;       // other nodes
     bool read_only;
     SharedCapacity* shared = nullptr;  // null: the volume is this node's alone
-    bool can_punch = true;             // else what is dead comes back with whole packs
   };
   explicit Eviction(Parts parts)
       : parts_(std::move(parts)), guard_(parts_.clock), walk_({parts_.evictor, parts_.tree, parts_.index, parts_.clock, parts_.keeper}) {}
@@ -67,17 +66,10 @@ class Eviction {
   // From now on nothing is evicted. Any thread.
   void stop();
 
-  // Where less than `least_bytes` can be reserved, so much is to be made.
-  struct RoomAhead {
-    uint64_t least_bytes = 0, bytes = 0;
-  };
-  RoomAhead room_ahead() {
-    const WaterMarks marks = water_marks();
-    return {marks.high, marks.low};
-  }
-  // So much may stay dead: in ranges that are too short to be worth a call each until their neighbours died as well, or in packs that are
-  // not worth being emptied yet.
-  uint64_t most_left_bytes() const;
+  // So much should be there to be reserved: what a round makes room for, where some call has waited for so many of them and found none.
+  uint64_t room_wanted(uint64_t pressure);
+  // Dead, in packs that are not worth being emptied yet: it does not come back before more of them is dead.
+  void note_unpunched(uint64_t bytes) { unpunched_bytes_ = bytes; }
   // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
   // On a volume with several nodes all of it: the others wait for it.
   uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
@@ -107,8 +99,8 @@ class Eviction {
   WaterMarks water_marks();
   uint64_t share_to_evict(const WaterMarks& marks);
   uint64_t evict_for_others(uint64_t bytes);
+  uint64_t most_left_bytes() const;
   uint64_t free_soon_bytes() const;
-  uint64_t room_wanted(uint64_t pressure);
   uint64_t bytes_to_punch(uint64_t room_wanted_bytes) const;
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   void evict_stranded();
@@ -122,7 +114,7 @@ class Eviction {
   EvictWalk walk_;
   std::atomic<bool> stopping_{false}, backing_is_short_{false};
   int64_t last_ns_ = INT64_MIN / 2;  // when anything was evicted
-  uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0;
+  uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0, unpunched_bytes_ = 0;
   bool leaves_short_ranges_ = false;  // those that were punched last were short
   struct {
     int64_t at_ns = 0, round_ns = 200'000'000;  // how long it takes from a choice until its room is there

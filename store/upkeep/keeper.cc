@@ -120,7 +120,7 @@ bool Keeper::step(bool force) {
 // What moves is journaled when this returns, and the index point that is due then gives back what it was.
 bool Keeper::compact() {
   if (parts_.compactor == nullptr || stopping_) return false;
-  const bool any = parts_.compactor->step(/*waited_for=*/false);
+  const bool any = parts_.compactor->step(parts_.eviction.room_wanted(/*pressure=*/0), /*waited_for=*/false);
   if (any) parts_.drainer.drain(/*for_room=*/true);
   if (parts_.compactor->goes_on()) parts_.wakeup.wake();
   return any;
@@ -172,7 +172,8 @@ bool Keeper::make_room() {
   const int64_t begun_ns = parts_.clock.monotonic_ns();
   const bool evicted = parts_.eviction.evict_for_room(round->pressure);
   end_lingering(/*all=*/true);
-  const bool compacted = parts_.compactor != nullptr && parts_.compactor->step(/*waited_for=*/true);
+  const uint64_t wanted = parts_.eviction.room_wanted(round->pressure);
+  const bool compacted = parts_.compactor != nullptr && parts_.compactor->step(wanted, /*waited_for=*/true);
   evicted && !compacted ? parts_.drainer.journal_names() : parts_.drainer.drain(/*for_room=*/true);
   Reclaimer::Amount amount{.most_ns = kWaitedReclaimNs};
   if (evicted) amount.enough_bytes = parts_.eviction.bytes_to_punch_for_room(round->pressure);
@@ -180,7 +181,7 @@ bool Keeper::make_room() {
   const bool sweeps = sweep_packs();
   if (parts_.compactor != nullptr) parts_.compactor->keep_room();
   // Before what died just now is looked at: calls wait for the next round then.
-  const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way();
+  const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way(wanted);
   const bool goes_on = sweeps || (compacts && parts_.compactor->is_listing()) || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
   last_index_point_ns_ = parts_.clock.monotonic_ns();

@@ -17,12 +17,8 @@ alignas(4096) constexpr std::array<std::byte, kUnitBytes> kZeros{};
 
 std::span<std::byte> zeros(uint64_t bytes) { return {const_cast<std::byte*>(kZeros.data()), bytes}; }
 
-// How large a pack becomes. Where holes cannot be punched it comes back as a whole, after all in it died: a small part of the
-// capacity has to do, or all of the volume could be dead ranges of a pack that is being written.
 uint64_t pack_bytes(const Volume& volume, uint64_t extent_bytes, const Space& space) {
-  constexpr uint64_t kPart = 16, kLeastBytes = 4 * kMiB;
-  if (volume.features().punch_hole) return extent_bytes;
-  return std::min(extent_bytes, std::max(space.own_limit_bytes() / kPart, kLeastBytes));
+  return volume.features().punch_hole ? extent_bytes : unpunched_pack_bytes(space.own_limit_bytes(), extent_bytes);
 }
 
 }  // namespace
