@@ -252,7 +252,7 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
 
 // The same for what others lack, for whose calls nothing waits here. They are refused after as long as calls wait here.
 void Keeper::hold_for_others() {
-  constexpr int64_t kPatienceNs = 5'000'000'000;  // and before that leases may have been waited for
+  constexpr int64_t kPatienceNs = 4'000'000'000;  // and three seconds before that leases may have been waited for
   const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.shared->plan().others_lack;
   const uint64_t held_bytes = lacking && parts_.checkpointer.holds() != nullptr ? parts_.checkpointer.awaited_from_peers_bytes() : 0;
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
