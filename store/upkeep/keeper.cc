@@ -250,10 +250,11 @@ bool Keeper::hold_round(const SpaceWaiters::Round& round) {
   return true;
 }
 
-// The same for what others lack, for whose calls nothing waits here. They are refused after as long as calls wait here.
+// The same for what others lack, where no call waits here. Theirs are refused after as long as those here are.
 void Keeper::hold_for_others() {
   constexpr int64_t kPatienceNs = 4'000'000'000;  // and three seconds before that leases may have been waited for
-  const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.shared->plan().others_lack;
+  const bool lacking = parts_.shared != nullptr && parts_.shared->is_shared() && parts_.space_waiters.count() == 0 &&
+                       parts_.shared->plan().others_lack;
   const uint64_t held_bytes = lacking && parts_.checkpointer.holds() != nullptr ? parts_.checkpointer.awaited_from_peers_bytes() : 0;
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
   const int64_t now_ns = running_ns();
