@@ -29,8 +29,8 @@ class Quarantine {
   void put(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, false); }
   // It is in quarantine, but the journal did not take that.
   void put_again(const ObjectPtr& object, uint32_t base_version, const std::string& why) { put(object, base_version, why, true); }
-  // What was to be moved (Relocator) cannot be read any more: by a lane that has it in hand, or of a
-  // body that is beyond help. False: it was written to meanwhile, and its writer has to hear of it. No lock held.
+  // What was to be moved (Relocator) cannot be read any more: by a lane that has it in hand, or of a body that is beyond help. False: it was
+  // written to meanwhile, and its writer has to hear of it. No lock held.
   bool put_moving(const ObjectPtr& object, const std::string& why);
   // A change is missing what it was made of, which is gone, and nobody is left to write it anew. The object is locked.
   bool is_beyond_help(const Object& object) const;

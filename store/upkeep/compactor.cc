@@ -60,6 +60,10 @@ bool Compactor::begin(uint64_t wanted_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   const bool is_looked_at = now_ns < look_again_ns_ && parts_.dead.unpunched_bytes() == looked_at_bytes_;
   if (is_looked_at || parts_.refusals.is_failing()) return false;
+  if (parts_.space.room_bytes() >= wanted_bytes) {  // that much is free, whatever is dead: nothing goes for want of room
+    parts_.eviction.note_unpunched(0);
+    return false;
+  }
   std::erase_if(passed_over_until_ns_, [&](const auto& each) { return each.second <= now_ns; });
   const uint64_t part = parts_.eviction.on() ? kEvictingDeadPart : kLeastDeadPart;
   uint64_t comes_back = 0, stays_bytes = 0;

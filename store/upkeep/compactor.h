@@ -42,12 +42,11 @@ class Compactor {
   explicit Compactor(Parts parts) : parts_(parts) {}
 
   // A full volume has no room for what is to be moved: as much as lives in a pack that is emptied, at most, is set aside for that, as soon
-  // as there is so much. To be called at the start, and when space came back, before calls
-  // that wait try again.
+  // as there is so much. To be called at the start, and when space came back, before calls that wait try again.
   void keep_room();
 
-  // A piece of what is due where less than `wanted_bytes` can be reserved. True: bodies were moved or evicted; what they were comes back after the next index point, once all that is
-  // dirty is journaled. `waited_for`: a call waits for room.
+  // A piece of what is due where less than `wanted_bytes` can be reserved. True: bodies were moved or evicted; what they were comes back
+  // after the next index point, once all that is dirty is journaled. `waited_for`: a call waits for room.
   bool step(uint64_t wanted_bytes, bool waited_for);
   // A round is under way, or one was due for calls that wait, and has begun. While it is_listing() it makes no room yet.
   bool is_under_way(uint64_t wanted_bytes) { return !packs_.empty() || begin(wanted_bytes); }

@@ -180,7 +180,7 @@ bool Keeper::make_room() {
   note_upkeep(parts_.checkpointer.index_point(amount), parts_.clock.monotonic_ns());
   const bool sweeps = sweep_packs();
   if (parts_.compactor != nullptr) parts_.compactor->keep_room();
-  // Before what died just now is looked at: calls wait for the next round then.
+  // What died in this round may have made a pack worth being emptied: calls wait for the next round then.
   const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way(wanted);
   const bool goes_on = sweeps || (compacts && parts_.compactor->is_listing()) || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
   const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
