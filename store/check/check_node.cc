@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <unordered_set>
 
 #include <fmt/format.h>
@@ -75,7 +76,7 @@ class Scratch {
 
 struct OrphanExtent {
   std::string path;
-  uint32_t epoch = 0;
+  ExtentId id;
   uint64_t allocated_bytes = 0;
 };
 
@@ -129,6 +130,7 @@ class NodeCheck {
   Status check_index() {
     KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
     daemon_died_ = !existing.closed_cleanly;
+    leftovers_ = std::move(existing.leftovers);
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;
@@ -247,6 +249,8 @@ class NodeCheck {
       what += "; the next mount gives it back";
     } else if (history_damaged_) {
       what += "; kept, because damaged journals may have named it";
+    } else if (node_.has_others && (!leftovers_ || leftovers_->in_packs)) {
+      what += "; other nodes may read it still: the next mount gives it back";
     } else if (options_.repair) {
       uint64_t bytes = 0;
       for (const PackWithDeadRanges& pack : dead_) {
@@ -265,6 +269,14 @@ class NodeCheck {
   // next mount judges them first, as it does what fsck cannot know, and sweeps then.
   bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
 
+  // What was removed and stays for the other nodes of the volume, which may read it still: the index tells what the last mount left. Where
+  // it does not, any of these may be such a one.
+  bool is_held_for_others(ExtentId id) const {
+    if (!leftovers_) return node_.has_others;
+    return (leftovers_->unlisted && id.epoch > leftovers_->swept_epoch) ||
+           std::ranges::any_of(leftovers_->extents, [&](const Leftovers::Extent& left) { return left.id == id; });
+  }
+
   Status check_extent_files() {
     KVC_ASSIGN(const auto epochs, list_epochs(*node_.volume, node_.identity.node));
     for (uint32_t epoch : epochs) {
@@ -280,10 +292,14 @@ class NodeCheck {
       const std::string text =
           fmt::format("{} ({}): nothing names it", orphan.path, format_size(orphan.allocated_bytes));
       // The journals alone do not tell that a daemon died: a file that was begun after their last record left none.
-      if ((recovered_.unclean || (daemon_died_ && !removed)) && !history_damaged_)
+      if (history_damaged_)
+        found(text + "; kept, because damaged journals may have named it");
+      else if (is_held_for_others(orphan.id))
+        report_.notes.push_back(text + " any more; other nodes may read it still: the next mount removes it");
+      else if (recovered_.unclean || (daemon_died_ && !removed))
         report_.notes.push_back(text + "; the next mount removes it");
       else
-        found(history_damaged_ ? text + "; kept, because damaged journals may have named it" : text, removed);
+        found(text, removed);
     }
     report_.orphan_extents = orphans_.size();
     return {};
@@ -299,7 +315,7 @@ class NodeCheck {
       const std::string path = directory + "/" + file.name;
       if (usage && usage->bodies > 0 && path == extent_path(node_.identity.node, {epoch, seq}, usage->kind)) continue;
       auto info = node_.volume->info(path);
-      orphans_.push_back({path, epoch, info ? info->allocated_bytes : 0});
+      orphans_.push_back({path, {epoch, seq}, info ? info->allocated_bytes : 0});
     }
     return {};
   }
@@ -313,7 +329,8 @@ class NodeCheck {
       KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot));
     }
     if (may_remove_extents())
-      for (const OrphanExtent& orphan : orphans_) KVC_TRY(node_.volume->remove_file(orphan.path));
+      for (const OrphanExtent& orphan : orphans_)
+        if (!is_held_for_others(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
     if (index_wrong_) KVC_TRY(remove_index(node_.index_directory));
     return {};
   }
@@ -346,6 +363,7 @@ class NodeCheck {
   bool history_damaged_ = false;
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
+  std::optional<Leftovers> leftovers_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@ namespace kvcachefs {
 
 namespace {
 
-Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
+Result<std::vector<std::string>> list_nodes(Volume& volume) {
   std::vector<std::string> nodes;
   auto entries = volume.list("nodes");
   if (!entries && entries.error().code != Code::kNotFound) return std::unexpected(std::move(entries).error());
@@ -24,6 +24,10 @@ Result<std::string> choose_node(Volume& volume, const std::string& wanted) {
   if (nodes.empty())
     return fail(Code::kNotFound,
                 fmt::format("volume {} holds no node: nothing was ever mounted from it", volume.root()));
+  return nodes;
+}
+
+Result<std::string> choose_node(const Volume& volume, const std::vector<std::string>& nodes, const std::string& wanted) {
   std::string names;
   for (const std::string& node : nodes) {
     if (node == (wanted.empty() ? node_name_of_host() : wanted)) return node;
@@ -65,7 +69,9 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   if (!header) return std::unexpected(std::move(header).error().at("volume " + root));
   node.header = *header;
   node.identity.volume_uuid = header->uuid;
-  KVC_ASSIGN(node.identity.node, choose_node(*node.volume, request.node));
+  KVC_ASSIGN(const auto nodes, list_nodes(*node.volume));
+  KVC_ASSIGN(node.identity.node, choose_node(*node.volume, nodes, request.node));
+  node.has_others = nodes.size() > 1;
   auto lock = node.volume->lock(fmt::format("nodes/{}/LOCK", node.identity.node));
   if (!lock) {
     Error why = std::move(lock).error();

@@ -17,6 +17,7 @@ struct OfflineNode {
   std::shared_ptr<Volume> volume;
   VolumeHeader header;
   FileIdentity identity;        // epoch: the newest there is, 0 without any
+  bool has_others = false;      // the volume has parts of other nodes
   std::string index_directory;  // absolute
   std::unique_ptr<VolumeLock> lock;
 };

@@ -183,6 +183,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (!existing.wrong.empty()) return existing;
   existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
   if (found == Index::Found::kFresh) return existing;
+  auto leftovers = copy.index->leftovers();
   if (!journals_go_on_from(copy.index->position(), history.checkpoint, history.journals)) {
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
     return existing;
@@ -193,6 +194,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
     existing.wrong = status.error().message;
     return existing;
   }
+  if (copy.statistics.batches == 0) existing.leftovers = std::move(leftovers);
   existing.index = std::move(copy.index);
   return existing;
 }

@@ -40,6 +40,7 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
 // The existing index, copied to `directory` and caught up. Without one: neither. `wrong` says why it must not be used.
 struct ExistingIndex {
   std::unique_ptr<Index> index;
+  std::optional<Leftovers> leftovers;  // none: it tells of an earlier time, and not of what was left since
   std::string wrong;
   bool closed_cleanly = true;  // false: the daemon that had it open died. It may have begun files after its last record
 };

@@ -3,6 +3,7 @@ away, whose node was taken meanwhile, publishes nothing any more."""
 
 import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -319,3 +320,34 @@ def test_a_daemon_that_was_away_and_lost_nothing_goes_on(new_mount, monkeypatch)
         store(a, f"chunk{round_number}", payload(round_number, 100 * KIB))
         publish(a, b)
         assert_bytes(load(b, f"chunk{round_number}"), payload(round_number, 100 * KIB))
+
+
+def test_what_is_held_for_others_is_no_error_of_a_volume(nodes):
+    """A node that stands still may read on what was removed since: its files stay until the next mount, and fsck tells so."""
+    a, b = nodes
+
+    def files():
+        return sum(name.endswith(".solo") for _, _, names in os.walk(part(a)) for name in names)
+
+    for index in range(6):
+        store(a, f"a/{index}", payload(f"a{index}", MIB))
+    publish(a, b)
+    stop(b)
+    try:
+        for index in range(4):
+            os.unlink(os.path.join(a.path, f"a/{index}"))
+        a.stop()
+        assert files() == 6, "what the other may read is there"
+        for repair in (), ("--repair",), ():
+            result = run_command("fsck", a.volume, "--node", "a", *repair)
+            assert result.returncode == 0, result.stdout
+            assert result.stdout.count("other nodes may read it still: the next mount removes it") == 4, result.stdout
+            assert files() == 6
+        shutil.rmtree(os.path.join(part(a), "index"))  # as on another machine
+        assert run_command("fsck", a.volume, "--node", "a").returncode == 0
+    finally:
+        os.kill(b.pid, signal.SIGCONT)
+    a.start()
+    publish(a, b)
+    assert set(tree(a)) == {".", "a", "a/4", "a/5"}
+    wait_until(lambda: files() == 2, SOON, "it is given back")
