@@ -3,7 +3,6 @@
 // background = false Store::pump() runs them in turn.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,8 +12,10 @@
 #include <vector>
 
 #include "store/object/handle.h"
+#include "store/other_nodes.h"
 #include "store/store.h"
 #include "store/store_rooms.h"
+#include "store/store_threads.h"
 
 namespace kvcachefs {
 
@@ -121,7 +122,7 @@ class StoreImpl final : public Store, private StoreRooms {
 
   FileSystemSpace space() override;
   void refresh(StatusCompletion done) override;
-  bool has_peers() const override { return peers_ && peers_->has_peers(); }
+  bool has_peers() const override { return other_nodes_.are_known(); }
   void drain(bool sync, StatusCompletion done) override { bulk_->drain(sync, std::move(done)); }
   void drop_caches() override { cache_->drop_all(); }
   Status begin_scrub() override;
@@ -135,52 +136,35 @@ class StoreImpl final : public Store, private StoreRooms {
   Status set_pinned(ObjectId id, bool pinned) override { return attributes_->set_pinned(id, pinned); }
   void stop() override;
   Status close() override;
-  bool pump() override;
-  void pump_claim() override { if (peers_ && !stopping_) peers_->step_if_wanted(); }
+  bool pump() override { return threads_.pump(); }
+  void pump_claim() override { if (peers_ && !threads_.stopped()) peers_->step_if_wanted(); }
 
  private:
   bool may_get_room() const { return evictor_->may_evict() || (shared_capacity_ && shared_capacity_->may_get_room()); }
-
-  // --- peers (store_peers.cc) ---
-  bool may_join() const;
-  bool is_shared() const;
-  Status find_peers();
-  Status check_may_change(const Object& object) const;  // kReadOnly: it is of a peer
-  std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
-  void tell_peers(StoreStatus& status) const;
-  bool is_unanswered(uint32_t ordinal) const;
 
   // --- status and options (store_status.cc) ---
   void tell_probes(StoreStatus& status);
   void tell_evictions(StoreStatus& status);
   OptionDefaults option_defaults(const SpaceInfo& backing) const;
 
-  // --- start and end (store_open.cc) ---
+  // --- start and end (store_impl.cc) ---
   Result<SpaceInfo> fill_in_options();  // answers how large the file system is
   void build_name_requests();
   void forget_reclaimed();
   void remove_unjournaled();
 
-  // --- threads (store_threads.cc) ---
-  void start_threads();
-  void stop_threads();
-  void answer_waiting();
-  void answer_unfinished();
-  void finish_handed_on_work();
-  void finish_raw_turns();
-
-  // Fixed after start(), but for the last three.
+  StoreRooms& rooms() { return *this; }
+  OtherNodes other_nodes_{rooms()};
+  StoreThreads threads_{rooms()};
+  // Fixed after start(), but for the last.
   bool background_ = true;
   bool read_only_ = false;
-  bool shared_ = false;  // is_shared(), at the start
+  bool shared_ = false;  // other_nodes_.are_possible(), at the start
   Care care_ = Care::kNone;
-  std::string tended_by_;
   Verify verify_ = Verify::kAuto;
   bool checkpoint_at_close_ = false;  // however short the journal is
   bool index_rebuilt_ = false, unclean_start_ = false;
-  std::atomic<bool> stopping_{false};
   std::optional<Status> drained_;  // stop(): how its drain ended
-  bool has_threads_ = false;
 };
 
 }  // namespace kvcachefs

@@ -1,5 +1,5 @@
 // What a store is made of: one object of each class, in the order in which they need one another, so that each ends before what it needs.
-// Built by StoreImpl::start() (store_open.cc).
+// StoreImpl has them as a private base, builds them in start(), and lends them to OtherNodes and StoreThreads; nobody else sees them.
 #pragma once
 
 #include <atomic>
@@ -89,11 +89,9 @@
 
 namespace kvcachefs {
 
-class StoreRooms {
- protected:
+struct StoreRooms {
   StoreRooms(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock)
       : volume_(std::move(volume)), clock_(clock), stamps_(clock), options_(std::move(options)) {}
-  ~StoreRooms() = default;
 
   const std::shared_ptr<Volume> volume_;
   RequestClock clock_;

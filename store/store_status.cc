@@ -173,7 +173,7 @@ StoreStatus StoreImpl::status() {
   status.moved_bodies = c.moved_bodies;
   status.moved_bytes = c.moved_bytes;
   tell_evictions(status);
-  tell_peers(status);
+  other_nodes_.tell(status);
   status.errors_checksum = c.errors_checksum;
   status.errors_volume_read = c.errors_volume_read;
   status.errors_volume_write = c.errors_volume_write;
@@ -196,6 +196,17 @@ StoreStatus StoreImpl::status() {
   status.unclean_start = unclean_start_;
   return status;
 }
+
+void StoreImpl::refresh(StatusCompletion done) {
+  if (!peers_) return done({});
+  peers_->refresh(std::move(done));
+}
+
+void StoreImpl::set_node_lost(std::function<void()> then) {
+  if (fence_) fence_->on_lost(std::move(then));
+}
+
+FollowedByPeers StoreImpl::followed_by_peers() { return peers_ ? peers_->followed_to(journal_->position()) : FollowedByPeers(); }
 
 Status StoreImpl::set_option(std::string_view name, std::string_view value) {
   KVC_ASSIGN(SpaceInfo backing, volume_->space());

@@ -1,5 +1,4 @@
-// Start and end: the lock of the node, what recovery/ finds, the other rooms built from it, the order in which threads begin
-// (store_threads.cc), and what is left to do when all of it ends.
+// Start and end: the lock of the node, what recovery/ finds, the other rooms built from it, and what is left to do when all of it ends.
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -56,7 +55,6 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
   background_ = given.background;
   read_only_ = given.read_only;
   care_ = given.care;
-  tended_by_ = given.tended_by;
   verify_ = given.verify;
   resumer_.waiters().set_rules({
       .has_room_without_reads =
@@ -90,8 +88,8 @@ Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, Sto
 Status StoreImpl::start(std::string_view holder) {
   const int64_t started_ns = clock_.monotonic_ns();
   NodeStart node(volume_, stamps_);
-  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, may_join()));
-  shared_ = is_shared();
+  KVC_ASSIGN(identity_, node.settle(options_.current().node, read_only_, other_nodes_.may_join()));
+  shared_ = other_nodes_.are_possible();
   auto lock = volume_->lock(fmt::format("nodes/{}/LOCK", identity_.node));
   if (!lock) {
     if (lock.error().code == Code::kBusy) lock.error().message = "volume " + volume_->root() + " is in use: " + lock.error().message;
@@ -155,7 +153,7 @@ Status StoreImpl::start(std::string_view holder) {
                        [this](ExtentId extent) { return extent.epoch < identity_.epoch && checkpointer_->holds_earlier_lives(); }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
-      [this](ObjectId id) { return successors_of(id); },
+      [this](ObjectId id) { return other_nodes_.successors_of(id); },
       options.prefetch ? options.prefetch_ahead_bytes : 0, options.memory_bytes / 2);
   options_.subscribe([this](const StoreOptions& now) {
     accesses_->set_ahead_bytes(now.prefetch ? now.prefetch_ahead_bytes : 0, now.memory_bytes / 2);
@@ -210,7 +208,7 @@ Status StoreImpl::start(std::string_view holder) {
   writes_.emplace(WriteRequests::Parts{*volume_, *extents_, space_, *raw_space_, space_waiters_, *discards_, *changes_, dirty_, *cache_,
                                        *file_policy_, *waiting_bytes_, *loader_, *read_ahead_, *in_place_, refusals_, opener_, resumer_,
                                        counters_, options_,
-                                       [this](const Object& object) { return check_may_change(object); }});
+                                       [this](const Object& object) { return other_nodes_.check_may_change(object); }});
   build_name_requests();
   drainer_.emplace(Drainer::Parts{*bulk_, *urgent_, *committer_});
   if (shared_)
@@ -237,7 +235,7 @@ Status StoreImpl::start(std::string_view holder) {
                                 dead_, space_, *index_, *index_rebuild_, *tree_, stale_opens_, commits_, unsaved_reads_, *unverified_, *sealer_, *read_ahead_, resumer_,
                                 *cache_, *page_warmer_, *files_, *pool_, probes_, health_, upkeep_backoff_, counters_, clock_, shared, &running_clock_,
                                 compactor_ ? &*compactor_ : nullptr});
-  KVC_TRY(find_peers());
+  if (shared_) KVC_TRY(other_nodes_.follow());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
@@ -261,12 +259,12 @@ Status StoreImpl::start(std::string_view holder) {
   log::info("volume {} node {} epoch {}: {} objects, {} on the volume, ready after {} ms{}", volume_->root(),
             identity_.node, identity_.epoch, index_->totals().objects, format_size(space_.live_bytes()),
             (clock_.monotonic_ns() - started_ns) / 1'000'000, index_rebuilt_ ? " (index rebuilt)" : "");
-  if (background_) start_threads();
+  if (background_) threads_.start();
   return {};
 }
 
 void StoreImpl::build_name_requests() {
-  const auto may_change = [this](const Object& object) { return check_may_change(object); };
+  const auto may_change = [this](const Object& object) { return other_nodes_.check_may_change(object); };
   new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
   room_for_records_.emplace(RoomForRecords::Parts{space_, space_waiters_, refusals_, counters_, [this] { return may_get_room(); }});
   versions_.emplace(NameVersions::Parts{*tree_, stale_opens_, *new_objects_, *room_for_records_, *changes_, *file_policy_, clock_, may_change});
@@ -318,13 +316,13 @@ OptionDefaults StoreImpl::option_defaults(const SpaceInfo& backing) const {
 // --- end ---
 
 void StoreImpl::stop() {
-  if (!has_threads_) return;
+  if (!threads_.run()) return;
   if (tree_->has_versions()) tree_->write().sweep_versions(/*all=*/true);
   std::promise<Status> done;
   auto answer = done.get_future();
   drain(true, [&](Status status) { done.set_value(std::move(status)); });
   drained_ = answer.get();
-  stop_threads();
+  threads_.stop();
 }
 
 // Everything is journaled that is ever going to be. What is left has no name, or was not finished by who still has it open:
@@ -401,7 +399,7 @@ Status StoreImpl::close() {
 }
 
 StoreImpl::~StoreImpl() {
-  if (has_threads_) stop_threads();
+  if (threads_.run()) threads_.stop();
   volume_->drain();
   if (read_ahead_) read_ahead_->give_up();
 }
