@@ -101,6 +101,7 @@ class Space {
     std::lock_guard lock(mutex_);
     dead_bytes_ = bytes;
   }
+  void set_dead_that_stays(uint64_t bytes);  // of the dead bytes so many do not come back by themselves
   // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
   void set_orphaned(uint64_t bytes);
   // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
@@ -184,7 +185,7 @@ class Space {
   int64_t claim_until_ns_ = INT64_MAX;
   std::function<int64_t()> claim_now_ns_;
   uint64_t lone_bytes_ = UINT64_MAX;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;

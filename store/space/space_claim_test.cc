@@ -124,9 +124,12 @@ TEST_F(SpaceClaimTest, AClaimIsNotLoweredBelowWhatIsUsed) {
   ASSERT_TRUE(space_.try_reserve(kMiB));
   EXPECT_EQ(space_.used_bytes(), 7 * kMiB);
   EXPECT_EQ(space_.used_soon_bytes(), 5 * kMiB);
+  space_.set_dead_that_stays(kMiB);
+  EXPECT_EQ(space_.used_soon_bytes(), 6 * kMiB);
   EXPECT_EQ(space_.lower_claim(5 * kMiB), 7 * kMiB);
   EXPECT_EQ(space_.room_bytes(), 0u);
   space_.gave_back(0);
+  EXPECT_EQ(space_.used_soon_bytes(), 5 * kMiB) << "what is not there does not stay";
   EXPECT_EQ(space_.lower_claim(5 * kMiB), 5 * kMiB);
 }
 

@@ -74,8 +74,14 @@ uint64_t Eviction::free_soon_bytes() const {
   return free - std::min(free, read_by_peers_bytes_ + unpunched_bytes_);
 }
 
+void Eviction::note_unpunched(uint64_t bytes) {
+  unpunched_bytes_ = bytes;
+  parts_.space.set_dead_that_stays(read_by_peers_bytes_ + unpunched_bytes_);
+}
+
 void Eviction::note_reclaimed(const Reclaimer::Outcome& outcome, uint64_t read_by_peers_bytes) {
   read_by_peers_bytes_ = read_by_peers_bytes;
+  parts_.space.set_dead_that_stays(read_by_peers_bytes_ + unpunched_bytes_);
   left_bytes_ = outcome.left_bytes;
   leaves_short_ranges_ = outcome.punched > 0 && outcome.punched_bytes / outcome.punched < kLongRangeBytes;
 }

@@ -69,7 +69,7 @@ class Eviction {
   // So much should be there to be reserved: what a round makes room for, where some call has waited for so many of them and found none.
   uint64_t room_wanted(uint64_t pressure);
   // Dead, in packs that are not worth being emptied yet: it does not come back before more of them is dead.
-  void note_unpunched(uint64_t bytes) { unpunched_bytes_ = bytes; }
+  void note_unpunched(uint64_t bytes);
   // How much of what is dead is to be punched: until the low mark is free, or what a round under that pressure makes room for.
   // On a volume with several nodes all of it: the others wait for it.
   uint64_t bytes_to_punch_ahead() { return is_shared() ? UINT64_MAX : bytes_to_punch(water_marks().low); }
