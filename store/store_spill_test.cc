@@ -1,5 +1,9 @@
 // Bodies larger than memory or than a volume has bytes, bodies that could not be synced, and writes that wait for memory.
+#include <atomic>
+#include <chrono>
 #include <filesystem>
+#include <future>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -92,6 +96,90 @@ TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
   drain_and_work(store);
   store->drop_caches();
   EXPECT_TRUE(store.read_file("holes") == expected);
+}
+
+// A seal writes what is left of it into the spill file, where it must not be looked for with what was cut off: not beside it, nor after one that
+// came to nothing.
+TEST(StoreSettling, AUnitThatWasSpilledAndCutIsReadAlsoAfterASealThatFailed) {
+  TestStore beside;  // for its directory
+  std::filesystem::create_directory(beside.root() + "/other");
+  StoreOptions options;
+  options.background = false;
+  options.node = "test";
+  options.memory_bytes = 16 * kMiB;
+  auto posix = open_posix_volume(beside.root() + "/other", {});
+  ASSERT_TRUE(posix) << posix.error().message;
+  bool fails = false;
+  int failed = 0;
+  auto volume = make_fault_volume(*posix, [&](const VolumeCall& call) {
+    const bool now = fails && call.kind == VolumeCall::Kind::kTruncate && call.path.ends_with(".solo");
+    failed += now;
+    return Fault{.sys_errno = now ? 5 : 0};
+  });
+  ManualClock clock(1'700'000'000'000'000'000);
+  auto opened = open_store(volume, options, clock, "test");
+  ASSERT_TRUE(opened) << opened.error().message;
+  Store& store = **opened;
+  const auto write_all = [&](Handle* handle, const std::string& bytes) {
+    for (size_t at = 0; at < bytes.size(); at += kMiB) {
+      std::atomic<bool> written = false;
+      store.write(handle, at, std::as_bytes(std::span(bytes)).subspan(at, kMiB), [&](Result<size_t> result) { written = result.has_value(); });
+      while (!written) store.pump();
+    }
+  };
+  const auto make = [&](const char* name) {
+    auto made = store.create(kRootId, name, 0644, {.read = true, .write = true}, {.thread_id = 1});
+    return made.value().second;
+  };
+  Handle *cut = make("cut"), *other = make("other");
+  std::string expected = TestStore::payload(1, 12 * kMiB);
+  write_all(cut, expected);
+  write_all(other, TestStore::payload(2, 40 * kMiB));  // does not fit beside it: both are spilled
+  const auto resize = [&](uint64_t size_bytes) {
+    SetAttributes change;
+    change.size_bytes = size_bytes;
+    std::atomic<bool> resized = false;
+    store.set_attributes(store.object_of(cut), cut, change, {}, [&](Result<Stat> result) { resized = result.has_value(); });
+    while (!resized) store.pump();
+    expected.resize(size_bytes);
+  };
+  resize(5 * kUnitBytes - 1000);
+  resize(8 * kUnitBytes);
+  resize(3 * kUnitBytes + 5000);
+  const auto reads_well = [&] {
+    std::promise<std::string> answer;  // by a thread of the volume
+    auto got = answer.get_future();
+    store.read(cut, 0, expected.size(), [&](Result<ReadReply> reply) {
+      std::string bytes = reply ? "" : reply.error().message;
+      if (reply)
+        for (const iovec& piece : reply->pieces) bytes.append(static_cast<const char*>(piece.iov_base), piece.iov_len);
+      answer.set_value(std::move(bytes));
+    });
+    while (got.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) store.pump();
+    return got.get() == expected;
+  };
+  const auto syncs = [&] {
+    std::promise<bool> answer;
+    auto synced = answer.get_future();
+    store.fsync(cut, [&](Status status) { answer.set_value(status.has_value()); });
+    while (synced.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) store.pump();
+    return synced.get();
+  };
+  store.drop_caches();
+  EXPECT_TRUE(reads_well());
+  fails = true;
+  EXPECT_FALSE(syncs());
+  EXPECT_GT(failed, 0);
+  store.drop_caches();
+  EXPECT_TRUE(reads_well()) << "after a seal that failed";
+  fails = false;
+  clock.advance_ns(6'000'000'000);
+  EXPECT_TRUE(syncs());
+  store.drop_caches();
+  EXPECT_TRUE(reads_well()) << "after one that did not";
+  store.release(cut);
+  store.release(other);
+  EXPECT_TRUE(store.close());
 }
 
 // Only its beginning lies in the spill file: what follows it there is not where its bytes end.

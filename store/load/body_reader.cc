@@ -51,7 +51,7 @@ Result<BlockPtr> BodyReader::fetch(const Snapshot& snapshot, size_t index, const
   const Unit* spilled = spilled_unit(snapshot, index);
   const uint64_t length = spilled != nullptr ? spilled->spill_bytes : unit_length(snapshot.base.size_bytes, index);
   const uint64_t base_left = snapshot.base_valid_bytes - std::min(snapshot.base_valid_bytes, index * kUnitBytes);
-  const uint64_t valid = std::min({spilled != nullptr ? uint64_t{spilled->spill_valid_bytes} : base_left, length, wanted});
+  const uint64_t valid = std::min({spilled != nullptr ? length : base_left, length, wanted});
   const uint64_t most = std::max(length, wanted);  // the stored unit may be longer than what is left of it
   BlockPtr block = memory(MemoryPool::block_bytes(most)).make_block(most);
   if (spilled == nullptr && snapshot.base.place.kind == PlaceKind::kInline) {

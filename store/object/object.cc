@@ -74,6 +74,11 @@ bool Object::needs_load(size_t index) const {
   return !raw && index * kUnitBytes < base_valid_bytes;
 }
 
+bool Object::is_cut_in_the_spill_file(uint64_t new_size_bytes) const {
+  const Unit* unit = unit_or_null(unit_of(new_size_bytes));
+  return unit != nullptr && unit->spilled && !unit->block && new_size_bytes % kUnitBytes < unit->spill_bytes;
+}
+
 // --- writing ---
 
 bool Object::takes_new_block(size_t index, uint64_t end) const {
@@ -130,7 +135,6 @@ void Object::zero_tail(uint64_t from, Reservation& memory) {
   Unit* unit = unit_or_null(index);
   if (unit == nullptr) return;
   const uint64_t in_unit = from % kUnitBytes;
-  unit->spill_valid_bytes = std::min<uint32_t>(unit->spill_valid_bytes, static_cast<uint32_t>(in_unit));
   if (!unit->block || in_unit >= unit->block->capacity_bytes()) return;
   const uint64_t capacity = unit->block->capacity_bytes();
   if (clones_a_block(index, index, index * kUnitBytes + capacity)) memory_file.reset();
@@ -244,7 +248,7 @@ ReadPlan Object::plan_read(uint64_t offset, size_t length) {
 void Object::place_loaded(size_t index, BlockPtr block, uint64_t stored_bytes, bool from_spill_file) {
   if (units.size() <= index) units.resize(index + 1);
   Unit& unit = units[index];
-  const uint64_t valid = from_spill_file ? unit.spill_valid_bytes : std::min<uint64_t>(stored_bytes, base_valid_bytes - index * kUnitBytes);
+  const uint64_t valid = from_spill_file ? stored_bytes : std::min<uint64_t>(stored_bytes, base_valid_bytes - index * kUnitBytes);
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   unit.block = std::move(block);
   unit.set_dirty(false);  // where it was read from still has it, the spill file, too
@@ -329,7 +333,7 @@ std::vector<BlockPtr> Object::settle_spilled(std::span<const SpillPiece> pieces)
     Unit& unit = units[piece.index];
     if (unit.block != piece.block) continue;  // written meanwhile: the clone is newer
     unit.spilled = true;
-    unit.spill_bytes = unit.spill_valid_bytes = piece.bytes;
+    unit.spill_bytes = piece.bytes;
     unit.spill_checksum = piece.checksum;
     unit.set_dirty(false);
     dropped.push_back(std::move(unit.block));

@@ -64,8 +64,7 @@ class Object {
   uint64_t moving_version = 0;    // content_version that is journaled already, and sealed once more
   uint64_t named_version = 0;     // content_version when it was last renamed or linked: such a name says at least that
   uint64_t attributes_version = 0, attributes_durable = 0;
-  // What RecordSpace counts for this object: accepted for the next record of its attributes; and set aside for the one that comes with its
-  // first body.
+  // What RecordSpace counts for it: accepted for the next record of its attributes; and set aside for the one that comes with its first body.
   uint64_t accepted_bytes = 0, awaiting_body_bytes = 0;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
   uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
@@ -161,6 +160,7 @@ class Object {
   void pin_frozen();
   // The new end lies in a unit, of which the rest becomes zeros.
   bool is_cut_in_a_unit(uint64_t new_size_bytes) const { return new_size_bytes < size_bytes && new_size_bytes % kUnitBytes != 0; }
+  bool is_cut_in_the_spill_file(uint64_t new_size_bytes) const;  // ... which has bytes of that unit behind the new end, and RAM has none of it
   Unit* unit_or_null(size_t index) { return index < units.size() ? &units[index] : nullptr; }
   const Unit* unit_or_null(size_t index) const { return index < units.size() ? &units[index] : nullptr; }
   // The unit has bytes on the volume that are not in RAM.
@@ -172,7 +172,7 @@ class Object {
   bool clones_a_block(size_t first, size_t last, uint64_t end) const;
   uint64_t memory_for_piece(size_t index, uint64_t begin, uint64_t end) const;
   void place_piece(size_t index, uint64_t begin, uint64_t end, const std::byte* bytes, Reservation& memory);
-  // Bytes of RAM units from there on become zeros. Of `memory` it takes a unit at most.
+  // Bytes of RAM units from there on become zeros; none are cut in the spill file. Of `memory` it takes a unit at most.
   void zero_tail(uint64_t from, Reservation& memory);
   void note_cut(uint64_t new_size_bytes, Resize how);  // the size is still the old one
   bool lacks_file_memory(size_t first, size_t last, FileRequest& file);

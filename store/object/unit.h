@@ -17,7 +17,6 @@ struct Unit {
   bool dirty = false;    // the block is newer than base and spill file; changed by set_dirty()
   bool spilled = false;  // the spill file holds the unit's bytes
   uint32_t spill_bytes = 0;        // of the unit in the spill file; what follows is zeros
-  uint32_t spill_valid_bytes = 0;  // of them: truncation cut off the rest, it reads as zeros
   uint64_t spill_checksum = 0;     // of spill_bytes
 
   // Of the body itself, not of a snapshot: the pool sums up what blocks hold. The lock of the body is held.

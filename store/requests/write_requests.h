@@ -100,6 +100,7 @@ class WriteRequests {
 
   // --- sizes and holes (write_requests_size.cc) ---
   void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
+  void load_and_resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);
   void resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done);
   Status resize_now(const ObjectPtr& object, uint64_t size_bytes, Resize how, Reservation& memory);
   Status take_room_for(const ObjectPtr& object, uint64_t offset, uint64_t end);

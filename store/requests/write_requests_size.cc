@@ -7,7 +7,6 @@
 #include "store/requests/pending_write.h"
 #include "store/requests/write_requests.h"
 
-
 namespace kvcachefs {
 
 // When a write with O_DIRECT, or an asynchronous one, fails that would have made the file longer, the kernel truncates it to the
@@ -44,13 +43,16 @@ void WriteRequests::resize(ObjectPtr object, uint64_t size_bytes, Resize how, St
   resize_body(std::move(object), size_bytes, how, std::move(done));
 }
 
-// The unit that the new end cuts may be held by others, and is cloned then.
+// The unit that the new end cuts may be held by others, and is cloned then. One that lies in the spill file alone is read first: what is left
+// of it is written there again, and must not be looked for there meanwhile.
 void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
-  bool cuts = false;
+  bool cuts = false, cuts_spilled = false;
   {
     const auto lock = object->lock();
     cuts = how != Resize::kAtLeast && object->is_cut_in_a_unit(size_bytes);
+    cuts_spilled = cuts && object->is_cut_in_the_spill_file(size_bytes);
   }
+  if (cuts_spilled) return load_and_resize(std::move(object), size_bytes, how, std::move(done));
   if (!cuts) return resize_with(std::move(object), size_bytes, how, {}, std::move(done));
   const ObjectId id = object->id;
   auto retry = [this, object = std::move(object), size_bytes, how, done = std::move(done)](MemoryWaiters::Try& attempt) mutable {
@@ -63,6 +65,19 @@ void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize ho
   };
   MemoryWaiters::Try now{.may_take = parts_.cache.may_take(MemoryFor::kWriter)};
   if (!retry(now)) parts_.cache.wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
+}
+
+// What was read is held until it was tried once: it may have to go before this has the memory or the room that it waits for, and is read again.
+void WriteRequests::load_and_resize(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done) {
+  const size_t unit = unit_of(size_bytes);
+  auto pin = std::make_shared<WantedUnits>();
+  parts_.read_ahead.note_demand(object->id);
+  parts_.loader.load(object, {unit, unit + 1, unit + 1}, MemoryFor::kWriter, pin,
+                     [this, object, size_bytes, how, pin, done = std::move(done)](Status status) mutable {
+                       if (!status) return done(std::move(status));
+                       resize(std::move(object), size_bytes, how, std::move(done));
+                       pin->release();
+                     });
 }
 
 void WriteRequests::resize_with(ObjectPtr object, uint64_t size_bytes, Resize how, Reservation memory, StatusCompletion done) {
@@ -92,6 +107,7 @@ Status WriteRequests::resize_now(const ObjectPtr& object, uint64_t size_bytes, R
   const bool cuts = object->is_cut_in_a_unit(size_bytes);
   if (cuts && memory.bytes() < kUnitBytes)
     return fail(Code::kBusy, "it grew while it waited, and is cut now: once more, with memory");
+  if (cuts && object->is_cut_in_the_spill_file(size_bytes)) return fail(Code::kBusy, "it was spilled while this waited: once more");
   // Also for less than before: the body is written anew as a whole.
   if (!parts_.changes.reserve_space(*object, size_bytes)) return std::unexpected(no_space(*object, size_bytes));
   if (size_bytes < object->size_bytes) {

@@ -172,7 +172,7 @@ Status Sealer::write_body(Plan& plan, BodyWriter& writer) {
     // Holes stay holes, unless the file has older bytes there.
     const bool sparse = solo && !(index < snapshot.spill_written.size() && snapshot.spill_written[index]);
     const bool spilled = unit != nullptr && unit->spilled && !unit->dirty;
-    if (spilled && plan.file == snapshot.spill && unit->spill_bytes == length && unit->spill_valid_bytes == length) {
+    if (spilled && plan.file == snapshot.spill && unit->spill_bytes == length) {
       body.checksums.push_back(unit->spill_checksum);  // it lies there already
       continue;
     }
