@@ -152,10 +152,21 @@ Status Checkpointer::remove_before_checkpoint() {
   to_clear_.reset();
   wants_checkpoint_ = false;
   found_.journal_files = 1;
-  found_.older_journals_bytes = 0;
+  found_.older_journals_bytes = followed < covers ? 0 : bytes_of_journals_before_this();
   epochs_bytes_.reset();
   measure_overhead();
   return {};
+}
+
+// The one in which the checkpoint's position lies stays where anything was appended behind it meanwhile.
+uint64_t Checkpointer::bytes_of_journals_before_this() const {
+  const JournalPosition at = parts_.journal.position();
+  const auto files = list_journals(*parts_.volume, parts_.identity);
+  uint64_t bytes = 0;
+  if (files)
+    for (const JournalFileInfo& file : *files)
+      if (std::pair(file.epoch, file.seq) < std::pair(at.epoch, at.seq)) bytes += file.size_bytes;
+  return bytes;
 }
 
 // Up to where journals can go that a checkpoint covers: the others would have to load that if they had not read them. They are not waited

@@ -128,6 +128,7 @@ class Checkpointer {
   Status remove_before_checkpoint();
   Status rotate_journal();
   JournalPosition followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const;
+  uint64_t bytes_of_journals_before_this() const;
 
   const Parts parts_;
   Found found_;
