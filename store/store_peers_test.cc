@@ -81,6 +81,49 @@ TEST_F(StorePeers, WhatIsReplacedOrRemovedIsGoneForBothAndItsSpaceComesBack) {
   expect_one_tree();
 }
 
+// Two stored one name before they had heard of each other: one of the files is hidden. Whatever a client of its node does to the name, that
+// file goes with what was seen, also while it is in RAM.
+TEST_F(StorePeers, WhatIsHiddenByAnotherNodesFileGoesWithTheName) {
+  const auto store = [](TestStore& node, int seed) {
+    ASSERT_TRUE(node.write_file("tmp", TestStore::payload(seed, 2 * kMiB)));
+    ASSERT_TRUE(node.rename("tmp", "x"));
+  };
+  for (const char* how : {"replaced", "rewritten", "removed"}) {
+    store(a, 1);
+    a.drain();
+    EXPECT_EQ(a.read_file("x"), TestStore::payload(1, 2 * kMiB));
+    store(b, 2);  // later
+    b.drain();
+    publish();
+    EXPECT_EQ(a.read_file("x"), TestStore::payload(2, 2 * kMiB)) << how;
+    const std::string told = how;
+    if (told == "replaced") store(a, 3);
+    if (told == "rewritten") {
+      Handle* writer = a.open_for_rewrite("x", 7);
+      ASSERT_NE(writer, nullptr);
+      a.pwrite(writer, 0, TestStore::payload(3, 2 * kMiB));
+      ASSERT_TRUE(a.close(writer));
+    }
+    if (told == "removed") {
+      ASSERT_TRUE(a.unlink("x"));
+    }
+    publish();
+    a->drop_caches();
+    publish();
+    const bool there = told != "removed";
+    EXPECT_EQ(a.exists("x"), there) << how;
+    EXPECT_EQ(a->status().live_bytes, there ? 2 * kMiB : 0) << how;
+    EXPECT_EQ(a->status().objects_total, there ? 1u : 0u) << how;
+    EXPECT_EQ(b->status().live_bytes, 0u) << how;
+    if (there) {
+      ASSERT_TRUE(a.unlink("x"));
+    }
+    publish();
+    EXPECT_EQ(a->status().objects_total, 0u) << how;
+    expect_one_tree();
+  }
+}
+
 TEST_F(StorePeers, ARewriteGivesTheWriterAFileOfItsOwn) {
   ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 100'000)));
   publish();

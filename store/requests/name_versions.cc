@@ -58,7 +58,7 @@ ObjectPtr NameVersions::to_be_written(const ObjectPtr& object, const Caller& cal
 // A new empty body under the name, which `object` has; that stays as an older version.
 Result<ObjectPtr> NameVersions::new_version(Tree::Write& tree, ObjectId parent, std::string_view name, const ObjectPtr& object,
                                             const Caller& caller) {
-  KVC_ASSIGN(Namespace::Edit state, tree.names().edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, tree.edit(parent, name));
   ObjectPtr fresh = to_be_written(object, caller);
   fresh->temporary = true;
   fresh->lock_identity = object->lock_identity.load();

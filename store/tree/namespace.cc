@@ -1,5 +1,7 @@
 #include "store/tree/namespace.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include <fmt/format.h>
@@ -60,6 +62,7 @@ Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view n
       fresh.child = (*seen)->child;
       fresh.type_bits = (*seen)->type_bits;
     }
+    if (*entry && (*entry)->type_bits != S_IFDIR && fresh.child != fresh.durable) fresh.hidden = fresh.durable;
     found = directory.emplace(key, std::move(fresh)).first;
   }
   NameState& state = found->second;

@@ -28,6 +28,7 @@ struct NameState {
   ObjectId durable;            // what this node's journal says; invalid = nothing
   bool erase_durable = false;  // the journaled binding was taken away on purpose (not just replaced): it must not
                                // come back, even while `child` is not sealed yet
+  ObjectId hidden;  // `durable`, which nobody saw any more when the name was edit()ed, for a peer's hides it: it has its link still
   bool evicted = false;  // taken away to make room; void with the next edit()
   std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: it goes, too
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
@@ -94,7 +95,7 @@ class Namespace {
     NameState* state_ = nullptr;
   };
   // Makes the name dirty (loading what the journals say) and returns its state to be changed. Valid until the name is
-  // settled.
+  // settled. For what a client does see Tree::Write::edit(), which takes what was hidden along.
   Result<Edit> edit(ObjectId parent, std::string_view name);
   // The same of what this node has, whatever peers have or hide.
   Result<Edit> edit_own(ObjectId parent, std::string_view name);

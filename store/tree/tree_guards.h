@@ -107,6 +107,8 @@ class Tree::Write final : public Tree::View {
   Result<ObjectPtr> directory_for_entry(ObjectId id);
   // A name whose chunk is in quarantine reads as absent; whoever gives it anew takes it from that chunk.
   void take_from_quarantined(ObjectId id);
+  // A name that a client changes. What this node has under it, and a peer's file hides, loses its link now: it goes with what is seen.
+  Result<Namespace::Edit> edit(ObjectId parent, std::string_view name);
   // A new object and its first name, for which check_new_name() was asked.
   Status make_entry(const ObjectPtr& directory, std::string_view name, const ObjectPtr& object);
   // Another name of the object. The caller counts the link.

@@ -112,10 +112,21 @@ void Tree::Write::take_from_quarantined(ObjectId id) {
   forget_if_idle(*object);
 }
 
+Result<Namespace::Edit> Tree::Write::edit(ObjectId parent, std::string_view name) {
+  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  const ObjectId hidden = std::exchange(state->hidden, {});
+  if (!hidden.valid()) return state;
+  if (const auto object = get(hidden)) {
+    change_links(*object, -1);
+    forget_if_idle(*object);
+  }
+  return state;
+}
+
 // --- new names ---
 
 Status Tree::Write::give_name(ObjectId parent, std::string_view name, const ObjectPtr& object) {
-  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   take_from_quarantined(state->child);
   if (state->child.is_foreign()) override_peers(state, parent, name);
   tree().parts_.records.accept(kNameRecordBytes + name.size());
@@ -158,7 +169,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr newest, get(found->child));
-  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   std::vector<ObjectId> removed = state->older_versions;
   removed.push_back(newest->id);
   if (removed.size() > 1) {
@@ -203,7 +214,7 @@ Status Tree::Write::clear_directory(ObjectId directory) {
     }
   }
   for (const NameEntry& entry : left) {
-    KVC_ASSIGN(Namespace::Edit state, names().edit(directory, entry.name));
+    KVC_ASSIGN(Namespace::Edit state, edit(directory, entry.name));
     std::vector<ObjectId> versions = std::exchange(state->older_versions, {});
     versions.push_back(std::exchange(state->child, {}));
     state->erase_durable = true;
@@ -234,7 +245,7 @@ Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
   KVC_TRY(clear_directory(found->child));
   KVC_ASSIGN(ObjectPtr object, get(found->child));
   KVC_ASSIGN(ObjectPtr directory, get(parent));
-  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   state->child = {};
   state->erase_durable = true;
   override_peers(state, parent, name);

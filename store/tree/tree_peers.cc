@@ -51,7 +51,7 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   KVC_ASSIGN(ObjectPtr above, directory_for_entry(parent));
   KVC_ASSIGN(auto record, view().find_object_summary(found->child));
   if (!record) return fail(Code::kNotFound, entry_text(parent, name));
-  KVC_ASSIGN(Namespace::Edit state, names().edit(parent, name));
+  KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   auto object = std::make_shared<Object>(id, std::move(record->attributes));
   parts.records.accept(kNameRecordBytes + name.size());
   state->child = id;

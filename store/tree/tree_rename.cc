@@ -82,8 +82,8 @@ Status Tree::Write::rename(Rename& rename) {
     if (!source_is_directory && rename.target->is_directory()) return fail(Code::kIsDirectory, rename.new_text());
     if (source_is_directory) KVC_TRY(clear_directory(rename.target->id));
   }
-  KVC_ASSIGN(Namespace::Edit old_state, names().edit(rename.parent, rename.name));
-  KVC_ASSIGN(Namespace::Edit new_state, names().edit(rename.new_parent, rename.new_name));  // nothing fails from here on
+  KVC_ASSIGN(Namespace::Edit old_state, edit(rename.parent, rename.name));
+  KVC_ASSIGN(Namespace::Edit new_state, edit(rename.new_parent, rename.new_name));  // nothing fails from here on
   tree().parts_.records.accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
   const std::vector<ObjectId> dropped_versions = move_name(rename, old_state, new_state);
   note_moved(rename);
