@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <random>
 #include <set>
@@ -148,6 +149,34 @@ TEST_F(StorePeers, WhoHasItOpenReadsOnWhatWasReplacedInPlace) {
   publish();
   EXPECT_TRUE(b.close(reader));
   EXPECT_EQ(b.read_file("x"), TestStore::payload(2, 10'000));
+}
+
+// Files of the volume that were removed and take room all the same, for this process has them open.
+size_t removed_and_open(const std::string& root) {
+  size_t count = 0;
+  std::error_code ignored;
+  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
+    const std::string target = std::filesystem::read_symlink(each.path(), ignored).string();
+    count += target.starts_with(root) && target.ends_with(" (deleted)");
+  }
+  return count;
+}
+
+TEST_F(StorePeers, WhatAnotherNodeRemovedIsNotKeptOpen) {
+  for (int i = 0; i < 8; ++i) {
+    ASSERT_TRUE(a.write_file("tmp", TestStore::payload(i, 33 * kMiB)));
+    ASSERT_TRUE(a.rename("tmp", "x"));
+    publish();
+    EXPECT_TRUE(b.read_file("x") == TestStore::payload(i, 33 * kMiB)) << i;
+    b->drop_caches();
+  }
+  ASSERT_TRUE(a.unlink("x"));
+  for (int i = 0; i < 500 && (a->status().reclaimable_bytes > 0 || removed_and_open(a.root()) > 0); ++i) {
+    publish();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  EXPECT_EQ(a->status().reclaimable_bytes, 0u);
+  EXPECT_EQ(removed_and_open(a.root()), 0u);
 }
 
 // Of what is open on another node nothing is given back; of "y", which is removed beside it, all is.

@@ -237,6 +237,11 @@ void Extents::close_cached(ExtentId id) {
   open_.erase(found);
 }
 
+std::vector<ExtentId> Extents::cached_ids() {
+  std::lock_guard lock(mutex_);
+  return {ages_.begin(), ages_.end()};
+}
+
 void Extents::let_go(ExtentId id) {
   close_cached(id);
   FilePtr unsynced;  // closed after the lock is given up

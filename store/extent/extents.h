@@ -72,6 +72,8 @@ class Extents {
   void forget(ExtentId id);
   // The next open() makes a new descriptor.
   void close_cached(ExtentId id);
+  // Of which there is a descriptor that the next open() gets.
+  std::vector<ExtentId> cached_ids();
 
   // Remembers that a file of this epoch has data (and perhaps a name) that is not synced.
   void note_unsynced(ExtentId id, PlaceKind kind, FilePtr file);

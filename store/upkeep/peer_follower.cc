@@ -20,6 +20,7 @@ namespace kvcachefs {
 namespace {
 constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
 constexpr int64_t kForgetNs = 60'000'000'000;
+constexpr int64_t kCloseNs = 1'000'000'000;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
 constexpr int64_t kTouchNs = 2'000'000'000;
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
@@ -127,6 +128,7 @@ void PeerFollower::settle(bool at_once) {
   answer_again();
   drop_left_directories();
   while (at_once && names_went_ && !stopping_) drop_left_directories();
+  close_what_went();
   if (to_journal_.empty()) return;
   CommitRequest request;
   request.answers = std::exchange(to_journal_, {});
@@ -218,6 +220,29 @@ void PeerFollower::answer_again() {
   answered_ns_ = now_ns;
   Tree::Write tree = parts_.tree.write();
   for (const PeerStatus& peer : peers_->status()) answer(tree, peer.ordinal);
+}
+
+// A file that its node removed takes room for as long as a descriptor of it is open here (on NFS 4, too). Who reads on in one that its node
+// holds opens it again.
+void PeerFollower::close_what_went() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (now_ns - closed_ns_ < kCloseNs) return;
+  closed_ns_ = now_ns;
+  for (const PeerStatus& peer : peers_->status()) {
+    const auto extents = peers_->extents_of(peer.ordinal);
+    std::vector<ExtentId> ids = extents ? extents->cached_ids() : std::vector<ExtentId>();
+    if (ids.empty()) continue;
+    {
+      const Tree::Read tree = parts_.tree.read();
+      const Part* const part = tree.view().peer(peer.ordinal);
+      if (part == nullptr || !part->index) continue;
+      std::erase_if(ids, [&](ExtentId id) {
+        const auto usage = part->index->find_extent(id);
+        return !usage || (*usage && (*usage)->bodies > 0);
+      });
+    }
+    for (const ExtentId id : ids) extents->close_cached(id);
+  }
 }
 
 // Not all at once: clients wait for the lock.

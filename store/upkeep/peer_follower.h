@@ -101,6 +101,7 @@ class PeerFollower {
   int64_t look_at_acknowledged();
   void answer(Tree::Write& tree, uint32_t ordinal);
   void answer_again();
+  void close_what_went();
   void drop_left_directories();
   void forget_answered();
   void tell_touches();
@@ -124,7 +125,7 @@ class PeerFollower {
   std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: which are followed
   std::vector<uint32_t> begun_anew_;      // ... and who has begun another one
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
-  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0;
+  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, closed_ns_ = 0;
   std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand
   Backoff acknowledged_pause_;  // longer where nothing moves
 
