@@ -1,12 +1,15 @@
 #include "store/volume/posix_tree.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "store/volume/volume_path.h"
@@ -31,6 +34,7 @@ int open_at2(int directory_fd, const char* path, int flags) {
 std::string kind_of(mode_t mode) {
   if (S_ISLNK(mode)) return "a symbolic link";
   if (S_ISDIR(mode)) return "a directory";
+  if (S_ISREG(mode)) return "a file";
   if (S_ISFIFO(mode)) return "a FIFO";
   if (S_ISSOCK(mode)) return "a socket";
   return "a device";
@@ -40,11 +44,35 @@ std::unexpected<Error> foreign(const std::string& place, const std::string& what
   return fail(Code::kIo, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there");
 }
 
+// Says by errno, and by what is there, why it was not opened.
+std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
+  const int error = errno;
+  if (struct stat there {}; ::fstatat(directory_fd, path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(there.st_mode))
+    return foreign(place, kind_of(there.st_mode));
+  return fail_errno(error, place + ": open directory");
+}
+
+struct CloseDirectory {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+
 }  // namespace
 
 PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
   // Older kernels and some containers do not know it; none of them agrees on the error.
   if (openat2) openat2_ = UniqueFd(open_at2(root_fd_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC)).valid();
+}
+
+Result<PosixTree> PosixTree::open(const std::string& path) {
+  UniqueFd fd(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+  if (!fd.valid()) return no_directory(AT_FDCWD, path, path);
+  return PosixTree(std::move(fd), path, /*openat2=*/true);
+}
+
+Result<PosixTree> PosixTree::below(const std::string& path) const {
+  UniqueFd fd = open_beneath(path, O_RDONLY | O_DIRECTORY);
+  if (!fd.valid()) return no_directory(root_fd_.get(), path, place_in(root_, path));
+  return PosixTree(std::move(fd), place_in(root_, path), openat2_);
 }
 
 UniqueFd PosixTree::open_beneath(const std::string& path, int flags) const {
@@ -101,6 +129,34 @@ Result<UniqueFd> PosixTree::open_directory(const std::string& path) const {
   UniqueFd fd = open_beneath(is_root_path(path) ? "." : path, O_RDONLY | O_DIRECTORY);
   if (!fd.valid()) return failed(path, "open directory");
   return fd;
+}
+
+Result<bool> PosixTree::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {
+  if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
+  struct stat attributes {};
+  if (::fstatat(directory_fd, entry.d_name, &attributes, AT_SYMLINK_NOFOLLOW) == 0) return S_ISDIR(attributes.st_mode);
+  if (errno == ENOENT) return false;  // removed meanwhile
+  return fail_errno(errno, place_in(root_, path) + "/" + entry.d_name + ": stat");
+}
+
+Result<std::vector<DirectoryEntry>> PosixTree::list(const std::string& path) const {
+  KVC_ASSIGN(UniqueFd fd, open_directory(path));
+  const std::unique_ptr<DIR, CloseDirectory> stream(::fdopendir(fd.get()));
+  if (!stream) return fail_errno(errno, place_in(root_, path) + ": list");
+  const int directory_fd = fd.release();  // the stream closes it from here on
+  std::vector<DirectoryEntry> entries;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    KVC_ASSIGN(const bool is_directory, entry_is_directory(directory_fd, *entry, path));
+    entries.push_back({std::string(name), is_directory});
+  }
+  if (errno != 0) return fail_errno(errno, place_in(root_, path) + ": list");
+  std::ranges::sort(entries, {}, &DirectoryEntry::name);
+  return entries;
 }
 
 Result<struct stat> PosixTree::info(const std::string& path) const {
