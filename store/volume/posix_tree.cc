@@ -19,6 +19,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr mode_t kFileMode = 0600;  // access is checked by the mount above
+constexpr int kNoFileErrno = ENOTSOCK;  // `sys_errno` of an error over what is neither a file nor a directory: no call here fails with it
 
 int open_at2(int directory_fd, const char* path, int flags) {
   open_how how{};
@@ -44,11 +45,17 @@ std::unexpected<Error> foreign(const std::string& place, const std::string& what
   return fail(Code::kIo, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there");
 }
 
+std::unexpected<Error> no_file(const std::string& place, mode_t mode) {
+  auto error = foreign(place, kind_of(mode));
+  error.error().sys_errno = kNoFileErrno;
+  return error;
+}
+
 // Says by errno, and by what is there, why it was not opened.
 std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
   const int error = errno;
   if (struct stat there {}; ::fstatat(directory_fd, path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(there.st_mode))
-    return foreign(place, kind_of(there.st_mode));
+    return no_file(place, there.st_mode);
   return fail_errno(error, place + ": open directory");
 }
 
@@ -57,6 +64,10 @@ struct CloseDirectory {
 };
 
 }  // namespace
+
+bool is_no_file(const Error& error) {
+  return error.code == Code::kIsDirectory || (error.code == Code::kIo && error.sys_errno == kNoFileErrno);
+}
 
 PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
   // Older kernels and some containers do not know it; none of them agrees on the error.
@@ -111,13 +122,13 @@ Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const 
   // What opening alone does something to (a device, a FIFO) is looked at before; what takes its place meanwhile is found below.
   if (struct stat there {}; (flags & O_EXCL) == 0 && ::fstatat(root_fd_.get(), path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                             !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
-    return foreign(place, kind_of(there.st_mode));
+    return no_file(place, there.st_mode);
   UniqueFd fd = open_beneath(path, flags | O_NONBLOCK | O_NOCTTY);
   if (!fd.valid()) return failed(path, verb);
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) return fail_errno(errno, place + ": fstat");
   if (S_ISDIR(found.st_mode)) return fail_errno(EISDIR, place + ": " + verb);
-  if (!S_ISREG(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  if (!S_ISREG(found.st_mode)) return no_file(place, found.st_mode);
   // Not for what follows: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
   if (::fcntl(fd.get(), F_SETFL, flags & O_DIRECT) != 0) return fail_errno(errno, place + ": fcntl");
   // No name at all: it was removed just now.
@@ -165,7 +176,7 @@ Result<struct stat> PosixTree::info(const std::string& path) const {
   KVC_ASSIGN(const Entry entry, this->entry(path));
   if (retry_interrupted([&] { return ::fstatat(entry.directory_fd, entry.name.c_str(), &found, AT_SYMLINK_NOFOLLOW); }) != 0)
     return fail_errno(errno, place + ": stat");
-  if (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  if (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return no_file(place, found.st_mode);
   return found;
 }
 
