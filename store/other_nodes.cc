@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "store/base/node_name.h"
+#include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
 
@@ -19,7 +20,7 @@ bool OtherNodes::are_possible() const {
 
 Status OtherNodes::follow() {
   const std::string directory = rooms_.index_directory_ + "-peers";
-  KVC_TRY(Peers::check_directory(directory));
+  KVC_TRY(check_peers_directory(directory));
   KVC_TRY(rooms_.tree_->load_statements());
   const auto own_head = [this] {
     Head head;

@@ -40,12 +40,6 @@ bool gives_a_place_up(const Record& record) {
 
 }  // namespace
 
-Status Peers::check_directory(const std::string& directory) {
-  const auto tree = PosixTree::open(directory);
-  if (!tree && tree.error().code != Code::kNotFound) return std::unexpected(tree.error());
-  return {};
-}
-
 Peers::Peers(Parts parts)
     : parts_(std::move(parts)),
       host_(node_name_of_host()),

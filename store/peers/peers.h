@@ -66,8 +66,6 @@ class Peers {
     int64_t poll_every_ns = kSecondNs / 4;
     size_t open_extents = 64;  // of each peer, kept open for the next reader
   };
-  // Before there is one: an error where `directory` is no directory, or a link to one, for it may lie in a volume. It need not be there.
-  static Status check_directory(const std::string& directory);
   explicit Peers(Parts parts);
   ~Peers();
 

@@ -16,6 +16,7 @@
 
 #include "store/journal/memory_volume.h"
 #include "store/peers/ordinals_file.h"
+#include "store/peers/peers_directory.h"
 #include "store/peers/testing/peer_node.h"
 
 namespace kvcachefs {
@@ -200,7 +201,7 @@ TEST_F(PlantedPeers, WhatIsInThePlaceOfTheDirectoryOfAllIsNotEntered) {
     SCOPED_TRACE(what);
     fs::remove_all(scratch_.path("b"));
     plant(scratch_.path("b"));
-    EXPECT_FALSE(Peers::check_directory(scratch_.path("b")));
+    EXPECT_FALSE(check_peers_directory(scratch_.path("b")));
     auto b = start("b", epoch++);
     seconds(2, {a.get(), b.get()});
     EXPECT_EQ(b->status_of("a").value().state, State::kUnreadable);
@@ -208,7 +209,7 @@ TEST_F(PlantedPeers, WhatIsInThePlaceOfTheDirectoryOfAllIsNotEntered) {
     b->die();
   }
   fs::remove_all(scratch_.path("b"));
-  EXPECT_TRUE(Peers::check_directory(scratch_.path("b"))) << "it is made where it is needed";
+  EXPECT_TRUE(check_peers_directory(scratch_.path("b"))) << "it is made where it is needed";
 }
 
 }  // namespace planted_test

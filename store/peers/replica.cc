@@ -1,10 +1,7 @@
 #include "store/peers/replica.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -18,7 +15,7 @@
 #include "store/index/replay_filter.h"
 #include "store/journal/epoch_ends.h"
 #include "store/journal/journal_file.h"
-#include "store/volume/posix_tree.h"
+#include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
 namespace {
@@ -41,24 +38,6 @@ std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read)
 }
 
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
-
-// Ascending. Makes the directory. It may lie in a volume, so what is no directory, or a link to one, is an error, as it is of the one above.
-Result<std::vector<uint64_t>> generations_in(const std::string& directory) {
-  const size_t slash = directory.rfind('/');
-  const std::string peer = directory.substr(slash + 1);
-  KVC_ASSIGN(const PosixTree above, PosixTree::open(directory.substr(0, slash)));
-  if (::mkdirat(above.root_fd(), peer.c_str(), 0700) != 0 && errno != EEXIST) return fail_errno(errno, directory);
-  KVC_ASSIGN(const PosixTree tree, above.below(peer));
-  KVC_ASSIGN(const auto entries, tree.list(""));
-  std::vector<uint64_t> found;
-  for (const auto& [name, is_directory] : entries) {
-    uint64_t number = 0;
-    const auto [last, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (failed == std::errc() && last == name.data() + name.size()) found.push_back(number);
-  }
-  std::ranges::sort(found);
-  return found;
-}
 
 // Something else has that name.
 bool is_not_ours(const Error& error) { return error.code == Code::kExists; }
