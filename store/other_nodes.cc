@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "store/base/node_name.h"
+#include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
 
@@ -18,6 +19,8 @@ bool OtherNodes::are_possible() const {
 }
 
 Status OtherNodes::follow() {
+  const std::string directory = rooms_.index_directory_ + "-peers";
+  KVC_TRY(check_peers_directory(directory));
   KVC_TRY(rooms_.tree_->load_statements());
   const auto own_head = [this] {
     Head head;
@@ -32,7 +35,7 @@ Status OtherNodes::follow() {
     return rooms_.probes_.lookups() + rooms_.counters_.opens + rooms_.counters_.read_requests + rooms_.counters_.write_requests;
   };
   rooms_.peers_ = std::make_unique<PeerFollower>(
-      PeerFollower::Parts{rooms_.volume_, rooms_.identity_, rooms_.index_directory_ + "-peers", *rooms_.tree_, rooms_.commits_, rooms_.clock_,
+      PeerFollower::Parts{rooms_.volume_, rooms_.identity_, directory, *rooms_.tree_, rooms_.commits_, rooms_.clock_,
                           own_head, [this] { rooms_.keeper_->want_reclaim(); }, requests, rooms_.fence_.get(), &*rooms_.shared_capacity_,
                           &rooms_.running_clock_, rooms_.stamps_, rooms_.touches_,
                           [this] { return rooms_.space_.backing_free_soon_bytes() > kMiB; }, *rooms_.evictor_,

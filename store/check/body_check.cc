@@ -9,6 +9,7 @@
 #include "store/base/checksum.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"
+#include "store/volume/posix_tree.h"
 
 namespace kvcachefs {
 
@@ -61,10 +62,10 @@ void BodyChecker::finish() {
   bad_ = nullptr;
 }
 
-void BodyChecker::report(const ObjectRecord& object, std::string why, bool wrong) {
+void BodyChecker::report(const ObjectRecord& object, std::string why, bool wrong, bool is_no_file) {
   if (last_bad_ == object.id) return;  // the pieces of one body follow one another
   last_bad_ = object.id;
-  bad_({object.id, object.body.place, std::move(why), wrong});
+  bad_({object.id, object.body.place, std::move(why), wrong, is_no_file});
 }
 
 Result<FilePtr> BodyChecker::open(const Place& place) {
@@ -90,12 +91,12 @@ bool BodyChecker::check_without_reading(const ObjectRecord& object) {
     return true;
   }
   if (auto file = open(body.place); !file) {
-    const bool gone = file.error().code == Code::kNotFound;
+    const bool gone = file.error().code == Code::kNotFound, no_file = is_no_file(file.error());
     if (gone) ++missing_[body.place.extent];
     report(object,
            gone ? fmt::format("its extent {} is missing", extent_path(node_, body.place.extent, body.place.kind))
                 : file.error().message,
-           gone);
+           gone || no_file, no_file);
     return true;
   }
   if (body.place.kind == PlaceKind::kRaw) return true;  // the file itself tells: nothing to compare with

@@ -28,6 +28,7 @@ struct BadBody {
   Place place;
   std::string why;    // names extent and offset
   bool wrong = true;  // the bytes are wrong or gone; false: the medium did not give them, they may be good
+  bool is_no_file = false;  // wrong because something else has the name; a mount keeps the record all the same, for that may be removed
 };
 
 // One thread. Blocks on the volume.
@@ -51,7 +52,7 @@ class BodyChecker {
  private:
   struct Piece;
   Result<FilePtr> open(const Place& place);
-  void report(const ObjectRecord& object, std::string why, bool wrong);
+  void report(const ObjectRecord& object, std::string why, bool wrong, bool is_no_file = false);
   bool check_without_reading(const ObjectRecord& object);  // true: settled
   void flush();
   void verify(const Piece& piece);

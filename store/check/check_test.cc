@@ -1,9 +1,13 @@
 // Volumes made by the store, damaged by hand, checked and repaired.
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <functional>
+#include <string>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -184,6 +188,81 @@ TEST_F(Check, AMissingExtentIsOneErrorForEachOfItsBodies) {
   store_.mount();
   EXPECT_FALSE(store_.exists("d/solo"));
 }
+
+struct NoFile {
+  const char* what;
+  std::function<int(const char* path)> make;
+};
+
+class CheckNoFile : public Check, public ::testing::WithParamInterface<NoFile> {};
+
+// Nothing of the bodies is there: they go into quarantine like those of a missing extent, and what is there stays as it is.
+TEST_P(CheckNoFile, WhatHasTheNameOfAnExtentIsTakenForAMissingOne) {
+  store_.unmount();
+  for (const char* extension : {".solo", ".pack"}) {
+    SCOPED_TRACE(extension);
+    ASSERT_EQ(files(extension).size(), 1u);
+    const fs::path place = files(extension).front();
+    const size_t bodies = extension == std::string(".solo") ? 1 : 8;
+    fs::rename(place, store_.root() + "/away");
+    if (GetParam().make(place.c_str()) != 0) GTEST_SKIP() << "may not be made here";
+    struct stat before {}, after {};
+    ASSERT_EQ(::lstat(place.c_str(), &before), 0);
+    const CheckReport found = check();
+    EXPECT_EQ(found.bad_bodies, bodies);
+    EXPECT_EQ(found.errors_left(), bodies);
+    EXPECT_TRUE(says(found, place)) << found.findings.front().text;
+    const CheckReport repaired = check(true);
+    EXPECT_EQ(repaired.findings.size(), bodies);
+    EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+    expect_clean();
+    ASSERT_EQ(::lstat(place.c_str(), &after), 0);
+    EXPECT_EQ(before.st_ino, after.st_ino);
+    EXPECT_EQ(before.st_mode, after.st_mode);
+    if (bodies == 1) {
+      store_.mount();
+      EXPECT_FALSE(store_.exists("d/solo"));
+      EXPECT_EQ(store_.read_file(packed(3)), store_.payload(3, kPackedBytes));
+      store_.unmount();
+    }
+  }
+  store_.mount();
+  EXPECT_FALSE(store_.exists(packed(3)));
+  EXPECT_TRUE(store_.write_file("d/again", store_.payload(9, kPackedBytes)));
+  store_.remount();
+  EXPECT_EQ(store_.read_file("d/again"), store_.payload(9, kPackedBytes));
+}
+
+// After the host went down a mount keeps their records, for what is there may go again; so does the check.
+TEST_P(CheckNoFile, OfWhichNoRecordIsLeftOut) {
+  store_.write_file("d/late", store_.payload(7, kSoloBytes));
+  store_.settle();
+  store_.die();
+  for (const fs::path& place : files(".solo")) {
+    fs::remove(place);
+    if (GetParam().make(place.c_str()) != 0) GTEST_SKIP() << "may not be made here";
+  }
+  auto node = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"});
+  ASSERT_TRUE(node) << node.error().message;
+  auto history = read_history(*node);
+  ASSERT_TRUE(history) << history.error().message;
+  for (const JournalFileInfo& file : history->journals) history->other_boot.insert(file.epoch);
+  BodyChecker bodies(node->volume, node->identity.node);
+  auto recovered = recover_index(*node, *history, index().string() + ".test", bodies);
+  ASSERT_TRUE(recovered) << recovered.error().message;
+  EXPECT_TRUE(recovered->dropped.empty()) << recovered->dropped.front();
+  node->lock.reset();
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, CheckNoFile,
+    ::testing::Values(NoFile{"Fifo", [](const char* path) { return ::mkfifo(path, 0600); }},
+                      NoFile{"Socket", [](const char* path) { return ::mknod(path, S_IFSOCK | 0600, 0); }},
+                      NoFile{"Device", [](const char* path) { return ::mknod(path, S_IFCHR | 0600, makedev(1, 3)); }},
+                      NoFile{"Directory", [](const char* path) { return ::mkdir(path, 0700); }},
+                      NoFile{"Link", [](const char* path) { return ::symlink("/etc/hostname", path); }},
+                      NoFile{"LinkToNothing", [](const char* path) { return ::symlink("absent", path); }}),
+    [](const auto& each) { return each.param.what; });
 
 TEST_F(Check, ATruncatedExtentIsFound) {
   store_.unmount();

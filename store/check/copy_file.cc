@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "store/base/unique_fd.h"
+#include "store/volume/posix_tree.h"
 
 namespace kvcachefs {
 
@@ -33,11 +34,12 @@ Status copy_range(int from, int to, off_t at, off_t end, const std::string& name
 }  // namespace
 
 Status copy_file_sparse(const std::string& from, const std::string& to) {
-  const UniqueFd source(::open(from.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!source.valid()) return fail_errno(errno, "opening " + from);
+  const size_t slash = from.rfind('/');
+  KVC_ASSIGN(const PosixTree tree, PosixTree::open(from.substr(0, slash)));
+  KVC_ASSIGN(const UniqueFd source, tree.open_file(from.substr(slash + 1), O_RDONLY, "open"));
   struct stat info {};
   if (::fstat(source.get(), &info) != 0) return fail_errno(errno, "looking at " + from);
-  const UniqueFd target(::open(to.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  const UniqueFd target(::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!target.valid()) return fail_errno(errno, "making " + to);
   if (::ftruncate(target.get(), info.st_size) != 0) return fail_errno(errno, "sizing " + to);
   for (off_t at = 0; at < info.st_size;) {

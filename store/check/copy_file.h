@@ -7,7 +7,7 @@
 
 namespace kvcachefs {
 
-// `to` is made, or replaced. Blocks; does not follow a link.
+// `to` is made; kExists if it is there. `from` may lie in a volume, and is a plain file in a plain directory. Blocks.
 Status copy_file_sparse(const std::string& from, const std::string& to);
 
 }  // namespace kvcachefs

@@ -44,8 +44,9 @@ class PlantedLinks : public ::testing::Test {
     return {};
   }
   Status mount() { return status_of(open_store_at(store_.root(), options(), system_clock(), "test")); }
-  Status fsck(bool repair) {
-    KVC_ASSIGN(auto node, open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"}));
+  Status fsck(bool repair) { return fsck({}, repair); }
+  Status fsck(const std::string& name, bool repair) {
+    KVC_ASSIGN(auto node, open_offline_node({.volume = store_.root(), .node = name, .index_directory = {}, .purpose = "test"}));
     KVC_TRY(check_node(node, {.repair = repair, .progress = nullptr}));
     return {};
   }
@@ -106,6 +107,59 @@ TEST_F(PlantedLinks, AreNotFollowed) {
   EXPECT_EQ(store_.read_file("d/packed"), store_.payload(2, 300'000));
 }
 
+// Beside the own index, also of a volume that was copied.
+TEST_F(PlantedLinks, WhereTheIndexesOfPeersLieAreNotFollowed) {
+  {
+    TestStore other(testing::node_options("other"), store_);
+    other.write_file("of-other", store_.payload(4, 100'000));
+    testing::publish(store_, &other);
+  }
+  store_.unmount();
+  const std::string peers = in_volume("nodes/test/index-peers");
+  ASSERT_TRUE(fs::exists(peers + "/other"));
+  const std::string outside = store_.root() + ".outside";
+  fs::create_directories(outside + "/other/0");
+  fs::create_directories(outside + "/absent/1");
+  const auto expect_untouched = [&] {
+    EXPECT_EQ(std::distance(fs::recursive_directory_iterator(outside), {}), 4);
+  };
+  fs::rename(peers, peers + ".away");
+  const std::vector<std::pair<const char*, std::function<void()>>> plants = {
+      {"a link", [&] { fs::create_directory_symlink(outside, peers); }},
+      {"a link to nothing", [&] { fs::create_directory_symlink(victim_ + ".absent", peers); }},
+      {"a FIFO", [&] { ASSERT_EQ(::mkfifo(peers.c_str(), 0600), 0); }},
+      {"a file", [&] { std::ofstream(peers) << "x"; }}};
+  for (const auto& [what, plant] : plants) {
+    SCOPED_TRACE(what);
+    plant();
+    const Status mounted = mount();
+    ASSERT_FALSE(mounted);
+    EXPECT_NE(mounted.error().message.find(peers + ": is a"), std::string::npos) << mounted.error().message;
+    EXPECT_TRUE(fsck("test", true));
+    expect_untouched();
+    fs::remove(peers);
+  }
+  fs::rename(peers + ".away", peers);
+  fs::remove_all(peers + "/other");
+  fs::create_directory_symlink(outside + "/other", peers + "/other");
+  fs::create_directory_symlink(outside + "/absent", peers + "/absent");
+  fs::remove(peers + "/.ordinals");
+  fs::create_hard_link(victim_, peers + "/.ordinals.tmp");
+  store_.mount();
+  store_->pump();
+  EXPECT_FALSE(store_.exists("of-other"));
+  EXPECT_EQ(store_.read_file("d/packed"), store_.payload(2, 300'000));
+  store_.unmount();
+  expect_untouched();
+  for (const char* name : {"/other", "/absent", "/.ordinals.tmp"}) EXPECT_TRUE(fs::remove(peers + name));
+  store_.mount();
+  store_.refresh();
+  EXPECT_EQ(store_.read_file("of-other"), store_.payload(4, 100'000));
+  store_.unmount();
+  fs::remove_all(outside);
+  store_.mount();
+}
+
 TEST_F(PlantedLinks, TheReserveIsNotWrittenElsewhere) {
   store_.unmount();
   const std::string reserve = in_volume("nodes/test/RESERVE");
@@ -134,9 +188,10 @@ TEST_F(PlantedLinks, ExtentsAreNotReadFromElsewhere) {
   Handle* handle = store_.open("d/solo", {.read = true, .write = false});
   if (handle != nullptr) store_.close(handle);
   store_.unmount();
-  EXPECT_TRUE(fsck(true));
+  EXPECT_TRUE(fsck(false));
   fs::remove(solo);
   fs::rename(victim_ + ".solo", solo);
+  EXPECT_TRUE(fsck(true));  // what has a second name may be whole
   fs::remove(victim_ + ".pack");
   store_.mount();  // nothing was lost
   EXPECT_EQ(store_.read_file("d/solo"), store_.payload(1, 6'000'000));

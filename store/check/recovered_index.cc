@@ -23,7 +23,7 @@ IndexIdentity identity_of(const OfflineNode& node) { return {node.identity.volum
 // A body that is not on the medium as its record says. What the medium did not give may be good.
 bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::string>& dropped) {
   const auto bad = bodies.check(object);
-  if (!bad || !bad->wrong) return false;
+  if (!bad || !bad->wrong || bad->is_no_file) return false;
   dropped.push_back(fmt::format("object {} was not on the medium when the host went down: {}", object.id.value, bad->why));
   return true;
 }

@@ -147,14 +147,21 @@ bool is_marked(const std::string& path) {
          names_our_tables(path + "/data.mdb");
 }
 
-// It is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.
-Status check_own(const std::string& path) {
+// Whether there is one. What else is there is an error.
+Result<bool> has_directory(const std::string& path) {
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {
-    if (errno == ENOENT) return {};
+    if (errno == ENOENT) return false;
     return fail_errno(errno, fmt::format("index {}", path));
   }
   if (!S_ISDIR(info.st_mode)) return not_ours(path, "it is no directory, or a link to one");
+  return true;
+}
+
+// It is moved, removed and made anew as a whole, so it must be an index's, or empty. Changes nothing.
+Status check_own(const std::string& path) {
+  KVC_ASSIGN(const bool is_there, has_directory(path));
+  if (!is_there) return {};
   for (const std::string_view name : kOwnNames)
     KVC_TRY(check_kind(path, std::string(name), name == "refill.tmp" || name == "rebuild.tmp"));
   std::error_code error;
@@ -201,7 +208,7 @@ struct Fingerprint {
 
 // Reads in pieces: a mapping would have to be guarded against a file that is cut short.
 Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
-  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  const Fd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK));
   struct stat info = {};
   if (!fd.open() || fstat(fd.get(), &info) != 0) return fail_errno(errno, path);
   Fingerprint print{static_cast<uint64_t>(info.st_size), 0};
@@ -219,8 +226,10 @@ Result<Fingerprint> fingerprint(const std::string& path, bool with_checksum) {
   return print;
 }
 
+// In place of what has that name: that may be another file's, too.
 Status write_file(const std::string& path, std::string_view content) {
-  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+  unlink(path.c_str());
+  const Fd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
   if (!fd.open()) return fail_errno(errno, path);
   const ssize_t put = write(fd.get(), content.data(), content.size());
   if (put < 0) return fail_errno(errno, path);
@@ -243,6 +252,7 @@ Result<IndexDirectory> IndexDirectory::take(std::string path) {
   while (path.size() > 1 && path.ends_with('/')) path.pop_back();  // names beside it are made of it
   if (!path.starts_with('/')) return fail(Code::kInvalid, fmt::format("index {}: the path must be absolute", path));
   KVC_TRY(check_local(path));
+  KVC_TRY(has_directory(path));
   std::error_code error;
   fs::create_directories(path, error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: making the directory", path));

@@ -275,7 +275,8 @@ bool LmdbEnv::refill() {
 
 bool LmdbEnv::compact() {
   const std::string copy = directory_ + kCopyName;
-  const int fd = ::open(copy.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+  unlink(copy.c_str());
+  const int fd = ::open(copy.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
   if (fd < 0) return false;
   int code = 0;
   // Copies with a thread of its own, which no guard can save: the caller has just checked the pages.

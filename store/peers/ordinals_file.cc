@@ -15,11 +15,18 @@
 #include "store/base/checksum.h"
 #include "store/base/node_name.h"
 #include "store/base/unique_fd.h"
+#include "store/volume/posix_tree.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr size_t kMostTextBytes = 64 * 1024;
+
+// The directory it is in, and its name there.
+std::pair<std::string, std::string> split(const std::string& path) {
+  const size_t slash = path.rfind('/');
+  return {path.substr(0, slash), path.substr(slash + 1)};
+}
 
 std::string first_line(std::string_view rest) { return fmt::format("kvcachefs peers {:016x}\n", checksum(as_bytes(rest))); }
 
@@ -51,11 +58,13 @@ Result<Ordinals> decode_ordinals(std::string_view text) {
 }
 
 Result<Ordinals> read_ordinals(const std::string& path) {
-  const UniqueFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
-  if (!file.valid() && errno == ENOENT) return Ordinals();
-  if (!file.valid()) return fail_errno(errno, path);
+  const auto [directory, name] = split(path);
+  const auto tree = PosixTree::open(directory);
+  const auto file = tree ? tree->open_file(name, O_RDONLY, "open") : std::unexpected(tree.error());
+  if (!file && file.error().code == Code::kNotFound) return Ordinals();
+  if (!file) return std::unexpected(file.error());
   std::string text(kMostTextBytes, '\0');
-  const ssize_t got = ::read(file.get(), text.data(), text.size());
+  const ssize_t got = ::read(file->get(), text.data(), text.size());
   if (got < 0) return fail_errno(errno, path);
   auto ordinals = decode_ordinals(std::string_view(text).substr(0, static_cast<size_t>(got)));
   if (!ordinals) return std::unexpected(std::move(ordinals).error().at(path));
@@ -63,16 +72,20 @@ Result<Ordinals> read_ordinals(const std::string& path) {
 }
 
 Status write_ordinals(const std::string& path, const Ordinals& ordinals) {
+  const auto [directory, name] = split(path);
+  KVC_ASSIGN(const PosixTree tree, PosixTree::open(directory));
+  if (const auto there = tree.open_file(name, O_RDONLY, "open"); !there && there.error().code != Code::kNotFound) return std::unexpected(there.error());
   const std::string draft = path + ".tmp", text = encode_ordinals(ordinals);
   {
-    const UniqueFd file(::open(draft.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (!file.valid()) return fail_errno(errno, draft);
+    // Cut only once it is known to be a plain file, which a daemon that was killed has left.
+    KVC_ASSIGN(const UniqueFd file, tree.open_file(name + ".tmp", O_WRONLY | O_CREAT, "create"));
+    if (::ftruncate(file.get(), 0) != 0) return fail_errno(errno, draft);
     const ssize_t put = ::write(file.get(), text.data(), text.size());
     if (put < 0) return fail_errno(errno, draft);
     if (static_cast<size_t>(put) != text.size()) return fail_errno(ENOSPC, draft);
     if (::fdatasync(file.get()) != 0) return fail_errno(errno, draft);
   }
-  if (std::rename(draft.c_str(), path.c_str()) != 0) return fail_errno(errno, path);
+  if (::renameat(tree.root_fd(), (name + ".tmp").c_str(), tree.root_fd(), name.c_str()) != 0) return fail_errno(errno, path);
   return {};
 }
 

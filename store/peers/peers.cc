@@ -16,6 +16,7 @@
 #include "store/base/node_name.h"
 #include "store/journal/journal_file.h"
 #include "store/peers/peers_peer.h"
+#include "store/volume/posix_tree.h"
 
 namespace kvcachefs {
 namespace {
@@ -176,14 +177,13 @@ void Peers::remove_leaving() {
 
 // ... that it lost while this one was away.
 void Peers::remove_unknown_directories() {
-  std::error_code error;
-  std::vector<std::string> unknown;
-  for (std::filesystem::directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {
-    const std::string name = each->path().filename().string();
-    if (is_node_name(name) && each->is_directory(error) && !peers_.contains(name)) unknown.push_back(name);
-  }
-  for (const std::string& name : unknown)
+  const auto tree = PosixTree::open(parts_.directory);
+  const auto entries = tree ? tree->list("") : std::unexpected(tree.error());
+  if (!entries) return;  // nothing was made there, or each peer tells
+  for (const auto& [name, is_directory] : *entries) {
+    if (!is_node_name(name) || peers_.contains(name)) continue;
     if (Status removed = Replica::remove(directory_of(name)); !removed) log::warn("peer {}: {}", name, removed.error().message);
+  }
 }
 
 void Peers::keep_ordinals(int64_t now_ns) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -16,6 +15,7 @@
 #include "store/index/replay_filter.h"
 #include "store/journal/epoch_ends.h"
 #include "store/journal/journal_file.h"
+#include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
 namespace {
@@ -39,32 +39,14 @@ std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read)
 
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
 
-// Ascending.
-Result<std::vector<uint64_t>> generations_in(const std::string& directory) {
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  std::vector<uint64_t> found;
-  for (std::filesystem::directory_iterator each(directory, error), end; !error && each != end; each.increment(error)) {
-    const std::string name = each->path().filename().string();
-    uint64_t number = 0;
-    const auto [last, failed] = std::from_chars(name.data(), name.data() + name.size(), number);
-    if (failed == std::errc() && last == name.data() + name.size()) found.push_back(number);
-  }
-  if (error) return fail_errno(error.value(), directory);
-  std::ranges::sort(found);
-  return found;
-}
+// Something else has that name.
+bool is_not_ours(const Error& error) { return error.code == Code::kExists; }
 
 Status remove_generation(const std::string& path) {
   KVC_TRY(remove_index(path));
-  std::error_code ignored;
-  std::filesystem::remove(path, ignored);
-  std::filesystem::remove_all(path + ".damaged", ignored);
+  if (Status removed = remove_index(path + ".damaged"); !removed && !is_not_ours(removed.error())) return removed;
   return {};
 }
-
-// A directory of that name that holds something else.
-bool is_not_ours(const Error& error) { return error.code == Code::kExists; }
 
 }  // namespace
 

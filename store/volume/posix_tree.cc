@@ -1,12 +1,15 @@
 #include "store/volume/posix_tree.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <linux/openat2.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <memory>
 #include <utility>
 
 #include "store/volume/volume_path.h"
@@ -16,6 +19,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr mode_t kFileMode = 0600;  // access is checked by the mount above
+constexpr int kNoFileErrno = ENOTSOCK;  // `sys_errno` of an error over what is neither a file nor a directory: no call here fails with it
 
 int open_at2(int directory_fd, const char* path, int flags) {
   open_how how{};
@@ -31,6 +35,7 @@ int open_at2(int directory_fd, const char* path, int flags) {
 std::string kind_of(mode_t mode) {
   if (S_ISLNK(mode)) return "a symbolic link";
   if (S_ISDIR(mode)) return "a directory";
+  if (S_ISREG(mode)) return "a file";
   if (S_ISFIFO(mode)) return "a FIFO";
   if (S_ISSOCK(mode)) return "a socket";
   return "a device";
@@ -40,11 +45,45 @@ std::unexpected<Error> foreign(const std::string& place, const std::string& what
   return fail(Code::kIo, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there");
 }
 
+std::unexpected<Error> no_file(const std::string& place, mode_t mode) {
+  auto error = foreign(place, kind_of(mode));
+  error.error().sys_errno = kNoFileErrno;
+  return error;
+}
+
+// Says by errno, and by what is there, why it was not opened.
+std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
+  const int error = errno;
+  if (struct stat there {}; ::fstatat(directory_fd, path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 && !S_ISDIR(there.st_mode))
+    return no_file(place, there.st_mode);
+  return fail_errno(error, place + ": open directory");
+}
+
+struct CloseDirectory {
+  void operator()(DIR* stream) const { ::closedir(stream); }
+};
+
 }  // namespace
+
+bool is_no_file(const Error& error) {
+  return error.code == Code::kIsDirectory || (error.code == Code::kIo && error.sys_errno == kNoFileErrno);
+}
 
 PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
   // Older kernels and some containers do not know it; none of them agrees on the error.
   if (openat2) openat2_ = UniqueFd(open_at2(root_fd_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC)).valid();
+}
+
+Result<PosixTree> PosixTree::open(const std::string& path) {
+  UniqueFd fd(retry_interrupted([&] { return ::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC); }));
+  if (!fd.valid()) return no_directory(AT_FDCWD, path, path);
+  return PosixTree(std::move(fd), path, /*openat2=*/true);
+}
+
+Result<PosixTree> PosixTree::below(const std::string& path) const {
+  UniqueFd fd = open_beneath(path, O_RDONLY | O_DIRECTORY);
+  if (!fd.valid()) return no_directory(root_fd_.get(), path, place_in(root_, path));
+  return PosixTree(std::move(fd), place_in(root_, path), openat2_);
 }
 
 UniqueFd PosixTree::open_beneath(const std::string& path, int flags) const {
@@ -83,13 +122,13 @@ Result<UniqueFd> PosixTree::open_file(const std::string& path, int flags, const 
   // What opening alone does something to (a device, a FIFO) is looked at before; what takes its place meanwhile is found below.
   if (struct stat there {}; (flags & O_EXCL) == 0 && ::fstatat(root_fd_.get(), path.c_str(), &there, AT_SYMLINK_NOFOLLOW) == 0 &&
                             !S_ISREG(there.st_mode) && !S_ISDIR(there.st_mode))
-    return foreign(place, kind_of(there.st_mode));
+    return no_file(place, there.st_mode);
   UniqueFd fd = open_beneath(path, flags | O_NONBLOCK | O_NOCTTY);
   if (!fd.valid()) return failed(path, verb);
   struct stat found {};
   if (::fstat(fd.get(), &found) != 0) return fail_errno(errno, place + ": fstat");
   if (S_ISDIR(found.st_mode)) return fail_errno(EISDIR, place + ": " + verb);
-  if (!S_ISREG(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  if (!S_ISREG(found.st_mode)) return no_file(place, found.st_mode);
   // Not for what follows: where a file system cannot answer at once, io_uring would fail the read instead of waiting.
   if (::fcntl(fd.get(), F_SETFL, flags & O_DIRECT) != 0) return fail_errno(errno, place + ": fcntl");
   // No name at all: it was removed just now.
@@ -103,13 +142,41 @@ Result<UniqueFd> PosixTree::open_directory(const std::string& path) const {
   return fd;
 }
 
+Result<bool> PosixTree::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {
+  if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
+  struct stat attributes {};
+  if (::fstatat(directory_fd, entry.d_name, &attributes, AT_SYMLINK_NOFOLLOW) == 0) return S_ISDIR(attributes.st_mode);
+  if (errno == ENOENT) return false;  // removed meanwhile
+  return fail_errno(errno, place_in(root_, path) + "/" + entry.d_name + ": stat");
+}
+
+Result<std::vector<DirectoryEntry>> PosixTree::list(const std::string& path) const {
+  KVC_ASSIGN(UniqueFd fd, open_directory(path));
+  const std::unique_ptr<DIR, CloseDirectory> stream(::fdopendir(fd.get()));
+  if (!stream) return fail_errno(errno, place_in(root_, path) + ": list");
+  const int directory_fd = fd.release();  // the stream closes it from here on
+  std::vector<DirectoryEntry> entries;
+  while (true) {
+    errno = 0;
+    const dirent* entry = ::readdir(stream.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name == "." || name == "..") continue;
+    KVC_ASSIGN(const bool is_directory, entry_is_directory(directory_fd, *entry, path));
+    entries.push_back({std::string(name), is_directory});
+  }
+  if (errno != 0) return fail_errno(errno, place_in(root_, path) + ": list");
+  std::ranges::sort(entries, {}, &DirectoryEntry::name);
+  return entries;
+}
+
 Result<struct stat> PosixTree::info(const std::string& path) const {
   const std::string place = place_in(root_, path);
   struct stat found {};
   KVC_ASSIGN(const Entry entry, this->entry(path));
   if (retry_interrupted([&] { return ::fstatat(entry.directory_fd, entry.name.c_str(), &found, AT_SYMLINK_NOFOLLOW); }) != 0)
     return fail_errno(errno, place + ": stat");
-  if (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return foreign(place, kind_of(found.st_mode));
+  if (!S_ISREG(found.st_mode) && !S_ISDIR(found.st_mode)) return no_file(place, found.st_mode);
   return found;
 }
 

@@ -7,17 +7,25 @@
 #include <string>
 #include <string_view>
 #include <sys/types.h>
+#include <vector>
 
 #include "store/base/result.h"
 #include "store/base/unique_fd.h"
+#include "store/volume/volume.h"
 
+struct dirent;
 struct stat;
 
 namespace kvcachefs {
 
+// Of open() or info() of a volume: a link, a FIFO, a socket, a device or a directory has the name, so there is no byte of a file.
+bool is_no_file(const Error& error);
+
 // Paths passed check_path(). Thread-safe. Every call may block on the file system.
 class PosixTree {
  public:
+  // Of a directory that somebody else may have planted: `path` itself is no link either. kNotFound: nothing is there.
+  static Result<PosixTree> open(const std::string& path);
   // `openat2`: use it where the kernel has it; else each directory on the way is opened by itself. `root` is for messages.
   PosixTree(UniqueFd root_fd, std::string root, bool openat2);
 
@@ -25,6 +33,8 @@ class PosixTree {
   // A regular file with one name. `flags` as of open(2); with O_CREAT it is made 0600. Never blocks on a FIFO.
   Result<UniqueFd> open_file(const std::string& path, int flags, const char* verb) const;
   Result<UniqueFd> open_directory(const std::string& path) const;  // "" is the root
+  Result<PosixTree> below(const std::string& path) const;          // as open()
+  Result<std::vector<DirectoryEntry>> list(const std::string& path) const;  // by name; "" is the root
   // A directory or a regular file; anything else is an error.
   Result<struct stat> info(const std::string& path) const;
 
@@ -40,9 +50,10 @@ class PosixTree {
   UniqueFd open_beneath(const std::string& path, int flags) const;  // errno tells
   UniqueFd walk(std::string_view path, int flags) const;
   std::unexpected<Error> failed(const std::string& path, const char* verb) const;
+  Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;
 
-  const UniqueFd root_fd_;
-  const std::string root_;
+  UniqueFd root_fd_;
+  std::string root_;
   bool openat2_ = false;
 };
 

@@ -1,5 +1,4 @@
 // A volume that is a directory of a mounted file system.
-#include <dirent.h>
 #include <fcntl.h>
 #include <sys/quota.h>
 #include <sys/stat.h>
@@ -30,11 +29,6 @@ namespace {
 
 // The store's own users only: what it holds may be private to the users of the mount.
 constexpr mode_t kDirectoryMode = 0700;
-
-struct CloseDirectory {
-  void operator()(DIR* stream) const { ::closedir(stream); }
-};
-using DirectoryStream = std::unique_ptr<DIR, CloseDirectory>;
 
 class PosixVolume final : public Volume {
  public:
@@ -70,7 +64,6 @@ class PosixVolume final : public Volume {
   std::string place(const std::string& path) const { return place_in(root_, path); }
   void hold_to_quotas(SpaceInfo& space) const;
   Status unlink_at(const std::string& path, int flags, const char* verb);
-  Result<bool> entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const;
 
   const std::string root_;
   VolumeFeatures features_;
@@ -166,33 +159,9 @@ Status PosixVolume::publish(const std::string& from, const std::string& to) {
   return fail_errno(error, place(from) + ": publish as " + place(to));
 }
 
-Result<bool> PosixVolume::entry_is_directory(int directory_fd, const dirent& entry, const std::string& path) const {
-  if (entry.d_type != DT_UNKNOWN) return entry.d_type == DT_DIR;
-  struct stat attributes {};
-  if (::fstatat(directory_fd, entry.d_name, &attributes, AT_SYMLINK_NOFOLLOW) == 0) return S_ISDIR(attributes.st_mode);
-  if (errno == ENOENT) return false;  // removed meanwhile
-  return fail_errno(errno, place(path) + "/" + entry.d_name + ": stat");
-}
-
 Result<std::vector<DirectoryEntry>> PosixVolume::list(const std::string& path) {
   if (!is_root_path(path)) KVC_TRY(check_path(path));
-  KVC_ASSIGN(UniqueFd fd, tree_.open_directory(path));
-  const DirectoryStream stream(::fdopendir(fd.get()));
-  if (!stream) return fail_errno(errno, place(path) + ": list");
-  const int directory_fd = fd.release();  // the stream closes it from here on
-  std::vector<DirectoryEntry> entries;
-  while (true) {
-    errno = 0;
-    const dirent* entry = ::readdir(stream.get());
-    if (entry == nullptr) break;
-    const std::string_view name = entry->d_name;
-    if (name == "." || name == "..") continue;
-    KVC_ASSIGN(const bool is_directory, entry_is_directory(directory_fd, *entry, path));
-    entries.push_back({std::string(name), is_directory});
-  }
-  if (errno != 0) return fail_errno(errno, place(path) + ": list");
-  std::ranges::sort(entries, {}, &DirectoryEntry::name);
-  return entries;
+  return tree_.list(path);
 }
 
 Result<FileInfo> PosixVolume::info(const std::string& path) {
