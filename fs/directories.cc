@@ -18,6 +18,7 @@ namespace {
 constexpr off_t kAfterDot = 1;     // offsets behind "." and ".."; the cookies of names are larger
 constexpr off_t kAfterDotDot = 2;
 constexpr size_t kNamesInListing = 1024;
+constexpr size_t kLeastEntryBytes = 32;  // of a name in a reply
 
 // Of an open directory fi->fh is its number among the Listings.
 void open_directory(const Request& request, fuse_ino_t node, fuse_file_info* file) {
@@ -49,6 +50,7 @@ class ReplyBuffer {
     return true;
   }
   bool empty() const { return used_ == 0; }
+  size_t size() const { return size_; }
   void reply() { fuse_reply_buf(request_, bytes_.data(), used_); }
 
  private:
@@ -82,8 +84,11 @@ Status fill(const Request& request, ObjectId directory, off_t offset, bool plus,
   if (offset < kAfterDotDot && !buffer.add("..", dot_entry(directory), kAfterDotDot)) return {};
   uint64_t after = offset <= kAfterDotDot ? 0 : static_cast<uint64_t>(offset);
   while (true) {
+    const bool goes_on = after == 0 || (page && page->continues(after));
     if (!page || !page->continues(after) || page->empty()) {
-      KVC_ASSIGN(const auto items, driver.store->list(directory, after, kNamesInListing));
+      // Where its page was dropped, the next one may be, too: then no more names than this reply has room for.
+      const size_t most = goes_on ? kNamesInListing : std::min(kNamesInListing, buffer.size() / kLeastEntryBytes + 1);
+      KVC_ASSIGN(const auto items, driver.store->list(directory, after, most));
       page.reset();
       if (items.empty()) return {};
       page.emplace(after, items);
