@@ -18,6 +18,7 @@
 
 #include "fs/errno_map.h"
 #include "fs/interruptible_answers.h"
+#include "fs/listings.h"
 #include "fs/locks.h"
 #include "fs/name_invalidator.h"
 #include "fs/options.h"
@@ -60,6 +61,7 @@ struct Driver {
   Passthrough passthrough;
   SideThread side_thread;
   FileLocks locks;
+  Listings listings;
   InterruptibleAnswers interruptible;
   NameInvalidator gone_names;
   std::optional<Caretaker> caretaker;  // while requests are served

@@ -89,10 +89,8 @@ Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Calle
     chosen = (*own)->id;
   }
   if (found->type_bits == S_IFREG) brief |= will_be_told(parent, chosen, caller);
-  if (found->type_bits != S_IFDIR) {
-    parts_.probes.hit();
-    tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, chosen);
-  }
+  if (found->type_bits != S_IFDIR) parts_.probes.hit();
+  tree.keep_for_repeat(parts_.stale_opens, caller.thread_id, chosen);
   KVC_ASSIGN(Stat stat, tree.stat(chosen));
   // A rename moves the kernel's entry, with its time-out, to the new name, where another version may be meant.
   stat.brief = brief || tree.is_one_of_several(chosen);

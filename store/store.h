@@ -55,8 +55,7 @@ class Store {
   virtual void remove_directory(ObjectId parent, std::string_view name, StatusCompletion done) = 0;
   virtual void rename(ObjectId parent, std::string_view name, ObjectId new_parent, std::string_view new_name,
                       RenameMode mode, const Caller& caller, StatusCompletion done) = 0;
-  // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together.
-  // Without "." and "..".
+  // Names with cookie > `after` (0: from the start), ascending; at most about `limit`; names of equal cookie come together. Without "." and "..".
   virtual Result<std::vector<DirectoryItem>> list(ObjectId directory, uint64_t after, size_t limit) = 0;
 
   // --- attributes ---
@@ -80,9 +79,10 @@ class Store {
   // An open is to be answered the same by fs/ itself: its repetition is not told so again, for the kernel repeats an open once.
   // False: it is the repetition, and nothing was looked up in between (by a path like /proc/self/fd/3). Then another answer is due.
   virtual bool told_stale(const OpenRequest& request, const Caller& caller) = 0;
-  // The same of any other call that found its object gone, or (`by_name`) a name. What the caller then looks up is kept until it
-  // has repeated the call, so that this finds it.
+  // The same of any other call whose object, or (`by_name`) name, is gone. What the caller then looks up is kept until it has repeated the call.
   virtual bool may_look_again(const Caller& caller, bool by_name) = 0;
+  // A directory, to list it. As open(); but a removed one (`nlink` is 0) is opened for a repetition that has no name to look up.
+  virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
   // What locks of this open are kept for: the same for all opens of an object, and of the versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;

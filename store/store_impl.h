@@ -77,6 +77,7 @@ class StoreImpl final : public Store, private StoreRooms {
   Result<Handle*> open(ObjectId id, const OpenRequest& request, const Caller& caller) override { return open_files_->open(id, request, caller); }
   bool told_stale(const OpenRequest& request, const Caller& caller) override { return versions_->told_stale(request, caller); }
   bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
+  Result<Stat> open_directory(ObjectId id, const Caller& caller) override { return versions_->open_directory(id, caller); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }

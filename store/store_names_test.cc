@@ -36,7 +36,8 @@ Status rename(TestStore& store, const std::string& from, const std::string& to, 
   return await(store, answer);
 }
 
-Code code_of(const Status& status) { return status ? Code::kNoData : status.error().code; }
+template <class Answer>
+Code code_of(const Answer& status) { return status ? Code::kNoData : status.error().code; }
 
 // A file that reads as absent, its bytes being wrong.
 void put_in_quarantine(TestStore& store, const std::string& path) {
@@ -299,6 +300,70 @@ TEST(StoreNames, WhoLooksNothingUpIsNotToldTwice) {
   const auto stat = store->stat(gone);
   ASSERT_TRUE(stat) << "what was removed a moment ago is still told of";
   EXPECT_EQ(stat->nlink, 0u);
+}
+
+TEST(StoreNames, AnOpenOfADirectoryIsToldToLookAgainOnce) {
+  TestStore store;
+  store.mkdir("d");
+  const ObjectId gone = store->lookup(kRootId, "d", kFirst)->id;
+  ASSERT_TRUE(remove_directory(store, "d"));
+  store.mkdir("d");
+  ASSERT_EQ(code_of(store->open_directory(gone, kFirst)), Code::kStale);
+  const auto found = store->lookup(kRootId, "d", kFirst);
+  ASSERT_TRUE(found);
+  ASSERT_NE(found->id, gone);
+  ASSERT_TRUE(remove_directory(store, "d"));
+  store.drain();
+  const auto opened = store->open_directory(found->id, kFirst);
+  ASSERT_TRUE(opened) << opened.error().message;
+  EXPECT_EQ(opened->nlink, 0u);
+  EXPECT_TRUE(store->list(found->id, 0, 10)->empty());
+  EXPECT_EQ(code_of(store->open_directory(found->id, kSecond)), Code::kStale) << "only then";
+  EXPECT_EQ(code_of(store->make_directory(found->id, "sub", 0755, kFirst)), Code::kNotFound);
+  EXPECT_EQ(store->status().objects_total, 0u);
+  ASSERT_FALSE(store->lookup(kRootId, "d", kSecond)) << "the second try does not find it: no open follows";
+  store.mkdir("d");
+  const ObjectId again = store->lookup(kRootId, "d", kSecond)->id;
+  EXPECT_TRUE(store->open_directory(again, kSecond));
+  ASSERT_TRUE(remove_directory(store, "d"));
+  EXPECT_EQ(code_of(store->open_directory(again, kSecond)), Code::kStale) << "another call";
+}
+
+// Other calls that name a directory: chmod, say.
+TEST(StoreNames, ADirectoryThatARepeatedLookupFoundStaysForTheCall) {
+  TestStore store;
+  store.mkdir("d");
+  ASSERT_TRUE(store->may_look_again(kFirst, /*by_name=*/false));
+  const auto found = store->lookup(kRootId, "d", kFirst);
+  ASSERT_TRUE(found);
+  ASSERT_TRUE(remove_directory(store, "d"));
+  store.drain();
+  SetAttributes change;
+  change.mode = 0700;
+  std::optional<Result<Stat>> changed;
+  store->set_attributes(found->id, nullptr, change, kFirst, [&](Result<Stat> stat) { changed = std::move(stat); });
+  ASSERT_TRUE(changed && *changed);
+  EXPECT_EQ((*changed)->nlink, 0u);
+  EXPECT_EQ(code_of(store->make_directory(found->id, "sub", 0755, kFirst)), Code::kNotFound);
+  store.drain();
+  store.remount();
+  EXPECT_FALSE(store.exists("d"));
+  EXPECT_EQ(store->status().objects_total, 0u);
+}
+
+TEST(StoreNames, ARemovedDirectoryIsOpenedForWhoHasNoNameForIt) {
+  TestStore store;
+  store.mkdir("d");
+  const ObjectId gone = store->lookup(kRootId, "d", kFirst)->id;
+  ASSERT_TRUE(remove_directory(store, "d"));
+  ASSERT_EQ(code_of(store->open_directory(gone, kFirst)), Code::kStale);
+  const auto opened = store->open_directory(gone, kFirst);
+  ASSERT_TRUE(opened) << "as a working directory that was removed: nothing was looked up";
+  EXPECT_EQ(opened->nlink, 0u);
+  EXPECT_TRUE(store->list(gone, 0, 10)->empty());
+  EXPECT_EQ(code_of(store->open_directory(gone, kFirst)), Code::kStale) << "another call";
+  EXPECT_EQ(code_of(store->open_directory(ObjectId{12345678}, kSecond)), Code::kStale);
+  EXPECT_EQ(code_of(store->open_directory(ObjectId{12345678}, kSecond)), Code::kNotFound);
 }
 
 TEST(StoreNames, WhoWritesWithoutThePrivilegeTakesItFromTheFile) {

@@ -143,4 +143,19 @@ std::unexpected<Error> NameVersions::gone_before_open(ObjectId id, Error error, 
   return fail(Code::kStale, fmt::format("object {} was removed; look its name up again", id.value));
 }
 
+Result<Stat> NameVersions::open_directory(ObjectId id, const Caller& caller) {
+  Result<Stat> stat = fail(Code::kNotFound, {});
+  bool gone = false;
+  {
+    const Tree::Read tree = parts_.tree.read();
+    stat = tree.stat(id);
+    if (!stat && stat.error().code != Code::kNotFound) return stat;
+    const ObjectPtr object = tree.live(id);
+    gone = !stat || (stat->nlink == 0 && !(object && Tree::View::is_read_still(*object)));
+  }
+  if (gone && tell_stale({}, id, caller)) return fail(Code::kStale, fmt::format("directory {} was removed; look its name up again", id.value));
+  if (StaleOpens::Repeated repeated = parts_.stale_opens.looked_again(caller.thread_id, nullptr); repeated.kept) let_go({std::move(repeated.kept)});
+  return stat;
+}
+
 }  // namespace kvcachefs

@@ -47,6 +47,8 @@ class NameVersions {
   Status check_stale(const ObjectPtr& object, const OpenRequest& request, const Caller& caller, ObjectPtr& kept);
   // What was looked up is gone when it is opened; fs/ answers ESTALE, and the kernel looks again. kNotFound: it has done so.
   std::unexpected<Error> gone_before_open(ObjectId id, Error error, const OpenRequest& request, const Caller& caller);
+  // As in store.h.
+  Result<Stat> open_directory(ObjectId id, const Caller& caller);
   void let_go(const StaleOpens::Released& released);
   // As in store.h.
   bool told_stale(const OpenRequest& request, const Caller& caller) { return tell_stale(request, {}, caller); }

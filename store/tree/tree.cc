@@ -129,7 +129,7 @@ void Tree::Write::forget_if_idle(const ObjectPtr& object) {
         parts.space.release(reserved);
       if (!object->durable) {
         parts.space.remove_leaving(object->id);
-        tree().leaving_.erase(object->id);
+        if (!object->is_directory()) tree().leaving_.erase(object->id);  // the batch under way may bring one into the index, see drop_directory()
       }
       if (object->holds_room()) parts.space.hope();  // its bytes on the volume were kept for whoever had it open
       object->spill.reset();

@@ -208,6 +208,25 @@ TEST_F(TreeTest, DirectoriesCountTheirDirectories) {
   EXPECT_EQ(tree.write().remove_directory(kRootId, "d").error().code, Code::kNotFound);
 }
 
+TEST_F(TreeTest, ARemovedDirectoryIsGoneThoughABatchUnderWayBringsItIntoTheIndex) {
+  for (const bool kept : {false, true}) {
+    SCOPED_TRACE(kept ? "kept for a call that is repeated" : "kept by nobody");
+    const ObjectId id = kept ? kOther : kDirectory;
+    const ObjectPtr directory = make(id, "d", S_IFDIR | 0755);
+    if (kept) {
+      const auto lock = directory->lock();
+      ++directory->kept_for_repeat;
+    }
+    ASSERT_TRUE(tree.write().remove_directory(kRootId, "d"));
+    EXPECT_EQ(in_ram(id), kept);
+    if (kept) tree.write().let_go({directory});
+    EXPECT_FALSE(in_ram(id));
+    index.put_object(record(id, S_IFDIR | 0755, 2));
+    EXPECT_EQ(tree.write().directory_for_entry(id).error().code, Code::kNotFound);
+    EXPECT_EQ(tree.read().stat(id)->nlink, 0u);
+  }
+}
+
 TEST_F(TreeTest, AQuarantinedNameIsAbsentAndCanBeTaken) {
   put_journaled(kBody, "a");
   {

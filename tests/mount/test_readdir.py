@@ -1,12 +1,18 @@
 """Large flat directories: every name once, while another process adds and removes names; cookies that stay valid."""
 
+import collections
 import ctypes
+import errno
 import os
+import resource
 import struct
+import time
 
 import pytest
 
 import kvc_env
+from kvc_env import MIB
+from kvc_mount import wait_until
 from kvc_process import Child, in_process, in_processes
 
 COUNT = 1_000_000 if kvc_env.LONG else 20_000 if kvc_env.QUICK else 100_000
@@ -162,6 +168,49 @@ def test_a_removed_directory_still_open_lists_nothing(root):
     os.close(fd)
 
 
+def test_a_removed_working_directory_lists_nothing(root):
+    directory = root.join("gone")
+    os.mkdir(directory)
+
+    def work():
+        os.chdir(directory)
+        os.rmdir(directory)
+        for _ in range(3):
+            assert os.listdir(".") == []
+            fd = os.open(".", os.O_RDONLY | os.O_DIRECTORY)
+            assert os.fstat(fd).st_nlink == 0
+            assert os.listdir(fd) == os.listdir(f"/proc/self/fd/{fd}") == []
+            os.close(fd)
+        with pytest.raises(FileNotFoundError):
+            os.mkdir("sub")
+
+    in_process(work)
+
+
+def test_a_directory_that_others_remove_and_make_again_is_there_or_not(root):
+    """No call meets ESTALE, however often what was looked up is gone when it is opened."""
+    directory = root.join("comes and goes")
+    until = time.monotonic() + (5 if kvc_env.QUICK else 10) * kvc_env.SCALE
+
+    def count(*calls):
+        met = collections.Counter()
+        while time.monotonic() < until:
+            for call in calls:
+                try:
+                    call(directory)
+                    met[0] += 1
+                except OSError as error:
+                    met[error.errno] += 1
+        return met
+
+    busy = [Child(count, os.mkdir, os.rmdir) for _ in range(3)]
+    busy += [Child(count, os.listdir) for _ in range(2)]
+    busy += [Child(count, lambda path: os.chmod(path, 0o755), lambda path: os.setxattr(path, "user.a", b"1"))]
+    met = sum((each.result() for each in busy), collections.Counter())
+    assert met[0] > 1000 and met[errno.ENOENT] > 100, met
+    assert set(met) <= {0, errno.ENOENT, errno.EEXIST}, met
+
+
 def test_rewinddir_sees_new_names(thousand):
     fd = os.open(thousand, os.O_RDONLY | os.O_DIRECTORY)
     while getdents(fd, 1 << 16):
@@ -205,3 +254,41 @@ def test_a_large_reader_gets_many_names_at_once(new_mount):
     os.close(fd)
     newest = tuple(int(part) for part in os.uname().release.split(".")[:2]) >= (6, 18)  # older ones ask for 4 KiB at a time
     assert len(first) > (2000 if newest else 10)
+
+
+def test_open_directories_hold_no_memory(new_mount):
+    """Each was read in part, and is to be read on some time."""
+    mount = new_mount({"memory": "16M"})
+    top = os.path.join(mount.path, "long names")
+    os.mkdir(top)
+    fd = os.open(top, os.O_RDONLY | os.O_DIRECTORY)
+    names = {f"{index:0200}" for index in range(1500)}
+    for name in names:
+        os.close(os.open(name, os.O_WRONLY | os.O_CREAT, dir_fd=fd))
+    os.close(fd)
+
+    def resident():
+        with open(f"/proc/{mount.pid}/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    count = min(4000, hard - 200)
+    before, most, opened = resident(), 0, []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    try:
+        for _ in range(count):
+            opened.append((os.open(top, os.O_RDONLY | os.O_DIRECTORY), []))
+            opened[-1][1].extend(getdents(opened[-1][0], 4096))
+            most = max(most, resident())
+        for fd, entries in opened[:: count // 20]:  # the first of them lost what was kept, the last did not
+            while part := getdents(fd, 4096):
+                entries += part
+            assert sorted(name for name, *_ in entries) == sorted(names | {".", ".."})
+    finally:
+        for fd, _ in opened:
+            os.close(fd)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    if kvc_env.has_sanitizer():
+        return
+    assert most <= before + 64 * MIB, f"{most / MIB:.0f} MiB with {count} directories open, {before / MIB:.0f} before"
+    wait_until(lambda: resident() <= before + 32 * MIB, 5, "it is given back")
