@@ -64,7 +64,11 @@ const Word* find_word(std::string_view name) {
 
 class Context {
  public:
-  Context() : descriptor_(static_cast<int>(syscall(SYS_fsopen, "fuse", FSOPEN_CLOEXEC))) {}
+  static Result<Context> open() {
+    UniqueFd descriptor(static_cast<int>(syscall(SYS_fsopen, "fuse", FSOPEN_CLOEXEC)));
+    if (!descriptor.valid()) return fail_errno(errno, "fsopen");
+    return Context(std::move(descriptor));
+  }
   Status set(const char* name, const std::string& value) { return set(FSCONFIG_SET_STRING, name, value.c_str()); }
   Status set_flag(const char* name) { return set(FSCONFIG_SET_FLAG, name, nullptr); }
   Status create() { return set(FSCONFIG_CMD_CREATE, nullptr, nullptr); }
@@ -79,6 +83,7 @@ class Context {
     if (syscall(SYS_fsconfig, descriptor_.get(), command, name, value, 0) == 0) return {};
     return fail_errno(errno, fmt::format("fsconfig {}", name == nullptr ? "create" : name));
   }
+  explicit Context(UniqueFd descriptor) : descriptor_(std::move(descriptor)) {}
   UniqueFd descriptor_;
 };
 
@@ -87,7 +92,7 @@ class Context {
 Result<NewMount> NewMount::make(const std::string& source, const std::vector<std::string>& words) {
   UniqueFd device(::open("/dev/fuse", O_RDWR | O_CLOEXEC));
   if (!device.valid()) return fail_errno(errno, "/dev/fuse");
-  Context context;
+  KVC_ASSIGN(Context context, Context::open());
   KVC_TRY(context.set("source", source));
   KVC_TRY(context.set("subtype", std::string(kMountType.substr(kMountType.find('.') + 1))));
   KVC_TRY(context.set("fd", fmt::format("{}", device.get())));

@@ -104,6 +104,36 @@ def test_clients_that_go_on_are_no_reason_to_refuse(new_mount, clients, foregrou
     assert os.listdir(mount.path) == [] or not MOUNTS_BENEATH
 
 
+@pytest.mark.needs_root
+@pytest.mark.parametrize("kernel", ["6.4", "5.1"])
+def test_older_kernels(new_mount, clients, kernel, temp_dir):
+    """Clients get to the bare directory for a moment; that is told, and is no reason to refuse the next recovery."""
+    library = os.path.join(temp_dir, "older_kernel.so")
+    source = os.path.join(os.path.dirname(kvc_mount.__file__), "native", "older_kernel.c")
+    subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    sanitizer = os.environ.get("ASAN_OPTIONS", "")
+    environment = dict(os.environ, LD_PRELOAD=library, KVCACHEFS_TEST_KERNEL=kernel,
+                       ASAN_OPTIONS=f"{sanitizer}:verify_asan_link_order=0".lstrip(":"))
+    mount = new_mount()
+    pid = mount.status()["pid"]
+    mount.kill()
+    clients.start(mount.path, 4)
+    for _ in range(6):
+        wait_until(lambda: kvc_mount.process_is_gone(pid), 30, "the daemon is gone")
+        command = mount_command(mount.volume, mount.path, mount.options, foreground=False)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60 * kvc_env.SCALE, check=False,
+                              env=environment)
+        assert done.returncode == 0, done.stderr
+        assert len(mounts_on(mount.path)) == 1
+        wait_until(lambda: os.path.exists(os.path.join(mount.path, "client0")), 30, "clients write")
+        pid = mount.status()["pid"]
+        os.kill(pid, signal.SIGKILL)
+    clients.stop()
+    assert run_command("umount", mount.path).returncode == 0
+    below = len(os.listdir(mount.path))
+    assert below == 0 or f"{below} entries" in done.stderr
+
+
 def test_what_lies_below_a_dead_mount_is_told_of(new_mount):
     mount = new_mount(start=False)
     for name in ("one", "two"):
