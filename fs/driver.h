@@ -55,6 +55,9 @@ struct Driver {
   fuse_session* session = nullptr;
   MountOptions options;
   std::string mountpoint, volume_path;
+  std::string dead_device;  // of the dead mount that was found at the mountpoint and whose place the new one takes; else empty
+  bool found_dead_mount() const { return !dead_device.empty(); }
+  bool mounted_by_itself = false;  // not by libfuse, which then does not unmount either
   const int64_t started_s = std::time(nullptr);
   bool volume_is_stacked = false;  // it lies on a file system that is stacked on another
   std::unique_ptr<FileHandles> handles;

@@ -8,12 +8,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -46,20 +48,68 @@ Result<std::string> absolute(const std::string& path) {
   return result == "/" ? "/" + last : result + "/" + last;
 }
 
+// The path of a directory without links. The daemon of what is mounted there is not asked.
+Result<std::string> path_without_links(const std::string& path) {
+  const UniqueFd directory(::open(path.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!directory.valid()) return fail_errno(errno, fmt::format("mountpoint {}", path));
+  std::error_code error;
+  const std::string result = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", directory.get()), error).string();
+  if (error) return fail_errno(error.value(), fmt::format("mountpoint {}", path));
+  return result;
+}
+
+size_t mounts_on(const std::string& path) {
+  std::ifstream mounts("/proc/self/mountinfo");
+  size_t count = 0;
+  std::string line;
+  while (std::getline(mounts, line)) {
+    std::istringstream fields(line);
+    std::string id, parent, device, root, where;
+    fields >> id >> parent >> device >> root >> where;
+    count += unescape_mountinfo(where) == path;
+  }
+  return count;
+}
+
+// But for "." and "..".
+Result<size_t> count_entries(UniqueFd descriptor, const std::string& path) {
+  DIR* directory = descriptor.valid() ? fdopendir(descriptor.get()) : nullptr;
+  if (directory == nullptr) return fail_errno(errno, path);
+  static_cast<void>(descriptor.release());  // closedir() closes it
+  size_t count = 0;
+  while (const dirent* entry = readdir(directory))
+    count += std::strcmp(entry->d_name, ".") != 0 && std::strcmp(entry->d_name, "..") != 0;
+  closedir(directory);
+  return count;
+}
+
 }  // namespace
+
+bool is_dead(const std::string& mountpoint) {
+  // statfs always asks the daemon; a stat can be answered from the kernel's cache for a second after it died.
+  struct statfs space {};
+  return ::statfs(mountpoint.c_str(), &space) != 0 && means_dead(errno);
+}
+
+UniqueFd open_directory(const std::string& path) { return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
+
+bool means_dead(int problem) { return problem == ENOTCONN || problem == ECONNABORTED; }
 
 std::optional<MountedThere> mounted_on(const std::string& path) {
   std::ifstream mounts("/proc/self/mountinfo");
   std::optional<MountedThere> found;
-  std::string line;
+  std::string line, found_parent;
   while (std::getline(mounts, line)) {
     std::istringstream fields(line);
     std::string id, parent, device, root, where, options, word, type, source, of_file_system;
     fields >> id >> parent >> device >> root >> where >> options;
     if (unescape_mountinfo(where) != path) continue;
+    if (found && id == found_parent) continue;  // what was found is mounted on it
     while (fields >> word && word != "-") {
     }
-    if (fields >> type >> source >> of_file_system) found = {type, unescape_mountinfo(source), device, options + "," + of_file_system};
+    if (!(fields >> type >> source >> of_file_system)) continue;
+    found = {type, unescape_mountinfo(source), device, options + "," + of_file_system};
+    found_parent = parent;
   }
   return found;
 }
@@ -82,15 +132,21 @@ bool lazily_unmount(const std::string& path) {
   return status == 0;
 }
 
-Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
+Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool nonempty) {
   KVC_ASSIGN(std::string where, absolute(path));
-  struct stat info {};
-  struct statfs space {};
-  // statfs always asks the daemon; a stat can be answered from the kernel's cache for a second after it died.
-  if (::statfs(where.c_str(), &space) != 0 && (errno == ENOTCONN || errno == ECONNABORTED)) {
-    log::warn("{} was left by a daemon that died; unmounting it", where);
-    lazily_unmount(where);
+  if (is_dead(where)) {
+    KVC_ASSIGN(where, path_without_links(where));
+    auto there = mounted_on(where);
+    const bool ours = there && there->type == kMountType;
+    log::warn("{} was left by a daemon that died; {}", where, ours ? "the new mount takes its place" : "unmounting it");
+    if (!ours) lazily_unmount(where);
+    // A start that was killed can have left a second one below: as long as one is there, the bare directory is not seen.
+    while (ours && mounts_on(where) > 1 && is_dead(where) && lazily_unmount(where)) {
+    }
+    there = mounted_on(where);
+    if (ours && there && is_dead(where)) return PreparedMountpoint{.path = where, .dead_device = there->device};
   }
+  struct stat info {};
   if (::stat(where.c_str(), &info) != 0)
     return fail_errno(errno, fmt::format("mountpoint {} (make the directory first)", where));
   if (!S_ISDIR(info.st_mode)) return fail(Code::kNotDirectory, fmt::format("mountpoint {} is not a directory", where));
@@ -100,15 +156,20 @@ Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty) {
   }
   if (mounted_on(where))
     return fail(Code::kBusy, fmt::format("mountpoint {} has something mounted on it already; unmount that first", where));
-  DIR* directory = opendir(where.c_str());
-  if (directory == nullptr) return fail_errno(errno, fmt::format("mountpoint {}", where));
-  bool empty = true;
-  while (const dirent* entry = readdir(directory))
-    empty &= std::strcmp(entry->d_name, ".") == 0 || std::strcmp(entry->d_name, "..") == 0;
-  closedir(directory);
-  if (!empty && !nonempty)
+  KVC_ASSIGN(const size_t entries, count_entries(open_directory(where), fmt::format("mountpoint {}", where)));
+  if (entries > 0 && !nonempty)
     return fail(Code::kNotEmpty, fmt::format("mountpoint {} is not empty: its files would be hidden; -o nonempty mounts all the same", where));
-  return where;
+  return PreparedMountpoint{.path = where, .dead_device = {}};
+}
+
+void warn_of_hidden(UniqueFd directory, const std::string& mountpoint) {
+  const auto entries = count_entries(std::move(directory), mountpoint);
+  if (!entries) return log::warn("whether files are hidden below the mount cannot be seen: {}", entries.error().message);
+  if (*entries == 0) return;
+  const std::string parent = mountpoint.substr(0, std::max<size_t>(mountpoint.rfind('/'), 1));
+  log::warn("{}: {} entries of the directory below the mount are hidden (written while nothing was mounted?) and take room on that disk; "
+            "`mount --bind {} DIRECTORY` shows them in DIRECTORY{}",
+            mountpoint, *entries, parent, mountpoint.substr(parent == "/" ? 0 : parent.size()));
 }
 
 Result<std::string> prepare_volume(const std::string& path) {

@@ -1,4 +1,4 @@
-// Checks of mountpoint and volume, and the detaching of a mount that a dead daemon left.
+// Checks of mountpoint and volume, and what is mounted there.
 #pragma once
 
 #include <optional>
@@ -6,13 +6,25 @@
 #include <string_view>
 
 #include "store/base/result.h"
+#include "store/base/unique_fd.h"
 
 namespace kvcachefs {
 
 inline constexpr std::string_view kMountType = "fuse.kvcachefs";
 
-// Absolute path of a directory that can be mounted on. A mount left by a dead daemon (ENOTCONN) is lazily unmounted first.
-Result<std::string> prepare_mountpoint(const std::string& path, bool nonempty);
+struct PreparedMountpoint {
+  std::string path;         // absolute, without links
+  std::string dead_device;  // MAJOR:MINOR of a mount of ours that is there and whose daemon has died; else empty
+};
+// A directory that can be mounted on. A dead mount stays where it is until the new one can take its place (new_mount.h): clients go on, and
+// must not write into the directory below. That may have entries then, which were hidden before; without a dead mount only if `nonempty`.
+Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool nonempty);
+// Whether the mount there answers that its daemon has died. Asks the daemon, if there is one.
+bool is_dead(const std::string& mountpoint);
+bool means_dead(int problem);  // an errno
+UniqueFd open_directory(const std::string& path);
+// Logs how many entries the directory has that a mount hides.
+void warn_of_hidden(UniqueFd directory, const std::string& mountpoint);
 // Absolute path of the volume; the directory itself is made (0700) if only it is missing.
 Result<std::string> prepare_volume(const std::string& path);
 // Whether it lies on a file system that is stacked on others: overlayfs, as in a container, FUSE or eCryptfs.

@@ -116,7 +116,7 @@ void wait_for_its_children() {
 }
 
 // Returns the exit status of the command.
-int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor& signals, const std::function<void()>& clean_up) {
+int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor& signals, const std::function<void(bool hangs)>& clean_up) {
   constexpr int kLookMs = 100;
   DaemonWait wait(daemon, signals);
   std::string report;
@@ -132,12 +132,12 @@ int wait_for_daemon(pid_t daemon, const UniqueFd& reader, const SignalDescriptor
   int status = 0;
   pid_t ended = 0;
   while ((ended = waitpid(daemon, &status, WNOHANG)) == 0 && !wait.is_stuck()) wait.poll_once(-1, kLookMs);
-  if (ended == daemon && WIFSIGNALED(status)) clean_up();
+  if (ended == daemon && WIFSIGNALED(status)) clean_up(false);
   if (ended == daemon) wait_for_its_children();
   if (report.empty() || report == kReady)
     report = wait.interrupted() ? "interrupted before the mount was ready" : "the daemon ended before the mount was ready";
   if (ended == 0) {
-    clean_up();
+    clean_up(true);
     report += fmt::format("; its process {} hangs in the kernel, waiting for the volume, and ends when that answers", daemon);
   }
   std::fprintf(stderr, "kvcachefs: %s\n", report.c_str());
@@ -203,7 +203,7 @@ Status raise_descriptor_limit() {
                                           limit.rlim_cur, kLeast));
 }
 
-Readiness Readiness::start(bool foreground, const std::function<void()>& clean_up) {
+Readiness Readiness::start(bool foreground, const std::function<void(bool hangs)>& clean_up) {
   Readiness readiness;
   if (foreground) return readiness;
   int ends[2];

@@ -25,8 +25,9 @@ class Readiness {
  public:
   // Forks unless in the foreground. The parent does not return: it waits for the report and exits with it, and after a failure only
   // once the daemon has ended. It passes SIGTERM, SIGINT and SIGHUP on to the daemon; one that has not ended after some seconds, or
-  // at the second signal, is killed. `clean_up` removes the mount of a daemon that was killed.
-  static Readiness start(bool foreground, const std::function<void()>& clean_up);
+  // at the second signal, is killed. `clean_up` removes the mount of a daemon that was killed; `hangs`: in the
+  // kernel, so its mount does not answer ENOTCONN yet.
+  static Readiness start(bool foreground, const std::function<void(bool hangs)>& clean_up);
   // From here on the death of the command is seen by abandoned() alone; before, it is a SIGTERM. In the thread that started.
   void watch();
   // The command that waits for the report is gone.

@@ -22,6 +22,7 @@
 #include "fs/mount_probe.h"
 #include "fs/mountpoint.h"
 #include "fs/negotiate.h"
+#include "fs/new_mount.h"
 #include "fs/offers.h"
 #include "fs/process.h"
 #include "fs/request_loop.h"
@@ -61,7 +62,7 @@ std::optional<std::string> held_mountpoint(const std::string& message) {
 // Opens the store; waits for up to a minute while a daemon whose mount is gone still writes to the volume and holds its lock, or another node
 // does what was due here meanwhile.
 Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_path, const MountOptions& options,
-                                                    const std::string& mountpoint) {
+                                                    const std::string& mountpoint, bool found_dead_mount) {
   constexpr int kWaitSeconds = 60, kWaitTendedSeconds = 300;  // a large part may be being opened there
   std::shared_ptr<VolumeLock> wanted;  // this node, which another one tends meanwhile
   for (int second = 0;; ++second) {
@@ -73,7 +74,8 @@ Result<std::unique_ptr<Store>> open_store_patiently(const std::string& volume_pa
     const bool is_tended = message.contains(kTendedHolder);
     if (second >= (is_tended ? kWaitTendedSeconds : kWaitSeconds)) return store;
     if (!held && !is_gc && !is_tended) return store;
-    if (auto there = held ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
+    const bool is_dead_here = found_dead_mount && held == mountpoint && is_dead(mountpoint);
+    if (auto there = held && !is_dead_here ? mounted_on(*held) : std::nullopt; there && there->type == kMountType) return store;  // it will not end by itself
     if (second == 0) log::info("waiting for {} to finish: {}", is_gc ? "the command gc" : is_tended ? "another node" : "the previous daemon", message);
     if (is_tended && !wanted) wanted = want_node(volume_path, options.store.node).value_or(nullptr);  // not asked, it leaves later
     std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -90,15 +92,22 @@ std::string escaped(std::string_view value) {
   return text;
 }
 
+// What the kernel is told of the mount.
+std::vector<std::string> kernel_words(const Driver& driver) {
+  std::vector<std::string> words = {"default_permissions"};
+  if (driver.options.allow_other) words.emplace_back("allow_other");
+  words.insert(words.end(), driver.options.kernel.begin(), driver.options.kernel.end());
+  return words;
+}
+
 fuse_session* new_session(Driver& driver) {
   static fuse_lowlevel_ops operations = [] {
     fuse_lowlevel_ops filled = dispatching_operations();
     filled.init = negotiate;
     return filled;
   }();
-  std::string list = fmt::format("fsname={},subtype=kvcachefs,default_permissions", escaped(driver.volume_path));
-  if (driver.options.allow_other) list += ",allow_other";
-  for (const std::string& flag : driver.options.kernel) list += "," + flag;
+  std::string list = fmt::format("fsname={},subtype=kvcachefs", escaped(driver.volume_path));
+  for (const std::string& word : kernel_words(driver)) list += "," + word;
   constexpr LibraryVersion kLibrary{FUSE_MAJOR_VERSION, FUSE_MINOR_VERSION};
   const RingChoice ring = choose_ring(driver.options.io_uring, ring_parameter(), kLibrary);
   driver.set_ring(ring.use, ring.state);
@@ -145,7 +154,9 @@ int refuse(const Error& error) {
 }
 
 Status prepare_paths(Driver& driver, const MountRequest& request) {
-  KVC_ASSIGN(driver.mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
+  KVC_ASSIGN(PreparedMountpoint mountpoint, prepare_mountpoint(request.mountpoint, driver.options.nonempty));
+  driver.mountpoint = std::move(mountpoint.path);
+  driver.dead_device = std::move(mountpoint.dead_device);
   KVC_ASSIGN(driver.volume_path, prepare_volume(request.volume));
   driver.volume_is_stacked = is_stacked(driver.volume_path);
   KVC_TRY(check_apart(driver.volume_path, driver.mountpoint));
@@ -162,16 +173,38 @@ Status close_store(Driver& driver) {
   return status;
 }
 
+Status mount_by_library(const Driver& driver) {
+  if (fuse_session_mount(driver.session, driver.mountpoint.c_str()) == 0) return {};
+  return fail(Code::kPermission,
+              fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "
+                          "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
+                          driver.mountpoint));
+}
+
+// Puts the new mount in the place of the dead one.
+Status replace_dead_mount(Driver& driver) {
+  UniqueFd below = directory_below(driver.mountpoint);
+  auto fresh = NewMount::make(driver.volume_path, kernel_words(driver));
+  if (fresh && fuse_session_mount(driver.session, fmt::format("/dev/fd/{}", fresh->device()).c_str()) == 0) {  // mounts nothing
+    fresh->release_device();
+    driver.mounted_by_itself = true;
+    KVC_TRY(fresh->replace_dead(driver.mountpoint));
+  } else {
+    log::debug("{}: libfuse mounts: {}", driver.mountpoint, fresh ? "it does not take a device" : fresh.error().message);
+    if (is_dead(driver.mountpoint)) lazily_unmount(driver.mountpoint);
+    if (mounted_on(driver.mountpoint)) return fail(Code::kBusy, fmt::format("mountpoint {} has something else mounted on it by now", driver.mountpoint));
+    if (!below.valid()) below = open_directory(driver.mountpoint);
+    KVC_TRY(mount_by_library(driver));
+  }
+  warn_of_hidden(std::move(below), driver.mountpoint);
+  return {};
+}
+
 Status attach(Driver& driver) {
   driver.session = new_session(driver);
   if (driver.session == nullptr)
     return fail(Code::kIo, "libfuse did not take the options of the mount; it says more on stderr with -f");
-  if (fuse_session_mount(driver.session, driver.mountpoint.c_str()) != 0)
-    return fail(Code::kPermission,
-                fmt::format("mounting on {} failed: is /dev/fuse there and writable, and (for an ordinary user) "
-                            "fusermount3 installed and, for allow_other, user_allow_other in /etc/fuse.conf?",
-                            driver.mountpoint));
-  return {};
+  return driver.found_dead_mount() ? replace_dead_mount(driver) : mount_by_library(driver);
 }
 
 // Checks that the mount answers, then reports to the waiting command that it is ready. Fails without a report if the mount does not
@@ -207,7 +240,8 @@ RequestLoop::Settings loop_settings(Driver& driver) {
 }
 
 // What is left of the mount. kDead: it has no daemon, and answers ENOTCONN until it is unmounted or the next daemon takes its place. That is
-// for an end that nobody asked for: clients that go on must not write into the bare directory below.
+// for an end that nobody asked for, and for a start that found a dead mount and fails: clients that go on must not write into the bare
+// directory below.
 enum class Mountpoint { kFree, kDead };
 
 // Runs the request loop until an unmount or a signal. Fails if the mount was never announced, or if the loop failed (then `after` is kDead).
@@ -223,7 +257,12 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
   ended = true;
   fuse_session_exit(driver.session);
   announcer.join();
-  if (!announced || result >= 0) return announced;
+  if (!announced) {
+    const bool is_stop = announced.error().code == Code::kCanceled && readiness.foreground();
+    if (driver.found_dead_mount() && !is_stop) after = Mountpoint::kDead;
+    return announced;
+  }
+  if (result >= 0) return {};
   after = Mountpoint::kDead;
   return fail(Code::kIo, fmt::format("the request loop: {}", std::strerror(-result)));
 }
@@ -231,7 +270,7 @@ Status serve(Driver& driver, RequestLoop& loop, Readiness& readiness, MountProbe
 Status take_down(Driver& driver, Mountpoint after) {
   // The store may still answer requests, from threads of its own: the device stays open until it has, for its number could
   // be given to a file of the volume, which a late reply would be written into.
-  const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver));
+  const bool ends_here = !unmounted_by_others(driver.session) && (after == Mountpoint::kDead || detach(driver) || driver.mounted_by_itself);
   driver.caretaker->end_soon();
   driver.side_thread.stop();
   driver.gone_names.stop();
@@ -266,15 +305,17 @@ int run_mount(const MountRequest& request) {
   if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
   // Before any thread exists.
-  Readiness readiness = Readiness::start(request.foreground, [&driver] {
-    if (mount_of(driver.volume_path, driver.mountpoint)) lazily_unmount(driver.mountpoint);
+  Readiness readiness = Readiness::start(request.foreground, [&driver](bool hangs) {
+    // A dead mount stays where one was found: it keeps clients from the bare directory.
+    const auto left = mount_of(driver.volume_path, driver.mountpoint);
+    if (left && (!driver.found_dead_mount() || (hangs && left->device != driver.dead_device))) lazily_unmount(driver.mountpoint);
   });
   MountProbe probe;
 
   if (Status status = raise_descriptor_limit(); !status) return readiness.failed(status.error());
   give_back_large_pieces();
   lower_oom_score();
-  auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint);
+  auto store = open_store_patiently(driver.volume_path, *options, driver.mountpoint, driver.found_dead_mount());
   if (!store) return readiness.failed(store.error());
   driver.store = store->get();
   driver.handles = std::make_unique<FileHandles>(driver);

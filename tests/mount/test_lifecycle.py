@@ -883,7 +883,12 @@ def test_ordinary_user(temp_dir):
             status = mount.status()
             assert status["objects"]["total"] >= 1
             assert status["options"]["pack_below"] == "32M", "nothing is passed through for this user"
+            mount.drain()
+            mount.kill()
+            mount.start()
+            check(mount, "chunk")
             mount.stop()
+            assert mount_entry(mount.path) is None
         finally:
             print(mount.log_text()[-3000:], file=sys.stderr)
             mount.destroy()
