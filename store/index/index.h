@@ -113,6 +113,11 @@ class Index {
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
   // Reads what is looked up into memory, as far as it is small, and keeps it there. Blocks; a hint.
   virtual void keep_in_memory() const = 0;
+  // Of the file, as far as it was committed: what nothing is in. It is used again, but the file does not become smaller by itself. Cheap.
+  virtual uint64_t unused_bytes() const = 0;
+  // Writes the file anew without what is unused_bytes(), in place of the one that is there; reads go on meanwhile, commits wait. False: it stays
+  // as it is (damaged, very large, or no room for both). By the thread that commits.
+  virtual bool give_back_unused() = 0;
   // True once a read or commit found LMDB damaged, until finish_rebuild(): commits are refused, position() stays.
   virtual bool damaged() const = 0;
   // A batch of the journal could not be applied: commits are refused until the next open, which replays the journals from

@@ -394,6 +394,40 @@ TEST_F(IndexTest, ATrailingSlashMakesNoDifference) {
   EXPECT_TRUE(std::filesystem::exists(path() + ".damaged"));
 }
 
+// Also beside a reader that began before, and what is committed afterwards is in the new file.
+TEST_F(IndexTest, WhatIsUnusedIsGivenBackWhileItIsOpen) {
+  constexpr uint64_t kFiles = 20'000, kKept = 100;
+  const auto name = [](uint64_t n) { return fmt::format("{:0>100}", n); };
+  for (uint64_t n = 0; n < kFiles; ++n) apply({PutRecord{make_file(id(10 + n), packed(1, n * 8192))}, NameRecord{kRootId, name(n), id(10 + n)}});
+  ASSERT_TRUE(index_->commit());
+  const auto file_bytes = [&] { return std::filesystem::file_size(path() + "/data.mdb"); };
+  const uint64_t full = file_bytes();
+  EXPECT_LT(index_->unused_bytes(), full / 2);
+  for (uint64_t n = kKept; n < kFiles; ++n) apply({UnnameRecord{kRootId, name(n), id(10 + n)}});
+  ASSERT_TRUE(index_->commit());
+  ASSERT_GE(file_bytes(), full) << "it becomes smaller by itself";
+  EXPECT_GT(index_->unused_bytes(), full * 8 / 10);
+  uint64_t rows = 0;
+  ASSERT_TRUE(index_->scan_objects([&](ObjectRecord&&) {
+    if (rows++ == 0) {
+      EXPECT_TRUE(index_->give_back_unused());
+    }
+    return true;
+  }));
+  EXPECT_EQ(rows, kKept + 1);
+  EXPECT_LT(file_bytes(), full / 10);
+  EXPECT_LT(index_->unused_bytes(), full / 10);
+  EXPECT_FALSE(index_->give_back_unused()) << "nothing is left to be given back";
+  apply({PutRecord{make_file(id(5), packed(2, 0))}, NameRecord{kRootId, "later", id(5)}});
+  ASSERT_TRUE(index_->commit());
+  for (int life = 0; life < 2; ++life) {
+    for (uint64_t n = 0; n < kFiles; n += 50) EXPECT_EQ(exists(id(10 + n)), n < kKept) << n;
+    const auto later = index_->find_name(kRootId, "later");
+    EXPECT_TRUE(later && *later);
+    reopen();
+  }
+}
+
 TEST_F(IndexTest, PathsThatCannotBeAreRefused) {
   Index::Found found{};
   std::string why;

@@ -298,6 +298,42 @@ Status LmdbEnv::enlarge_map() {
   return {};
 }
 
+uint64_t LmdbEnv::unused_bytes() const {
+  Reader reader(*this);
+  if (reader.closed() || reader.code() != 0) return 0;
+  uint64_t unused = 0;
+  int code = 0;
+  const bool whole = run_guarded([&] {
+    constexpr MDB_dbi kFreePages = 0, kTables = 1;  // LMDB's own
+    MDB_env* const env = mdb_txn_env(reader.txn());
+    MDB_envinfo info = {};
+    code = mdb_env_info(env, &info);
+    uint64_t used_pages = 2;  // the meta pages
+    MDB_stat table = {};
+    const auto add = [&](MDB_dbi dbi) {
+      if (code == 0) code = mdb_stat(reader.txn(), dbi, &table);
+      used_pages += table.ms_branch_pages + table.ms_leaf_pages + table.ms_overflow_pages;
+    };
+    add(kFreePages);
+    add(kTables);
+    for (size_t i = 0; i < kTableCount; ++i) add(reader.table(static_cast<Table>(i)));
+    const uint64_t pages = info.me_last_pgno + 1;
+    unused = code == 0 && pages > used_pages ? (pages - used_pages) * table.ms_psize : 0;
+  });
+  reader.used(whole, code);
+  return whole && code == 0 ? unused : 0;
+}
+
+Status LmdbEnv::rewrite(uint64_t unused_bytes) {
+  if (!write_copy(unused_bytes)) return fail(Code::kUnsupported, fmt::format("index {} stays as it is", directory_));
+  if (damaged()) return damage(kFoundBefore);
+  KVC_TRY(replace_file(directory_ + kCopyName));
+  const int fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd >= 0) fsync(fd);  // else an older file could have the name after a power loss, for which the journals are gone
+  if (fd >= 0) ::close(fd);
+  return {};
+}
+
 Status LmdbEnv::replace_file(const std::string& with) {
   std::lock_guard writers(write_mutex_);
   const std::string data = directory_ + "/data.mdb";

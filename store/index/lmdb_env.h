@@ -85,6 +85,12 @@ class LmdbEnv {
   // The file `with` takes the place of a damaged one, and is read and written from now on.
   Status replace_file(const std::string& with);
 
+  // Of the file's pages those in which no table has anything. 0: closed, or not to be found out.
+  uint64_t unused_bytes() const;
+  // The file without its `unused_bytes` in place of the one that is there, which readers use meanwhile. Nobody writes. The caller has checked the
+  // pages. An error: it stays as it is, or is damaged().
+  Status rewrite(uint64_t unused_bytes);
+
   // No call may come after it. A file of which much is `unused_bytes` is rewritten without them, if it is not
   // too large for that; failing that (a full disk) it stays as it is. The caller has checked the pages.
   Status close(uint64_t unused_bytes);

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "store/base/kill_point.h"
+#include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/index/page_check.h"
 #include "store/index/served_record.h"
@@ -438,19 +439,30 @@ Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
   return directory_.rebuilt();
 }
 
+// A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
+Result<uint64_t> LmdbIndex::check_file() {
+  if (damaged() || directory_.data_bytes() > kMaxChecksummedBytes) return 0;
+  auto unused = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
+  if (!unused && unused.error().code == Code::kCorrupt) return env_->damage(unused.error().message);
+  return unused;
+}
+
+bool LmdbIndex::give_back_unused() {
+  std::lock_guard committing(commit_mutex_);
+  if (loading_ || damaged()) return false;
+  const auto unused = check_file();
+  if (!unused || *unused == 0) return false;
+  const Status rewritten = env_->rewrite(*unused);
+  if (!rewritten) log::debug("{}", rewritten.error().message);
+  return rewritten.has_value();
+}
+
 Status LmdbIndex::close_clean() {
   KVC_TRY(commit());
   KVC_TRY(commit());  // what was applied after the last freeze()
   std::lock_guard committing(commit_mutex_);
   KVC_TRY(write_scrub_mark());
-  // A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
-  uint64_t unused_bytes = 0;
-  if (!damaged() && directory_.data_bytes() <= kMaxChecksummedBytes) {
-    auto unused = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
-    if (!unused && unused.error().code == Code::kCorrupt) return env_->damage(unused.error().message);
-    KVC_TRY(unused);
-    unused_bytes = *unused;
-  }
+  KVC_ASSIGN(const uint64_t unused_bytes, check_file());
   KVC_TRY(env_->close(unused_bytes));
   kill_point("index-closed");
   KVC_TRY(directory_.mark_clean());

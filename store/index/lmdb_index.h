@@ -50,6 +50,8 @@ class LmdbIndex final : public Index, private RowSource {
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
   void keep_in_memory() const override;
+  uint64_t unused_bytes() const override { return env_->unused_bytes(); }
+  bool give_back_unused() override;
   void freeze() override;
   Status commit() override;
   uint64_t overlay_rows() const override;
@@ -81,6 +83,7 @@ class LmdbIndex final : public Index, private RowSource {
   Status read_leftovers();
   Status read_scrub_mark();
   Status write_scrub_mark();
+  Result<uint64_t> check_file();  // its unused bytes, 0 where it is too large to be looked through
 
   // RowSource: everything applied so far.
   Result<std::shared_ptr<const ObjectRow>> read_object(ObjectId id) const override;

@@ -215,6 +215,31 @@ bool Checkpointer::checkpoint_for_room() {
   return status && records() < before - before / kWorthPart;  // else the next would give no more back
 }
 
+bool Checkpointer::shrink_index() {
+  constexpr uint64_t kLeastBytes = 2 * kMiB, kPart = 64;  // of the capacity
+  constexpr int64_t kTryAgainNs = 10'000'000'000;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const std::string path = parts_.index_directory + "/data.mdb";
+  if (now_ns - shrunk_ns_ < kTryAgainNs || !parts_.index_directory.starts_with(parts_.volume->root() + "/")) return false;
+  const uint64_t unused = parts_.index.unused_bytes();
+  struct stat data {};
+  if (unused < std::max(kLeastBytes, parts_.options.current().capacity_bytes / kPart) || ::stat(path.c_str(), &data) != 0) return false;
+  const auto before = static_cast<uint64_t>(data.st_size);
+  if (unused < before / 2) return false;
+  shrunk_ns_ = now_ns;
+  const uint64_t copy_bytes = before - unused + kMiB;
+  // Nothing that is set aside for the next checkpoint and for the index itself is written meanwhile.
+  const uint64_t there = parts_.space.physical_bytes() + parts_.space.reserved_bytes();
+  if (there + copy_bytes > parts_.space.own_limit_bytes() || copy_bytes > parts_.space.backing_free_soon_bytes()) return false;
+  parts_.space.reserve(copy_bytes);
+  const bool shrunk = parts_.index.give_back_unused();
+  parts_.space.release(copy_bytes);
+  measure_overhead();
+  if (shrunk) log::debug("index {}: {} of {} were unused and are given back", parts_.index_directory, format_size(unused), format_size(before));
+  if (shrunk) checkpoint_for_room();  // what was in the index is in the last checkpoint, too
+  return shrunk;
+}
+
 uint64_t Checkpointer::awaited_from_peers_bytes() {
   const uint64_t held = held_for_peers_bytes_, read = holds_ ? holds_->read_bytes() : 0;
   return held - std::min(held, read) + (earlier_lives() == PeerHolds::Earlier::kUnread ? parts_.orphans.bytes() : 0);

@@ -57,6 +57,7 @@ class Checkpointer {
     Drainer& drainer;
     Tree& tree;
     AccessTracker& accesses;
+    Space& space;
     DeadSpace& dead;
     RawSpace& raw_space;
     RecordSpace& records;
@@ -93,6 +94,9 @@ class Checkpointer {
   void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. The keeper's thread, or before it runs
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
+  // Is the index, on the volume, a file of which most is unused and counts for something? Then it is written anew, where there is room for both.
+  // True if it is smaller now.
+  bool shrink_index();
 
   // Tells RecordSpace what journals with their reserve, checkpoint and index take, without a look at the volume but one: at the index,
   // wherever that is.
@@ -131,6 +135,7 @@ class Checkpointer {
   uint64_t bytes_of_journals_before_this() const;
 
   const Parts parts_;
+  int64_t shrunk_ns_ = INT64_MIN / 2;  // shrink_index() was tried then
   Found found_;
   PeerFollower* peers_ = nullptr;  // null: this volume has one node
   std::optional<PeerHolds> holds_;  // with it

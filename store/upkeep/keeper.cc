@@ -91,8 +91,9 @@ bool Keeper::step(bool force) {
   due |= dead_worth_it || rows > kIndexRows || ((waiting || let_go) && now - last_index_point_ns_ > kIndexIntervalNs);
   const bool swept = sweep_packs();
   if (!due) {
+    const bool shrunk = parts_.checkpointer.shrink_index();
     parts_.watch.measure_when_due(now);
-    return made_room || worked || swept;
+    return made_room || worked || swept || shrunk;
   }
   last_index_point_ns_ = now;
   hopes_at_index_point_ = hopes;
@@ -100,6 +101,7 @@ bool Keeper::step(bool force) {
   if (!tidies && !force) amount.enough_bytes = parts_.eviction.bytes_to_punch_ahead();
   const uint64_t reclaimed = parts_.counters.reclaimed_bytes;
   note_upkeep(parts_.checkpointer.index_point(amount), now);
+  parts_.checkpointer.shrink_index();
   parts_.watch.measure_all();
   if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (parts_.counters.reclaimed_bytes != reclaimed) held_since_ns_.reset();
@@ -183,12 +185,12 @@ bool Keeper::make_room() {
   // What died in this round may have made a pack worth being emptied: calls wait for the next round then.
   const bool compacts = parts_.compactor != nullptr && given_back() == before && parts_.compactor->is_under_way(wanted);
   const bool goes_on = sweeps || (compacts && parts_.compactor->is_listing()) || (parts_.checkpointer.reclaim_was_cut_short() && given_back() != before);
-  const bool journals_went = !goes_on && parts_.checkpointer.checkpoint_for_room();
+  const bool records_went = !goes_on && (parts_.checkpointer.checkpoint_for_room() || parts_.checkpointer.shrink_index());
   last_index_point_ns_ = parts_.clock.monotonic_ns();
   parts_.watch.measure_all();
   if (parts_.shared != nullptr) parts_.shared->gave_back();
   if (evicted) parts_.eviction.note_round(begun_ns);
-  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || journals_went || swept || compacts;
+  const bool swept = parts_.space.orphaned_bytes() < orphaned, gave_back = given_back() != before || records_went || swept || compacts;
   if (gave_back) held_since_ns_.reset();
   if (!gave_back && hold_round(*round)) return true;
   held_round_.reset();

@@ -66,7 +66,7 @@ class KeeperTest : public WritebackFixture {
 
   void begin(const Checkpointer::Found& found = {}) {
     checkpointer.emplace(Checkpointer::Parts{volume, identity, index_directory, index, index_rebuild, *journal, room, reserve, extents, *committer,
-                                             relocator, drainer, tree, accesses, dead, raw_space, records, orphans, sweep, reclaimer, eviction,
+                                             relocator, drainer, tree, accesses, space, dead, raw_space, records, orphans, sweep, reclaimer, eviction,
                                              health, counters, clock, options, next_number},
                          found);
     watch.emplace(VolumeWatch::Parts{*volume, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,

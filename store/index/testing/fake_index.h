@@ -66,6 +66,8 @@ class FakeIndex : public Index {
   Result<bool> is_empty(ObjectId) const override { return unsupported(); }
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId) const override { return unsupported(); }
   void keep_in_memory() const override {}
+  uint64_t unused_bytes() const override { return 0; }
+  bool give_back_unused() override { return false; }
   bool damaged() const override { return false; }
   void give_up_commits() override {}
   Result<std::unique_ptr<Index>> begin_rebuild() override { return unsupported(); }
