@@ -447,8 +447,8 @@ int64_t Peers::next_round_ns() const {
   if (loading_ == nullptr && !refreshes_.empty())
     next_ns = std::min(next_ns, parts_.clock.monotonic_ns() + std::min(poll_every_ns_.load(), kRetryNs));
   // The view could not be changed just now, and nothing is polled before that.
-  if (!unshown_.empty() || !gone_.empty()) next_ns = std::max(next_ns, parts_.clock.monotonic_ns() + kRetryNs);
-  return next_ns;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  return std::max(next_ns, !unshown_.empty() || !gone_.empty() ? now_ns + kRetryNs : now_ns);
 }
 
 }  // namespace kvcachefs

@@ -69,8 +69,8 @@ class Peers {
   explicit Peers(Parts parts);
   ~Peers();
 
-  // All that is due: HEAD, looking, one load, polls, ACKS, commits. When the next one is due, on the monotonic clock; at once, if the next load
-  // waits for it.
+  // All that is due: HEAD, looking, one load, polls, ACKS, commits. When the next one is due, on the monotonic clock; now, if the next load
+  // waits for it. Never long ago: it may be reckoned with.
   int64_t round();
   // A load under way is given up, the round ends soon, and later ones do nothing.
   void end_soon() { ending_ = true; }

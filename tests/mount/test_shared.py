@@ -505,3 +505,16 @@ def test_a_local_volume_that_got_another_node_is_shared_from_the_next_mount_on(n
     first.remount()
     publish(other, first)
     assert load(first, "by_other") == b"other" and not exists(first, "by_first")
+
+
+def test_a_mount_sees_at_once_what_many_nodes_have_stored(new_mount):
+    first = new_mount({"node": "n0"})
+    names = [f"of {index}" for index in range(16)]
+    for index, name in enumerate(names):
+        node = new_mount({"node": f"n{index}"}, volume=first.volume) if index else first
+        store(node, name, payload(name, 1000))
+        node.stop()
+    last = new_mount({"node": "last"}, volume=first.volume)
+    begun = time.monotonic()
+    wait_until(lambda: set(names) <= set(os.listdir(last.path)), SOON, "all are seen")
+    assert time.monotonic() - begun < len(names) / 2, "their parts are read one a second"
