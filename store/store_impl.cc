@@ -13,6 +13,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
+#include "store/peers/idle_part.h"
 #include "store/peers/slot_reader.h"
 #include "store/recovery/first_records.h"
 #include "store/recovery/node_start.h"
@@ -98,10 +99,9 @@ Status StoreImpl::start(std::string_view holder) {
   lock_ = std::move(*lock);
   // Its lock could be taken, which tells less where locks end at the machine.
   if (shared_) KVC_TRY(check_lives_nowhere_else(*volume_, identity_, clock_));
-  reserve_ = std::make_unique<Reserve>(volume_, fmt::format("nodes/{}/RESERVE", identity_.node));
+  reserve_ = std::make_unique<Reserve>(volume_, reserve_path(identity_.node));
   journal_room_.emplace(*reserve_, counters_);
-  // Else a volume that others have filled could not be mounted to remove something.
-  if (auto backing = volume_->space(); backing && backing->available_bytes < kStartBytes && !read_only_) reserve_->give(kStartBytes);
+  if (!read_only_) find_room_to_begin(holder);
   KVC_TRY(lock_->describe(holder));
   KVC_ASSIGN(const SpaceInfo backing_seen, fill_in_options());
   const StoreOptions options = options_.current();
@@ -263,6 +263,19 @@ Status StoreImpl::start(std::string_view holder) {
   return {};
 }
 
+// Else a volume that others have filled could not be mounted to remove something. A life that tends or collects keeps no room of its own where there is
+// plenty: what it takes until it ends is not to come on top of that.
+void StoreImpl::find_room_to_begin(std::string_view holder) {
+  constexpr uint64_t kPlentyTimes = 4;
+  const auto backing = volume_->space();
+  if (!backing) return;
+  if (backing->available_bytes >= kStartBytes) {
+    if (care_ != Care::kNone && backing->available_bytes / kPlentyTimes >= reserve_->held_bytes()) give_back_reserve();
+  } else if (!reserve_->give(kStartBytes) && shared_) {
+    give_back_reserves_of_others(*volume_, identity_, kStartBytes, holder);
+  }
+}
+
 void StoreImpl::build_name_requests() {
   const auto may_change = [this](const Object& object) { return other_nodes_.check_may_change(object); };
   new_objects_.emplace(NewObjects::Parts{clock_, identity_.epoch, next_number_});
@@ -340,6 +353,21 @@ void StoreImpl::remove_unjournaled() {
   keeper_work_.run();  // the same for what was closed a moment ago
 }
 
+// One stays on the volume, for whoever begins where others have filled the file system.
+void StoreImpl::give_back_reserve() {
+  const uint64_t held_bytes = reserve_->held_bytes();
+  if (held_bytes == 0 || !shared_ || !others_keep_reserve(*volume_, identity_, held_bytes)) return;
+  if (Status given = reserve_->give_back(); !given) log::warn("room that was kept for the journal: {}", given.error().message);
+}
+
+// What is held for this node alone is of no use before its next life.
+void StoreImpl::give_back_to_others() {
+  constexpr uint64_t kIndexesPart = 256;  // of the capacity
+  peers_->keep_indexes_within(care_ == Care::kNone ? options_.current().capacity_bytes / kIndexesPart : 0);
+  if (!read_only_) give_back_reserve();
+  checkpointer_->measure_overhead();
+}
+
 Status StoreImpl::close() {
   if (!index_ || !journal_) return {};
   stop();
@@ -381,15 +409,16 @@ Status StoreImpl::close() {
     log::warn("{}; the next start builds the index anew", status.error().message);
     status = checkpointer_->sync_point();
   }
-  if (peers_) {
-    peers_->stop();
-    peers_->end_claim();
-  }
+  if (peers_) peers_->stop();
   volume_->drain();  // loads that were under way
   cache_->clear();
   file_mover_->clear();
   dirty_.clear();
   tree_->clear();
+  if (peers_) {
+    if (status) give_back_to_others();
+    peers_->end_claim();
+  }
   if (!status) log::error("closing {}: {}", volume_->root(), status.error().message);
   index_.reset();
   journal_.reset();

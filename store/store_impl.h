@@ -150,9 +150,12 @@ class StoreImpl final : public Store, private StoreRooms {
 
   // --- start and end (store_impl.cc) ---
   Result<SpaceInfo> fill_in_options();  // answers how large the file system is
+  void find_room_to_begin(std::string_view holder);
   void build_name_requests();
   void forget_reclaimed();
   void remove_unjournaled();
+  void give_back_reserve();
+  void give_back_to_others();
 
   StoreRooms& rooms() { return *this; }
   OtherNodes other_nodes_{rooms()};

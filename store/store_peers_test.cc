@@ -4,7 +4,9 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
 #include <map>
+#include <memory>
 #include <random>
 #include <set>
 #include <string>
@@ -400,6 +402,48 @@ TEST_F(StorePeers, WhateverBothDoTheyComeToOneTree) {
   }
   publish();
   expect_one_tree();
+}
+
+// One RESERVE stays on the volume, that of the last: whoever begins where others have filled the file system can take it.
+TEST_F(StorePeers, AnUnmountGivesBackWhatIsKeptForTheJournalButForTheLast) {
+  const std::string of_a = a.root() + "/nodes/test/RESERVE", of_b = a.root() + "/nodes/other/RESERVE";
+  const uint64_t bytes = testing::file_bytes(of_a);
+  EXPECT_GT(bytes, 0u);
+  EXPECT_EQ(testing::file_bytes(of_b), bytes);
+  b.unmount();
+  EXPECT_EQ(testing::file_bytes(of_b), 0u);
+  a.unmount();
+  EXPECT_EQ(testing::file_bytes(of_a), bytes);
+  b.mount();
+  EXPECT_EQ(testing::file_bytes(of_b), bytes);
+  a.mount();
+  a.unmount();
+  EXPECT_EQ(testing::file_bytes(of_a), 0u);
+  a.mount();
+}
+
+// Of small peers, which are read again in no time.
+TEST(StorePeersIndexes, TheyTakeASmallPartOfTheCapacityWhileTheNodeIsDown) {
+  StoreOptions options;
+  options.capacity_bytes = 48 * kMiB;
+  TestStore a(options);
+  std::vector<std::unique_ptr<TestStore>> others;
+  for (const char* name : {"b", "c", "d", "e", "f", "g", "h"}) {
+    others.push_back(std::make_unique<TestStore>(testing::node_options(name), a));
+    ASSERT_TRUE(others.back()->write_file(name, TestStore::payload(1, 1000)));
+    others.back()->drain();
+  }
+  a.refresh();
+  const std::string indexes = a.root() + "/nodes/test/index-peers";
+  const auto count = [&] { return std::distance(std::filesystem::directory_iterator(indexes), {}); };
+  EXPECT_EQ(count(), 8) << "and their numbers";
+  a.unmount();
+  EXPECT_GE(count(), 2);
+  EXPECT_LE(count(), 5) << "48 KiB and directories each, of 192 KiB";
+  a.mount();
+  a.refresh();
+  EXPECT_EQ(count(), 8);
+  EXPECT_EQ(a.contents().size(), 7u);
 }
 
 // A node evicts what it stored, and would not see what only others use of that.

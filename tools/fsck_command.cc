@@ -1,9 +1,11 @@
 // `kvcachefs fsck`: checks a volume that is not mounted, and repairs it if told to.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
@@ -66,19 +68,47 @@ void print_report(const FsckArguments& arguments, const OfflineNode& node, const
     fmt::print("{} errors left{}\n", left, arguments.repair ? "" : "; --repair puts right what can be");
 }
 
-int run_fsck(const FsckArguments& arguments) {
-  log::set_level(log::Level::kError);  // what matters is in the report
+// What fsck(8) calls the exit code; kNotChecked with `why` filled in.
+int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
   auto report = !node ? std::unexpected(node.error())
                       : check_node(*node, {.repair = arguments.repair, .progress = progress_line(arguments)});
   if (!report) {
-    std::fprintf(stderr, "kvcachefs fsck: could not check: %s\n", report.error().message.c_str());
+    why = report.error();
     return kNotChecked;
   }
+  if (names_it && !(arguments.quiet && report->findings.empty())) fmt::print("--- node {}\n", node->identity.node);
   print_report(arguments, *node, *report, static_cast<double>(system_clock().monotonic_ns() - started_ns) / 1e9);
   if (report->findings.empty()) return kClean;
   return report->errors_left() == 0 ? kRepaired : kErrorsLeft;
+}
+
+// Those that are in use are named, and are no failure as long as there is another.
+int check_all(FsckArguments arguments, const std::vector<std::string>& nodes) {
+  int worst = kClean;
+  size_t checked = 0;
+  for (const std::string& node : nodes) {
+    arguments.where.node = node;
+    Error why;
+    const int code = check_one(arguments, why, /*names_it=*/true);
+    std::fflush(stdout);
+    if (code == kNotChecked) fmt::print(stderr, "kvcachefs fsck: node {} was not checked: {}\n", node, why.message);
+    if (code != kNotChecked) ++checked;
+    if (code != kNotChecked || why.code != Code::kBusy) worst = std::max(worst, code);
+  }
+  if (!arguments.quiet) fmt::print("--- {} of {} nodes were checked\n", checked, nodes.size());
+  return checked == 0 ? kNotChecked : worst;
+}
+
+int run_fsck(const FsckArguments& arguments) {
+  log::set_level(log::Level::kError);  // what matters is in the report
+  if (arguments.where.node.empty() && arguments.where.index_directory.empty())
+    if (const auto nodes = nodes_of_volume(arguments.where.volume); nodes && nodes->size() > 1) return check_all(arguments, *nodes);
+  Error why;
+  const int code = check_one(arguments, why, /*names_it=*/false);
+  if (code == kNotChecked) std::fprintf(stderr, "kvcachefs fsck: could not check: %s\n", why.message.c_str());
+  return code;
 }
 
 }  // namespace
@@ -90,12 +120,12 @@ Subcommand add_fsck_command(CLI::App& parent) {
   app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
   app->add_flag("--repair", arguments->repair,
                 "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, remove a wrong index");
-  app->add_option("--node", arguments->where.node, "Which node's part, where the volume has several");
+  app->add_option("--node", arguments->where.node, "The part of this node alone; else of all that are not in use");
   app->add_option("--index", arguments->where.index_directory,
                   "Where the index lies, when mounts give the option index=");
   app->add_flag("-q,--quiet", arguments->quiet, "Print errors only");
   app->footer(
-      "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check.\n"
+      "Exit codes: 0 clean, 1 errors found and repaired, 4 errors left, 8 could not check; of several nodes the worst.\n"
       "What is in quarantine reads as absent; its bytes stay on the volume until the object is removed.");
   return {app, [arguments] { return run_fsck(*arguments); }};
 }

@@ -55,6 +55,14 @@ std::string default_index_directory(const OfflineNode& node) {
 
 }  // namespace
 
+Result<std::vector<std::string>> nodes_of_volume(const std::string& volume) {
+  std::error_code error;
+  const std::string root = std::filesystem::canonical(volume, error).string();
+  if (error) return fail_errno(error.value(), "volume " + volume);
+  KVC_ASSIGN(const auto opened, open_posix_volume(root, {}));
+  return list_nodes(*opened);
+}
+
 Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   OfflineNode node;
   std::error_code error;

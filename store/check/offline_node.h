@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "store/base/result.h"
 #include "store/journal/journal.h"
@@ -28,6 +29,9 @@ struct OfflineRequest {
   std::string index_directory;  // empty: where a mount without the option `index` has it
   std::string purpose;          // for others who find the lock held: "fsck"
 };
+
+// The nodes that a volume has, sorted; kNotFound if there is no such directory, or none in it. Blocks on the volume.
+Result<std::vector<std::string>> nodes_of_volume(const std::string& volume);
 
 // Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
 // kNotFound if there is no such volume or node. Blocks on the volume.

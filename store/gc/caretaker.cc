@@ -22,6 +22,7 @@
 #include "store/base/units.h"
 #include "store/gc/collect_node.h"
 #include "store/gc/node_wanted.h"
+#include "store/peers/idle_part.h"
 #include "store/volume/lock_probe.h"
 #include "store/volume/volume.h"
 
@@ -54,6 +55,8 @@ StoreOptions options_for(const std::string& node, const StoreOptions& own, const
 size_t rank_of(const std::string& by, const std::string& node) { return std::hash<std::string>()(by + "\n" + node); }
 
 int64_t adopt_after_ms(const StoreOptions& options) { return static_cast<int64_t>(options.adopt_after_s) * 1'000; }
+
+std::string holder(const std::string& own_node) { return fmt::format("pid={} host={}{}node={}", getpid(), node_name_of_host(), kTendedHolder, own_node); }
 
 const StoreStatus::Peer* find_peer(const StoreStatus& status, const std::string& node) {
   const auto found = std::ranges::find(status.peers, node, &StoreStatus::Peer::node);
@@ -98,7 +101,7 @@ Status Caretaker::Turn::open(const StoreStatus& own, const std::string& index_di
   StoreOptions options = options_for(node_, owner_.store_.options(), own.node);
   options.index_directory = index_directory;
   KVC_ASSIGN(store_, open_store(std::move(volume), options, owner_.clock_,
-                                fmt::format("pid={} host={}{}node={}", getpid(), node_name_of_host(), kTendedHolder, own.node)));
+                                holder(own.node)));
   store_->set_node_lost([this] { lost_ = true; });
   const StoreStatus begun = store_->status();
   epoch_ = begun.epoch;
@@ -220,6 +223,7 @@ void Caretaker::run() {
     if (!own || own->peers.empty() || own->locks_are_local) continue;
     if (!volume_) volume_ = open_posix_volume(own->volume_root, {}).value_or(nullptr);
     if (!volume_) continue;
+    give_back_idle_parts(*own, options);
     if (const auto node = choose(*own, options)) tend(*node, *own);
     else if (const auto leaves = choose_to_leave(*own, options)) take_out_if_empty(*leaves, *own);
     else if (!index_of_.empty() && now_ms() - tended_ms_ >= times_.index_ms) remove_index();
@@ -301,6 +305,29 @@ bool Caretaker::is_taken(const std::string& name) {
   const auto nodes = volume_->list("nodes");
   const bool there = nodes && std::ranges::any_of(*nodes, [&](const DirectoryEntry& entry) { return entry.is_directory && entry.name == name; });
   return !there || is_locked(*volume_, "nodes/" + name + "/LOCK").value_or(true) || is_node_wanted(*volume_, name);
+}
+
+// That needs no turn, nor anybody who lacks it: once for each life of a node, in milliseconds.
+void Caretaker::give_back_idle_parts(const StoreStatus& status, const StoreOptions& options) {
+  for (const StoreStatus::Peer& peer : status.peers) {
+    if (stopping_) return;
+    if (!is_gone_for(status, peer, adopt_after_ms(options))) continue;
+    Node& node = nodes_[peer.node];
+    if (node.idle_epoch == peer.epoch || now_ms() < node.look_for_idle_ms) continue;
+    node.look_for_idle_ms = now_ms() + times_.in_vain_ms;
+    if (holds_for_nothing(*volume_, peer.node)) {
+      if (is_taken(peer.node)) continue;
+      const auto given = give_back_idle(*volume_, peer.node, holder(status.node));
+      if (!given) {
+        if (given.error().code != Code::kBusy) log::warn("node {}, whose daemon is gone, keeps what it holds for that: {}", peer.node, given.error().message);
+        continue;
+      }
+      log::info("node {} does not run since {} s: {} that were held for its daemon came back", peer.node, gone_for_ms(peer) / 1'000, format_size(*given));
+      const std::lock_guard lock(mutex_);
+      status_.returned_bytes += *given;
+    }
+    node.idle_epoch = peer.epoch;
+  }
 }
 
 void Caretaker::tend(const std::string& name, const StoreStatus& status) {

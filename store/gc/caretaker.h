@@ -69,6 +69,8 @@ class Caretaker {
  private:
   struct Node {  // one whose HEAD stands
     int64_t try_after_ms = 0, tried_ms = 0, pause_ms = 0, look_for_files_ms = 0;
+    int64_t look_for_idle_ms = 0;
+    std::optional<uint32_t> idle_epoch;  // of the life that holds nothing for nothing any more
     uint32_t own_epoch = 0;     // of the last turn here
     int64_t gone_since_ms = 0;  // ... and since when its own daemon was gone by then
   };
@@ -81,6 +83,7 @@ class Caretaker {
   std::optional<std::string> choose_to_leave(const StoreStatus& status, const StoreOptions& options) const;
   bool is_gone_for(const StoreStatus& status, const StoreStatus::Peer& peer, int64_t after_ms) const;
   int64_t gone_for_ms(const StoreStatus::Peer& peer) const;
+  void give_back_idle_parts(const StoreStatus& status, const StoreOptions& options);
   bool is_taken(const std::string& name);
   void tend(const std::string& name, const StoreStatus& status);
   bool was_short_lately() const;

@@ -116,6 +116,34 @@ TEST_F(CaretakerTest, NothingIsDoneForOneThatNothingNeeds) {
   caretaker.stop();
 }
 
+// Nobody needs anything of it, and it gets no turn.
+TEST_F(CaretakerTest, WhatANodeThatIsGoneHeldForItselfComesBack) {
+  const std::string reserve = b.root() + "/nodes/a/RESERVE", indexes = b.root() + "/nodes/a/index-peers";
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));
+  publish();
+  const uint64_t held = testing::file_bytes(reserve);
+  EXPECT_GT(held, 0u);
+  EXPECT_TRUE(std::filesystem::exists(indexes + "/test"));
+  {
+    Caretaker caretaker(*b.operator->(), system_clock(), quick());
+    caretaker.start();
+    EXPECT_FALSE(pump_until([&] { return caretaker.status().returned_bytes > 0; }, 4)) << "it runs";
+    EXPECT_EQ(testing::file_bytes(reserve), held);
+    kill_a();
+    EXPECT_TRUE(pump_until([&] { return caretaker.status().returned_bytes >= held; }, 20));
+    EXPECT_EQ(caretaker.status().turns, 0u);
+    EXPECT_EQ(caretaker.status().problem, "");
+  }
+  EXPECT_FALSE(std::filesystem::exists(reserve));
+  EXPECT_FALSE(std::filesystem::exists(indexes));
+  EXPECT_GT(testing::file_bytes(b.root() + "/nodes/test/RESERVE"), 0u) << "that of one which runs";
+  EXPECT_EQ(b.read_file("kept"), TestStore::payload(1, kMiB));
+  a = std::make_unique<TestStore>(options("a"), b);
+  publish();
+  EXPECT_EQ(a->contents(), b.contents());
+  EXPECT_EQ(testing::file_bytes(reserve), held) << "it has its own again";
+}
+
 TEST_F(CaretakerTest, NothingIsDoneForOneThatRuns) {
   ASSERT_TRUE(a->write_file("removed", TestStore::payload(1, kMiB)));
   publish();

@@ -77,6 +77,23 @@ TEST_F(CollectNode, WhatADeadNodeHoldsComesBackAndTheRestIsReadOn) {
   EXPECT_EQ(a->contents(), b.contents());
 }
 
+// What this life of it takes for itself does not stay either.
+TEST_F(CollectNode, APartDoesNotBecomeLarger) {
+  ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, 2 * kMiB)));
+  publish();
+  a->die();
+  a.reset();
+  const auto first = collect(request(false));
+  ASSERT_TRUE(first) << first.error().message;
+  EXPECT_FALSE(std::filesystem::exists(b.root() + "/nodes/a/RESERVE"));
+  EXPECT_FALSE(std::filesystem::exists(b.root() + "/nodes/a/index-peers"));
+  EXPECT_GT(testing::file_bytes(b.root() + "/nodes/test/RESERVE"), 0u);
+  const auto second = collect(request(false));
+  ASSERT_TRUE(second) << second.error().message;
+  EXPECT_LE(second->bytes_after, first->bytes_after);
+  EXPECT_EQ(b.read_file("kept"), TestStore::payload(1, 2 * kMiB));
+}
+
 // Directories, and HEAD and ACKS of lives whose journals nobody has read yet.
 TEST_F(CollectNode, WhatEarlierLivesLeftIsCounted) {
   ASSERT_TRUE(a->write_file("kept", TestStore::payload(1, kMiB)));

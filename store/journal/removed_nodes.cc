@@ -56,7 +56,6 @@ class TreeWalk {
     return {};
   }
 
- private:
   Status take_directory(const std::string& path) {
     KVC_TRY(walk(path));
     if (!remove_) return {};
@@ -65,6 +64,7 @@ class TreeWalk {
     return removed.error().code == Code::kNotEmpty && cleared_.left > 0 ? Status() : removed;
   }
 
+ private:
   Status take_file(const std::string& path) {
     const auto info = volume_.info(path);
     if (!info && info.error().code == Code::kNotFound) return {};
@@ -124,6 +124,12 @@ Result<Cleared> clear_set_aside(Volume& volume, std::string_view node, bool remo
 Result<Cleared> measure_tree(Volume& volume, const std::string& directory) {
   TreeWalk walk(volume, /*remove=*/false);
   KVC_TRY(walk.walk(directory));
+  return walk.cleared();
+}
+
+Result<Cleared> remove_tree(Volume& volume, const std::string& directory) {
+  TreeWalk walk(volume, /*remove=*/true);
+  KVC_TRY(walk.take_directory(directory));
   return walk.cleared();
 }
 

@@ -33,5 +33,7 @@ Result<Cleared> clear_set_aside(Volume& volume, std::string_view node, bool remo
 
 // Of all files below a directory of the volume: the bytes that they take.
 Result<Cleared> measure_tree(Volume& volume, const std::string& directory);
+// Removes a directory of the volume with all that is in it. Fine if it is not there.
+Result<Cleared> remove_tree(Volume& volume, const std::string& directory);
 
 }  // namespace kvcachefs

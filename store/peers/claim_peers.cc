@@ -32,6 +32,7 @@ void ClaimPeers::note(Known& known, const Head& head) const {
     known.asked_ns.reset();
     known.measured_ns.reset();
     known.measuring.reset();
+    known.is_smaller_now = known.measure_again = false;
     if (known.counter > 0) {
       known.moved_ns = clock_.monotonic_ns();
       known.life = Life::kLives;
@@ -164,8 +165,19 @@ void ClaimPeers::ask_for_lock(const std::string& name, Known& known) const {
   const bool ran = known.runs;
   known.runs = is_locked(volume_, "nodes/" + name + "/LOCK").value_or(true);
   known.asked_ns = now_ns;
+  if (!known.runs) look_for_giving_back(name, known);
   if (ran == known.runs) return;
   known.measured_ns.reset();
+  known.measuring.reset();
+}
+
+// Other nodes give back what its part holds for nothing, and write into its LOCK behind that (idle_part.h). Its HEAD tells what was before.
+void ClaimPeers::look_for_giving_back(const std::string& name, Known& known) const {
+  const auto lock = volume_.info("nodes/" + name + "/LOCK");
+  if (!lock || std::exchange(known.lock_written_ns, lock->mtime_ns) == lock->mtime_ns) return;
+  const auto head = volume_.info(epoch_directory(name, known.epoch) + "/" + kHeadFileName);
+  if (!head || lock->mtime_ns <= head->mtime_ns) return;
+  known.is_smaller_now = known.measure_again = true;
   known.measuring.reset();
 }
 
@@ -182,14 +194,14 @@ bool ClaimPeers::is_unreadable(const Known& known) const {
 
 bool ClaimPeers::is_to_be_measured(const Known& known) const {
   if (known.counter == 0 || is_unreadable(known)) return true;
-  return is_gone(known) && less_bytes(known.told.claim_bytes, known.told.physical_bytes) >= kWorthMeasuringBytes;
+  return is_gone(known) && (known.is_smaller_now || less_bytes(known.told.claim_bytes, known.told.physical_bytes) >= kWorthMeasuringBytes);
 }
 
 // What cannot be listed or looked at is tried again later, from the beginning: until then what was known counts.
 void ClaimPeers::measure(const std::string& name, Known& known, int64_t most_ns) const {
   const int64_t now_ns = clock_.monotonic_ns();
   const int64_t counts_ns = is_gone(known) && known.counter > 0 ? INT64_MAX : is_unreadable(known) ? kMeasuredUnreadNs : kMeasuredNs;
-  if (known.measured_ns && now_ns - *known.measured_ns < counts_ns) return;
+  if (known.measured_ns && !known.measure_again && now_ns - *known.measured_ns < counts_ns) return;
   if (!known.measuring) known.measuring.emplace(name);
   const auto bytes = known.measuring->go_on(volume_, clock_, most_ns);
   if (bytes && !*bytes) return;
@@ -197,6 +209,7 @@ void ClaimPeers::measure(const std::string& name, Known& known, int64_t most_ns)
   if (!bytes) return;
   known.measured_bytes = **bytes;
   known.measured_ns = now_ns;
+  known.measure_again = false;
 }
 
 // --- what counts ---

@@ -56,6 +56,9 @@ class ClaimPeers {
     std::optional<int64_t> stands_since_ns, unread_since_ns, asked_ns, measured_ns;
     bool runs = true;         // as its lock said when it was asked for
     bool absent = false;
+    int64_t lock_written_ns = 0;   // by the clock of the volume, as far as that was looked at
+    bool is_smaller_now = false;   // than it told: others gave something back
+    bool measure_again = false;    // ... since it was measured
     std::optional<PartSize> measuring;
     uint64_t measured_bytes = 0;
   };
@@ -65,6 +68,7 @@ class ClaimPeers {
   void look_after(const std::string& name, Known& known, int64_t most_ns);
   void ask_for_lock(const std::string& name, Known& known) const;
   void measure(const std::string& name, Known& known, int64_t most_ns) const;
+  void look_for_giving_back(const std::string& name, Known& known) const;
   bool is_gone(const Known& known) const;
   bool is_unreadable(const Known& known) const;
   bool is_to_be_measured(const Known& known) const;

@@ -1,6 +1,21 @@
 #include "store/peers/part_size.h"
 
+#include <sys/stat.h>
+
+#include <filesystem>
+#include <system_error>
+
 namespace kvcachefs {
+
+uint64_t allocated_below(const std::string& directory) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (std::filesystem::recursive_directory_iterator each(directory, error), end; !error && each != end; each.increment(error)) {
+    struct stat file {};
+    if (::lstat(each->path().c_str(), &file) == 0) bytes += static_cast<uint64_t>(file.st_blocks) * 512;
+  }
+  return bytes;
+}
 
 Result<std::optional<uint64_t>> PartSize::go_on(Volume& volume, const Clock& clock, int64_t most_ns) {
   const int64_t until_ns = clock.monotonic_ns() + most_ns;

@@ -14,6 +14,9 @@
 
 namespace kvcachefs {
 
+// What the files and directories below one of this machine take; what cannot be looked at is left out.
+uint64_t allocated_below(const std::string& directory);
+
 class PartSize {
  public:
   explicit PartSize(const std::string& node) : directories_{"nodes/" + node} {}

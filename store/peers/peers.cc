@@ -16,7 +16,6 @@
 #include "store/base/node_name.h"
 #include "store/journal/journal_file.h"
 #include "store/peers/peers_peer.h"
-#include "store/volume/posix_tree.h"
 
 namespace kvcachefs {
 namespace {
@@ -92,20 +91,6 @@ int64_t Peers::round() {
   return next_round_ns();
 }
 
-void Peers::stop() {
-  ending_ = true;
-  {
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-    std::ranges::move(asked_, std::back_inserter(refreshes_));
-    asked_.clear();
-  }
-  for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
-  for (const auto& [name, peer] : peers_)
-    if (peer->replica)
-      if (Status committed = peer->replica->commit_all(); !committed) log::warn("peer {}: {}", name, committed.error().message);
-}
-
 // --- which nodes there are ---
 
 void Peers::look(bool thorough, int64_t now_ns) {
@@ -164,35 +149,6 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   const std::lock_guard lock(mutex_);
   by_ordinal_[node.ordinal] = {name, peer->extents};
   return peer;
-}
-
-// Of nodes that the volume does not have any more.
-void Peers::remove_leaving() {
-  std::erase_if(leaving_, [this](const Leaving& each) {
-    if (!each.index.expired()) return false;
-    if (Status removed = Replica::remove(directory_of(each.node)); !removed) log::warn("peer {}: {}", each.node, removed.error().message);
-    return true;
-  });
-}
-
-// ... that it lost while this one was away.
-void Peers::remove_unknown_directories() {
-  const auto tree = PosixTree::open(parts_.directory);
-  const auto entries = tree ? tree->list("") : std::unexpected(tree.error());
-  if (!entries) return;  // nothing was made there, or each peer tells
-  for (const auto& [name, is_directory] : *entries) {
-    if (!is_node_name(name) || peers_.contains(name)) continue;
-    if (Status removed = Replica::remove(directory_of(name)); !removed) log::warn("peer {}: {}", name, removed.error().message);
-  }
-}
-
-void Peers::keep_ordinals(int64_t now_ns) {
-  if (discovery_->ordinals() == kept_ordinals_ || !ordinals_pause_.may_try(now_ns)) return;
-  const Status kept = write_ordinals(parts_.directory + "/.ordinals", discovery_->ordinals());
-  note_problem("ordinals", kept);
-  if (!kept) return ordinals_pause_.failed(now_ns);
-  kept_ordinals_ = discovery_->ordinals();
-  ordinals_pause_.succeeded();
 }
 
 // --- loading ---
@@ -447,8 +403,8 @@ int64_t Peers::next_round_ns() const {
   if (loading_ == nullptr && !refreshes_.empty())
     next_ns = std::min(next_ns, parts_.clock.monotonic_ns() + std::min(poll_every_ns_.load(), kRetryNs));
   // The view could not be changed just now, and nothing is polled before that.
-  if (!unshown_.empty() || !gone_.empty()) next_ns = std::max(next_ns, parts_.clock.monotonic_ns() + kRetryNs);
-  return next_ns;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  return std::max(next_ns, !unshown_.empty() || !gone_.empty() ? now_ns + kRetryNs : now_ns);
 }
 
 }  // namespace kvcachefs

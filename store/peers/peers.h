@@ -37,7 +37,6 @@ namespace kvcachefs {
 class Peers {
  public:
   static constexpr int64_t kSecondNs = Discovery::kSecondNs;
-
   struct Parts {
     std::shared_ptr<Volume> volume;
     FileIdentity own;
@@ -69,14 +68,15 @@ class Peers {
   explicit Peers(Parts parts);
   ~Peers();
 
-  // All that is due: HEAD, looking, one load, polls, ACKS, commits. When the next one is due, on the monotonic clock; at once, if the next load
-  // waits for it.
+  // All that is due: HEAD, looking, one load, polls, ACKS, commits. When the next one is due, on the monotonic clock: not before now.
   int64_t round();
   // A load under way is given up, the round ends soon, and later ones do nothing.
   void end_soon() { ending_ = true; }
   // Behind the last round(), before the view and this go: what was applied is committed. The volume is not touched: that nobody lives here any more others are told
   // by a HEAD that stands.
   void stop();
+  // Behind stop(), when nobody reads the view any more: of the indexes here the largest stay, up to so many bytes. What goes is made anew.
+  void keep_indexes_within(uint64_t most_bytes);
 
   void set_poll_every(int64_t every_ns) { poll_every_ns_ = every_ns; }
   // HEAD is written by the next round: where a checkpoint was made, or a journal file begun, others need not wait a second for it.

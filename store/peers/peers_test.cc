@@ -165,6 +165,19 @@ TEST_F(PeersTest, AnEpochWithoutAJournalIsNoReasonToLoadAnew) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
 }
 
+// The thread of the rounds waits for the difference to now, which is to be a number.
+TEST_F(PeersTest, WhileOthersAreToBeLoadedTheNextRoundIsDueNow) {
+  std::vector<std::unique_ptr<PeerNode>> others;
+  for (const char* name : {"b", "c", "d", "e"}) {
+    others.push_back(start(name));
+    others.back()->make_file(name);
+  }
+  auto a = start("a");
+  for (int loaded = 1; loaded < 4; ++loaded) EXPECT_EQ(a->peers().round(), clock_.monotonic_ns()) << "behind load " << loaded;
+  a->round();
+  EXPECT_EQ(a->paths(), (Paths{"/b", "/c", "/d", "/e"}));
+}
+
 TEST_F(PeersTest, WhatAPeerTakesBackIsLoadedAnew) {
   auto a = start("a"), b = start("b");
   const JournalPosition end = b->make_file("x");

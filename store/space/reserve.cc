@@ -60,6 +60,15 @@ Status Reserve::shrink(uint64_t bytes) {
   return {};
 }
 
+Status Reserve::give_back() {
+  std::lock_guard lock(mutex_);
+  Status removed = volume_->remove_file(path_);
+  if (!removed && removed.error().code != Code::kNotFound) return removed;
+  held_bytes_ = 0;
+  cut_ = true;
+  return {};
+}
+
 Status Reserve::grow_to(uint64_t bytes) {
   auto file = volume_->open(path_, {.create_exclusive = true});
   if (!file && file.error().code == Code::kExists) file = volume_->open(path_, {.writable = true});

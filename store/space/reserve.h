@@ -24,6 +24,8 @@ class Reserve {
   Status refill(uint64_t bytes, uint64_t available_bytes);
   // Makes it no larger than `bytes`: what a life with a larger capacity kept is not this one's.
   Status shrink(uint64_t bytes);
+  // All of it, for a life that ends: the next one makes its own.
+  Status give_back();
   // Allocated now. Does not block.
   uint64_t held_bytes() const { return held_bytes_.load(std::memory_order_relaxed); }
   // Something was given up and is not there again. Does not block.

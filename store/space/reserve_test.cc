@@ -59,6 +59,20 @@ TEST_F(ReserveTest, IsMadeSmallerWithoutBeingTakenForCut) {
   EXPECT_EQ(reserve.held_bytes(), kBytes / 2) << "that is no growing";
 }
 
+TEST_F(ReserveTest, IsGivenBackAsAWhole) {
+  const uint64_t before = free_bytes();
+  Reserve reserve(disk_, kPath);
+  EXPECT_TRUE(reserve.give_back()) << "there is none";
+  fill(reserve);
+  ASSERT_TRUE(reserve.give_back());
+  EXPECT_EQ(reserve.held_bytes(), 0u);
+  EXPECT_FALSE(disk_->info(kPath));
+  EXPECT_EQ(free_bytes(), before);
+  EXPECT_FALSE(reserve.give(kMiB));
+  fill(reserve);
+  EXPECT_EQ(reserve.held_bytes(), kBytes);
+}
+
 TEST_F(ReserveTest, IsFoundByTheNextMount) {
   {
     Reserve reserve(disk_, kPath);

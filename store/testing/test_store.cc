@@ -19,6 +19,11 @@ namespace kvcachefs::testing {
 
 namespace fs = std::filesystem;
 
+uint64_t file_bytes(const std::string& path) {
+  struct stat file {};
+  return ::stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * 512 : 0;
+}
+
 TestStore::TestStore(StoreOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {
   const char* base = std::getenv("TMPDIR");
   std::string name = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-store-XXXXXX";

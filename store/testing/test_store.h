@@ -21,6 +21,8 @@ inline StoreOptions node_options(const char* name) {
   return options;
 }
 
+uint64_t file_bytes(const std::string& path);  // that it takes; 0: there is no such file
+
 class TestStore {
  public:
   explicit TestStore(StoreOptions options = {}, Clock& clock = system_clock());

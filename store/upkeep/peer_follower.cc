@@ -14,6 +14,7 @@
 
 #include "store/base/log.h"
 #include "store/base/thread.h"
+#include "store/peers/part_size.h"
 
 namespace kvcachefs {
 
@@ -322,16 +323,15 @@ Head PeerFollower::own_head() const {
   return head;
 }
 
+void PeerFollower::keep_indexes_within(uint64_t most_bytes) {
+  if (parts_.directory.starts_with(parts_.volume->root() + "/")) peers_->keep_indexes_within(most_bytes);
+}
+
 uint64_t PeerFollower::bytes_on_volume() {
   if (peers_->knows_any()) had_peers_ = true;
   uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
   if (parts_.volume->features().network) return bytes;
-  std::error_code error;
-  for (std::filesystem::recursive_directory_iterator each(parts_.directory, error), end; !error && each != end; each.increment(error)) {
-    struct stat file {};
-    if (::lstat(each->path().c_str(), &file) == 0) bytes += static_cast<uint64_t>(file.st_blocks) * 512;
-  }
-  return bytes;
+  return bytes + allocated_below(parts_.directory);
 }
 
 void PeerFollower::note_checkpoint(HeadCheckpoint newest) {

@@ -67,6 +67,9 @@ class PeerFollower {
   void end_claim() { peers_->end_claim(); }
   void want_room();
 
+  // Behind stop(), when nobody reads the Tree any more: where the indexes of the peers are on the volume no more of them stays there.
+  void keep_indexes_within(uint64_t most_bytes);
+
   // What HEAD, on a local volume the indexes of the peers, and ACKS take there, which are written once there is another node. Looks at local files.
   uint64_t bytes_on_volume();
 

@@ -364,6 +364,31 @@ def fill(directory):
     return path
 
 
+@pytest.mark.needs_root
+def test_whichever_node_begins_finds_room_where_others_have_filled_the_file_system(new_mount, other_filesystem):
+    backing = other_filesystem("tmpfs", "size=96M")
+    nodes = [new_mount({"capacity": "64M", "keep_free": "0", "node": name}, start=False) for name in "ab"]
+    for node in nodes:
+        node.volume = os.path.join(backing, "volume")
+        node.start()
+        with open(os.path.join(node.path, node.options["node"]), "wb") as file:
+            file.write(payload("chunk", MIB))
+    a, b = nodes
+    a.stop()
+    b.stop()
+    kept = [name for name in "ab" if os.path.exists(os.path.join(a.volume, "nodes", name, "RESERVE"))]
+    assert kept == ["b"], "that of the last one"
+    somebody = fill(backing)
+    a.start()
+    wait_until(lambda: sorted(os.listdir(a.path)) == ["a", "b"], 20, "all is seen")
+    os.unlink(os.path.join(a.path, "a"))
+    a.drain()
+    os.unlink(somebody)
+    a.stop()
+    b.start()
+    wait_until(lambda: os.listdir(b.path) == ["b"], 20, "all is seen")
+
+
 @pytest.fixture
 def mount_that_cannot_drain(new_mount, other_filesystem):
     backing = other_filesystem("tmpfs", "size=96M")

@@ -1,6 +1,7 @@
 """A node whose daemon is gone is tended by another one: what is oldest of it makes room, what others removed of it comes back; and its own daemon,
 when it begins meanwhile, has it."""
 
+import errno
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ from kvc_mount import run_command, wait_until
 from kvc_process import in_process
 from kvc_volume import Samples
 from test_gc import bytes_below, done, part, stop
-from test_shared import publish, refresh, tree
+from test_shared import load, publish, refresh, tree
 from test_shared import store as store_one
 from test_shared_capacity import CAPACITY, CHUNK, OPTIONS, get, put, store
 
@@ -259,3 +260,35 @@ def test_a_small_file_of_it_is_answered_for_as_well(new_mount):
     a.start()
     publish(a, b)
     assert tree(a) == tree(b) == {".": None, "./three": payload("of b", MIB)}
+
+
+def test_killed_nodes_of_changing_names_do_not_fill_a_volume(new_mount):
+    """What each held for itself comes back, so the capacity is for what is stored."""
+    volume, pods = None, [f"pod{index}" for index in range(44)]
+    for name in pods:
+        pod = new_mount({**TENDED, "evict": "off", "node": name}, **({"volume": volume} if volume else {}))
+        volume = pod.volume
+        store_one(pod, name, payload(name, 1000))
+        pod.drain()
+        pod.kill()
+        pod.destroy()
+    before = bytes_below(os.path.join(volume, "nodes"))
+    assert before > 40 * MIB, "each had kept a MiB for its journal"
+    last = new_mount({**TENDED, "evict": "off", "node": "last"}, volume=volume)
+    with Samples(volume) as samples:
+        wait_until(lambda: caretaker(last)["returned_bytes"] >= 43 * MIB, SOON, "it comes back")
+        assert caretaker(last)["turns"] == 0 and caretaker(last)["problem"] == ""
+        assert bytes_below(os.path.join(volume, "nodes")) <= before - 40 * MIB
+
+        def stores():
+            try:
+                put(last, len(os.listdir(last.path)))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC, error
+            return len(os.listdir(last.path)) >= len(pods) + 80
+
+        wait_until(stores, SOON, "its room is used")
+    assert samples.most <= CAPACITY
+    assert all(load(last, name) == payload(name, 1000) for name in pods)
+    last.stop()
+    check(volume, pods[0], pods[-1], "last")

@@ -397,8 +397,6 @@ def test_fsck_finds_both_parts_whole(nodes):
     for name in ("a", "b"):
         result = run_command("fsck", a.volume, "--node", name)
         assert result.returncode == 0, result.stdout + result.stderr
-    result = run_command("fsck", a.volume)
-    assert result.returncode != 0 and "--node" in result.stderr
 
 
 def test_a_third_node_reads_all(nodes, new_mount):
@@ -505,3 +503,43 @@ def test_a_local_volume_that_got_another_node_is_shared_from_the_next_mount_on(n
     first.remount()
     publish(other, first)
     assert load(first, "by_other") == b"other" and not exists(first, "by_first")
+
+
+def test_a_mount_sees_at_once_what_many_nodes_have_stored(new_mount):
+    first = new_mount({"node": "n0"})
+    names = [f"of {index}" for index in range(16)]
+    for index, name in enumerate(names):
+        node = new_mount({"node": f"n{index}"}, volume=first.volume) if index else first
+        store(node, name, payload(name, 1000))
+        node.stop()
+    last = new_mount({"node": "last"}, volume=first.volume)
+    begun = time.monotonic()
+    wait_until(lambda: set(names) <= set(os.listdir(last.path)), SOON, "all are seen")
+    assert time.monotonic() - begun < len(names) / 2, "their parts are read one a second"
+
+
+def test_fsck_checks_all_nodes_that_are_not_in_use(nodes):
+    a, b = nodes
+    for mount in nodes:
+        store(mount, "of " + mount.options["node"], payload("chunk", 300 * KIB))
+    publish(a, b)
+    result = run_command("fsck", a.volume)
+    assert result.returncode == 8 and "node a was not checked" in result.stderr and "node b was not checked" in result.stderr, result
+    a.stop()
+    result = run_command("fsck", a.volume)
+    assert result.returncode == 0 and "--- node a\n" in result.stdout and "--- 1 of 2 nodes were checked" in result.stdout, result
+    assert "--- node b\n" not in result.stdout and "node b was not checked" in result.stderr, result
+    b.stop()
+    result = run_command("fsck", a.volume)
+    assert result.returncode == 0 and result.stdout.count("clean\n") == 2 and result.stderr == "", result
+    assert run_command("fsck", a.volume, "--quiet").stdout == ""
+    packs = [os.path.join(where, name) for where, _, names in os.walk(os.path.join(a.volume, "nodes", "a")) for name in names if name.endswith(".pack")]
+    with open(packs[0], "r+b") as file:
+        file.seek(100 * KIB)
+        file.write(b"rot")
+    result = run_command("fsck", a.volume)
+    assert result.returncode == 4 and result.stdout.count("clean\n") == 1, result
+    assert run_command("fsck", a.volume, "--node", "b").returncode == 0
+    assert run_command("fsck", a.volume, "--node", "a", "--quiet").stdout.startswith("error: ")
+    assert run_command("fsck", a.volume, "--repair").returncode == 1
+    assert run_command("fsck", a.volume).returncode == 0

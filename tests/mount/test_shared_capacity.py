@@ -10,7 +10,7 @@ import pytest
 
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import wait_until
+from kvc_mount import run_command, wait_until
 from kvc_volume import Samples, allocated_bytes
 
 pytestmark = pytest.mark.needs_daemon
@@ -506,3 +506,24 @@ def test_leases_of_another_node_hold_no_writer_up(new_mount):
     only_here = [number for number in range(count) if get(b, number) and not get(a, number)]
     assert MIB <= len(only_here) * CHUNK <= CAPACITY // 16, len(only_here)
     assert False not in {get(b, number) for number in only_here}
+
+
+def test_nodes_that_come_and_go_do_not_fill_a_volume(new_mount):
+    volume, pods = None, [f"pod{index}" for index in range(56)]
+    for name in pods:
+        pod = new_mount({**OPTIONS, "evict": "off", "node": name}, **({"volume": volume} if volume else {}))
+        volume = pod.volume
+        put(pod, pods.index(name))
+        pod.stop()
+    assert allocated_bytes(volume) <= len(pods) * (CHUNK + 300 * KIB) + MIB
+    last = new_mount({**OPTIONS, "evict": "off", "node": "last"}, volume=volume)
+    with Samples(volume) as samples:
+        store(last, len(pods), 16)
+        wait_until(lambda: all(get(last, number) for number in range(len(pods) + 16)), SOON, "all is seen")
+    assert samples.most <= CAPACITY
+    # What a command does for one of them takes nothing that stays.
+    last.stop()
+    before = allocated_bytes(volume)
+    for name in pods[-4:]:
+        assert run_command("gc", volume, "--node", name).returncode == 0
+    assert allocated_bytes(volume) <= before

@@ -1,0 +1,98 @@
+// What Peers keeps on this machine, for the next life: an index of each peer, and their numbers.
+#include <algorithm>
+#include <filesystem>
+#include <functional>
+#include <mutex>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "store/base/log.h"
+#include "store/base/node_name.h"
+#include "store/peers/part_size.h"
+#include "store/peers/peers_peer.h"
+#include "store/volume/posix_tree.h"
+
+namespace kvcachefs {
+
+// Of nodes that the volume does not have any more.
+void Peers::remove_leaving() {
+  std::erase_if(leaving_, [this](const Leaving& each) {
+    if (!each.index.expired()) return false;
+    if (Status removed = Replica::remove(directory_of(each.node)); !removed) log::warn("peer {}: {}", each.node, removed.error().message);
+    return true;
+  });
+}
+
+// ... that it lost while this one was away.
+void Peers::remove_unknown_directories() {
+  const auto tree = PosixTree::open(parts_.directory);
+  const auto entries = tree ? tree->list("") : std::unexpected(tree.error());
+  if (!entries) return;  // nothing was made there, or each peer tells
+  for (const auto& [name, is_directory] : *entries) {
+    if (!is_node_name(name) || peers_.contains(name)) continue;
+    if (Status removed = Replica::remove(directory_of(name)); !removed) log::warn("peer {}: {}", name, removed.error().message);
+  }
+}
+
+void Peers::keep_ordinals(int64_t now_ns) {
+  if (discovery_->ordinals() == kept_ordinals_ || !ordinals_pause_.may_try(now_ns)) return;
+  const Status kept = write_ordinals(parts_.directory + "/.ordinals", discovery_->ordinals());
+  note_problem("ordinals", kept);
+  if (!kept) return ordinals_pause_.failed(now_ns);
+  kept_ordinals_ = discovery_->ordinals();
+  ordinals_pause_.succeeded();
+}
+
+// --- at the end ---
+
+void Peers::stop() {
+  ending_ = true;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    std::ranges::move(asked_, std::back_inserter(refreshes_));
+    asked_.clear();
+  }
+  for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
+  for (const auto& [name, peer] : peers_)
+    if (peer->replica)
+      if (Status committed = peer->replica->commit_all(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+}
+
+void Peers::keep_indexes_within(uint64_t most_bytes) {
+  struct Kept {
+    Peer* peer;
+    uint64_t objects, bytes;
+  };
+  std::vector<Kept> kept;
+  for (const auto& [name, peer] : peers_)
+    if (peer->replica) kept.push_back({peer.get(), peer->replica->objects(), allocated_below(directory_of(name))});
+  std::ranges::sort(kept, std::greater(), &Kept::objects);
+  uint64_t bytes = 0;
+  std::erase_if(kept, [&](const Kept& each) {
+    const bool fits = bytes + each.bytes <= most_bytes;
+    bytes += fits ? each.bytes : 0;
+    return fits;
+  });
+  if (kept.empty() && most_bytes > 0) return;
+  static_cast<void>(parts_.alone([this]() -> Status {
+    parts_.view.set_peers({});
+    return {};
+  }));
+  {
+    const std::lock_guard lock(mutex_);
+    indexes_.clear();
+  }
+  for (const Kept& each : kept) {
+    each.peer->replica.reset();
+    if (Status removed = Replica::remove(directory_of(each.peer->node)); !removed) log::warn("peer {}: {}", each.peer->node, removed.error().message);
+  }
+  if (most_bytes > 0) return;
+  std::error_code ignored;
+  std::filesystem::remove(parts_.directory + "/.ordinals", ignored);
+  std::filesystem::remove(parts_.directory, ignored);
+}
+
+}  // namespace kvcachefs
