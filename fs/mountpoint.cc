@@ -91,7 +91,7 @@ bool is_dead(const std::string& mountpoint) {
   return ::statfs(mountpoint.c_str(), &space) != 0 && means_dead(errno);
 }
 
-UniqueFd open_directory(const std::string& path) { return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
+UniqueFd open_bare_directory(const std::string& path) { return UniqueFd(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)); }
 
 bool means_dead(int problem) { return problem == ENOTCONN || problem == ECONNABORTED; }
 
@@ -156,7 +156,7 @@ Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool none
   }
   if (mounted_on(where))
     return fail(Code::kBusy, fmt::format("mountpoint {} has something mounted on it already; unmount that first", where));
-  KVC_ASSIGN(const size_t entries, count_entries(open_directory(where), fmt::format("mountpoint {}", where)));
+  KVC_ASSIGN(const size_t entries, count_entries(open_bare_directory(where), fmt::format("mountpoint {}", where)));
   if (entries > 0 && !nonempty)
     return fail(Code::kNotEmpty, fmt::format("mountpoint {} is not empty: its files would be hidden; -o nonempty mounts all the same", where));
   return PreparedMountpoint{.path = where, .dead_device = {}};

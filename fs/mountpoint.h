@@ -22,7 +22,7 @@ Result<PreparedMountpoint> prepare_mountpoint(const std::string& path, bool none
 // Whether the mount there answers that its daemon has died. Asks the daemon, if there is one.
 bool is_dead(const std::string& mountpoint);
 bool means_dead(int problem);  // an errno
-UniqueFd open_directory(const std::string& path);
+UniqueFd open_bare_directory(const std::string& path);
 // Logs how many entries the directory has that a mount hides.
 void warn_of_hidden(UniqueFd directory, const std::string& mountpoint);
 // Absolute path of the volume; the directory itself is made (0700) if only it is missing.

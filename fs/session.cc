@@ -193,7 +193,7 @@ Status replace_dead_mount(Driver& driver) {
     log::debug("{}: libfuse mounts: {}", driver.mountpoint, fresh ? "it does not take a device" : fresh.error().message);
     if (is_dead(driver.mountpoint)) lazily_unmount(driver.mountpoint);
     if (mounted_on(driver.mountpoint)) return fail(Code::kBusy, fmt::format("mountpoint {} has something else mounted on it by now", driver.mountpoint));
-    if (!below.valid()) below = open_directory(driver.mountpoint);
+    if (!below.valid()) below = open_bare_directory(driver.mountpoint);
     KVC_TRY(mount_by_library(driver));
   }
   warn_of_hidden(std::move(below), driver.mountpoint);
