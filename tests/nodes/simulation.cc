@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 #include "store/base/mutex.h"
 #include "store/base/units.h"
@@ -481,7 +482,9 @@ void Simulation::open(Seat& seat, const std::string& name) {
   Handle* handle = nullptr;
   const auto content = within(seat, [&]() -> Result<std::string> {
     KVC_ASSIGN(handle, seat.node->open(name, {}));
-    return seat.node->read(handle);
+    auto read = seat.node->read(handle);
+    if (seat.node->machine().is_killed()) seat.node->store().release(std::exchange(handle, nullptr));  // it is buried next
+    return read;
   });
   if (handle == nullptr || !seat.node->runs()) return;
   if (!content) return seat.node->store().release(handle);
