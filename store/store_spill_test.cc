@@ -22,6 +22,28 @@ namespace store_spill_test {
 
 using testing::TestStore;
 
+// A store of its own whose volume may fail.
+class FaultyStore {
+ public:
+  FaultyStore(StoreOptions options, FaultHook hook) {
+    std::filesystem::create_directory(root());
+    options.background = false;
+    options.node = "test";
+    auto posix = open_posix_volume(root(), {});
+    EXPECT_TRUE(posix) << posix.error().message;
+    auto opened = open_store(make_fault_volume(*posix, std::move(hook)), options, clock, "test");
+    EXPECT_TRUE(opened) << opened.error().message;
+    store_ = std::move(*opened);
+  }
+  Store& operator*() { return *store_; }
+  ManualClock clock{1'700'000'000'000'000'000};
+
+ private:
+  std::string root() const { return beside_.root() + "/other"; }
+  TestStore beside_;  // for its directory
+  std::unique_ptr<Store> store_;
+};
+
 // --- holes ---
 
 TEST(StoreSettling, APunchOfAnyLengthReturns) {
@@ -101,25 +123,16 @@ TEST(StoreSettling, WhatWasSpilledAndThenCutOffReadsAsZeros) {
 // A seal writes what is left of it into the spill file, where it must not be looked for with what was cut off: not beside it, nor after one that
 // came to nothing.
 TEST(StoreSettling, AUnitThatWasSpilledAndCutIsReadAlsoAfterASealThatFailed) {
-  TestStore beside;  // for its directory
-  std::filesystem::create_directory(beside.root() + "/other");
   StoreOptions options;
-  options.background = false;
-  options.node = "test";
   options.memory_bytes = 16 * kMiB;
-  auto posix = open_posix_volume(beside.root() + "/other", {});
-  ASSERT_TRUE(posix) << posix.error().message;
   bool fails = false;
   int failed = 0;
-  auto volume = make_fault_volume(*posix, [&](const VolumeCall& call) {
+  FaultyStore faulty(options, [&](const VolumeCall& call) {
     const bool now = fails && call.kind == VolumeCall::Kind::kTruncate && call.path.ends_with(".solo");
     failed += now;
     return Fault{.sys_errno = now ? 5 : 0};
   });
-  ManualClock clock(1'700'000'000'000'000'000);
-  auto opened = open_store(volume, options, clock, "test");
-  ASSERT_TRUE(opened) << opened.error().message;
-  Store& store = **opened;
+  Store& store = *faulty;
   const auto write_all = [&](Handle* handle, const std::string& bytes) {
     for (size_t at = 0; at < bytes.size(); at += kMiB) {
       std::atomic<bool> written = false;
@@ -173,7 +186,7 @@ TEST(StoreSettling, AUnitThatWasSpilledAndCutIsReadAlsoAfterASealThatFailed) {
   store.drop_caches();
   EXPECT_TRUE(reads_well()) << "after a seal that failed";
   fails = false;
-  clock.advance_ns(6'000'000'000);
+  faulty.clock.advance_ns(6'000'000'000);
   EXPECT_TRUE(syncs());
   store.drop_caches();
   EXPECT_TRUE(reads_well()) << "after one that did not";
@@ -207,23 +220,14 @@ TEST(StoreSettling, APartOfAUnitThatWasSpilledIsReadWithWhatFollows) {
 // --- what could not be synced ---
 
 TEST(StoreSettling, ABodyThatCouldNotBeSyncedIsNotPassedThroughUntilItLiesElsewhere) {
-  TestStore beside;  // for its directory
-  std::filesystem::create_directory(beside.root() + "/other");
   StoreOptions options;
-  options.background = false;
-  options.node = "test";
   options.memory_bytes = 64 * kMiB;
   options.pack_below_bytes = 64 * kKiB;
-  auto posix = open_posix_volume(beside.root() + "/other", {});
-  ASSERT_TRUE(posix) << posix.error().message;
   bool fails = false;
-  auto volume = make_fault_volume(*posix, [&](const VolumeCall& call) {
+  FaultyStore faulty(options, [&](const VolumeCall& call) {
     return Fault{.sys_errno = fails && call.kind == VolumeCall::Kind::kSync && call.path.ends_with(".solo") ? 5 : 0};
   });
-  ManualClock clock(1'700'000'000'000'000'000);
-  auto opened = open_store(volume, options, clock, "test");
-  ASSERT_TRUE(opened) << opened.error().message;
-  Store& store = **opened;
+  Store& store = *faulty;
   const auto drain_once = [&](bool sync) {
     std::optional<Status> drained;
     store.drain(sync, [&](Status status) { drained = std::move(status); });
@@ -246,7 +250,7 @@ TEST(StoreSettling, ABodyThatCouldNotBeSyncedIsNotPassedThroughUntilItLiesElsewh
   fails = false;
   store.drop_caches();
   EXPECT_LT(store.backing_file(made->first.id).descriptor, 0);
-  clock.advance_ns(6'000'000'000);
+  faulty.clock.advance_ns(6'000'000'000);
   for (int i = 0; i < 20; ++i) store.pump();
   store.drop_caches();
   EXPECT_GE(store.backing_file(made->first.id).descriptor, 0);

@@ -327,7 +327,13 @@ uint64_t LmdbEnv::unused_bytes() const {
 Status LmdbEnv::rewrite(uint64_t unused_bytes) {
   if (!write_copy(unused_bytes)) return fail(Code::kUnsupported, fmt::format("index {} stays as it is", directory_));
   if (damaged()) return damage(kFoundBefore);
-  KVC_TRY(replace_file(directory_ + kCopyName));
+  const std::string copy = directory_ + kCopyName;
+  if (Status replaced = replace_file(copy); !replaced) {
+    // Where only the opening failed what is written from now on would go into a file without a name.
+    if (access(copy.c_str(), F_OK) != 0) return damage(replaced.error().message);
+    unlink(copy.c_str());
+    return replaced;
+  }
   const int fd = ::open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd >= 0) fsync(fd);  // else an older file could have the name after a power loss, for which the journals are gone
   if (fd >= 0) ::close(fd);

@@ -65,6 +65,17 @@ class PlantedPeers : public ::testing::Test {
             {"a FIFO", [](const std::string& path) { ASSERT_EQ(::mkfifo(path.c_str(), 0600), 0); }},
             {"a file", [](const std::string& path) { std::ofstream(path) << "x"; }}};
   }
+  std::unique_ptr<PeerNode> start_with_file(const std::string& name) {
+    auto node = start(name);
+    node->make_file("x");
+    seconds(1, {node.get()});
+    return node;
+  }
+  // What a node keeps of its peers: this directory, and nothing else.
+  void begin_anew(const std::string& directory) const {
+    fs::remove_all(scratch_.path(directory.substr(0, directory.find('/'))));
+    fs::create_directories(scratch_.path(directory));
+  }
   // Directories like those of old loads: one that is empty, one with an index in it, one of somebody else's.
   void fill_victims(const std::string& below = {}) const {
     const std::string at = victims_ + below;
@@ -116,15 +127,12 @@ TEST_F(PlantedPeers, NumbersAreWrittenToAPlainFileOnly) {
 }
 
 TEST_F(PlantedPeers, WhereNumbersCannotBeKeptThePeersAreFollowedAllTheSame) {
-  auto a = start("a");
-  a->make_file("x");
-  seconds(1, {a.get()});
+  auto a = start_with_file("a");
   uint32_t epoch = 1;
   for (const char* name : {".ordinals", ".ordinals.tmp"})
     for (const auto& [what, plant] : plants_for_file()) {
       SCOPED_TRACE(std::string(name) + ": " + what);
-      fs::remove_all(scratch_.path("b"));
-      fs::create_directory(scratch_.path("b"));
+      begin_anew("b");
       plant(scratch_.path("b/") + name);
       const auto victims = all_in(victims_);
       auto b = start("b", epoch++);
@@ -138,16 +146,13 @@ TEST_F(PlantedPeers, WhereNumbersCannotBeKeptThePeersAreFollowedAllTheSame) {
 }
 
 TEST_F(PlantedPeers, WhatIsInThePlaceOfAPeersDirectoryIsNotEntered) {
-  auto a = start("a");
-  a->make_file("x");
-  seconds(1, {a.get()});
+  auto a = start_with_file("a");
   fill_victims();
   const auto victims = all_in(victims_);
   uint32_t epoch = 1;
   for (const auto& [what, plant] : plants_for_directory()) {
     SCOPED_TRACE(what);
-    fs::remove_all(scratch_.path("b"));
-    fs::create_directory(scratch_.path("b"));
+    begin_anew("b");
     plant(scratch_.path("b/a"));
     plant(scratch_.path("b/gone"));  // of a node that the volume does not have
     auto b = start("b", epoch++);
@@ -165,17 +170,14 @@ TEST_F(PlantedPeers, WhatIsInThePlaceOfAPeersDirectoryIsNotEntered) {
 }
 
 TEST_F(PlantedPeers, WhatIsInThePlaceOfAnIndexOfAPeerStaysAndAnotherIsMade) {
-  auto a = start("a");
-  a->make_file("x");
-  seconds(1, {a.get()});
+  auto a = start_with_file("a");
   fill_victims();
   const auto victims = all_in(victims_);
   uint32_t epoch = 1;
   for (const char* name : {"5", "5.damaged"})
     for (const auto& [what, plant] : plants_for_directory()) {
       SCOPED_TRACE(std::string(name) + ": " + what);
-      fs::remove_all(scratch_.path("b"));
-      fs::create_directories(scratch_.path("b/a"));
+      begin_anew("b/a");
       const std::string place = scratch_.path("b/a/") + name;
       plant(place);
       fs::create_directory(scratch_.path("b/a/3"));
@@ -190,9 +192,7 @@ TEST_F(PlantedPeers, WhatIsInThePlaceOfAnIndexOfAPeerStaysAndAnotherIsMade) {
 }
 
 TEST_F(PlantedPeers, WhatIsInThePlaceOfTheDirectoryOfAllIsNotEntered) {
-  auto a = start("a");
-  a->make_file("x");
-  seconds(1, {a.get()});
+  auto a = start_with_file("a");
   fill_victims("/a");
   fill_victims("/gone");
   const auto victims = all_in(victims_);

@@ -219,11 +219,10 @@ bool Checkpointer::shrink_index() {
   constexpr uint64_t kLeastBytes = 2 * kMiB, kPart = 64;  // of the capacity
   constexpr int64_t kTryAgainNs = 10'000'000'000;
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  const std::string path = parts_.index_directory + "/data.mdb";
-  if (now_ns - shrunk_ns_ < kTryAgainNs || !parts_.index_directory.starts_with(parts_.volume->root() + "/")) return false;
+  if (now_ns - shrunk_ns_ < kTryAgainNs || index_is_elsewhere()) return false;
   const uint64_t unused = parts_.index.unused_bytes();
   struct stat data {};
-  if (unused < std::max(kLeastBytes, parts_.options.current().capacity_bytes / kPart) || ::stat(path.c_str(), &data) != 0) return false;
+  if (unused < std::max(kLeastBytes, parts_.options.current().capacity_bytes / kPart) || ::stat(index_file().c_str(), &data) != 0) return false;
   const auto before = static_cast<uint64_t>(data.st_size);
   if (unused < before / 2) return false;
   shrunk_ns_ = now_ns;
@@ -267,8 +266,8 @@ void Checkpointer::measure_overhead() {
   measured.checkpoint_bytes = found_.checkpoint_bytes + (kept_journals_ ? kept_journals_->bytes : 0);
   measured.reserve_bytes = parts_.reserve.held_bytes();
   struct stat data {};
-  measured.index_is_elsewhere = !parts_.index_directory.starts_with(parts_.volume->root() + "/");
-  if (::stat((parts_.index_directory + "/data.mdb").c_str(), &data) == 0)
+  measured.index_is_elsewhere = index_is_elsewhere();
+  if (::stat(index_file().c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
   if (peers_ != nullptr) measured.reserve_bytes += peers_->bytes_on_volume();
   if (!epochs_bytes_) epochs_bytes_ = measure_epochs();

@@ -94,8 +94,8 @@ class Checkpointer {
   void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. The keeper's thread, or before it runs
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
-  // Is the index, on the volume, a file of which most is unused and counts for something? Then it is written anew, where there is room for both.
-  // True if it is smaller now.
+  // Writes the index anew without what is unused of it, where it lies on the volume, at least half of it and a part of the capacity are unused,
+  // and there is room for both files. True if it is smaller now.
   bool shrink_index();
 
   // Tells RecordSpace what journals with their reserve, checkpoint and index take, without a look at the volume but one: at the index,
@@ -133,6 +133,8 @@ class Checkpointer {
   Status rotate_journal();
   JournalPosition followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const;
   uint64_t bytes_of_journals_before_this() const;
+  std::string index_file() const { return parts_.index_directory + "/data.mdb"; }
+  bool index_is_elsewhere() const { return !parts_.index_directory.starts_with(parts_.volume->root() + "/"); }  // not on the volume
 
   const Parts parts_;
   int64_t shrunk_ns_ = INT64_MIN / 2;  // shrink_index() was tried then
