@@ -9,7 +9,7 @@ void PeerLeases::set_lease_ms(uint64_t lease_ms) {
   lasts_ns_.store(lease_ms == 0 ? 0 : static_cast<int64_t>(lease_ms) * 1'000'000 + kKernelKnowsNs, std::memory_order_relaxed);
 }
 
-void PeerLeases::note(ObjectId directory, ObjectId id, bool asked, size_t most) {
+void PeerLeases::note(ObjectId directory, ObjectId id, How how) {
   if (!id.valid() || !id.is_foreign()) return;
   const int64_t lasts_ns = this->lasts_ns();
   if (lasts_ns == 0) return;
@@ -23,13 +23,14 @@ void PeerLeases::note(ObjectId directory, ObjectId id, bool asked, size_t most) 
   }
   auto found = uses_[0].find(id);
   if (found == uses_[0].end()) {
-    if (uses_[0].size() >= most) return;
+    if (uses_[0].size() >= (how == How::kListed ? kMost / 2 : kMost)) return;
     found = uses_[0].emplace(id, Use{}).first;
     if (const auto before = uses_[1].find(id); before != uses_[1].end()) found->second = before->second;
   }
   if (found->second.is_forgotten) return;
   found->second.at_ns = now_ns;
-  if (asked) found->second.asked_ns = now_ns;
+  if (how != How::kReadAhead) found->second.asked_ns = now_ns;
+  if (how != How::kListed) found->second.wanted_ns = now_ns;
   if (directory.valid()) found->second.directory = directory;
 }
 
@@ -49,7 +50,11 @@ std::optional<PeerLeases::Lease> PeerLeases::find(ObjectId id) const {
     const auto found = uses.find(id);
     if (found == uses.end()) continue;
     if (found->second.is_forgotten || found->second.at_ns + lasts_ns <= now_ns) return std::nullopt;
-    Lease lease{found->second.at_ns + lasts_ns, found->second.asked_ns, found->second.directory};
+    const auto& wanted_ns = found->second.wanted_ns;
+    Lease lease{.until_ns = found->second.at_ns + lasts_ns,
+                .asked_until_ns = found->second.asked_ns,
+                .is_only_listed = !wanted_ns || *wanted_ns + lasts_ns <= now_ns,
+                .directory = found->second.directory};
     if (lease.asked_until_ns) *lease.asked_until_ns += lasts_ns;
     return lease;
   }

@@ -32,21 +32,22 @@ class PeerLeases final : public AccessListener {
 
   // Under the lock that keeps the name there until then: it is about to be told to be there, in the directory that clients know by this id.
   // Of objects of this node, and of what is absent, nothing is noted.
-  void told(ObjectId directory, ObjectId id) { note(directory, id, true, kMost); }
-  void listed(ObjectId directory, ObjectId id) { note(directory, id, true, kMost / 2); }
+  void told(ObjectId directory, ObjectId id) { note(directory, id, How::kSought); }
+  void listed(ObjectId directory, ObjectId id) { note(directory, id, How::kListed); }
   // A client here removed or replaced it: nobody is told of it any more.
   void forget(ObjectId id);
 
   struct Lease {
     int64_t until_ns = 0;
     std::optional<int64_t> asked_until_ns;  // that of the last time a client asked for it; none: it was only read ahead
+    bool is_only_listed = false;            // nothing but a listing told of it: it gives way to others
     ObjectId directory;                     // invalid: it was opened by its id, or is read ahead
   };
   std::optional<Lease> find(ObjectId id) const;  // none if it is over
 
   // --- told by AccessTracker; a probe was told of before
-  void opened(ObjectId id, uint64_t) override { note({}, id, true, kMost); }
-  void loaded_ahead(ObjectId id) override { note({}, id, false, kMost); }
+  void opened(ObjectId id, uint64_t) override { note({}, id, How::kSought); }
+  void loaded_ahead(ObjectId id) override { note({}, id, How::kReadAhead); }
   void probed(uint32_t, ObjectId, std::string_view, ObjectId, uint64_t) override {}
   void directory_named(ObjectId, std::string_view, ObjectId) override {}
   void written(ObjectId, uint64_t) override {}
@@ -55,13 +56,15 @@ class PeerLeases final : public AccessListener {
   void deleted(ObjectId) override {}
 
  private:
+  enum class How : uint8_t { kSought, kListed, kReadAhead };
   struct Use {
     int64_t at_ns = 0;
-    std::optional<int64_t> asked_ns;
+    std::optional<int64_t> asked_ns;   // by a client
+    std::optional<int64_t> wanted_ns;  // not merely listed
     ObjectId directory;
     bool is_forgotten = false;
   };
-  void note(ObjectId directory, ObjectId id, bool asked, size_t most);
+  void note(ObjectId directory, ObjectId id, How how);
 
   const Clock& clock_;
   std::atomic<int64_t> lasts_ns_{0};

@@ -211,6 +211,20 @@ TEST_F(TreeLeases, WhatWasOnlyRenewedGivesWayToWhatWasPromised) {
   EXPECT_EQ(found("8"), ObjectId{});
 }
 
+TEST_F(TreeLeases, WhatWasMerelyListedGivesWayToWhatWasProbed) {
+  for (uint64_t number = 5; number < 10; ++number) put(number, std::to_string(number));
+  for (uint64_t number = 5; number < 8; ++number) leases.listed(kRootId, found(std::to_string(number)));
+  leases.told(kRootId, id(1, 6));  // ... and probed behind that
+  for (const uint64_t probed : {8, 9}) leases.told(kRootId, id(1, probed));
+  for (const uint64_t gone : {5, 6, 7, 8, 9}) evict(gone, std::to_string(gone));
+  EXPECT_EQ(found("5"), ObjectId{});
+  EXPECT_EQ(found("6"), id(1, 6));
+  EXPECT_EQ(found("7"), ObjectId{}) << "there was no room for it";
+  EXPECT_EQ(found("8"), id(1, 8));
+  EXPECT_EQ(found("9"), ObjectId{}) << "those that are there were probed, too";
+  EXPECT_EQ(tree.write().still_read(1), (std::vector<ObjectId>{id(0, 6), id(0, 8)}));
+}
+
 TEST_F(TreeLeases, ThereAre4096AtATimeAndEachIsToldToItsNode) {
   space.configure(uint64_t{1} << 30, 0);
   constexpr uint64_t kMany = 5000;

@@ -2,6 +2,8 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
+#include <optional>
 #include <utility>
 #include <variant>
 
@@ -19,6 +21,20 @@ GivenUpObjects::IsRead is_read_in(const Tree::View& tree) {
     const ObjectPtr object = tree.live(id);
     return object && Tree::View::is_read_still(*object);
   };
+}
+
+// Those that end first come last.
+std::vector<ObjectId> merely_listed(const LeasedNames& leased, const PeerLeases& leases) {
+  std::vector<std::pair<int64_t, ObjectId>> found;
+  leased.for_each([&](const std::string&, const LeasedNames::Lease& each) {
+    const auto used = leases.find(each.child);
+    if (!used || used->is_only_listed) found.emplace_back(each.until_ns, each.child);
+  });
+  std::ranges::sort(found, std::greater<>(), [](const auto& each) { return each.first; });
+  std::vector<ObjectId> ids;
+  ids.reserve(found.size());
+  for (const auto& [until_ns, id] : found) ids.push_back(id);
+  return ids;
 }
 
 }  // namespace
@@ -200,10 +216,15 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
   const int64_t now_ns = parts.clock.monotonic_ns(), lasts_ns = parts.leases->lasts_ns();
   LeasedNames& leased = view().leased();
   bool broken = false;  // what was asked for again and again goes before anything that clients were told of when it was there
-  const auto has_room = [&](uint64_t bytes) {
+  std::optional<std::vector<ObjectId>> listed;  // ... and then, for others, what was merely listed
+  const auto has_room = [&](uint64_t bytes, bool is_only_listed) {
     const auto fits = [&] { return leased.size() < most && leased.bytes() + bytes <= most_bytes; };
-    if (fits() || std::exchange(broken, true)) return fits();
-    for (const ObjectId renewed : leased.went_before(now_ns - lasts_ns)) end_lease(renewed);
+    if (fits()) return true;
+    if (!std::exchange(broken, true))
+      for (const ObjectId renewed : leased.went_before(now_ns - lasts_ns)) end_lease(renewed);
+    if (is_only_listed) return fits();
+    if (!listed) listed = merely_listed(leased, *parts.leases);
+    for (; !fits() && !listed->empty(); listed->pop_back()) end_lease(listed->back());
     return fits();
   };
   for (const Record& record : batch.records) {
@@ -223,7 +244,7 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
       bytes = align_up((*object)->base.place.length, kBlockBytes);
       may &= !(*object)->outdated && !(*object)->base.quarantined && (*object)->nlink > 0;
     }
-    if (may && has_room(bytes)) {
+    if (may && has_room(bytes, lease->is_only_listed)) {
       const auto lock = (*object)->lock();
       (*object)->leased = leased.add(gone->name, {.child = id,
                                                   .member = ObjectId::make(ordinal, gone->parent.epoch(), gone->parent.number()),
