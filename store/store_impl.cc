@@ -161,7 +161,8 @@ Status StoreImpl::start(std::string_view holder) {
   evictor_ = std::make_unique<Evictor>(clock_);
   std::vector<AccessListener*> listeners{evictor_.get()};
   if (shared_) listeners.push_back(&peer_leases_);
-  if (shared_ && !read_only_) listeners.push_back(&touches_);
+  if (shared_) lost_names_.emplace(clock_, *evictor_);
+  if (shared_ && !read_only_) listeners.insert(listeners.end(), {&touches_, &*lost_names_});
   accesses_->set_listeners(std::move(listeners));
   space_.set_low_callback([this] { keeper_wakeup_.wake(); });
   space_waiters_.set_source([this] { return may_get_room(); });
@@ -216,7 +217,7 @@ Status StoreImpl::start(std::string_view holder) {
                                                    [this] { if (peers_) peers_->want_room(); }, [this] { keeper_->want_reclaim(); },
                                                    !read_only_ && care_ == Care::kNone});
   SharedCapacity* const shared = shared_capacity_ ? &*shared_capacity_ : nullptr;
-  eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, *record_space_, refusals_, dirty_, gone_names_, counters_, options_, clock_,
+  eviction_.emplace(Eviction::Parts{*evictor_, *tree_, *index_, space_, refusals_, gone_names_, counters_, options_, clock_,
                                     keeper_wakeup_, [this] { drainer_->journal_names(); }, [this] { drainer_->drain(/*for_room=*/true); },
                                     [this] { return has_peers(); }, read_only_, shared});
   if (!volume_->features().punch_hole && !read_only_)

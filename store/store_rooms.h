@@ -73,6 +73,7 @@
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/index_rebuild.h"
 #include "store/upkeep/keeper.h"
+#include "store/upkeep/lost_names.h"
 #include "store/upkeep/orphan_sweep.h"
 #include "store/upkeep/peer_follower.h"
 #include "store/upkeep/peer_touches.h"
@@ -113,6 +114,7 @@ struct StoreRooms {
   std::unique_ptr<Evictor> evictor_;  // told of accesses by what follows
   PeerTouches touches_{clock_};       // so is this
   PeerLeases peer_leases_{clock_};    // and this
+  std::optional<LostNames> lost_names_;  // and this, where there may be other nodes
   std::unique_ptr<AccessTracker> accesses_;
   std::unique_ptr<IndexRebuild> index_rebuild_;
 

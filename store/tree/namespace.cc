@@ -103,6 +103,14 @@ Result<std::vector<NameEntry>> Namespace::list_own(ObjectId parent, uint64_t aft
                [](std::string_view) -> Result<std::optional<Found>> { return std::nullopt; });
 }
 
+std::optional<std::string> Namespace::own_name(ObjectId parent, uint64_t cookie, ObjectId child) const {
+  auto page = list_own(parent, cookie - 1, 1);
+  if (!page) return std::nullopt;
+  for (NameEntry& entry : *page)
+    if (entry.cookie == cookie && entry.child == child) return std::move(entry.name);
+  return std::nullopt;
+}
+
 Result<std::vector<NameEntry>> Namespace::merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from,
                                                 const LeftToPeers& left_to_peers) const {
   auto changed = directories_.find(parent);

@@ -104,7 +104,9 @@ class Namespace {
   bool mentions(ObjectId id) const { return mentions_.contains(id) || directories_.contains(id); }
   // Merged listing: names with cookie > after, ascending; cookies are never split.
   Result<std::vector<NameEntry>> list(ObjectId parent, uint64_t after, size_t limit) const;
-  // The same of what this node has.
+  // Under which name with this cookie this node has the object in the directory; nothing: it does not.
+  std::optional<std::string> own_name(ObjectId parent, uint64_t cookie, ObjectId child) const;
+  // The same listing of what this node has.
   Result<std::vector<NameEntry>> list_own(ObjectId parent, uint64_t after, size_t limit) const;
 
   // Names changed since the last call; states stay dirty until settle().

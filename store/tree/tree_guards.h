@@ -85,9 +85,8 @@ class Tree::Write final : public Tree::View {
   }
 
   Namespace& names() { return tree().names_; }
-  using View::names;
   NameView& view() { return tree().view_; }
-  using View::view;
+  using View::names, View::view;
 
   // --- the table (tree.cc) ---
   Result<ObjectPtr> get(ObjectId id);  // from the table or the index, then in the table
@@ -114,6 +113,7 @@ class Tree::Write final : public Tree::View {
   // Another name of the object. The caller counts the link.
   Status give_name(ObjectId parent, std::string_view name, const ObjectPtr& object);
   Status unlink(ObjectId parent, std::string_view name, uint32_t thread_id);
+  uint64_t evict(const ObjectPtr& object, ObjectId parent, const std::string& name);  // one with one name and one version; bytes on the volume
   // What the names of a rename mean; then the rename itself, once the caller has seen to the body of its source.
   Status resolve_rename(Rename& rename);
   Status rename(Rename& rename);

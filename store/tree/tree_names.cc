@@ -200,6 +200,27 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   return {};
 }
 
+// What peers have under the name is seen then, or as before.
+uint64_t Tree::Write::evict(const ObjectPtr& object, ObjectId parent, const std::string& name) {
+  auto state = names().edit_own(parent, name);
+  if (!state) return 0;
+  uint64_t bytes = 0;
+  {
+    const auto lock = object->lock();
+    const Place& place = object->base.place;
+    bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
+  }
+  (*state)->leave_to_peers();
+  (*state)->evicted = true;
+  tree().parts_.records.accept(kNameRecordBytes + name.size());
+  change_links(object, -1);
+  forget_if_idle(object);
+  forget_removed(object->id);  // who asks for it learns that the name is to be looked up again
+  tree().parts_.dirty.wake();
+  kill_point("name-removed");
+  return bytes;
+}
+
 Status Tree::Write::clear_directory(ObjectId directory) {
   constexpr size_t kPageNames = 64;
   std::vector<NameEntry> left;

@@ -79,7 +79,7 @@ class CompactorTest : public WritebackFixture {
 
   Evictor evictor{clock};
   GoneNames gone;
-  Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [] {}, [] {}, [] { return false; },
+  Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup, [] {}, [] {}, [] { return false; },
                      /*read_only=*/false}};
   Compactor compactor{{tree, index, dead, space, refusals, relocator, eviction, counters, clock, kExtentBytes}};
   std::vector<ObjectPtr> bodies;

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "store/base/kill_point.h"
 #include "store/base/units.h"
 #include "store/chain/sidecar.h"
 
@@ -223,7 +222,6 @@ void Eviction::evict_stranded() {
 void Eviction::tell(std::vector<GoneName> gone) {
   if (gone.empty()) return;
   last_ns_ = parts_.clock.monotonic_ns();
-  parts_.dirty.wake();
   parts_.gone.tell(std::move(gone));
 }
 
@@ -247,7 +245,7 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
     return uint64_t{0};
   };
   for (const Evictor::Member& member : victim.members) {
-    auto name = name_with_cookie(tree, member);
+    auto name = tree.names().own_name(member.directory, member.cookie, member.id);
     auto object = name ? tree.get(member.id) : fail(Code::kNotFound, {});
     if (!object) {
       parts_.evictor.nameless(member.id);
@@ -273,8 +271,9 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
       tree.forget_if_idle(each.object);
       continue;
     }
-    const uint64_t went = remove(tree, each.object, each.member.directory, each.name);
+    const uint64_t went = tree.evict(each.object, each.member.directory, each.name);
     if (went == 0) continue;
+    tree.touch_directory(each.member.directory);
     ++objects;
     bytes += went;
     gone.push_back({each.member.directory, std::move(each.name), each.member.id, victim.known});
@@ -284,36 +283,6 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
   tree.unlock();
   if (objects == 0) parts_.evictor.refused(victim, Evictor::Refused::kForNow);
   else parts_.evictor.evicted(victim, objects, bytes);
-  return bytes;
-}
-
-// The name that the object had in the directory when it was last heard of.
-std::optional<std::string> Eviction::name_with_cookie(const Tree::View& tree, const Evictor::Member& member) {
-  auto page = tree.names().list_own(member.directory, member.cookie - 1, 1);
-  if (!page) return std::nullopt;
-  for (NameEntry& entry : *page)
-    if (entry.cookie == member.cookie && entry.child == member.id) return std::move(entry.name);
-  return std::nullopt;
-}
-
-// As Tree::Write::unlink(), of an object with one name and no other version. Returns the bytes on the volume.
-uint64_t Eviction::remove(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name) {
-  auto state = tree.names().edit_own(parent, name);
-  if (!state) return 0;
-  uint64_t bytes = 0;
-  {
-    const auto lock = object->lock();
-    const Place& place = object->base.place;
-    bytes = std::max<uint64_t>(place.kind == PlaceKind::kInline ? object->size_bytes : align_up(place.length, kBlockBytes), 1);
-  }
-  (*state)->leave_to_peers();  // they may have it as well
-  (*state)->evicted = true;
-  parts_.records.accept(kNameRecordBytes + name.size());
-  tree.touch_directory(parent);
-  tree.change_links(object, -1);
-  tree.forget_if_idle(object);
-  tree.forget_removed(object->id);  // who asks for it learns that the name is to be looked up again
-  kill_point("name-removed");
   return bytes;
 }
 

@@ -15,8 +15,6 @@
 #include "store/base/clock.h"
 #include "store/base/work_queue.h"
 #include "store/index/index.h"
-#include "store/object/dirty_queue.h"
-#include "store/space/record_space.h"
 #include "store/space/space.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/evict_guard.h"
@@ -36,9 +34,7 @@ class Eviction {
     Tree& tree;
     const Index& index;
     Space& space;
-    RecordSpace& records;
     const VolumeRefusals& refusals;
-    DirtyQueue& dirty;
     const GoneNames& gone;
     const Counters& counters;
     const LiveOptions& options;
@@ -105,8 +101,6 @@ class Eviction {
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   void evict_stranded();
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
-  static std::optional<std::string> name_with_cookie(const Tree::View& tree, const Evictor::Member& member);
-  uint64_t remove(Tree::Write& tree, const ObjectPtr& object, ObjectId parent, const std::string& name);
   void tell(std::vector<GoneName> gone);
 
   const Parts parts_;

@@ -48,7 +48,7 @@ class EvictionTest : public LoadFixture {
   GoneNames gone;
   int journaled = 0, drained = 0;
   std::vector<ObjectId> ids;
-  Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [this] { ++journaled; },
+  Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup, [this] { ++journaled; },
                      [this] { ++drained; }, [] { return false; }, /*read_only=*/false}};
 };
 
@@ -113,7 +113,7 @@ TEST_F(EvictionTest, WhatOthersLackIsMadeOfLeasedChunksAfterThreeSecondsWhatever
   std::atomic<uint64_t> refused{0};
   SpaceWaiters waiters{space, refused, clock, [] {}};
   SharedCapacity shared{{space, evictor, waiters, counters, options, clock, clock, [] {}, [] {}}};
-  Eviction sharing{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup, [] {}, [] {}, [] { return true; },
+  Eviction sharing{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup, [] {}, [] {}, [] { return true; },
                     /*read_only=*/false, &shared}};
   ClaimPlan plan;
   plan.capacity_bytes = plan.claimable_bytes = 64 * kMiB;

@@ -57,7 +57,7 @@ class KeeperTest : public WritebackFixture {
   const std::string index_directory = "/nowhere";
   std::atomic<uint64_t> next_number{7};
   Drainer drainer{{bulk, urgent, *committer}};
-  Eviction eviction{{evictor, tree, index, space, records, refusals, dirty, gone, counters, options, clock, wakeup,
+  Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup,
                      [this] { drainer.journal_names(); }, [this] { drainer.drain(true); }, [] { return false; }, false}};
   OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, false}};
   std::optional<Checkpointer> checkpointer;

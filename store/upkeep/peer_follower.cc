@@ -43,6 +43,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
     names_went_ |= std::ranges::any_of(batch.batch.records, [](const Record& record) {
       return std::holds_alternative<UnnameRecord>(record) || is_answered_statement(record);
     });
+    parts_.lost_names.note_batch(ordinal, batch.batch);
     take_touches(batch.batch);
     look_for_new_life(ordinal, batch.after.epoch);
     answer(*tree_, ordinal);
@@ -130,6 +131,7 @@ void PeerFollower::settle(bool at_once) {
   drop_left_directories();
   while (at_once && names_went_ && !stopping_) drop_left_directories();
   close_what_went();
+  parts_.lost_names.drop_due(parts_.tree);
   if (to_journal_.empty()) return;
   CommitRequest request;
   request.answers = std::exchange(to_journal_, {});

@@ -25,6 +25,7 @@
 #include "store/journal/node_fence.h"
 #include "store/peers/peers.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/lost_names.h"
 #include "store/upkeep/peer_touches.h"
 #include "store/volume/volume.h"
 
@@ -48,6 +49,7 @@ class PeerFollower {
     RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
     PeerTouches& touches;      // of what is used here
+    LostNames& lost_names;
     std::function<bool()> has_room;  // for records that nobody waits for
     AccessListener& accesses;  // told of what others used of this node's
     std::function<void()> appeared;  // a volume without peers got one: what the kernel was told before it may go by for too long
