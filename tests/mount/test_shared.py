@@ -290,6 +290,29 @@ def test_both_store_the_same_chunks_at_once(nodes):
             assert_bytes(load(mount, f"chunks/{index}"), payload(index, 100 * KIB))
 
 
+def test_what_both_stored_at_once_is_kept_once(nodes):
+    count = 100
+    barrier = threading.Barrier(2)
+
+    def work(mount):
+        barrier.wait()
+        for index in range(count):
+            store(mount, f"{index}", payload(index, 100 * KIB))
+
+    threads = [threading.Thread(target=work, args=(mount,)) for mount in nodes]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publish(*nodes)
+    wait_until(lambda: sum(mount.status()["objects"]["total"] for mount in nodes) == count, 120, "each chunk is there once")
+    for mount in nodes:
+        for index in range(count):
+            assert_bytes(load(mount, f"{index}"), payload(index, 100 * KIB))
+        mount.stop()
+    assert run_command("fsck", nodes[0].volume).returncode == 0
+
+
 def test_what_one_evicts_is_absent_on_the_other(new_mount):
     a = new_mount({"node": "a", "capacity": "64M", "memory": "64M", "lease_ms": "0"})
     b = new_mount({"node": "b", "memory": "64M"}, volume=a.volume)
