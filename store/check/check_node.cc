@@ -92,6 +92,7 @@ class NodeCheck {
     KVC_ASSIGN(history_, read_history(node_));
     KVC_TRY(check_journals());
     KVC_TRY(check_index());
+    tell_damage();
     KVC_TRY(check_names());
     KVC_TRY(check_bodies());
     KVC_TRY(check_extent_files());
@@ -106,7 +107,6 @@ class NodeCheck {
   void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
 
   Status check_journals() {
-    for (std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem);
     KVC_ASSIGN(recovered_, recover_index(node_, history_, scratch_->at("recovered"), bodies_));
     const ReplayStatistics& statistics = recovered_.statistics;
     report_.journal_files = history_.journals.size();
@@ -114,13 +114,7 @@ class NodeCheck {
     report_.records = statistics.records;
     if (history_.checkpoint) report_.checkpoint_records = history_.checkpoint->records;
     // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
-    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty() || !recovered_.impossible.empty();
-    for (const std::string& problem : statistics.problems) {
-      if (statistics.damaged_files > 0)
-        found("journal " + problem);
-      else
-        report_.notes.push_back("journal " + problem);
-    }
+    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
     for (const std::string& line : recovered_.impossible) found(line + "; a mount leaves it out, and with its next checkpoint it is gone");
     for (const std::string& line : recovered_.put_right) report_.notes.push_back(line + "; the next mount puts it right");
     for (const std::string& line : recovered_.dropped) report_.notes.push_back(line + "; the next mount leaves it out");
@@ -141,6 +135,7 @@ class NodeCheck {
         report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
       return {};
     }
+    if (history_damaged_) return go_by_index(std::move(existing));
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
     report_.index_differences = differences.size();
     index_wrong_ = !differences.empty();
@@ -151,6 +146,29 @@ class NodeCheck {
           fmt::format("index {}: ... and {} more rows", node_.index_directory, differences.size() - kDifferencesShown),
           options_.repair);
     return {};
+  }
+
+  // What is damaged in the journals and was not before it went into the index is there: so a mount has it, and so has a new checkpoint.
+  Status go_by_index(ExistingIndex existing) {
+    KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
+    if (!differences.empty())
+      report_.notes.push_back(fmt::format("index {}: {} rows are not as the damaged journals tell; a mount goes by them, and so does this check",
+                                          node_.index_directory, differences.size()));
+    recovered_.index = std::move(existing.index);
+    index_has_all_ = !existing.is_behind_damage;
+    return {};
+  }
+
+  void tell_damage() {
+    const bool repaired = options_.repair && index_has_all_;
+    const char* const then = !index_has_all_ ? "" : repaired ? "; a checkpoint of the index is in its place now" : "; the index has what was in it";
+    for (const std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem + then, repaired);
+    for (const std::string& problem : recovered_.statistics.problems) {
+      if (recovered_.statistics.damaged_files > 0) found("journal " + problem + then, repaired);
+      else report_.notes.push_back("journal " + problem);
+    }
+    if (index_has_all_) history_damaged_ = false;
+    history_damaged_ |= !recovered_.impossible.empty();
   }
 
   Status check_names() {
@@ -321,19 +339,19 @@ class NodeCheck {
   }
 
   Status repair() {
+    if (index_has_all_) KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
     std::vector<ObjectId> wrong;
     for (const BadBody& bad : bad_)
       if (bad.wrong) wrong.push_back(bad.object);
-    if (!wrong.empty()) {
-      const std::string boot = history_.journals.empty() ? "" : history_.journals.back().boot_id;
-      KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot));
-    }
+    if (!wrong.empty()) KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot_of_journals()));
     if (may_remove_extents())
       for (const OrphanExtent& orphan : orphans_)
         if (!is_held_for_others(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
     if (index_wrong_) KVC_TRY(remove_index(node_.index_directory));
     return {};
   }
+
+  std::string boot_of_journals() const { return history_.journals.empty() ? "" : history_.journals.back().boot_id; }
 
   Status tell_bad_bodies() {
     if (bad_.empty()) return {};
@@ -361,6 +379,7 @@ class NodeCheck {
   std::vector<OrphanExtent> orphans_;
   std::vector<PackWithDeadRanges> dead_;
   bool history_damaged_ = false;
+  bool index_has_all_ = false;  // ... but what is lost there was in the index before
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;

@@ -404,8 +404,43 @@ TEST_F(Check, AMissingIndexIsNoError) {
   store_.mount();
 }
 
+TEST_F(Check, WhatDamagedJournalsLackIsKeptByTheIndex) {
+  store_.unmount();
+  const auto journals = files(".log");
+  flip(journals.front(), static_cast<std::streamoff>(fs::file_size(journals.front()) / 2));
+  const CheckReport told = check();
+  EXPECT_TRUE(says(told, "the index has what was in it"));
+  EXPECT_EQ(told.errors_left(), told.findings.size());
+  EXPECT_EQ(told.files, 9u);
+  EXPECT_EQ(told.index_differences, 0u);
+  const CheckReport repaired = check(true);
+  EXPECT_GE(repaired.findings.size(), 1u);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  expect_clean();
+  fs::remove_all(index());  // what was written tells all of it
+  expect_clean();
+  store_.mount();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
+  EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
+  store_.write_file("d/more", store_.payload(7, 1000));
+  store_.unmount();
+  expect_clean();
+}
+
+TEST_F(Check, BadBodiesBesideDamagedJournalsGoIntoQuarantine) {
+  store_.unmount();
+  const auto journals = files(".log");
+  flip(journals.front(), static_cast<std::streamoff>(fs::file_size(journals.front()) / 2));
+  flip(files(".solo").front(), 5'000'000);
+  const CheckReport repaired = check(true);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  expect_clean();
+  EXPECT_EQ(check().quarantined, 1u);
+}
+
 TEST_F(Check, ADamagedJournalIsToldAndNoExtentIsRemoved) {
   store_.unmount();
+  fs::remove_all(index());
   const auto journals = files(".log");
   ASSERT_FALSE(journals.empty());
   flip(journals.front(), static_cast<std::streamoff>(fs::file_size(journals.front()) / 2));

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include <fmt/format.h>
 
@@ -142,6 +143,14 @@ Result<NodeHistory> read_history(const OfflineNode& node) {
   return history;
 }
 
+Result<std::vector<std::string>> damage_of(const OfflineNode& node, const NodeHistory& history) {
+  const JournalPosition from = history.checkpoint ? history.checkpoint->header.covers : JournalPosition{};
+  KVC_ASSIGN(auto statistics, replay_journals(*node.volume, node.identity, from, [](const Batch&, JournalPosition, bool) { return Status(); }));
+  std::vector<std::string> damage = history.checkpoint_problems;
+  if (statistics.damaged_files > 0) std::ranges::move(statistics.problems, std::back_inserter(damage));
+  return damage;
+}
+
 Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,
                                      BodyChecker& bodies) {
   RecoveredIndex recovered;
@@ -194,6 +203,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
     existing.wrong = status.error().message;
     return existing;
   }
+  existing.is_behind_damage = copy.statistics.damaged_files > 0;
   if (copy.statistics.batches == 0) existing.leftovers = std::move(leftovers);
   existing.index = std::move(copy.index);
   return existing;

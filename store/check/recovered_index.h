@@ -24,6 +24,8 @@ struct NodeHistory {
   std::unordered_set<uint32_t> other_boot;
 };
 Result<NodeHistory> read_history(const OfflineNode& node);
+// What an index that is made from them would lack, a line for each place; empty: nothing.
+Result<std::vector<std::string>> damage_of(const OfflineNode& node, const NodeHistory& history);
 
 struct RecoveredIndex {
   std::unique_ptr<Index> index;
@@ -42,6 +44,7 @@ struct ExistingIndex {
   std::unique_ptr<Index> index;
   std::optional<Leftovers> leftovers;  // none: it tells of an earlier time, and not of what was left since
   std::string wrong;
+  bool is_behind_damage = false;  // journals that come after what it had are damaged
   bool closed_cleanly = true;  // false: the daemon that had it open died. It may have begun files after its last record
 };
 Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,

@@ -1,11 +1,14 @@
 #include "store/check/repair.h"
 
 #include <algorithm>
+#include <functional>
+#include <utility>
 
 #include <fmt/format.h>
 
 #include "store/base/clock.h"
 #include "store/base/units.h"
+#include "store/index/checkpoint_rows.h"
 #include "store/journal/journal.h"
 
 namespace kvcachefs {
@@ -26,31 +29,58 @@ Status take_new_epoch(OfflineNode& node) {
   return fail(Code::kTooBig, fmt::format("node {} has used all {} epochs", node.identity.node, kMaxEpoch));
 }
 
-}  // namespace
-
-Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
-                         const std::string& boot_id) {
+// The journal of a new epoch, which says that it is complete when this returns.
+Status journal_all(OfflineNode& node, const Index& index, const std::string& boot_id, const std::function<Status(JournalWriter&, HybridClock&)>& add) {
   KVC_TRY(take_new_epoch(node));
   KVC_ASSIGN(auto journal, JournalWriter::create(node.volume, node.identity, boot_id, kJournalFileBytes, journal_form(node.volume->features())));
   HybridClock stamps(system_clock());
   stamps.observe(index.stamp());
-  for (size_t start = 0; start < objects.size(); start += kObjectsPerBatch) {
-    Batch batch;
-    batch.stamp = stamps.next();
-    for (size_t at = start; at < std::min(objects.size(), start + kObjectsPerBatch); ++at) {
-      KVC_ASSIGN(auto object, index.find_object(objects[at]));
-      if (!object) continue;
-      object->body.quarantined = true;
-      batch.records.emplace_back(PutRecord{std::move(*object)});
-    }
-    if (auto after = journal->append(batch); !after) return std::unexpected(std::move(after).error());
-  }
+  KVC_TRY(add(*journal, stamps));
   KVC_TRY(journal->sync());
   Batch mark;
   mark.stamp = stamps.next();
   mark.records.emplace_back(SyncedRecord{});
   if (auto after = journal->append(mark); !after) return std::unexpected(std::move(after).error());
   return journal->sync();
+}
+
+}  // namespace
+
+Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
+                         const std::string& boot_id) {
+  return journal_all(node, index, boot_id, [&](JournalWriter& journal, HybridClock& stamps) -> Status {
+    for (size_t start = 0; start < objects.size(); start += kObjectsPerBatch) {
+      Batch batch;
+      batch.stamp = stamps.next();
+      for (size_t at = start; at < std::min(objects.size(), start + kObjectsPerBatch); ++at) {
+        KVC_ASSIGN(auto object, index.find_object(objects[at]));
+        if (!object) continue;
+        object->body.quarantined = true;
+        batch.records.emplace_back(PutRecord{std::move(*object)});
+      }
+      if (auto after = journal.append(batch); !after) return std::unexpected(std::move(after).error());
+    }
+    return {};
+  });
+}
+
+Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id) {
+  CheckpointInfo info;
+  info.header.covers = index.position();
+  info.header.stamp = index.stamp();
+  KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
+    if (row.id.epoch() == info.header.covers.epoch) info.header.next_number = std::max(info.header.next_number, row.id.number() + 1);
+    return true;
+  }));
+  const Status written = journal_all(node, index, boot_id, [&](JournalWriter&, HybridClock&) -> Status {
+    info.epoch = node.identity.epoch;
+    KVC_ASSIGN(auto writer, CheckpointWriter::create(node.volume, node.identity, info.seq, info.header));
+    KVC_TRY(for_each_checkpoint_record(index, [&](Record record) { return writer->add(std::move(record)); }));
+    if (index.damaged()) return fail(Code::kCorrupt, fmt::format("index {}: damaged, no checkpoint can be made of it", node.index_directory));
+    return writer->finish();
+  });
+  if (!written || node.has_others) return written;
+  return remove_covered(*node.volume, node.identity, info.header.covers, info);
 }
 
 }  // namespace kvcachefs

@@ -16,4 +16,8 @@ namespace kvcachefs {
 Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vector<ObjectId>& objects,
                          const std::string& boot_id);
 
+// Writes a checkpoint of the index, in an epoch of its own: nothing before its position is read any more. Durable when it returns. What it covers is
+// removed, but on a volume with other nodes, which may not have read it: the next checkpoint of a mount does that.
+Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id);
+
 }  // namespace kvcachefs

@@ -10,6 +10,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/base/units.h"
+#include "store/index/checkpoint_rows.h"
 
 namespace kvcachefs {
 
@@ -114,19 +115,7 @@ Status Checkpointer::write_checkpoint() {
   header.stamp = parts_.index.stamp();
   header.next_number = parts_.next_number.load();
   KVC_ASSIGN(auto writer, parts_.journal_room.write([&] { return CheckpointWriter::create(parts_.volume, parts_.identity, seq, header); }));
-  Status status;
-  auto add = [&](Record record) {
-    status = writer->add(std::move(record));
-    return status.has_value();
-  };
-  KVC_TRY(parts_.index.scan_objects([&](ObjectRecord&& row) { return add(PutRecord{std::move(row)}); }));
-  KVC_TRY(status);
-  KVC_TRY(parts_.index.scan_names([&](NameRecord&& row) { return add(std::move(row)); }));
-  KVC_TRY(status);
-  KVC_TRY(parts_.index.scan_successors([&](SuccessorsRecord&& row) { return add(std::move(row)); }));
-  KVC_TRY(status);
-  KVC_TRY(parts_.index.scan_peer_records(add));
-  KVC_TRY(status);
+  KVC_TRY(for_each_checkpoint_record(parts_.index, [&](Record record) { return writer->add(std::move(record)); }));
   if (parts_.index.damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");  // it may lack rows
   KVC_TRY(writer->finish());
   CheckpointInfo info;

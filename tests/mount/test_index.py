@@ -1,6 +1,7 @@
 """The index is disposable: deleted, older than the journals or corrupted, the same listing, bytes and attributes come back."""
 
 import errno
+import glob
 import hashlib
 import os
 import random
@@ -150,6 +151,24 @@ def test_index_deleted(populated):
 def test_rebuild_command(populated):
     result = run_command("rebuild", populated.volume)
     assert result.returncode == 0, result.stdout + result.stderr
+    populated.start()
+    assert_same(populated.before, populated)
+
+
+def test_what_a_damaged_journal_lacks_is_kept_by_the_index(populated):
+    journals = sorted(glob.glob(os.path.join(populated.volume, "nodes", "*", "*", "journal", "*.log")), key=os.path.getsize)
+    with open(journals[-1], "r+b") as journal:
+        journal.seek(os.path.getsize(journals[-1]) // 2)
+        byte = journal.read(1)[0]
+        journal.seek(-1, os.SEEK_CUR)
+        journal.write(bytes([byte ^ 0x10]))
+    refused = run_command("rebuild", populated.volume)
+    assert refused.returncode == 1 and "fsck --repair" in refused.stderr
+    assert run_command("fsck", populated.volume).returncode == 4
+    repaired = run_command("fsck", "--repair", populated.volume)
+    assert repaired.returncode == 1, repaired.stdout
+    assert run_command("fsck", populated.volume).returncode == 0
+    assert run_command("rebuild", populated.volume).returncode == 0
     populated.start()
     assert_same(populated.before, populated)
 
