@@ -139,8 +139,22 @@ std::optional<std::string_view> own_name(fuse_ino_t node, const char* name) {
   return wanted.substr(kPrefix.size());
 }
 
+// Answers once all is seen that was on the volume before, and the kernel goes by nothing that it was told earlier.
+void refresh(const Request& request, InterruptibleAnswers::Reply reply) {
+  Driver& driver = driver_of(request);
+  driver.store->refresh([&driver, answer = driver.interruptible.answering(request, reply)](Status status) mutable {
+    driver.gone_names.forget_all([answer = std::move(answer), status = std::move(status)]() mutable { answer(std::move(status)); });
+  });
+}
+
+// Asking for `refresh` does what setting it does: on a read-only mount the kernel lets nothing be set.
 void get_control_xattr(const Request& request, fuse_ino_t node, const char* name, size_t size) {
   const auto wanted = own_name(node, name);
+  if (wanted == "refresh") {
+    if (!may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
+    if (size == 0) return reply_value(request, "1", size);
+    return refresh(request, [](const Request& asked, const Status& status) { status ? reply_value(asked, "1", 1) : reply_error(asked, status.error()); });
+  }
   const auto value = wanted ? mount_attribute(driver_of(request), *wanted) : std::nullopt;
   if (!value) return void(fuse_reply_err(request, ENODATA));
   reply_value(request, *value, size);
@@ -184,10 +198,7 @@ void set_mount_attribute(const Request& request, std::string_view name, std::str
   Driver& driver = driver_of(request);
   if (!is_mount_command(name)) return void(fuse_reply_err(request, EOPNOTSUPP));
   if (!may_change_mount(request)) return void(fuse_reply_err(request, EPERM));
-  if (name == "refresh")
-    return driver.store->refresh([&driver, answer = driver.interruptible.answering(request)](Status status) mutable {
-      driver.gone_names.forget_all([answer = std::move(answer), status = std::move(status)]() mutable { answer(std::move(status)); });
-    });
+  if (name == "refresh") return refresh(request, nullptr);
   if (name == "flush") return driver.store->drain(true, driver.interruptible.answering(request));  // syncs the data of all users
   if (name == "drop_caches") {
     driver.store->drop_caches();

@@ -6,7 +6,7 @@
 
 namespace kvcachefs {
 
-StatusCompletion InterruptibleAnswers::answering(const Request& request) {
+StatusCompletion InterruptibleAnswers::answering(const Request& request, Reply reply) {
   auto waiting = std::make_shared<Waiting>(request);
   {
     std::lock_guard lock(mutex_);
@@ -16,8 +16,8 @@ StatusCompletion InterruptibleAnswers::answering(const Request& request) {
   fuse_req_interrupt_func(request.get(), on_interrupt, this);
   waiting->registered = true;
   if (waiting->interrupted) end_wait(waiting);
-  return [this, waiting = std::move(waiting)](Status status) {
-    if (take(waiting)) reply_status(waiting->request, status);
+  return [this, waiting = std::move(waiting), reply](Status status) {
+    if (take(waiting)) (reply != nullptr ? reply : reply_status)(waiting->request, status);
   };
 }
 

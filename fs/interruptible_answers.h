@@ -17,9 +17,10 @@ namespace kvcachefs {
 // Thread-safe; a leaf mutex, not held while a request is answered. Outlives what is given out.
 class InterruptibleAnswers {
  public:
+  using Reply = void (*)(const Request& request, const Status& status);
   // Answers the request when it is called, once, from any thread; or a signal does before, with EINTR. Keeps no reference to this
-  // beyond that.
-  StatusCompletion answering(const Request& request);
+  // beyond that. `reply`: null: the status.
+  StatusCompletion answering(const Request& request, Reply reply = nullptr);
   size_t waiting() const;
 
  private:

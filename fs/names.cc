@@ -4,6 +4,8 @@
 #include <cerrno>
 #include <cstdio>
 
+#include <fmt/format.h>
+
 #include "fs/driver.h"
 #include "fs/file_handles.h"
 #include "fs/record_gate.h"
@@ -96,6 +98,8 @@ Result<std::pair<Stat, Handle*>> create_or_open(const Request& request, ObjectId
     auto found = store.lookup(directory, name, caller);
     if (!found && is_gone(found.error())) continue;
     if (!found) return std::unexpected(std::move(found).error());
+    // Made elsewhere: a link to be followed, a special file. The kernel, which could not tell us of closing it, looks again.
+    if (!S_ISREG(found->mode)) return fail(S_ISDIR(found->mode) ? Code::kIsDirectory : Code::kStale, fmt::format("'{}' in directory {} is no file", name, directory.value));
     how.truncate = file.flags & O_TRUNC;
     auto opened = store.open(found->id, how, caller);
     if (!opened && is_gone(opened.error())) continue;

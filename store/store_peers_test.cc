@@ -127,6 +127,29 @@ TEST_F(StorePeers, WhatIsHiddenByAnotherNodesFileGoesWithTheName) {
   }
 }
 
+TEST_F(StorePeers, ARewriteOfWhatAnotherNodesFileHidBetweenTheTwoTriesGivesTheWriterAFileOfItsOwn) {
+  const OpenRequest rewrite{.read = false, .write = true, .truncate = true};
+  ASSERT_TRUE(a.write_file("tmp", TestStore::payload(1, 1000)));
+  ASSERT_TRUE(a.rename("tmp", "x"));
+  const auto known = a->lookup(kRootId, "x", {.thread_id = 7});
+  ASSERT_TRUE(known);
+  const auto refused = a->open(known->id, rewrite, {.thread_id = 7});
+  ASSERT_FALSE(refused);
+  ASSERT_EQ(refused.error().code, Code::kStale) << "it was renamed a moment ago";
+  ASSERT_TRUE(b.write_file("tmp2", TestStore::payload(2, 1000)));
+  ASSERT_TRUE(b.rename("tmp2", "x"));
+  publish();
+  const auto again = a->lookup(kRootId, "x", {.thread_id = 7});
+  ASSERT_TRUE(again);
+  auto handle = a->open(again->id, rewrite, {.thread_id = 7});
+  ASSERT_TRUE(handle) << handle.error().message;
+  a.pwrite(*handle, 0, TestStore::payload(3, 500));
+  ASSERT_TRUE(a.close(*handle));
+  publish();
+  EXPECT_EQ(b.read_file("x"), TestStore::payload(3, 500));
+  expect_one_tree();
+}
+
 TEST_F(StorePeers, ARewriteGivesTheWriterAFileOfItsOwn) {
   ASSERT_TRUE(a.write_file("x", TestStore::payload(1, 100'000)));
   publish();

@@ -1,5 +1,7 @@
 #include "store/requests/name_versions.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 namespace kvcachefs {
@@ -21,13 +23,19 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
                                                  const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
-  // What was refused is this, or was replaced by this: another name that the thread looks up is not meant.
+  // What was refused is this, or was replaced or is hidden by this: another name that the thread looks up is not meant.
   const auto is_gone = [&](ObjectId id) {
     const auto stat = tree.stat(id);
     return stat ? stat->nlink == 0 : stat.error().code == Code::kNotFound;
   };
-  if (object->id.is_foreign())
-    return object->is_regular() && refused.valid() && (refused == chosen || is_gone(refused)) ? replacement(tree, parent, name, object, caller) : object;
+  const auto is_hidden = [&](ObjectId id) {
+    const auto there = tree.view().bindings(parent, name);
+    return there && std::ranges::any_of(*there, [id](const NameView::Binding& each) { return each.entry.child == id; });
+  };
+  if (object->id.is_foreign()) {
+    const bool is_meant = refused.valid() && (refused == chosen || is_gone(refused) || is_hidden(refused));
+    return object->is_regular() && is_meant ? replacement(tree, parent, name, object, caller) : object;
+  }
   if (!object->is_regular() || !tree.still_written_by_other(*object, caller.thread_id)) return object;
   return new_version(tree, parent, name, object, caller);
 }

@@ -102,6 +102,15 @@ def test_refresh_shows_all_that_is_on_the_volume(nodes):
         assert_bytes(load(b, f"chunk{index}"), payload(index, 64 * KIB))
 
 
+def test_a_read_only_node_is_refreshed_by_reading(nodes, new_mount):
+    a, _ = nodes
+    reader = new_mount({"node": "c", "ro": None, "peer_poll_ms": "10000"}, volume=a.volume)
+    store(a, "chunk", b"a" * 5000)
+    a.drain()
+    assert os.getxattr(os.path.join(reader.path, ".kvcachefs"), "user.kvcachefs.refresh") == b"1"
+    assert load(reader, "chunk") == b"a" * 5000
+
+
 def test_each_starts_with_what_is_there(nodes):
     a, b = nodes
     for index in range(20):
@@ -490,6 +499,30 @@ def test_o_trunc_over_what_another_replaced_a_moment_ago(new_mount):
                 file.write(b"anew")
             publish(first, other)
             assert load(first, name) == load(other, name)
+
+
+@pytest.mark.parametrize("kind", ["symlink", "fifo", "directory"])
+def test_o_creat_of_what_another_just_made_no_file(new_mount, kind):
+    a = new_mount({"node": "a", "flush_interval_ms": "1", "durability": "close"})
+    b = new_mount({"node": "b", "peer_poll_ms": "20"}, volume=a.volume)
+    store(a, "target", b"target")
+    publish(a, b)
+    for index in range(20):
+        path = os.path.join(b.path, str(index))
+        assert not os.path.exists(path)  # its kernel knows that for a quarter of a second
+        {"symlink": lambda at: os.symlink("target", at), "fifo": os.mkfifo, "directory": os.mkdir}[kind](os.path.join(a.path, str(index)))
+        time.sleep(0.12)
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NONBLOCK, 0o644)
+        except IsADirectoryError:
+            assert kind == "directory"
+            continue
+        try:
+            if kind == "symlink" and os.path.islink(path):
+                assert os.read(descriptor, 100) == b"target"
+        finally:
+            os.close(descriptor)
+    wait_until(lambda: b.status()["objects"]["open_handles"] == 0, SOON, "nothing is open")
 
 
 def test_a_directory_that_was_only_looked_at_does_not_come_back(nodes):
