@@ -109,7 +109,7 @@ std::string status_json(Driver& driver) {
                     {"deduplicated_bodies", s.deduplicated_bodies}, {"journal_bytes", s.journal_bytes},
                     {"journal_batches", s.journal_batches}, {"syncs", s.syncs}, {"index_commits", s.index_commits},
                     {"checkpoints", s.checkpoints}};
-  json["reclaim"] = {{"bytes", s.reclaimed_bytes}, {"punched_ranges", s.punched_ranges}, {"removed_extents", s.removed_extents}, {"moved_bodies", s.moved_bodies}, {"moved_bytes", s.moved_bytes}};
+  json["reclaim"] = {{"bytes", s.reclaimed_bytes}, {"punched_ranges", s.punched_ranges}, {"removed_extents", s.removed_extents}, {"moved_bodies", s.moved_bodies}, {"moved_bytes", s.moved_bytes}, {"lost_names", s.lost_names}};
   Json& evictions = json["evictions"] = {{"objects", s.eviction_objects}, {"bytes", s.eviction_bytes}};
   for (const auto& [name, evicted] : std::initializer_list<std::pair<std::string, const StoreStatus::Evicted&>>{
            {"background", s.evicted_ahead}, {"direct", s.evicted_waited_for}, {"lease_broken", s.evicted_lease_broken},

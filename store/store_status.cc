@@ -171,6 +171,7 @@ StoreStatus StoreImpl::status() {
   status.punched_ranges = c.punched_ranges;
   status.removed_extents = c.removed_extents;
   status.moved_bodies = c.moved_bodies;
+  status.lost_names = c.lost_names;
   status.moved_bytes = c.moved_bytes;
   tell_evictions(status);
   other_nodes_.tell(status);

@@ -39,6 +39,7 @@ struct StoreStatus {
   uint64_t sealed_bodies = 0, deduplicated_bodies = 0, journal_bytes = 0, journal_batches = 0, syncs = 0;
   uint64_t index_commits = 0, checkpoints = 0, reclaimed_bytes = 0, punched_ranges = 0, removed_extents = 0;
   uint64_t moved_bodies = 0, moved_bytes = 0;  // out of packs that were mostly dead
+  uint64_t lost_names = 0;                     // removed, for another node's file of the same name is what clients see
   uint64_t eviction_objects = 0, eviction_bytes = 0, eviction_leases_broken = 0, eviction_refused = 0, eviction_came_back = 0;
   uint64_t eviction_known_objects = 0, eviction_known_units = 0, eviction_memory_bytes = 0;
   uint64_t eviction_remembered_units = 0;

@@ -80,7 +80,9 @@ bool LostNames::drop(Tree::Write& tree, const Stored& stored) const {
     tree.forget_if_idle(*object);
     return false;
   }
-  return tree.evict(*object, stored.parent, *name) > 0;
+  if (tree.evict(*object, stored.parent, *name) == 0) return false;
+  counters_.lost_names.fetch_add(1, std::memory_order_relaxed);
+  return true;
 }
 
 void LostNames::drop_due(Tree& tree) {

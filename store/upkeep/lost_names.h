@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "store/api/counters.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/records.h"
@@ -29,7 +30,7 @@ class LostNames final : public AccessListener {
   static constexpr int kMostLooks = 12;
   static constexpr size_t kMost = 1 << 17;            // names that are looked at in kLookNs
 
-  LostNames(Clock& clock, const Evictor& evictor) : clock_(clock), evictor_(evictor), guard_(clock) {}
+  LostNames(Clock& clock, const Evictor& evictor, Counters& counters) : clock_(clock), evictor_(evictor), counters_(counters), guard_(clock) {}
 
   // --- told by AccessTracker
   void published(uint32_t, ObjectId parent, std::string_view name, ObjectId id, uint64_t) override;
@@ -69,6 +70,7 @@ class LostNames final : public AccessListener {
 
   Clock& clock_;
   const Evictor& evictor_;
+  Counters& counters_;
   const EvictGuard guard_;
   std::map<uint32_t, Synced> synced_;  // by ordinal
   LeafMutex mutex_;                    // guards:

@@ -58,7 +58,8 @@ class LostNamesTest : public ::testing::Test {
 
   ManualClock clock{1000 * kSecondNs};
   Evictor evictor{clock};
-  LostNames lost{clock, evictor};
+  Counters counters;
+  LostNames lost{clock, evictor, counters};
   FakeIndex own;
   const std::shared_ptr<FakeIndex> theirs = std::make_shared<FakeIndex>();
   Space space;
@@ -80,6 +81,7 @@ TEST_F(LostNamesTest, GoesWhenThatWhichIsSeenIsOnTheVolumeForGood) {
   pass(1);
   EXPECT_FALSE(is_there());
   EXPECT_EQ(seen(), id(1, 7));
+  EXPECT_EQ(counters.lost_names, 1u);
   const auto changed = tree.write().names().take_pending();
   ASSERT_EQ(changed.size(), 1u) << "it is to be journaled";
   EXPECT_TRUE(tree.read().names().dirty(kRootId, "x")->overridden.empty()) << "nothing is said of what the other has";
