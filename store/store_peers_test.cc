@@ -16,11 +16,14 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
+#include "store/testing/settling.h"
 #include "store/testing/test_store.h"
 
 namespace kvcachefs {
 namespace store_peers_test {
 
+using testing::await;
+using testing::link;
 using testing::TestStore;
 
 class StorePeers : public ::testing::Test {
@@ -51,6 +54,50 @@ class StorePeers : public ::testing::Test {
   TestStore a;
   TestStore b{testing::node_options("other"), a};
 };
+
+// A `chmod -R` over millions of a peer's files: each is refused, and none of them stays in RAM for it.
+TEST_F(StorePeers, WhatIsRefusedLeavesNothingInRam) {
+  ASSERT_TRUE(a.write_file("f", TestStore::payload(1, 5000)));
+  ASSERT_TRUE(a.write_file("linked", TestStore::payload(2, 5000)));
+  ASSERT_TRUE(link(a, "linked", "twice"));
+  b.mkdir("d");
+  publish();
+  b.settle();
+  b->drop_caches();
+  const ObjectId id = testing::find(b, "f").id;
+  const auto in_ram = [&] { return b->status().objects_in_ram; };
+  const uint64_t before = in_ram();
+  using Wanted = SetAttributes;
+  const auto change = [&](ObjectId which, auto field, auto value) {
+    Wanted wanted;
+    wanted.*field = value;
+    auto done = await<Stat>(b, [&](auto reply) { b->set_attributes(which, nullptr, wanted, {.thread_id = 1}, std::move(reply)); });
+    return done ? Code::kNoData : done.error().code;
+  };
+  EXPECT_EQ(change(id, &Wanted::mode, 0600), Code::kReadOnly);
+  EXPECT_EQ(in_ram(), before) << "chmod";
+  EXPECT_EQ(change(id, &Wanted::uid, 1), Code::kReadOnly);
+  EXPECT_EQ(in_ram(), before) << "chown";
+  EXPECT_EQ(change(id, &Wanted::size_bytes, 7), Code::kReadOnly);
+  EXPECT_EQ(in_ram(), before) << "truncate";
+  EXPECT_EQ(change(id, &Wanted::size_bytes, 5000), Code::kNoData);
+  EXPECT_EQ(change(id, &Wanted::mtime_ns, 7), Code::kNoData);
+  EXPECT_EQ(in_ram(), before) << "utimes, which is not refused";
+  EXPECT_FALSE(b->set_xattr(id, "user.a", "1", XattrMode::kAny));
+  EXPECT_FALSE(b->set_pinned(id, true));
+  EXPECT_FALSE(link(b, "f", "other"));
+  EXPECT_FALSE(b->open(id, {.write = true, .truncate = true}, {}));
+  EXPECT_FALSE(b.rename("f", "g"));
+  EXPECT_EQ(in_ram(), before) << "others";
+  EXPECT_EQ(change(testing::find(b, "d").id, &Wanted::size_bytes, 7), Code::kIsDirectory);
+  EXPECT_EQ(in_ram(), before) << "an own directory";
+  ASSERT_TRUE(b.unlink("twice"));
+  ASSERT_TRUE(b.write_file("new", TestStore::payload(3, 100)));
+  publish();
+  b.settle();
+  b->drop_caches();
+  EXPECT_LE(in_ram(), before) << "one that has another name";
+}
 
 TEST_F(StorePeers, OneReadsWhatTheOtherStored) {
   a.mkdir("d");

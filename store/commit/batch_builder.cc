@@ -1,5 +1,7 @@
 #include "store/commit/batch_builder.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <iterator>
 #include <utility>
@@ -96,14 +98,25 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
     const NameState* state = tree.names().state(name);
     return state != nullptr && state->child.valid();
   });
-  for (DirtyName& name : pending) {
-    bytes += bytes_of(name);
-    commit.pending.push_back(std::move(name));
-  }
+  std::ranges::move(pending, std::back_inserter(commit.pending));
   take_dispossessed(tree, commit);
   bytes += kNamelessBytes * commit.nameless.size();
-  commit.split = bytes >= Commit::kBatchBytes;
+  const auto of_names = bytes_of_names(tree, commit);
+  commit.split = !of_names || bytes + *of_names >= Commit::kBatchBytes;
   choose_shares(tree, commit);
+}
+
+// All of them, with what is said of peers' files under them. Nothing: of a directory, or what may be one, all that is in it is spoken of.
+std::optional<uint64_t> BatchBuilder::bytes_of_names(Tree::Write& tree, const Commit& commit) const {
+  const bool alone = tree.view().is_alone();
+  uint64_t bytes = 0;
+  for (const DirtyName& name : commit.pending) {
+    const NameState* const state = tree.names().state(name);
+    const size_t overridden = alone || state == nullptr ? 0 : state->overridden.size();
+    if (overridden > 0 && (!state->child.valid() || state->type_bits == S_IFDIR)) return std::nullopt;
+    bytes += bytes_of(name) * (1 + overridden);
+  }
+  return bytes;
 }
 
 // Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.

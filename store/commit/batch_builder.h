@@ -51,6 +51,7 @@ class BatchBuilder {
 
   void take_waiting(Tree::Write& tree, Commit& commit);
   void take_dispossessed(Tree::Write& tree, Commit& commit);
+  std::optional<uint64_t> bytes_of_names(Tree::Write& tree, const Commit& commit) const;
   void choose_shares(Tree::Write& tree, Commit& commit);
   void drop_body(Tree::Write& tree, SealedBody& sealed);
   void add_bodies(Tree::Write& tree, Commit& commit);

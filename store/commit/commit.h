@@ -18,7 +18,8 @@ namespace kvcachefs {
 
 // All that waits when the committer turns to it, journaled as one batch, or as several where that is too much for one.
 struct Commit {
-  // A batch is one frame of the journal, at most 32 MiB. One more record, or an estimate that is a little low, does no harm.
+  // A batch is one frame of the journal, at most 32 MiB, so that one more record, or the 20,000 statements of one name, do it no harm.
+  // What has to be in one batch (`split`) must be counted in full: another record before it, and it is in two.
   static constexpr uint64_t kBatchBytes = 8 * kMiB;
 
   std::vector<CommitRequest> requests;
@@ -26,7 +27,7 @@ struct Commit {
   // What waits, taken off from the front: bodies go before attributes, and those before names.
   bool taken = false;
   uint64_t accepted_bytes = 0;  // see RecordSpace: taken with it
-  bool split = false;  // it takes several batches
+  bool split = false;  // it takes several batches, or may
   std::deque<SealedBody> bodies;
   std::deque<ObjectPtr> changed;
   std::deque<DirtyName> pending;

@@ -194,6 +194,51 @@ TEST_F(CommitterTest, APlaceChangesHandsOnlyInTheBatchThatTakesItFromTheOther) {
   EXPECT_EQ(index.objects.at(twin->id).body.place, place);
 }
 
+// ... also where so much is said of what peers had under other names that the commit takes two batches.
+TEST_F(CommitterTest, APlaceDoesNotChangeHandsWhereWhatIsSaidOfPeersTakesTwoBatches) {
+  constexpr uint64_t kNames = 25'000;
+  const auto name_of = [](uint64_t number) { return std::string(180, 'x') + std::to_string(number); };
+  FakeIndex of_peer;
+  for (uint64_t n = 0; n < kNames; ++n) {
+    const std::string name = name_of(n);
+    of_peer.names[{kRootId, name_cookie(name)}] = NameEntry{name, ObjectId::make(0, 1, 1000 + n), S_IFREG, name_cookie(name)};
+  }
+  const ObjectPtr linked = put("linked"), old = put("a");
+  const ObjectPtr twin = make("tmp");
+  write(twin, 5000);
+  {
+    Tree::Write names = tree.write();
+    names.view().set_peers({{1, "peer", {std::shared_ptr<const Index>(), &of_peer}, std::make_shared<const Statements>()}});
+    for (uint64_t n = 0; n < kNames; ++n) {  // a link over each of them
+      auto state = names.names().edit_own(kRootId, name_of(n));
+      ASSERT_TRUE(state);
+      (*state)->child = linked->id;
+      (*state)->type_bits = S_IFREG;
+      (*state)->overridden = {ObjectId::make(1, 1, 1000 + n)};
+    }
+  }
+  rename("tmp", "a");
+  SealedBody sealed;
+  {
+    const auto lock = twin->lock();
+    sealed.snapshot = twin->begin_seal(twin);
+    sealed.body = index.objects.at(old->id).body;
+    sealed.shared_with = old->id;
+  }
+  std::vector<SealedBody> bodies;
+  bodies.push_back(std::move(sealed));
+  queue.add(request(std::move(bodies)));
+  EXPECT_TRUE(committer->step());
+  const std::vector<Batch> batches = journaled_batches();
+  EXPECT_GT(std::ranges::count_if(batches, [](const Batch& batch) { return batch.records.size() > 10'000; }), 1) << "or this is no test";
+  const std::string put_text = "put " + std::to_string(twin->id.value) + "; ", name_text = "name a " + std::to_string(twin->id.value) + "; ";
+  for (const Batch& batch : batches) {
+    const std::string text = text_of(batch);
+    EXPECT_TRUE(!text.contains(put_text) || text.contains(name_text)) << "and its name in another";
+  }
+  EXPECT_TRUE(is_queued(twin)) << "it is written after all";
+}
+
 TEST_F(CommitterTest, WhatTheJournalDoesNotTakeWaitsAgain) {
   const ObjectPtr body = make("a");
   write(body, 5000);

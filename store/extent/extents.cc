@@ -403,15 +403,19 @@ Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
   const auto info = unsynced.file->info();
   if (!info || !info->is_removed) return {};
   if (const auto there = this->info(id, unsynced.kind); there || there.error().code != Code::kNotFound) return {};
-  std::lock_guard lock(mutex_);
-  if (removed_.contains(id)) return {};
   return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
+}
+
+// By this store, while a sync is under way: nobody waits for what was in it.
+bool Extents::removed_here(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  return removed_.contains(id);
 }
 
 Status Extents::sync_file(ExtentId id, const Unsynced& unsynced) {
   Status status = unsynced.file->sync_data();
   if (status) status = look_for_file(id, unsynced);
-  if (status) return {};
+  if (status || removed_here(id)) return {};
   status.error().message += ": what was written to it since it was synced last may be lost";
   log::error("{}", status.error().message);
   FilePtr dropped;  // closed after the lock is given up

@@ -118,6 +118,7 @@ class Extents {
   Status sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories);
   Status sync_file(ExtentId id, const Unsynced& unsynced);
   Status look_for_file(ExtentId id, const Unsynced& unsynced);
+  bool removed_here(ExtentId id);
   void end_syncing();
   Status wait_for_syncs(const std::vector<ExtentId>& ids);
 

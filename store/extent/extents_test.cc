@@ -1,5 +1,6 @@
 // What a failed sync leaves noted.
 #include <cerrno>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -20,10 +21,12 @@ class FailedSyncs : public ::testing::Test {
   }
   int syncs_ = 0;
   bool fail_ = false;
+  std::function<void()> on_sync_;
   Extents extents_{make_fault_volume(make_sim_volume(),
                                      [this](const VolumeCall& call) {
                                        if (call.kind != VolumeCall::Kind::kSync) return Fault{};
                                        ++syncs_;
+                                       if (on_sync_) on_sync_();
                                        return Fault{.sys_errno = fail_ ? EIO : 0};
                                      }),
                    FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
@@ -57,6 +60,19 @@ TEST_F(FailedSyncs, OfRawFilesAreToldToWhoAsksForThem) {
   EXPECT_TRUE(extents_.sync_all());
   EXPECT_FALSE(extents_.told_of_raw({raw.id}));
   EXPECT_FALSE(extents_.is_lost(raw.id));
+}
+
+TEST_F(FailedSyncs, OfWhatIsRemovedMeanwhileSayNothing) {
+  for (const PlaceKind kind : {PlaceKind::kRaw, PlaceKind::kPacked}) {
+    const Extents::Made made = make(kind);
+    fail_ = true;
+    on_sync_ = [&] { ASSERT_TRUE(extents_.remove(made.id, kind)); };
+    EXPECT_TRUE(extents_.sync({made.id}));
+    fail_ = false;
+    on_sync_ = nullptr;
+    EXPECT_TRUE(extents_.told_of_raw({made.id}));
+    EXPECT_TRUE(extents_.lost().empty());
+  }
 }
 
 }  // namespace extents_test

@@ -275,6 +275,12 @@ IndexDirectory::~IndexDirectory() {
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
+bool IndexDirectory::is_in_place() const {
+  struct stat held = {}, named = {};
+  return fstat(lock_fd_, &held) == 0 && stat(fmt::format("{}/{}", path_, kLockName).c_str(), &named) == 0 && held.st_dev == named.st_dev &&
+         held.st_ino == named.st_ino;
+}
+
 bool IndexDirectory::has_data() const { return access(data_path().c_str(), F_OK) == 0; }
 
 uint64_t IndexDirectory::data_bytes() const {
@@ -328,6 +334,7 @@ Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
 }
 
 Status IndexDirectory::mark_clean() const {
+  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away, and is not marked as closed cleanly", path_));
   KVC_ASSIGN(const Fingerprint print, fingerprint(data_path(), true));
   const std::string temporary = path_ + "/clean.tmp";
   KVC_TRY(write_file(temporary, mark_text(print)));
@@ -338,6 +345,7 @@ Status IndexDirectory::mark_clean() const {
 }
 
 Status IndexDirectory::set_aside() {
+  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
   const std::string aside = path_ + ".damaged";
   KVC_TRY(check_own(path_));
   KVC_TRY(check_own(aside));
@@ -353,6 +361,7 @@ Status IndexDirectory::set_aside() {
 }
 
 Status IndexDirectory::remove_rebuilt() const {
+  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
   std::error_code error;
   fs::remove_all(rebuilt_path(), error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: removing {}", path_, rebuilt_path()));
@@ -360,6 +369,7 @@ Status IndexDirectory::remove_rebuilt() const {
 }
 
 Status IndexDirectory::rebuilt() const {
+  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
   KVC_TRY(sync_directory(path_));  // before the note goes that the file is damaged
   unlink((path_ + "/damaged").c_str());
   KVC_TRY(remove_rebuilt());
@@ -367,6 +377,7 @@ Status IndexDirectory::rebuilt() const {
 }
 
 Status IndexDirectory::clear() {
+  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
   for (const std::string_view name : kOwnNames) {
     if (name == kLockName) continue;  // held
     std::error_code error;

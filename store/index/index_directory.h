@@ -28,6 +28,9 @@ class IndexDirectory {
 
   const std::string& path() const { return path_; }
   std::string data_path() const { return path_ + "/data.mdb"; }
+  // Whether what the path leads to is what was taken: a volume can be moved away under its mount, and another begun in its place. If
+  // not nothing is written by that path.
+  bool is_in_place() const;
   bool has_data() const;
   uint64_t data_bytes() const;
 

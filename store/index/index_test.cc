@@ -132,6 +132,48 @@ TEST_F(IndexTest, LeftoversOfAnotherPositionAreVoid) {
   EXPECT_FALSE(index_->leftovers());
 }
 
+// The volume was moved away under its mount, and another begun at the path.
+TEST_F(IndexTest, OneThatWasMovedAwayLeavesWhatLiesInItsPlaceAlone) {
+  ASSERT_TRUE(index_->commit());
+  const std::string moved = scratch_.path("moved");
+  std::filesystem::rename(path(), moved);
+  auto other = open_index(path(), Index::Found::kFresh);
+  ASSERT_NE(other, nullptr);
+  ASSERT_TRUE(other->apply(batch_of(1, {PutRecord{make_directory(kRootId)}, PutRecord{make_directory(id(7))}}), {1, 0, 10}));
+  ASSERT_TRUE(other->commit());
+  apply({PutRecord{make_directory(id(8))}});
+  EXPECT_TRUE(index_->commit()) << "it is open there";
+  EXPECT_FALSE(index_->give_back_unused());
+  EXPECT_FALSE(index_->begin_rebuild());
+  EXPECT_FALSE(index_->close_clean());
+  index_.reset();
+  for (const char* name : {"clean", "damaged", "rebuild.tmp", "compact.tmp"}) EXPECT_FALSE(std::filesystem::exists(path() + "/" + name)) << name;
+  EXPECT_TRUE(other->find_object(id(7)).value());
+  ASSERT_TRUE(other->close_clean());
+  other.reset();
+  reopen();
+  EXPECT_TRUE(index_->was_closed_cleanly());
+  EXPECT_TRUE(exists(id(7)));
+  EXPECT_FALSE(exists(id(8)));
+  index_ = open_index(moved, Index::Found::kOpened);
+  ASSERT_NE(index_, nullptr);
+  EXPECT_TRUE(exists(id(8))) << "what was committed";
+}
+
+TEST_F(IndexTest, AMapThatIsTooSmallIsNotOpenedAnewElsewhere) {
+  const std::string directory = scratch_.path("environment"), moved = scratch_.path("moved");
+  std::filesystem::create_directory(directory);
+  auto env = LmdbEnv::open(directory, LmdbEnv::Open::kNew, 16 * kMiB);
+  ASSERT_TRUE(env);
+  std::filesystem::rename(directory, moved);
+  std::filesystem::create_directory(directory);
+  ASSERT_TRUE(LmdbEnv::open(directory, LmdbEnv::Open::kNew, 16 * kMiB));
+  EXPECT_FALSE((*env)->enlarge_map());
+  std::filesystem::remove_all(directory);
+  std::filesystem::rename(moved, directory);
+  EXPECT_TRUE((*env)->enlarge_map()) << "it is back";
+}
+
 TEST_F(IndexTest, TheMarkOfAPassIsKeptWithACommitAndOverACleanClose) {
   EXPECT_EQ(index_->scrub_mark(), ScrubMark{});
   const ScrubMark first{id(7), 1'000, 0}, second{id(8), 1'000, 5};

@@ -180,6 +180,16 @@ class LmdbEnv::Reader {
   ReaderPool::Left left_ = ReaderPool::Left::kSound;
 };
 
+LmdbEnv::LmdbEnv(std::string directory, uint64_t map_bytes)
+    : directory_(std::move(directory)), held_(::open(directory_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)), map_bytes_(map_bytes) {}
+
+Status LmdbEnv::check_in_place() const {
+  struct stat held = {}, named = {};
+  const bool known = fstat(held_.get(), &held) == 0 && stat(directory_.c_str(), &named) == 0;
+  if (known && held.st_dev == named.st_dev && held.st_ino == named.st_ino) return {};
+  return fail(Code::kIo, fmt::format("index {} was moved away", directory_));
+}
+
 Result<std::unique_ptr<LmdbEnv>> LmdbEnv::open(const std::string& directory, Open how, uint64_t map_bytes) {
   fault_guard::install();
   std::unique_ptr<LmdbEnv> env(new LmdbEnv(directory, map_bytes));
@@ -198,6 +208,7 @@ std::shared_ptr<LmdbEnv::Environment> LmdbEnv::opened() const {
 }
 
 Result<std::shared_ptr<LmdbEnv::Environment>> LmdbEnv::open_environment(Open how, uint64_t map_bytes) const {
+  KVC_TRY(check_in_place());
   auto opening = std::make_shared<Environment>();
   int code = 0;
   if (!run_guarded([&] { code = opening->open(directory_, map_bytes, how); })) return damage("it could not be opened");
@@ -219,13 +230,13 @@ Status LmdbEnv::close(uint64_t unused_bytes) {
   if (damaged()) return damage(kFoundBefore);
   if (!replace(nullptr)) return fail(Code::kCorrupt, fmt::format("index {} could not be closed", directory_));
   const std::string copy = directory_ + kCopyName;
-  if (copied && std::rename(copy.c_str(), (directory_ + "/data.mdb").c_str()) != 0) unlink(copy.c_str());
+  if (copied && check_in_place() && std::rename(copy.c_str(), (directory_ + "/data.mdb").c_str()) != 0) unlink(copy.c_str());
   return {};
 }
 
 bool LmdbEnv::write_copy(uint64_t unused_bytes) {
   const uint64_t bytes = file_bytes();
-  if (damaged() || bytes < kMinRewrittenBytes || bytes > kMaxCompactedBytes) return false;
+  if (damaged() || bytes < kMinRewrittenBytes || bytes > kMaxCompactedBytes || !check_in_place()) return false;
   if (bytes - unused_bytes <= kMaxRefilledBytes) return unused_bytes > bytes / 8 && refill();
   return unused_bytes > bytes / 3 && compact();  // which keeps what is unused inside of pages: usually a fifth
 }
@@ -342,6 +353,7 @@ Status LmdbEnv::rewrite(uint64_t unused_bytes) {
 
 Status LmdbEnv::replace_file(const std::string& with) {
   std::lock_guard writers(write_mutex_);
+  KVC_TRY(check_in_place());
   const std::string data = directory_ + "/data.mdb";
   if (std::rename(with.c_str(), data.c_str()) != 0)
     return fail_errno(errno, fmt::format("index {}: putting {} in its place", directory_, with));
@@ -364,6 +376,7 @@ std::unexpected<Error> LmdbEnv::closed() const {
 }
 
 void LmdbEnv::mark_damaged() const {
+  if (!check_in_place()) return;
   const std::string mark = directory_ + "/damaged";
   const int fd = ::open(mark.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
   if (fd < 0) return log::error("index {}: its damage could not be noted: {}", directory_, std::strerror(errno));

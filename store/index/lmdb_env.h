@@ -20,6 +20,7 @@
 
 #include "store/base/bytes.h"
 #include "store/base/result.h"
+#include "store/base/unique_fd.h"
 
 struct MDB_txn;
 
@@ -110,8 +111,11 @@ class LmdbEnv {
  private:
   class Reader;
   struct Copied;
-  LmdbEnv(std::string directory, uint64_t map_bytes) : directory_(std::move(directory)), map_bytes_(map_bytes) {}
+  LmdbEnv(std::string directory, uint64_t map_bytes);
   std::shared_ptr<Environment> opened() const;
+  // An error: the path leads elsewhere than when this was made. The volume was moved away, and perhaps another begun in its place, which
+  // has an index of its own.
+  Status check_in_place() const;
   Result<std::shared_ptr<Environment>> open_environment(Open how, uint64_t map_bytes) const;
   // `next`, perhaps null, takes the place of the environment, which is closed when its readers are gone.
   bool replace(std::shared_ptr<Environment> next);
@@ -124,6 +128,7 @@ class LmdbEnv {
   Status verify(Table table, ByteSpan key, Bytes& value) const;
 
   const std::string directory_;
+  const UniqueFd held_;  // the directory, as it was when this was made
   uint64_t map_bytes_;          // changed with write_mutex_ held
   bool must_reopen_ = false;    // with write_mutex_ held: LMDB gave up over a failed write of its meta page
   mutable std::atomic<bool> damaged_{false};

@@ -15,10 +15,10 @@ namespace {
 
 constexpr uint64_t kNoLimit = ~uint64_t{0};
 
-FrameReader make_reader(FilePtr file, uint64_t size_bytes, const FileIdentity& identity, uint64_t seq) {
+FrameReader make_reader(const FilePtr& file, uint64_t size_bytes, const FileIdentity& identity, uint64_t seq) {
   return FrameReader(
-      [file = std::move(file)](std::span<std::byte> into, uint64_t offset) { return file->read(into, offset); },
-      size_bytes, FrameKey(FileKind::kJournal, identity, seq));
+      [file](std::span<std::byte> into, uint64_t offset) { return file->read(into, offset); }, size_bytes,
+      FrameKey(FileKind::kJournal, identity, seq), [file](uint64_t offset) { return file->next_data(offset); });
 }
 
 // Whether the files before it lead up to `file`: `before` is the one walked last, none at the start.
@@ -47,6 +47,7 @@ Status EpochWalk::read_header(uint64_t seq) {
   KVC_ASSIGN(const FilePtr file, volume_->open(walked.path, {}));
   KVC_ASSIGN(const FileInfo info, file->info());
   walked.size_bytes = info.size_bytes;
+  walked.allocated_bytes = info.allocated_bytes;
   Bytes start(static_cast<size_t>(std::min<uint64_t>(info.size_bytes, kMaxHeaderBytes)));
   KVC_ASSIGN(const size_t got, file->read(start, 0));
   start.resize(std::min(got, start.size()));
@@ -130,8 +131,8 @@ Result<bool> EpochWalk::walk_file(const WalkedFile& file, uint64_t from_offset, 
 }
 
 Result<FrameReader> EpochWalk::read(const WalkedFile& file, uint64_t limit) const {
-  KVC_ASSIGN(FilePtr opened, volume_->open(file.path, {}));
-  return make_reader(std::move(opened), limit, identity_, file.seq);
+  KVC_ASSIGN(const FilePtr opened, volume_->open(file.path, {}));
+  return make_reader(opened, limit, identity_, file.seq);
 }
 
 // All files of an epoch are written in one way. Where no header is left to say which: only one in blocks has its first frame there.

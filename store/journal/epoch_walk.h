@@ -18,7 +18,7 @@ namespace kvcachefs {
 struct WalkedFile {
   std::string path;
   uint64_t seq = 0;
-  uint64_t size_bytes = 0;
+  uint64_t size_bytes = 0, allocated_bytes = 0;
   std::optional<DecodedJournalHeader> header;  // none if unreadable: `why` tells
   std::string why;
   std::optional<uint64_t> good_end;  // what the file after it says; frames from there on were given up

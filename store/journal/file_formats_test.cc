@@ -226,5 +226,61 @@ TEST(FrameReaderTest, ASearchAmongFalseStartsEnds) {
   EXPECT_LT(bytes_read, 64u * bytes.size());
 }
 
+// One MiB of false starts that claim next to nothing: each of them is looked at, but not the whole window for each of them.
+TEST(FrameReaderTest, ASearchAmongManyShortFalseStartsReadsEachByteAFewTimes) {
+  const FrameKey key(FileKind::kJournal, test_identity(), 1);
+  Bytes bytes;
+  ByteWriter out(bytes);
+  for (size_t i = 0; i < 400'000; ++i) {
+    out.u32(kFrameMagic);
+    out.u32(1);
+  }
+  const uint64_t at = bytes.size();
+  key.append(as_bytes("here"), at, bytes);
+  size_t bytes_read = 0;
+  FrameReader reader(
+      [&](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
+        const size_t length = std::min(into.size(), bytes.size() - static_cast<size_t>(offset));
+        std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), length, into.begin());
+        bytes_read += length;
+        return length;
+      },
+      bytes.size(), key);
+  (void)reader.find(0);
+  EXPECT_LT(bytes_read, 8u * bytes.size());
+}
+
+// A journal whose size was set to a TiB: there is nothing in it, and it takes no time to make.
+TEST(FrameReaderTest, ASearchPassesOverHolesAndReadsFewZeros) {
+  constexpr uint64_t kSize = 4096 * kGiB, kAt = kSize - 10 * kMiB;
+  const FrameKey key(FileKind::kJournal, test_identity(), 1);
+  Bytes frame;
+  key.append(as_bytes("here"), kAt, frame);
+  uint64_t bytes_read = 0;
+  const auto read = [&](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
+    std::ranges::fill(into, std::byte{});
+    for (size_t i = 0; i < frame.size(); ++i)
+      if (kAt + i >= offset && kAt + i < offset + into.size()) into[static_cast<size_t>(kAt + i - offset)] = frame[i];
+    bytes_read += into.size();
+    return into.size();
+  };
+  FrameReader knows_holes(read, kSize, key, [&](uint64_t offset) -> Result<uint64_t> {
+    if (offset > kAt + frame.size()) return fail(Code::kNoData, "nothing behind it");
+    return std::max(offset, kAt / kBlockBytes * kBlockBytes);
+  });
+  const auto found = knows_holes.find(5000);
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->offset, kAt);
+  EXPECT_EQ(as_text((*found)->payload), "here");
+  const auto none = knows_holes.find(kAt + 1);
+  EXPECT_TRUE(none && !*none);
+  EXPECT_LT(bytes_read, 8 * kMiB);
+  bytes_read = 0;
+  FrameReader knows_none(read, kSize, key, [](uint64_t offset) -> Result<uint64_t> { return offset; });
+  const auto given_up = knows_none.find(5000);
+  EXPECT_TRUE(given_up && !*given_up);
+  EXPECT_LE(bytes_read, kGiB + kMiB);
+}
+
 }  // namespace file_formats_test
 }  // namespace kvcachefs

@@ -1,21 +1,31 @@
 #include "store/journal/frame_reader.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
+
+#include "store/base/units.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr size_t kWindowBytes = 1024 * 1024;
-constexpr uint64_t kSearchFactor = 4;
+constexpr uint64_t kSearchFactor = 4, kMostCountedBytes = kGiB;  // a journal is far smaller than that
+constexpr uint64_t kMostZeroBytes = kGiB;
+
+bool is_zero(ByteSpan bytes) {
+  return bytes.empty() || (bytes[0] == std::byte{} && std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0);
+}
 
 }  // namespace
 
-FrameReader::FrameReader(Read read, uint64_t size_bytes, FrameKey key)
+FrameReader::FrameReader(Read read, uint64_t size_bytes, FrameKey key, NextData next_data)
     : read_(std::move(read)),
       size_bytes_(size_bytes),
       key_(key),
-      search_budget_bytes_(kSearchFactor * size_bytes + kMaxFramePayloadBytes) {}
+      next_data_(std::move(next_data)),
+      search_budget_bytes_(kSearchFactor * std::min(size_bytes, kMostCountedBytes) + kMaxFramePayloadBytes),
+      zeros_budget_bytes_(kMostZeroBytes) {}
 
 Result<ByteSpan> FrameReader::view(uint64_t offset, size_t length) {
   if (offset >= size_bytes_) return ByteSpan{};
@@ -48,19 +58,38 @@ Result<std::optional<Frame>> FrameReader::at(uint64_t offset) {
   return Frame{offset, frame.subspan(kFrameHeaderBytes)};
 }
 
+// What the window has behind `offset`, if a frame can begin there, else a new one. At the end of the file fewer bytes than that.
+Result<ByteSpan> FrameReader::view_to_search(uint64_t offset) {
+  const uint64_t window_end = window_offset_ + window_.size();
+  if (offset >= window_offset_ && offset + kFrameHeaderBytes <= window_end) return view(offset, static_cast<size_t>(window_end - offset));
+  return view(offset, kWindowBytes);
+}
+
+// No frame begins in one: there is no zero in its magic.
+uint64_t FrameReader::behind_hole(uint64_t offset) const {
+  if (!next_data_) return offset;
+  const auto data = next_data_(offset);
+  if (!data) return data.error().code == Code::kNoData ? size_bytes_ : offset;
+  return std::max(*data, offset);
+}
+
 Result<std::optional<Frame>> FrameReader::find(uint64_t offset) {
   Bytes magic;
   ByteWriter(magic).u32(kFrameMagic);
   while (offset < size_bytes_) {
-    KVC_ASSIGN(const ByteSpan bytes, view(offset, kWindowBytes));
-    const auto hit = std::search(bytes.begin(), bytes.end(), magic.begin(), magic.end());
-    if (hit == bytes.end()) {
-      if (bytes.size() < kWindowBytes) return std::nullopt;
+    KVC_ASSIGN(const ByteSpan bytes, view_to_search(offset));
+    if (bytes.size() < kFrameHeaderBytes) return std::nullopt;
+    const auto* const hit = static_cast<const std::byte*>(memmem(bytes.data(), bytes.size(), magic.data(), magic.size()));
+    if (hit == nullptr) {
       offset += bytes.size() - (magic.size() - 1);  // the magic may straddle the border
+      if (!is_zero(bytes)) continue;
+      if (bytes.size() > zeros_budget_bytes_) return std::nullopt;
+      zeros_budget_bytes_ -= bytes.size();
+      offset = behind_hole(offset);
       continue;
     }
-    offset += static_cast<uint64_t>(hit - bytes.begin());
-    const auto length = FrameKey::claimed_length(bytes.subspan(static_cast<size_t>(hit - bytes.begin())));
+    offset += static_cast<uint64_t>(hit - bytes.data());
+    const auto length = FrameKey::claimed_length(bytes.subspan(static_cast<size_t>(hit - bytes.data())));
     const uint64_t cost = kFrameHeaderBytes + length.value_or(0);
     if (cost > search_budget_bytes_) return std::nullopt;
     search_budget_bytes_ -= cost;

@@ -24,27 +24,35 @@ class FrameReader {
   // As File::read: fewer bytes than asked only at the end of the file.
   using Read = std::function<Result<size_t>(std::span<std::byte> into, uint64_t offset)>;
 
+  // As File::next_data, where there is such a call. An error but kNoData says nothing.
+  using NextData = std::function<Result<uint64_t>(uint64_t offset)>;
+
   // Frames end at `size_bytes` or before.
-  FrameReader(Read read, uint64_t size_bytes, FrameKey key);
+  FrameReader(Read read, uint64_t size_bytes, FrameKey key, NextData next_data = {});
 
   uint64_t size_bytes() const { return size_bytes_; }
   // The first `length` bytes of the file or what there is of them (for the file header).
   Result<ByteSpan> head(size_t length) { return view(0, length); }
   // The frame at `offset`; nullopt if there is no valid one. Errors are those of reading.
   Result<std::optional<Frame>> at(uint64_t offset);
-  // The first valid frame at or after `offset`; nullopt if there is none. Gives up (nullopt) once it has hashed a few
-  // times the file's size in false starts, so that crafted files cost linear time.
+  // The first valid frame at or after `offset`; nullopt if there is none. Passes over holes, which cost nothing to make. Gives up
+  // (nullopt) once it has hashed a few times the file's size in false starts, or read a GiB of zeros that the file system does not tell
+  // from data, so that crafted files cost time linear in what is really there.
   Result<std::optional<Frame>> find(uint64_t offset);
 
  private:
   Result<ByteSpan> view(uint64_t offset, size_t length);
+  Result<ByteSpan> view_to_search(uint64_t offset);
+  uint64_t behind_hole(uint64_t offset) const;
 
   Read read_;
   uint64_t size_bytes_;
   FrameKey key_;
+  NextData next_data_;
   Bytes window_;
   uint64_t window_offset_ = 0;
   uint64_t search_budget_bytes_;
+  uint64_t zeros_budget_bytes_;
 };
 
 }  // namespace kvcachefs

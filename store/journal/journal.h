@@ -96,6 +96,7 @@ struct JournalFileInfo {
   uint64_t seq = 0;
   std::string boot_id;  // of the machine when the file was started; empty if the header is unreadable
   uint64_t size_bytes = 0;
+  uint64_t held_bytes = 0;      // at most, of the volume: less where most of the file is a hole
   uint64_t header_bytes = 0;    // 0 if it is unreadable
   uint64_t counting_bytes = 0;  // less where a later epoch says that this one ended before that
 };

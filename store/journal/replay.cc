@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "store/base/kill_point.h"
+#include "store/base/units.h"
 #include "store/journal/epoch_ends.h"
 #include "store/journal/epoch_walk.h"
 #include "store/journal/file_header.h"
@@ -139,6 +140,7 @@ Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIde
                        .seq = file.seq,
                        .boot_id = file.header ? file.header->header.boot_id : std::string(),
                        .size_bytes = file.size_bytes,
+                       .held_bytes = std::min(file.size_bytes, file.allocated_bytes + kMiB),  // what is small may lie beside its inode
                        .header_bytes = file.header ? file.header->size_bytes : 0,
                        .counting_bytes = counts});
     }

@@ -51,9 +51,9 @@ FilePtr BackingFiles::extent_of(ObjectId id) {
 // The file is frozen from then on. Null: this body cannot be passed through from RAM as it is now.
 MemoryFilePtr BackingFiles::memory_file_of(ObjectId id) {
   if (!parts_.files.started() || parts_.policy.refused() || parts_.always_verify) return nullptr;
-  auto found = parts_.tree.get(id);
+  const ObjectPtr found = parts_.tree.find(id);  // what is in RAM has it there
   if (!found) return nullptr;
-  Object& object = **found;
+  Object& object = *found;
   MemoryFilePtr file;
   {
     const auto lock = object.lock();

@@ -24,6 +24,7 @@ void UnverifiedBodies::look_again(const BodyReader::Memory& memory) {
     const Wholeness found = *record ? parts_.reader.wholeness(**record, memory) : Wholeness::kWhole;
     if (found == Wholeness::kUnknown) continue;
     auto object = found == Wholeness::kAbsent ? parts_.tree.get(id) : Result<ObjectPtr>(nullptr);
+    const Tree::ForgetAfter forget(parts_.tree, object ? *object : nullptr);
     if (object && *object) parts_.quarantine.put(*object, (*record)->body.version, "it was not on the medium when the machine stopped");
     std::lock_guard lock(mutex_);
     bodies_.erase(id);

@@ -89,7 +89,7 @@ Status Recovery::open_index() {
     auto file = volume_.info(checkpoint_path(parts_.identity.node, checkpoint_->epoch, checkpoint_->seq));
     found_.checkpoint_bytes = file ? file->size_bytes : checkpoint_->records * 64;
   }
-  for (const JournalFileInfo& file : journals_) found_.older_journals_bytes += file.size_bytes;
+  for (const JournalFileInfo& file : journals_) found_.older_journals_bytes += file.held_bytes;
   found_.journal_files = journals_.size() + 1;
 
   if (opened_ == Index::Found::kOpened && !journals_go_on_from(found_.index->position(), checkpoint_, journals_)) {

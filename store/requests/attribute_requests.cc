@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <functional>
 
 #include <fmt/format.h>
 
@@ -51,9 +52,11 @@ Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttribute
     KVC_ASSIGN(const Stat before, this->stat(id));
     in_group = depends_on_group(before.mode) && change.in_group && change.in_group(before.gid);
   }
+  Tree::ForgetAfter forget(parts_.tree);
   {
     KVC_ASSIGN(const Tree::Kept kept, parts_.tree.get_kept(id));
     const ObjectPtr& object = kept.object;
+    forget.take(object);
     const auto lock = object->lock();
     if (change.mode || change.uid || change.gid) KVC_TRY(parts_.check_may_change(*object));
     Attributes& attributes = object->attributes;
@@ -69,8 +72,7 @@ Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttribute
     parts_.changes.mark_attributes_dirty(object);
     stat = kept.names.stat_of(*object);
   }
-  if (id.is_foreign())
-    if (ObjectPtr object = parts_.tree.find(id)) parts_.tree.forget_when_idle(object);
+  if (!id.is_foreign()) forget.keep();
   parts_.dirty.wake();
   return stat;
 }
@@ -78,24 +80,29 @@ Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttribute
 void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAttributes& change, const Caller& caller,
                                        Completion<Stat> done) {
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
+  if (!change.size_bytes) return done(apply_attributes(id, change));
   auto got = handle != nullptr ? Result<ObjectPtr>(handle->object) : parts_.tree.get(id);
   if (!got) return done(std::unexpected(std::move(got).error()));
   ObjectPtr object = *got;
-  if (change.size_bytes && object->is_directory())
-    return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
-  if (change.size_bytes && object->id.is_foreign()) {
-    if (Status may = parts_.check_may_change(*object); !may && *change.size_bytes != object->size_bytes) return done(std::unexpected(may.error()));
+  Tree::ForgetAfter forget(parts_.tree, handle == nullptr ? object : nullptr);
+  if (object->is_directory()) return done(fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value)));
+  if (object->id.is_foreign()) {
+    const auto size_bytes = std::invoke([&] {
+      const auto lock = object->lock();
+      return object->size_bytes;
+    });
+    if (Status may = parts_.check_may_change(*object); !may && *change.size_bytes != size_bytes) return done(std::unexpected(may.error()));
     SetAttributes rest = change;  // it has that size
     rest.size_bytes.reset();
     return done(apply_attributes(id, rest));
   }
-  if (change.size_bytes && !object->is_regular())
-    return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
+  if (!object->is_regular()) return done(fail(Code::kInvalid, fmt::format("object {} is not a regular file", id.value)));
+  forget.keep();  // open() does, and so does who takes a handle
   const auto raw_and_closed = [&] {
     const auto lock = object->lock();
     return object->base.place.kind == PlaceKind::kRaw && !object->raw;
   };
-  if (change.size_bytes && handle == nullptr && raw_and_closed()) {
+  if (handle == nullptr && raw_and_closed()) {
     // truncate(2) by path of a raw file that nobody has open
     auto opened = parts_.open_files.open(id, {.read = false, .write = true}, caller);
     if (!opened) return done(std::unexpected(std::move(opened).error()));
@@ -104,7 +111,7 @@ void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAtt
       done(std::move(result));
     });
   }
-  if (change.size_bytes && handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
+  if (handle == nullptr) {  // while it waits for room, memory or a read, the table keeps the object
     {
       const Tree::Read tree = parts_.tree.read();
       if (tree.live(id) == object) {
@@ -128,13 +135,13 @@ void AttributeRequests::set_attributes(ObjectId id, Handle* handle, const SetAtt
     if (!status) return done(std::unexpected(std::move(status).error()));
     done(apply_attributes(id, change));
   };
-  if (change.size_bytes && handle == nullptr) parts_.in_place.note_change_by_path(object, *change.size_bytes);
-  if (change.size_bytes && handle != nullptr) {
+  if (handle == nullptr) {
+    parts_.in_place.note_change_by_path(object, *change.size_bytes);
+  } else {
     const auto lock = object->lock();
     parts_.in_place.note_change(object, handle);
   }
-  if (change.size_bytes) return parts_.writes.resize(object, *change.size_bytes, WriteRequests::kind_of_truncation(handle), std::move(rest));
-  rest({});
+  parts_.writes.resize(object, *change.size_bytes, WriteRequests::kind_of_truncation(handle), std::move(rest));
 }
 
 bool AttributeRequests::drop_privileges(Handle* handle, const std::function<bool(uint32_t)>& in_group) {
@@ -183,26 +190,21 @@ Status AttributeRequests::set_xattr(ObjectId id, std::string_view name, std::str
   return change_xattrs(id, [&](const ObjectPtr& object) { return set_xattr_of(object, name, value, mode); });
 }
 
-// What was got for a change that comes to nothing is forgotten again.
 Status AttributeRequests::change_xattrs(ObjectId id, const std::function<Status(const ObjectPtr&)>& change) {
-  ObjectPtr object;
-  Status status;
+  Tree::ForgetAfter forget(parts_.tree);
   {
     KVC_ASSIGN(const Tree::Kept kept, parts_.tree.get_kept(id));
-    object = kept.object;
+    const ObjectPtr& object = kept.object;
+    forget.take(object);
     const auto lock = object->lock();
-    status = parts_.check_may_change(*object);
-    if (status) status = change(object);
-    if (status) {
-      object->attributes.ctime_ns = parts_.clock.realtime_ns();
-      parts_.changes.mark_attributes_dirty(object);
-    }
+    KVC_TRY(parts_.check_may_change(*object));
+    KVC_TRY(change(object));
+    object->attributes.ctime_ns = parts_.clock.realtime_ns();
+    parts_.changes.mark_attributes_dirty(object);
   }
-  if (status)
-    parts_.dirty.wake();
-  else
-    parts_.tree.forget_when_idle(object);
-  return status;
+  forget.keep();
+  parts_.dirty.wake();
+  return {};
 }
 
 // The object is locked.

@@ -17,6 +17,7 @@ Result<ObjectPtr> NameRequests::new_directory_entry(ObjectId parent, std::string
   Tree::Write tree = parts_.tree.write();
   KVC_TRY(tree.check_new_name(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
+  const Tree::ForgetAfter forget(tree, directory);
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
   KVC_TRY(tree.make_entry(directory, name, object));
   return object;
@@ -148,6 +149,7 @@ void NameRequests::link(ObjectId id, ObjectId parent, std::string_view name, con
   auto add = [&]() -> Status {
     Tree::Write tree = parts_.tree.write();
     KVC_ASSIGN(object, tree.get(id));
+    const Tree::ForgetAfter forget(tree, object);
     if (object->is_directory()) return fail(Code::kPermission, fmt::format("object {} is a directory", id.value));
     if (object->nlink == 0) return fail(Code::kNotFound, fmt::format("object {} was removed", id.value));
     KVC_TRY(tree.check_own(*object, fmt::format("object {}", id.value)));
@@ -156,7 +158,8 @@ void NameRequests::link(ObjectId id, ObjectId parent, std::string_view name, con
       if (object->write_error) return std::unexpected(*object->write_error);
     }
     KVC_TRY(tree.check_new_name(parent, name));
-    KVC_TRY(tree.directory_for_entry(parent));
+    KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
+    const Tree::ForgetAfter forget_directory(tree, std::move(directory));
     if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
     KVC_TRY(tree.give_name(parent, name, object));
     object->published = true;
@@ -171,10 +174,7 @@ void NameRequests::link(ObjectId id, ObjectId parent, std::string_view name, con
     tree.touch_directory(parent);
     return {};
   };
-  if (Status status = add(); !status) {
-    if (object) parts_.tree.forget_when_idle(object);
-    return done(std::unexpected(std::move(status).error()));
-  }
+  if (Status status = add(); !status) return done(std::unexpected(std::move(status).error()));
   parts_.dirty.wake();
   if (!parts_.options.durable_close()) return done(stat(id));
   parts_.urgent.make_durable(object, parts_.options.durable_sync(), [this, id, done = std::move(done)](Status status) mutable {

@@ -23,6 +23,7 @@ Result<ObjectPtr> NameVersions::version_to_write(Tree::Write& tree, ObjectId par
                                                  const Caller& caller) {
   if (ObjectPtr made = tree.version_awaiting_open(parent, name, caller.thread_id)) return made;
   KVC_ASSIGN(ObjectPtr object, tree.get(chosen));
+  const Tree::ForgetAfter forget(tree, object);  // also where it is the answer: the caller keeps what is to be opened
   // What was refused is this, or was replaced or is hidden by this: another name that the thread looks up is not meant.
   const auto is_gone = [&](ObjectId id) {
     const auto stat = tree.stat(id);
@@ -79,6 +80,7 @@ Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, 
                                             const Caller& caller) {
   if (parts_.room.is_full()) return parts_.room.refuse(entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr directory, tree.directory_for_entry(parent));
+  const Tree::ForgetAfter forget(tree, directory);
   ObjectPtr fresh = to_be_written(object, caller);
   {
     const auto lock = fresh->lock();  // it is what was truncated, also if its writer ends before the open
@@ -86,8 +88,7 @@ Result<ObjectPtr> NameVersions::replacement(Tree::Write& tree, ObjectId parent, 
     fresh->unflushed_handles = 0;
   }
   KVC_TRY(tree.make_entry(directory, name, fresh));  // in place of the peer's, on all nodes
-  tree.change_links(object, -1);
-  tree.forget_if_idle(object);
+  tree.change_links(object, -1);  // who got it forgets it
   return fresh;
 }
 

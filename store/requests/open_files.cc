@@ -63,14 +63,7 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
   auto found = parts_.tree.get(id);
   if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
   ObjectPtr object = *std::move(found);
-  struct Forget {  // unless it is opened: the table would keep it for ever
-    OpenFiles& files;
-    const ObjectPtr& object;
-    bool opened = false;
-    ~Forget() {
-      if (!opened) files.parts_.tree.forget_when_idle(object);
-    }
-  } forget{*this, object};
+  Tree::ForgetAfter forget(parts_.tree, object);  // unless it is opened
   if (object->is_directory()) return fail(Code::kIsDirectory, fmt::format("object {} is a directory", id.value));
   if (request.write && parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   struct LetGo {  // once it has its handle
@@ -97,6 +90,7 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
       found = parts_.tree.get(id);
       if (!found) return parts_.versions.gone_before_open(id, std::move(found).error(), request, caller);
       object = *std::move(found);
+      forget.take(object);
     }
     handle->object = object;
     const bool gone = object->nlink == 0 && object->handles == 0 && !object->lingering && object->kept_for_repeat == 0;
@@ -119,7 +113,7 @@ Result<Handle*> OpenFiles::open(ObjectId id, const OpenRequest& request, const C
     }
     note_read_time(*object, request);
   }
-  forget.opened = true;
+  forget.keep();
   parts_.counters.opens.fetch_add(1, std::memory_order_relaxed);
   parts_.counters.open_handles.fetch_add(1, std::memory_order_relaxed);
   if (request.read && !request.truncate) {
@@ -205,8 +199,8 @@ void OpenFiles::fsync(Handle* handle, StatusCompletion done) {
 
 void OpenFiles::keep_new(ObjectId id, StatusCompletion done) {
   if (!parts_.options.durable_close()) return done({});
-  auto object = parts_.tree.get(id);
-  parts_.urgent.make_durable(object && (*object)->is_regular() ? *object : nullptr, parts_.options.durable_sync(), std::move(done));
+  const ObjectPtr object = parts_.tree.find(id);  // none: it was journaled meanwhile, and was idle
+  parts_.urgent.make_durable(object && object->is_regular() ? object : nullptr, parts_.options.durable_sync(), std::move(done));
 }
 
 void OpenFiles::sync_directory(ObjectId directory, StatusCompletion done) {

@@ -35,11 +35,13 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
   if (parts_.read_only) return done(fail(Code::kReadOnly, "the mount is read-only"));
   parts_.probes.stored(caller.thread_id, new_parent, new_name);
   Rename rename{parent, std::string(name), new_parent, std::string(new_name), mode, caller.thread_id};
-  auto finish = [this](Rename asked, StatusCompletion reply) {
-    if (Status status = rename_now(asked); !status) {
-      for (const ObjectPtr& object : asked.looked_at) parts_.tree.forget_when_idle(object);
-      return reply(std::move(status));
-    }
+  const auto forget = [this](const Rename& asked) {  // what was got for it, and has not changed
+    for (const ObjectPtr& object : asked.looked_at) parts_.tree.forget_when_idle(object);
+  };
+  auto finish = [this, forget](Rename asked, StatusCompletion reply) {
+    const Status status = rename_now(asked);
+    if (!status || !asked.source) forget(asked);
+    if (!status) return reply(status);
     parts_.dirty.wake();
     if (!parts_.options.durable_close()) return reply({});
     parts_.urgent.make_all_durable(std::move(asked.unsealed), parts_.options.durable_sync(), std::move(reply));
@@ -48,9 +50,13 @@ void RenameRequests::rename(ObjectId parent, std::string_view name, ObjectId new
 
   // The body first: if it cannot be written the old name, and what it would replace, stay as they are.
   const ObjectPtr source = object_to_rename(parent, name, caller);
+  if (source) rename.looked_at.push_back(source);
   if (!source || !source->is_regular()) return finish(std::move(rename), std::move(done));
-  parts_.urgent.make_durable(source, parts_.options.durable_sync(), [finish, rename = std::move(rename), done = std::move(done)](Status status) mutable {
-    if (!status) return done(std::unexpected(std::move(status).error()));
+  parts_.urgent.make_durable(source, parts_.options.durable_sync(), [finish, forget, rename = std::move(rename), done = std::move(done)](Status status) mutable {
+    if (!status) {
+      forget(rename);
+      return done(std::unexpected(std::move(status).error()));
+    }
     finish(std::move(rename), std::move(done));
   });
 }

@@ -154,7 +154,6 @@ void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std:
 void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
                                     RawSpace::Claim claim, RawTurns::Turn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
-  ExtentId extent;
   bool grows = false;
   {
     auto lock = object->lock();
@@ -164,7 +163,6 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
       turn.end();
       return write(handle, offset, bytes, std::move(done));
     }
-    extent = object->base.place.extent;
     grows = offset + bytes.size() > object->size_bytes;
     if (grows) {
       object->size_bytes = offset + bytes.size();
@@ -185,15 +183,16 @@ void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset
   requests[0].file = raw;
   requests[0].offset = offset;
   requests[0].pieces = {std::span(*kept)};
-  requests[0].done = [this, kept, offset, extent, object, raw = std::move(raw), claim = std::move(claim),
+  requests[0].done = [this, kept, offset, object, raw = std::move(raw), claim = std::move(claim),
                       turn = std::move(turn), done = std::move(done)](Result<size_t> result) mutable {
     const MustNotBlock completing;
     claim = {};  // it ended
     turn.end();
-    parts_.extents.note_unsynced(extent, PlaceKind::kRaw, raw);  // not before: a sync in between would not have had it
     if (!result) parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
     {
       const auto lock = object->lock();
+      // Not before: a sync in between would not have had it. Emptied meanwhile: the file was, or is about to be, removed.
+      if (object->raw == raw) parts_.extents.note_unsynced(object->base.place.extent, PlaceKind::kRaw, raw);
       note_raw_write(*object, raw, offset, kept->size(), result ? Status{} : Status(std::unexpected(result.error())));
     }
     if (result) parts_.counters.write_volume_bytes.fetch_add(*result, std::memory_order_relaxed);

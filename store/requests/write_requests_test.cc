@@ -377,6 +377,30 @@ TEST_F(WriteRequestsTest, AFailedWriteOfARawFileIsTold) {
   EXPECT_FALSE(body->lacks_a_write()) << "what was missing is there";
 }
 
+TEST_F(WriteRequestsTest, AWriteThatEndsInARawFileThatWasEmptiedMeanwhileIsNotToBeSynced) {
+  const ObjectPtr body = make_raw();
+  const auto handle = open(body);
+  ExtentId extent;
+  on_write = [&](const VolumeCall&) {  // as an open with O_TRUNC, and the keeper after it
+    {
+      const auto lock = body->lock();
+      extent = std::exchange(body->base.place, {}).extent;
+      body->raw.reset();
+      body->raw_unjournaled = false;
+      body->size_bytes = 0;
+    }
+    EXPECT_TRUE(extents.remove(extent, PlaceKind::kRaw));
+    return Fault{};
+  };
+  Told<size_t> told;
+  write(*handle, 0, bytes_of(100, 1), told);
+  EXPECT_TRUE(told.is(100));
+  on_write = nullptr;
+  on_sync = [](const VolumeCall&) { return Fault{.sys_errno = EIO}; };
+  EXPECT_TRUE(extents.sync({extent}));
+  EXPECT_TRUE(extents.told_of_raw({extent})) << "nothing of it is wanted any more";
+}
+
 TEST_F(WriteRequestsTest, WritesOfRawFilesBeyondTheirBudgetWaitForTheirTurn) {
   const ObjectPtr body = make_raw();
   const auto handle = open(body);

@@ -66,6 +66,7 @@ class Tree {
   class View;
   class Read;
   class Write;
+  class ForgetAfter;
   struct Kept;
   Read read() const;
   Write write();
@@ -135,6 +136,29 @@ namespace kvcachefs {
 struct Tree::Kept {
   Read names;
   ObjectPtr object;
+};
+
+// Gives an object up, if it is idle, when the scope ends, however it is left. For whoever gets one and may leave it as it was: nothing
+// else would look at it again, and the table would have it for ever. Without a Write it takes the lock at the end, so it is declared
+// before everything that holds that lock or the object's; with one, behind it.
+class Tree::ForgetAfter {
+ public:
+  explicit ForgetAfter(Tree& tree, ObjectPtr object = nullptr) : tree_(&tree), object_(std::move(object)) {}
+  ForgetAfter(Write& write, ObjectPtr object) : write_(&write), object_(std::move(object)) {}
+  ForgetAfter(const ForgetAfter&) = delete;
+  ForgetAfter& operator=(const ForgetAfter&) = delete;
+  ~ForgetAfter() {
+    if (!object_) return;
+    if (write_ != nullptr) write_->forget_if_idle(object_);
+    else tree_->forget_when_idle(object_);
+  }
+  void take(ObjectPtr object) { object_ = std::move(object); }
+  void keep() { object_.reset(); }  // somebody else does that, or it has been changed: its commit does
+
+ private:
+  Tree* tree_ = nullptr;
+  Write* write_ = nullptr;
+  ObjectPtr object_;
 };
 
 inline Tree::Read Tree::read() const { return Read(*this); }

@@ -169,6 +169,7 @@ Status Tree::Write::unlink(ObjectId parent, std::string_view name, uint32_t thre
   if (!found) return fail(Code::kNotFound, entry_text(parent, name));
   if (found->type_bits == S_IFDIR) return fail(Code::kIsDirectory, entry_text(parent, name));
   KVC_ASSIGN(ObjectPtr newest, get(found->child));
+  const ForgetAfter forget(*this, newest);  // of a peer's that has other names
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   std::vector<ObjectId> removed = state->older_versions;
   removed.push_back(newest->id);
@@ -265,7 +266,9 @@ Status Tree::Write::remove_directory(ObjectId parent, std::string_view name) {
   if (found->type_bits != S_IFDIR) return fail(Code::kNotDirectory, entry_text(parent, name));
   KVC_TRY(clear_directory(found->child));
   KVC_ASSIGN(ObjectPtr object, get(found->child));
+  const ForgetAfter forget(*this, object);
   KVC_ASSIGN(ObjectPtr directory, get(parent));
+  const ForgetAfter forget_parent(*this, directory);
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   state->child = {};
   state->erase_durable = true;

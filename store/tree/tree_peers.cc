@@ -65,6 +65,7 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   if (!found || found->type_bits != S_IFDIR) return fail(Code::kNotFound, entry_text(parent, name));
   if (!found->child.is_foreign()) return get(found->child);
   KVC_ASSIGN(ObjectPtr above, directory_for_entry(parent));
+  const ForgetAfter forget(*this, above);
   KVC_ASSIGN(auto record, view().find_object_summary(found->child));
   if (!record) return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
@@ -347,6 +348,7 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
     return {};
   }
   KVC_ASSIGN(const ObjectPtr object, get(gone.child));
+  const ForgetAfter forget(*this, object);
   if (object->is_directory()) {
     KVC_ASSIGN(const auto left, names().list_own(gone.child, 0, 1));
     if (!left.empty()) return {};  // a name was given in it since, which its journal does not tell yet

@@ -154,7 +154,7 @@ uint64_t Checkpointer::bytes_of_journals_before_this() const {
   uint64_t bytes = 0;
   if (files)
     for (const JournalFileInfo& file : *files)
-      if (std::pair(file.epoch, file.seq) < std::pair(at.epoch, at.seq)) bytes += file.size_bytes;
+      if (std::pair(file.epoch, file.seq) < std::pair(at.epoch, at.seq)) bytes += file.held_bytes;
   return bytes;
 }
 

@@ -272,7 +272,10 @@ uint64_t Eviction::evict_unit(const Evictor::Victim& victim, Evictor::Leases lea
       continue;
     }
     const uint64_t went = tree.evict(each.object, each.member.directory, each.name);
-    if (went == 0) continue;
+    if (went == 0) {
+      tree.forget_if_idle(each.object);
+      continue;
+    }
     tree.touch_directory(each.member.directory);
     ++objects;
     bytes += went;

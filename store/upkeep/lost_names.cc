@@ -8,43 +8,69 @@
 #include <utility>
 #include <variant>
 
+#include "store/tree/temporary_names.h"
+
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kAtOnce = 4096;    // in one call
-constexpr size_t kUnderLock = 32;   // while clients wait for the names
+constexpr size_t kAtOnce = 4096;   // in one call
+constexpr size_t kUnderLock = 32;  // while clients wait for the names
 }  // namespace
 
-void LostNames::published(uint32_t, ObjectId parent, std::string_view name, ObjectId id, uint64_t) {
-  if (id.is_foreign()) return;
-  const int64_t due_ns = clock_.monotonic_ns() + kLookNs;
+void LostNames::note(ObjectId parent, std::string_view name, ObjectId id) {
+  if (id.is_foreign() || TemporaryNames::may_be_renamed(name)) return;
+  const uint64_t cookie = name_cookie(name);
+  std::unordered_multimap<uint64_t, Own> over;  // after the lock, for requests wait for that
   std::lock_guard lock(mutex_);
-  if (stored_.size() >= kMost) return;
-  stored_.push_back({.parent = parent, .id = id, .cookie = name_cookie(name), .due_ns = due_ns, .looks = 0, .winner = {}, .winner_syncs = 0});
-}
-
-std::vector<LostNames::Stored> LostNames::take_due() {
-  const int64_t now_ns = clock_.monotonic_ns();
-  std::vector<Stored> due;
-  std::lock_guard lock(mutex_);
-  for (; !stored_.empty() && stored_.front().due_ns <= now_ns && due.size() < kAtOnce; stored_.pop_front()) due.push_back(stored_.front());
-  return due;
-}
-
-void LostNames::put_back(std::vector<Stored> again) {
-  const int64_t due_ns = clock_.monotonic_ns() + kLookNs;
-  std::lock_guard lock(mutex_);
-  for (Stored& stored : again) {
-    if (stored_.size() >= kMost) return;
-    stored.due_ns = due_ns;
-    stored_.push_back(stored);
+  const auto [first, last] = stored_[0].equal_range(cookie);
+  if (std::any_of(first, last, [id](const auto& each) { return each.second.id == id; })) return;
+  if (stored_[0].size() >= kMost / 2) {
+    over.swap(stored_[1]);
+    stored_[1].swap(stored_[0]);
   }
+  stored_[0].emplace(cookie, Own{parent, id});
 }
+
+// --- what other nodes have ---
 
 void LostNames::note_batch(uint32_t ordinal, const Batch& batch) {
   Synced& synced = synced_[ordinal];
   synced.all = std::ranges::any_of(batch.records, [](const Record& record) { return std::holds_alternative<SyncedRecord>(record); });
   synced.times += synced.all ? 1 : 0;
+  std::vector<Doubtful> names;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Record& record : batch.records) {
+      const auto* const named = std::get_if<NameRecord>(&record);
+      if (named == nullptr) continue;
+      const uint64_t cookie = name_cookie(named->name);
+      for (const auto& stored : stored_) {
+        const auto [first, last] = stored.equal_range(cookie);
+        for (auto own = first; own != last; ++own) names.emplace_back(own->second, cookie);
+      }
+    }
+  }
+  doubt(std::move(names));
+}
+
+void LostNames::note_all_anew(uint32_t ordinal) {
+  synced_[ordinal].all = false;
+  std::vector<Doubtful> names;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& stored : stored_)
+      for (const auto& [cookie, own] : stored) names.emplace_back(own, cookie);
+  }
+  doubt(std::move(names));
+}
+
+void LostNames::doubt(std::vector<Doubtful> names) {
+  const int64_t due_ns = clock_.monotonic_ns() + kLookNs;
+  for (Doubtful& name : names) {
+    if (doubtful_.size() >= kMost) return;
+    name.due_ns = due_ns;
+    doubtful_.push_back(name);
+  }
 }
 
 LostNames::Synced LostNames::synced(ObjectId of_peer) const {
@@ -53,43 +79,50 @@ LostNames::Synced LostNames::synced(ObjectId of_peer) const {
 }
 
 // After a power loss there would be neither.
-bool LostNames::is_for_good(const Stored& lost) const {
+bool LostNames::is_for_good(const Doubtful& lost) const {
   const Synced now = synced(lost.winner);
   return now.all || now.times > lost.winner_syncs;
 }
 
-// Takes note of what won.
-LostNames::Look LostNames::look(const Tree::View& tree, Stored& stored) const {
-  const auto name = tree.names().own_name(stored.parent, stored.cookie, stored.id);
-  if (!name) return Look::kSeen;
-  if (tree.names().dirty(stored.parent, *name) != nullptr) return Look::kNotYet;
-  const auto seen = tree.find_name(stored.parent, *name);
-  if (!seen || !*seen || (*seen)->type_bits != S_IFREG || !(*seen)->child.is_foreign()) return Look::kSeen;
-  if (stored.winner != (*seen)->child) stored.winner_syncs = synced((*seen)->child).times;
-  stored.winner = (*seen)->child;
-  return Look::kLost;
+// --- what is due ---
+
+std::vector<LostNames::Doubtful> LostNames::take_due() {
+  const int64_t now_ns = clock_.monotonic_ns();
+  std::vector<Doubtful> due;
+  for (; !doubtful_.empty() && doubtful_.front().due_ns <= now_ns && due.size() < kAtOnce; doubtful_.pop_front()) due.push_back(doubtful_.front());
+  return due;
 }
 
-bool LostNames::drop(Tree::Write& tree, const Stored& stored) const {
-  Stored now = stored;
-  if (look(tree, now) != Look::kLost || now.winner != stored.winner) return false;
-  const auto name = tree.names().own_name(stored.parent, stored.cookie, stored.id);
-  const auto object = name ? tree.get(stored.id) : fail(Code::kNotFound, {});
+// Takes note of what won.
+LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name) const {
+  const auto text = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
+  if (!text) return Look::kSeen;
+  if (tree.names().dirty(name.own.parent, *text) != nullptr) return Look::kNotYet;
+  const auto seen = tree.find_name(name.own.parent, *text);
+  if (!seen || !*seen || (*seen)->type_bits != S_IFREG || !(*seen)->child.is_foreign()) return Look::kSeen;
+  if (name.winner != (*seen)->child) name.winner_syncs = synced((*seen)->child).times;
+  name.winner = (*seen)->child;
+  const auto winner = tree.stat(name.winner);
+  return winner && winner->size_bytes > 0 ? Look::kLost : Look::kNotYet;  // an empty one may be being written
+}
+
+bool LostNames::drop(Tree::Write& tree, const Doubtful& name) const {
+  Doubtful now = name;
+  if (look(tree, now) != Look::kLost || now.winner != name.winner) return false;
+  const auto text = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
+  const auto object = text ? tree.get(name.own.id) : fail(Code::kNotFound, {});
   if (!object) return false;
-  if (evictor_.is_pinned(stored.id) || guard_.keeps(tree, *object, stored.parent, *name, Evictor::Leases::kKeep)) {
-    tree.forget_if_idle(*object);
-    return false;
-  }
-  if (tree.evict(*object, stored.parent, *name) == 0) return false;
+  const Tree::ForgetAfter forget(tree, *object);
+  if (evictor_.is_pinned(name.own.id) || guard_.keeps(tree, *object, name.own.parent, *text, Evictor::Leases::kKeep)) return false;
+  if (tree.evict(*object, name.own.parent, *text) == 0) return false;
   counters_.lost_names.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void LostNames::drop_due(Tree& tree) {
-  std::vector<Stored> due = take_due(), lost, again;
+  std::vector<Doubtful> due = take_due(), lost, again;
   for (size_t at = 0; at < due.size();) {
     const Tree::Read names = tree.read();
-    if (names.view().is_alone()) return;
     for (const size_t end = std::min(at + kUnderLock, due.size()); at < end; ++at) {
       const Look found = look(names, due[at]);
       if (found == Look::kSeen) continue;
@@ -101,8 +134,8 @@ void LostNames::drop_due(Tree& tree) {
     for (const size_t end = std::min(at + kUnderLock, lost.size()); at < end; ++at)
       if (!drop(names, lost[at])) again.push_back(lost[at]);
   }
-  std::erase_if(again, [](Stored& stored) { return ++stored.looks >= kMostLooks; });
-  put_back(std::move(again));
+  std::erase_if(again, [](Doubtful& name) { return ++name.looks >= kMostLooks; });
+  doubt(std::move(again));
 }
 
 }  // namespace kvcachefs

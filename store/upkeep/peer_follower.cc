@@ -51,6 +51,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
   const auto replaced = [this](uint32_t ordinal) {
     tree_->follow_all(ordinal);
     names_went_ = true;
+    parts_.lost_names.note_all_anew(ordinal);
     look_for_new_life(ordinal, peers_->position_of(ordinal).epoch);
     answer(*tree_, ordinal);
   };

@@ -155,7 +155,10 @@ void Scrubber::found_bad(const Current& current, const Error& error) {
   }
   if (!wrong) return log::warn("object {} could not be verified, and is kept: {}", current.id.value, error.message);
   parts_.counters.errors_checksum.fetch_add(1, std::memory_order_relaxed);
-  if (auto object = parts_.tree.get(current.id)) parts_.quarantine.put(*object, body.version, error.message);
+  const auto object = parts_.tree.get(current.id);
+  if (!object) return;
+  const Tree::ForgetAfter forget(parts_.tree, *object);
+  parts_.quarantine.put(*object, body.version, error.message);
 }
 
 }  // namespace kvcachefs

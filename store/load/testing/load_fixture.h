@@ -128,12 +128,13 @@ class LoadFixture : public ::testing::Test {
   uint64_t next_id = 100;
   std::mutex reads_mutex;  // while several threads read
   std::vector<VolumeCall> reads;
-  std::function<Fault(const VolumeCall&)> on_read, on_write;
+  std::function<Fault(const VolumeCall&)> on_read, on_write, on_sync;
   std::function<void()> on_open;
   std::shared_ptr<SimVolume> sim = make_sim_volume({.direct_io = false});
   std::shared_ptr<Volume> volume = make_fault_volume(sim, [this](const VolumeCall& call) {
     if (call.kind == VolumeCall::Kind::kOpen && on_open) on_open();
     if (call.kind == VolumeCall::Kind::kWrite && on_write) return on_write(call);
+    if (call.kind == VolumeCall::Kind::kSync && on_sync) return on_sync(call);
     if (call.kind != VolumeCall::Kind::kRead) return Fault{};
     {
       const std::lock_guard lock(reads_mutex);
