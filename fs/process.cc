@@ -189,7 +189,7 @@ void give_back_large_pieces() {
 }
 
 Status raise_descriptor_limit() {
-  constexpr rlim_t kLeast = 64;  // with 32 reads of stored chunks got EIO; with 64 none did, beside 50 clients
+  constexpr rlim_t kLeast = 64;  // from here on store/base/descriptors.h has something to share out
   rlimit limit{};
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return {};
   limit.rlim_cur = limit.rlim_max;

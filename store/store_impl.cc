@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include "store/base/cgroup.h"
+#include "store/base/descriptors.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
@@ -25,7 +26,7 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kMaxOpenExtents = 512;
+constexpr uint64_t kMaxOpenExtents = 512;
 constexpr uint64_t kStartBytes = 4 * kMiB;  // of new files and directories, generously
 constexpr uint64_t kFinalCheckpointBytes = 8 * kMiB;  // of journal: below, the next start replays it as fast
 
@@ -139,7 +140,9 @@ Status StoreImpl::start(std::string_view holder) {
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);
   if (shared_) fence_ = std::make_unique<NodeFence>(volume_, identity_, static_cast<int64_t>(options_.current().fence_after_ms) * 1'000'000);
-  extents_ = std::make_unique<Extents>(volume_, identity_, kMaxOpenExtents);
+  const DescriptorShares shares = descriptor_shares();
+  extents_ = std::make_unique<Extents>(volume_, identity_, std::min(kMaxOpenExtents, shares.open_extents));
+  extents_->limit_made(shares.made_extents, [this] { keeper_wakeup_.wake(); });
   extents_->start_at(1);
   journal_room_->set_extents(*extents_);
   discards_.emplace(Discards::Parts{space_, keeper_work_, *extents_});

@@ -275,6 +275,17 @@ TEST_F(CommitterTest, AFullFileSystemGivesTheJournalOfTheReserve) {
   EXPECT_TRUE(reserve.is_cut());
 }
 
+TEST_F(CommitterTest, WithoutADescriptorTheJournalHasOneOfAnExtent) {
+  ASSERT_TRUE(extents.make(PlaceKind::kSolo));
+  size_t left = 2;
+  const auto lacks_one = [&]() -> Status { return left-- > 0 ? fail_errno(EMFILE, "journal: open") : Status{}; };
+  EXPECT_FALSE(room.write(lacks_one)) << "it is the only one";
+  ASSERT_TRUE(extents.make(PlaceKind::kSolo));
+  left = 1;
+  EXPECT_TRUE(room.write(lacks_one));
+  EXPECT_EQ(counters.errors_journal.load(), 0u) << "nothing of the room that is kept for it went";
+}
+
 TEST_F(CommitterTest, AMarkCoversWhatWasJournaledAndTheIndexMayHoldItThen) {
   const ObjectPtr body = put("a");
   const ExtentId extent = index.objects.at(body->id).body.place.extent;

@@ -16,7 +16,7 @@ class JournalRoom {
  public:
   JournalRoom(Reserve& reserve, Counters& counters) : reserve_(reserve), counters_(counters) {}
 
-  // From now on spare files of extents are given up as well. Before other threads begin.
+  // From now on spare files of extents, and what is open of extents, are given up as well. Before other threads begin.
   void set_extents(Extents& extents) { extents_ = &extents; }
 
   // Repeats `attempt`, which answers a Status or a Result, as long as it fails for want of room or of files and some can be given up.
@@ -25,10 +25,12 @@ class JournalRoom {
     constexpr uint64_t kBitBytes = kMiB;
     auto result = attempt();
     while (!result && lacks_files(result.error())) {
-      const bool gave =
-          (result.error().code == Code::kNoSpace && reserve_.give(kBitBytes)) || (extents_ != nullptr && extents_->give_up_spare());
-      if (!gave) break;
-      note_full(result.error());
+      if (lacks_descriptors(result.error())) {
+        if (extents_ == nullptr || !extents_->give_up_descriptor()) break;
+      } else {
+        if (!reserve_.give(kBitBytes) && (extents_ == nullptr || !extents_->give_up_spare())) break;
+        note_full(result.error());
+      }
       result = attempt();
     }
     return result;

@@ -1,6 +1,7 @@
 #include "store/extent/extents.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include <fmt/format.h>
@@ -33,7 +34,7 @@ std::string extent_path(std::string_view node, ExtentId id, PlaceKind kind) {
 }
 
 Extents::Extents(std::shared_ptr<Volume> volume, FileIdentity identity, size_t max_open_files, Whose whose)
-    : volume_(std::move(volume)), identity_(std::move(identity)), max_open_files_(max_open_files), whose_(whose) {}
+    : volume_(std::move(volume)), identity_(std::move(identity)), whose_(whose), open_(max_open_files) {}
 
 // It has one writer, and this is another node's.
 Status Extents::refuse_of_peer(std::string_view what) const {
@@ -56,14 +57,28 @@ Status Extents::make_parents(const std::string& directory) {
 
 Result<Extents::Made> Extents::make(PlaceKind kind) {
   auto made = make_file(kind);
-  if (!made && lacks_descriptors(made.error())) {
-    close_idle();
-    static_cast<void>(sync_ahead());  // what is not synced is kept open
-    made = make_file(kind);
-  }
+  const auto give_up_any = [&] { return close_idle() || sync_one() || (kind == PlaceKind::kRaw && give_up_spare()); };
+  while (!made && lacks_descriptors(made.error()) && give_up_any()) made = make_file(kind);
   if (made || !lacks_files(made.error())) return made;
   if (auto spare = take_spare(kind)) return std::move(*spare);
   return made;
+}
+
+Result<Extents::Made> Extents::make_if_few_open(PlaceKind kind) {
+  const size_t open = *made_open_;
+  if (open >= most_made_open_) return fail_errno(EMFILE, fmt::format("{} extents are open, and not synced yet", open));
+  return make(kind);
+}
+
+// Counts it as long as anybody has it open, and asks for syncs if they are many.
+FilePtr Extents::counted(FilePtr file) {
+  File* const self = file.get();
+  const size_t open = made_open_->fetch_add(1) + 1;
+  if (open >= most_made_open_ / 2 && ask_for_syncs_ && !asked_for_syncs_.exchange(true)) ask_for_syncs_();
+  return {self, [file = std::move(file), count = made_open_](File*) mutable {
+            file.reset();
+            count->fetch_sub(1);
+          }};
 }
 
 Result<Extents::Made> Extents::make_file(PlaceKind kind) {
@@ -79,7 +94,7 @@ Result<Extents::Made> Extents::make_file(PlaceKind kind) {
     if (lacks_files(opened.error())) next_seq_.compare_exchange_strong(unused, id.seq);
     return std::unexpected(std::move(opened).error());
   }
-  FilePtr file = std::move(*opened);
+  FilePtr file = counted(std::move(*opened));
   kill_point("extent-made");
   if (kind == PlaceKind::kPacked) {
     alignas(kBlockBytes) std::byte block[kBlockBytes] = {};
@@ -139,14 +154,6 @@ void Extents::remove_spares() {
   }
 }
 
-// Descriptors that are only kept for the next reader.
-void Extents::close_idle() {
-  std::unordered_map<ExtentId, Cached> dropped;  // closed after the lock is given up
-  std::lock_guard lock(mutex_);
-  dropped.swap(open_);
-  ages_.clear();
-}
-
 namespace {
 std::unexpected<Error> unknown_node(ExtentId id) {
   return fail(Code::kNotFound, fmt::format("the node of extent {}/{} is not known any more", id.there().epoch, id.seq));
@@ -159,10 +166,7 @@ FilePtr Extents::cached(ExtentId id) {
     return peer ? peer->cached(id.there()) : nullptr;
   }
   std::lock_guard lock(mutex_);
-  auto found = open_.find(id);
-  if (found == open_.end()) return nullptr;
-  ages_.splice(ages_.begin(), ages_, found->second.age);
-  return found->second.file;
+  return open_.find(id);
 }
 
 Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
@@ -184,24 +188,14 @@ Result<FilePtr> Extents::open(ExtentId id, PlaceKind kind) {
   };
   auto opened = open_file();
   if (!opened && lacks_descriptors(opened.error())) {
-    close_idle();
-    opened = open_file();
+    if (FilePtr file = written(id)) return file;
+    opened = with_descriptor(open_file);
   }
   KVC_ASSIGN(FilePtr file, std::move(opened));
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
   if (removals != removals_) return file;
-  auto [entry, fresh] = open_.try_emplace(id);
-  if (!fresh) return entry->second.file;
-  ages_.push_front(id);
-  entry->second = {file, ages_.begin()};
-  if (open_.size() > max_open_files_) {
-    auto oldest = open_.find(ages_.back());
-    dropped = std::move(oldest->second.file);
-    open_.erase(oldest);
-    ages_.pop_back();
-  }
-  return file;
+  return open_.add(id, std::move(file), dropped);
 }
 
 Result<FilePtr> Extents::open_fresh(ExtentId id, PlaceKind kind) {
@@ -210,8 +204,9 @@ Result<FilePtr> Extents::open_fresh(ExtentId id, PlaceKind kind) {
     if (!peer) return unknown_node(id);
     return peer->open_fresh(id.there(), kind);
   }
-  return volume_->open(extent_path(identity_.node, id, kind),
-                       {.writable = false, .direct = kind != PlaceKind::kRaw && volume_->features().direct_io});
+  return with_descriptor([&] {
+    return volume_->open(extent_path(identity_.node, id, kind), {.direct = kind != PlaceKind::kRaw && volume_->features().direct_io});
+  });
 }
 
 Result<FilePtr> Extents::open_buffered(ExtentId id, PlaceKind kind) {
@@ -220,7 +215,7 @@ Result<FilePtr> Extents::open_buffered(ExtentId id, PlaceKind kind) {
 
 Result<FilePtr> Extents::open_for_punch(ExtentId id) {
   KVC_TRY(refuse_of_peer("punched"));
-  return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true});
+  return with_descriptor([&] { return volume_->open(extent_path(identity_.node, id, PlaceKind::kPacked), {.writable = true}); });
 }
 
 void Extents::close_cached(ExtentId id) {
@@ -230,16 +225,12 @@ void Extents::close_cached(ExtentId id) {
   }
   FilePtr dropped;  // closed after the lock is given up
   std::lock_guard lock(mutex_);
-  auto found = open_.find(id);
-  if (found == open_.end()) return;
-  dropped = std::move(found->second.file);
-  ages_.erase(found->second.age);
-  open_.erase(found);
+  dropped = open_.take(id);
 }
 
 std::vector<ExtentId> Extents::cached_ids() {
   std::lock_guard lock(mutex_);
-  return {ages_.begin(), ages_.end()};
+  return open_.ids();
 }
 
 void Extents::let_go(ExtentId id) {
@@ -259,7 +250,9 @@ void Extents::forget(ExtentId id) {
   lost_raw_.erase(id);
 }
 
-Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) const { return volume_->info(path(id, kind)); }
+Result<FileInfo> Extents::info(ExtentId id, PlaceKind kind) {
+  return with_descriptor([&] { return volume_->info(path(id, kind)); });
+}
 
 std::string Extents::path(ExtentId id, PlaceKind kind) const {
   if (!id.is_foreign()) return extent_path(identity_.node, id, kind);
@@ -273,9 +266,9 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
   let_go(id);  // NFS renames a file that is open, and removes it when it is closed
   {
     std::lock_guard lock(mutex_);
-    if (syncing_ > 0) removed_.insert(id);
+    if (!in_hand_.empty()) removed_.insert(id);
   }
-  const Status removed = volume_->remove_file(path);
+  const Status removed = with_descriptor([&] { return volume_->remove_file(path); });
   {
     std::lock_guard lock(mutex_);
     if (!removed) return removed;
@@ -284,167 +277,6 @@ Status Extents::remove(ExtentId id, PlaceKind kind) {
   }
   forget(id);
   return {};
-}
-
-void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
-  std::lock_guard lock(mutex_);
-  if (lost_.contains(id)) return;
-  Unsynced& noted = unsynced_[id];
-  noted.file = std::move(file);
-  noted.kind = kind;
-}
-
-Status Extents::sync_all() {
-  std::vector<std::pair<ExtentId, Unsynced>> files;
-  std::vector<std::string> directories;
-  std::vector<ExtentId> ahead;
-  {
-    std::lock_guard lock(mutex_);
-    unsynced_directories_.merge(removed_from_);
-    removed_from_.clear();
-    files.assign(unsynced_.begin(), unsynced_.end());
-    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
-    unsynced_.clear();
-    unsynced_directories_.clear();
-    if (syncing_ahead_.valid()) ahead.push_back(syncing_ahead_);
-    ++syncing_;
-  }
-  Status status = sync_files(std::move(files), std::move(directories));
-  end_syncing();
-  Status waited = wait_for_syncs(ahead);
-  return status ? waited : status;
-}
-
-Status Extents::sync_ahead() {
-  std::vector<ExtentId> ids;
-  {
-    std::lock_guard lock(mutex_);
-    for (const auto& [id, unsynced] : unsynced_) ids.push_back(id);
-  }
-  Status result;
-  for (ExtentId id : ids) {
-    Unsynced unsynced;
-    {
-      std::lock_guard lock(mutex_);
-      auto found = unsynced_.find(id);
-      if (found == unsynced_.end()) continue;
-      unsynced = std::move(found->second);
-      unsynced_.erase(found);
-      syncing_ahead_ = id;
-      ++syncing_;
-    }
-    if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
-    end_syncing();
-    {
-      std::lock_guard lock(mutex_);
-      syncing_ahead_ = {};
-    }
-    synced_ahead_.notify_all();
-  }
-  return result;
-}
-
-// Those of `ids` that sync_ahead() has in hand; then the error of one that is lost.
-Status Extents::wait_for_syncs(const std::vector<ExtentId>& ids) {
-  std::unique_lock lock(mutex_);
-  synced_ahead_.wait(lock, [&] {
-    return !syncing_ahead_.valid() || std::find(ids.begin(), ids.end(), syncing_ahead_) == ids.end();
-  });
-  for (ExtentId id : ids)
-    if (auto found = lost_.find(id); found != lost_.end()) return std::unexpected(found->second);
-  return {};
-}
-
-Status Extents::sync(const std::vector<ExtentId>& ids) {
-  std::vector<std::pair<ExtentId, Unsynced>> files;
-  std::vector<std::string> directories;
-  {
-    std::lock_guard lock(mutex_);
-    for (ExtentId id : ids) {
-      auto found = unsynced_.find(id);
-      if (found == unsynced_.end()) continue;
-      files.emplace_back(*found);
-      unsynced_.erase(found);
-    }
-    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
-    unsynced_directories_.clear();
-    ++syncing_;
-  }
-  Status status = sync_files(std::move(files), std::move(directories));
-  end_syncing();
-  Status waited = wait_for_syncs(ids);
-  return status ? waited : status;
-}
-
-Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
-  std::lock_guard lock(mutex_);
-  for (ExtentId id : ids)
-    if (auto found = lost_raw_.find(id); found != lost_raw_.end()) return std::unexpected(found->second);
-  return {};
-}
-
-bool Extents::is_lost(ExtentId id) {
-  std::lock_guard lock(mutex_);
-  return lost_.contains(id);
-}
-
-std::vector<std::pair<ExtentId, Error>> Extents::lost() {
-  std::lock_guard lock(mutex_);
-  return {lost_.begin(), lost_.end()};
-}
-
-void Extents::end_syncing() {
-  std::lock_guard lock(mutex_);
-  if (--syncing_ == 0) removed_.clear();
-}
-
-// An error if others removed the file. It can be read and synced still, but all in it is lost when it is closed.
-Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
-  const auto info = unsynced.file->info();
-  if (!info || !info->is_removed) return {};
-  if (const auto there = this->info(id, unsynced.kind); there || there.error().code != Code::kNotFound) return {};
-  return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
-}
-
-// By this store, while a sync is under way: nobody waits for what was in it.
-bool Extents::removed_here(ExtentId id) {
-  std::lock_guard lock(mutex_);
-  return removed_.contains(id);
-}
-
-Status Extents::sync_file(ExtentId id, const Unsynced& unsynced) {
-  Status status = unsynced.file->sync_data();
-  if (status) status = look_for_file(id, unsynced);
-  if (status || removed_here(id)) return {};
-  status.error().message += ": what was written to it since it was synced last may be lost";
-  log::error("{}", status.error().message);
-  FilePtr dropped;  // closed after the lock is given up
-  std::lock_guard lock(mutex_);
-  if (unsynced.kind == PlaceKind::kRaw) {
-    lost_raw_.try_emplace(id, std::move(status).error());
-    return {};
-  }
-  lost_.try_emplace(id, status.error());
-  if (auto again = unsynced_.find(id); again != unsynced_.end()) {  // noted meanwhile
-    dropped = std::move(again->second.file);
-    unsynced_.erase(again);
-  }
-  return status;
-}
-
-// All of them, also after an error; the first one is returned.
-Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories) {
-  Status result;
-  for (auto& [id, unsynced] : files)
-    if (Status status = sync_file(id, unsynced); !status && result) result = std::move(status);
-  for (auto& directory : directories) {
-    Status status = volume_->sync_directory(directory);
-    if (status || status.error().code == Code::kNotFound) continue;  // removed: nothing was left in it
-    if (result) result = std::move(status);
-    std::lock_guard lock(mutex_);
-    unsynced_directories_.insert(std::move(directory));
-  }
-  return result;
 }
 
 }  // namespace kvcachefs

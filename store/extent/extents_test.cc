@@ -1,4 +1,4 @@
-// What a failed sync leaves noted.
+// What a failed sync leaves noted; what is done where descriptors are lacking.
 #include <cerrno>
 #include <functional>
 #include <memory>
@@ -73,6 +73,69 @@ TEST_F(FailedSyncs, OfWhatIsRemovedMeanwhileSayNothing) {
     EXPECT_TRUE(extents_.told_of_raw({made.id}));
     EXPECT_TRUE(extents_.lost().empty());
   }
+}
+
+class FewDescriptors : public ::testing::Test {
+ protected:
+  Result<Extents::Made> make_solo() { return extents_.make_if_few_open(PlaceKind::kSolo); }
+  bool lacks_ = false;
+  VolumeCall::Kind called_ = VolumeCall::Kind::kOpen, gives_back_ = VolumeCall::Kind::kSync;  // what lacks one, until then
+  std::weak_ptr<File> open_;  // and what has it
+  int syncs_ = 0, asked_ = 0;
+  Extents extents_{make_fault_volume(make_sim_volume(),
+                                     [this](const VolumeCall& call) {
+                                       syncs_ += call.kind == VolumeCall::Kind::kSync;
+                                       if (call.kind == gives_back_) lacks_ = false;
+                                       return Fault{.sys_errno = call.kind == called_ && (lacks_ || !open_.expired()) ? EMFILE : 0};
+                                     }),
+                   FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
+};
+
+TEST_F(FewDescriptors, NoMoreAreMadeThanTheirShareUntilSomeAreSynced) {
+  extents_.limit_made(4, [this] { ++asked_; });
+  std::vector<Extents::Made> made;
+  while (auto one = make_solo()) made.push_back(*std::move(one));
+  EXPECT_EQ(made.size(), 4u);
+  EXPECT_TRUE(lacks_files(make_solo().error()));
+  EXPECT_EQ(asked_, 1) << "nobody has answered yet";
+  EXPECT_TRUE(extents_.take_asked_for_syncs());
+  ASSERT_TRUE(extents_.sync_ahead());
+  EXPECT_FALSE(make_solo()) << "they are being written still";
+  EXPECT_TRUE(extents_.make(PlaceKind::kPacked)) << "for what has no other place";
+  EXPECT_EQ(asked_, 2);
+  made.clear();
+  EXPECT_TRUE(make_solo());
+}
+
+TEST_F(FewDescriptors, WhatIsOpenForItsSyncIsRead) {
+  const ExtentId id = make_solo()->id;
+  lacks_ = true;
+  EXPECT_TRUE(extents_.open(id, PlaceKind::kSolo));
+  EXPECT_EQ(syncs_, 0);
+}
+
+TEST_F(FewDescriptors, OneIsSyncedAndClosedForARead) {
+  const ExtentId id = make_solo()->id;
+  ASSERT_TRUE(extents_.sync_all());
+  const Extents::Made written = *make_solo();
+  ASSERT_TRUE(make_solo() && make_solo());
+  syncs_ = 0;
+  lacks_ = true;
+  EXPECT_TRUE(extents_.open(id, PlaceKind::kSolo));
+  EXPECT_EQ(syncs_, 1) << "not that which is being written, nor more than are needed";
+}
+
+TEST_F(FewDescriptors, DirectoriesAreSyncedWhenTheirFilesAreClosed) {
+  called_ = VolumeCall::Kind::kSyncDirectory;
+  open_ = make_solo()->file;
+  EXPECT_TRUE(extents_.sync_all());
+  ASSERT_TRUE(extents_.keep_spares(1));
+  open_.reset();
+  gives_back_ = VolumeCall::Kind::kRemoveFile;
+  lacks_ = true;
+  EXPECT_TRUE(extents_.sync_all()) << "a spare one was given up";
+  EXPECT_TRUE(extents_.give_up_spare()) << "and not the other";
+  EXPECT_FALSE(extents_.give_up_spare());
 }
 
 }  // namespace extents_test

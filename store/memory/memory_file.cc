@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
@@ -16,6 +15,8 @@
 
 #include <fmt/format.h>
 
+#include "store/base/descriptors.h"
+
 namespace kvcachefs {
 
 namespace {
@@ -26,9 +27,7 @@ constexpr size_t kUnitsPerChunk = MemoryFile::kChunkBytes / kUnitBytes;
 uint64_t most_files_here() {
   uint64_t most_mappings = 65'530;  // the kernel's default
   std::ifstream("/proc/sys/vm/max_map_count") >> most_mappings;
-  rlimit descriptors{};
-  if (getrlimit(RLIMIT_NOFILE, &descriptors) != 0) return 0;
-  return std::min(static_cast<uint64_t>(descriptors.rlim_cur) / 2, most_mappings / 4);
+  return std::min(descriptor_shares().memory_files, most_mappings / 4);
 }
 
 // Pages for [offset, +bytes) or an error; afterwards touching them cannot fail.

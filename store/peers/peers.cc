@@ -12,6 +12,7 @@
 #include <variant>
 
 #include "store/base/boot_id.h"
+#include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
 #include "store/journal/journal_file.h"
@@ -145,7 +146,8 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   std::filesystem::create_directories(parts_.directory, error);
   if (error) log::warn("{}: {}", parts_.directory, error.message());
   peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
-  peer->extents = std::make_shared<Extents>(parts_.volume, identity, parts_.open_extents, Extents::Whose::kPeers);
+  peer->extents = std::make_shared<Extents>(parts_.volume, identity, std::min<size_t>(parts_.open_extents, descriptor_shares().open_extents / 4),
+                                            Extents::Whose::kPeers);
   const std::lock_guard lock(mutex_);
   by_ordinal_[node.ordinal] = {name, peer->extents};
   return peer;

@@ -6,13 +6,9 @@
 
 namespace kvcachefs {
 
-namespace {
-constexpr size_t kMostQueued = 64;
-}  // namespace
-
 void KernelAhead::push(Work work) {
   std::lock_guard lock(mutex_);
-  if (stopped_ || queue_.size() >= kMostQueued) return;
+  if (stopped_ || queue_.size() >= most_queued_) return;
   const ObjectId id = work.id;
   if (auto found = entries_.find(id); found != entries_.end()) {
     if (!found->second.begun) std::swap(found->second.work, work);  // it may lie elsewhere by now; the old file is let go of outside

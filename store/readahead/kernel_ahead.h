@@ -3,6 +3,7 @@
 // Thread-safe. One leaf mutex; nothing is called with it held.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -12,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "store/base/descriptors.h"
 #include "store/base/mutex.h"
 #include "store/base/types.h"
 #include "store/volume/volume.h"
@@ -54,6 +56,8 @@ class KernelAhead {
     bool is_large() const { return work.size_bytes > kMostAwaitedBytes; }
   };
   bool stalls() const;  // mutex_ held
+
+  const size_t most_queued_ = std::min<uint64_t>(64, descriptor_shares().open_extents);  // their files are open
 
   LeafMutex mutex_;
   ConditionVariable ready_;

@@ -466,7 +466,7 @@ ReadAhead::Body ReadAhead::read_body(const ReadAheadQueue::Item& item, By by, Lo
   waiter->object = object;
   for (size_t i = before; i < jobs.size(); ++i) {
     if (jobs[i]->place.kind == PlaceKind::kPacked && jobs[i]->place.extent == lacks.pack) jobs[i]->file = file;
-    const uint64_t of_job = jobs[i]->memory_bytes();
+    const uint64_t of_job = std::max(jobs[i]->memory_bytes(), jobs[i]->place.kind == PlaceKind::kSolo ? limit / most_files_ : 0);
     in_flight_bytes_.fetch_add(of_job, std::memory_order_relaxed);
     jobs[i]->ahead = AheadBytes(*this, of_job);
     bytes += of_job;

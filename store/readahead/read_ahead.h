@@ -14,6 +14,7 @@
 
 #include "store/api/counters.h"
 #include "store/base/clock.h"
+#include "store/base/descriptors.h"
 #include "store/base/mutex.h"
 #include "store/cache/file_mover.h"
 #include "store/cache/file_policy.h"
@@ -131,7 +132,8 @@ class ReadAhead final : private ArrivalSink {
 
   const Parts parts_;
   KernelAhead kernel_;
-  std::atomic<uint64_t> in_flight_bytes_{0};  // of memory for what is being read ahead
+  std::atomic<uint64_t> in_flight_bytes_{0};  // of memory for what is being read ahead; of a file of its own at least its part of most_files_
+  const uint64_t most_files_ = descriptor_shares().open_extents;  // open at a time
   std::atomic<bool> helper_due_{false};       // there may be something for a helper; set after what it is to find
   std::atomic<bool> helper_there_{false};     // as helped_, to be looked at without the lock
   std::atomic<int64_t> helper_deadline_ns_{INT64_MAX};  // of what a helper planned last: the prefetcher is asleep

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "store/base/boot_id.h"
+#include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"
@@ -19,12 +20,12 @@ namespace kvcachefs {
 
 namespace {
 
-constexpr size_t kMostOpenExtents = 512;
+constexpr uint64_t kMostOpenExtents = 512;
 
 class Recovery {
  public:
   explicit Recovery(const RecoveryParts& parts)
-      : parts_(parts), volume_(*parts.volume), extents_(parts.volume, parts.identity, kMostOpenExtents), reader_(extents_, parts.counters) {}
+      : parts_(parts), volume_(*parts.volume), extents_(parts.volume, parts.identity, std::min(kMostOpenExtents, descriptor_shares().open_extents)), reader_(extents_, parts.counters) {}
   Status open_index();
   Recovered take();
 

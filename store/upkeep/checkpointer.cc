@@ -28,6 +28,10 @@ void Checkpointer::sync_ahead() {
   parts_.health.report(Health::Of::kData, status);
 }
 
+void Checkpointer::sync_if_asked() {
+  if (parts_.extents.take_asked_for_syncs()) sync_ahead();
+}
+
 Status Checkpointer::sync_point() {
   constexpr size_t kMostRows = 100'000;
   parts_.raw_space.sync_begins();

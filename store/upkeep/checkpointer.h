@@ -81,6 +81,8 @@ class Checkpointer {
   };
   Checkpointer(Parts parts, const Found& found) : parts_(std::move(parts)), found_(found) {}
 
+  // Closes what is written, for descriptors are few (Extents::limit_made()): without a mark, which takes longer.
+  void sync_if_asked();
   // Data, then the journal, then a record that says so.
   Status sync_point();
   // A sync point, the index committed, what is dead given back as far as `amount` says, and a checkpoint where one is due.

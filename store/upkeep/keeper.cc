@@ -67,6 +67,7 @@ bool Keeper::step(bool force) {
   due |= reclaim_wanted && dead;
   const bool ran = parts_.work.run(), filled = parts_.eviction.go_on_filling();
   const bool worked = ran || filled;
+  parts_.checkpointer.sync_if_asked();
   due |= mend_index();  // what failed meanwhile can succeed now
   if (parts_.tree.has_versions()) parts_.tree.write().sweep_versions(/*all=*/false);
   end_lingering();

@@ -1,13 +1,12 @@
 #include "store/upkeep/volume_watch.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/journal/journal.h"
@@ -105,9 +104,7 @@ void VolumeWatch::keep_spare_files(const SpaceInfo& backing) {
   constexpr size_t kSpares = 2;  // a pack for each lane
   constexpr uint64_t kFewFiles = 500'000, kFewDescriptors = 8192;
   if (parts_.read_only || !parts_.background) return;
-  struct rlimit descriptors {};
-  const bool few_descriptors = getrlimit(RLIMIT_NOFILE, &descriptors) == 0 && descriptors.rlim_cur < kFewDescriptors;
-  if (backing.available_files > kFewFiles && !few_descriptors) return;
+  if (backing.available_files > kFewFiles && descriptor_limit() >= kFewDescriptors) return;
   if (backing.available_files == 0 && spares_refused_) return;
   const Status kept = parts_.extents.keep_spares(kSpares);
   if (!kept && !spares_refused_) log::warn("no files could be made for later: {}", kept.error().message);

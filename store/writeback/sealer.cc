@@ -86,7 +86,7 @@ Status Sealer::open_target(PackTarget& target, uint64_t room) {
   const bool full = target.file && target.next_offset + room > most;
   if (target.file && (!full || target.no_pack)) return {};
   if (target.no_pack) return std::unexpected(*target.no_pack);
-  auto made = parts_.extents.make(PlaceKind::kPacked);
+  auto made = target.file ? parts_.extents.make_if_few_open(PlaceKind::kPacked) : parts_.extents.make(PlaceKind::kPacked);
   if (!made) {
     if (!lacks_files(made.error())) return std::unexpected(std::move(made).error());
     target.no_pack = made.error();
@@ -125,7 +125,7 @@ Status Sealer::place_body(Plan& plan, PackTarget& target) {
     return {};
   }
   if (snapshot.size_bytes >= parts_.options.pack_below_bytes() || room > pack_bytes(parts_.volume, parts_.extent_bytes, parts_.space) - kBlockBytes) {
-    auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : parts_.extents.make(PlaceKind::kSolo);
+    auto made = target.no_solo ? Result<Extents::Made>(std::unexpected(*target.no_solo)) : parts_.extents.make_if_few_open(PlaceKind::kSolo);
     if (made) {
       plan.has_its_size = size_ahead(*made->file, room) && room == snapshot.size_bytes;
       body.place = {PlaceKind::kSolo, made->id, 0, snapshot.size_bytes};

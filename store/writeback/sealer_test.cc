@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <set>
 
 #include "store/writeback/testing/writeback_fixture.h"
 
@@ -40,6 +41,28 @@ TEST_F(SealerTest, SizeDecidesWhereABodyLiesAndItsBytesAreThere) {
   ASSERT_TRUE(solo);
   EXPECT_EQ(solo->size_bytes, kPackBelow + 100) << "cut to size";
   EXPECT_GT(queue.unsynced_bytes(), 0u);
+}
+
+TEST_F(SealerTest, WhereManyExtentsAreOpenBodiesGoOnIntoAPackAndItGrowsPastItsSize) {
+  int asked = 0;
+  extents.limit_made(3, [&] { ++asked; });
+  std::vector<ObjectPtr> bodies;
+  for (uint64_t i = 0; i < 6; ++i) bodies.push_back(write_new(std::to_string(i), kPackBelow + 100 * i, i));
+  commit(seal(bodies));
+  size_t solo = 0;
+  std::set<ExtentId> places;
+  for (uint64_t i = 0; i < 6; ++i) {
+    EXPECT_TRUE(holds(bodies[i], bytes_of(kPackBelow + 100 * i, i)));
+    solo += journaled(bodies[i]).place.kind == PlaceKind::kSolo;
+    places.insert(journaled(bodies[i]).place.extent);
+  }
+  EXPECT_EQ(solo, 3u);
+  EXPECT_EQ(places.size(), 4u) << "and one pack";
+  EXPECT_EQ(asked, 1);
+  ASSERT_TRUE(extents.take_asked_for_syncs() && extents.sync_ahead());
+  const ObjectPtr next = write_new("next", kPackBelow, 9);
+  commit(seal({next}));
+  EXPECT_EQ(journaled(next).place.kind, PlaceKind::kSolo);
 }
 
 TEST_F(SealerTest, HolesOfASoloBodyStayHolesAndReadAsZeros) {

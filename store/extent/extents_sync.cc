@@ -1,0 +1,211 @@
+// What of the extents is not synced yet, and who waits for it; what gives way to others where descriptors are lacking.
+#include <algorithm>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "store/base/log.h"
+#include "store/extent/extents.h"
+
+namespace kvcachefs {
+
+void Extents::note_unsynced(ExtentId id, PlaceKind kind, FilePtr file) {
+  std::lock_guard lock(mutex_);
+  if (lost_.contains(id)) return;
+  Unsynced& noted = unsynced_[id];
+  noted.file = std::move(file);
+  noted.kind = kind;
+}
+
+// Out of the notes, with the lock held; sync_taken() has to follow.
+Extents::Unsynced Extents::take_unsynced(std::unordered_map<ExtentId, Unsynced>::iterator at) {
+  Unsynced taken = std::move(at->second);
+  in_hand_.emplace(at->first, taken.file);
+  unsynced_.erase(at);
+  return taken;
+}
+
+Status Extents::sync_all() {
+  std::vector<std::pair<ExtentId, Unsynced>> files;
+  std::vector<std::string> directories;
+  std::vector<ExtentId> of_others;
+  Status untold;
+  {
+    std::lock_guard lock(mutex_);
+    unsynced_directories_.merge(removed_from_);
+    removed_from_.clear();
+    for (const auto& [id, file] : in_hand_) of_others.push_back(id);
+    while (!unsynced_.empty()) {
+      const ExtentId id = unsynced_.begin()->first;
+      files.emplace_back(id, take_unsynced(unsynced_.begin()));
+    }
+    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
+    unsynced_directories_.clear();
+  }
+  Status status = sync_files(std::move(files), std::move(directories));
+  Status waited = wait_for_syncs(of_others);
+  {
+    std::lock_guard lock(mutex_);
+    untold = std::exchange(untold_, {});
+  }
+  if (!status) return status;
+  return waited ? untold : waited;
+}
+
+Status Extents::sync_ahead() {
+  std::vector<ExtentId> ids;
+  Status result;
+  {
+    std::lock_guard lock(mutex_);
+    for (const auto& [id, unsynced] : unsynced_) ids.push_back(id);
+    result = std::exchange(untold_, {});
+  }
+  for (ExtentId id : ids) {
+    Unsynced unsynced;
+    {
+      std::lock_guard lock(mutex_);
+      auto found = unsynced_.find(id);
+      if (found == unsynced_.end()) continue;
+      unsynced = take_unsynced(found);
+    }
+    if (Status status = sync_taken(id, std::move(unsynced)); !status && result) result = std::move(status);
+  }
+  return result;
+}
+
+// Those of `ids` that other calls have in hand; then the error of one that is lost.
+Status Extents::wait_for_syncs(const std::vector<ExtentId>& ids) {
+  std::unique_lock lock(mutex_);
+  settled_.wait(lock, [&] { return std::ranges::none_of(ids, [&](ExtentId id) { return in_hand_.contains(id); }); });
+  for (ExtentId id : ids)
+    if (auto found = lost_.find(id); found != lost_.end()) return std::unexpected(found->second);
+  return {};
+}
+
+Status Extents::sync(const std::vector<ExtentId>& ids) {
+  std::vector<std::pair<ExtentId, Unsynced>> files;
+  std::vector<std::string> directories;
+  {
+    std::lock_guard lock(mutex_);
+    for (ExtentId id : ids)
+      if (auto found = unsynced_.find(id); found != unsynced_.end()) files.emplace_back(id, take_unsynced(found));
+    directories.assign(unsynced_directories_.begin(), unsynced_directories_.end());
+    unsynced_directories_.clear();
+  }
+  Status status = sync_files(std::move(files), std::move(directories));
+  Status waited = wait_for_syncs(ids);
+  return status ? waited : status;
+}
+
+Status Extents::told_of_raw(const std::vector<ExtentId>& ids) {
+  std::lock_guard lock(mutex_);
+  for (ExtentId id : ids)
+    if (auto found = lost_raw_.find(id); found != lost_raw_.end()) return std::unexpected(found->second);
+  return {};
+}
+
+bool Extents::is_lost(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  return lost_.contains(id);
+}
+
+std::vector<std::pair<ExtentId, Error>> Extents::lost() {
+  std::lock_guard lock(mutex_);
+  return {lost_.begin(), lost_.end()};
+}
+
+// An error if others removed the file. It can be read and synced still, but all in it is lost when it is closed.
+Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
+  const auto info = unsynced.file->info();
+  if (!info || !info->is_removed) return {};
+  if (const auto there = this->info(id, unsynced.kind); there || there.error().code != Code::kNotFound) return {};
+  return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
+}
+
+// By this store, while a sync is under way: nobody waits for what was in it.
+bool Extents::removed_here(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  return removed_.contains(id);
+}
+
+Status Extents::sync_taken(ExtentId id, Unsynced unsynced) {
+  Status status = unsynced.file->sync_data();
+  if (status) status = look_for_file(id, unsynced);
+  if (!status && removed_here(id)) status = {};
+  if (!status) {
+    status.error().message += ": what was written to it since it was synced last may be lost";
+    log::error("{}", status.error().message);
+  }
+  FilePtr noted_again;  // closed after the lock is given up, as `unsynced` is
+  {
+    std::lock_guard lock(mutex_);
+    const auto [first, end] = in_hand_.equal_range(id);
+    in_hand_.erase(std::find_if(first, end, [&](const auto& each) { return each.second == unsynced.file; }));
+    if (in_hand_.empty()) removed_.clear();
+    if (!status && unsynced.kind == PlaceKind::kRaw) {
+      lost_raw_.try_emplace(id, std::exchange(status, {}).error());
+    } else if (!status) {
+      lost_.try_emplace(id, status.error());
+      if (auto again = unsynced_.find(id); again != unsynced_.end()) {
+        noted_again = std::move(again->second.file);
+        unsynced_.erase(again);
+      }
+    }
+  }
+  settled_.notify_all();
+  return status;
+}
+
+// All of them, also after an error; the first one is returned. Each is closed before the next: directories want descriptors, too.
+Status Extents::sync_files(std::vector<std::pair<ExtentId, Unsynced>> files, std::vector<std::string> directories) {
+  Status result;
+  for (auto& [id, unsynced] : files)
+    if (Status status = sync_taken(id, std::move(unsynced)); !status && result) result = std::move(status);
+  for (auto& directory : directories) {
+    Status status = with_descriptor([&] { return volume_->sync_directory(directory); });
+    if (status || status.error().code == Code::kNotFound) continue;  // removed: nothing was left in it
+    if (result) result = std::move(status);
+    std::lock_guard lock(mutex_);
+    unsynced_directories_.insert(std::move(directory));
+  }
+  return result;
+}
+
+// --- where descriptors are lacking ---
+
+// One that nobody writes any more, for it would stay open. False: there is none. What its failure means is told by the next sync.
+bool Extents::sync_one() {
+  ExtentId id;
+  Unsynced unsynced;
+  {
+    std::lock_guard lock(mutex_);
+    const auto found = std::ranges::find_if(unsynced_, [](const auto& each) { return each.second.file.use_count() == 1; });
+    if (found == unsynced_.end()) return false;
+    id = found->first;
+    unsynced = take_unsynced(found);
+  }
+  Status status = sync_taken(id, std::move(unsynced));
+  std::lock_guard lock(mutex_);
+  if (!status && untold_) untold_ = std::move(status);
+  return true;
+}
+
+// Files that are only kept for the next reader.
+bool Extents::close_idle() {
+  std::vector<FilePtr> dropped;  // closed after the lock is given up
+  std::lock_guard lock(mutex_);
+  dropped = open_.take_all();
+  return !dropped.empty();
+}
+
+bool Extents::give_up_descriptor() { return close_idle() || sync_one() || give_up_spare(); }
+
+// What is open anyway because it is not synced yet, or is being synced; null: it is neither.
+FilePtr Extents::written(ExtentId id) {
+  std::lock_guard lock(mutex_);
+  if (auto found = unsynced_.find(id); found != unsynced_.end()) return found->second.file;
+  const auto found = in_hand_.find(id);
+  return found != in_hand_.end() ? found->second : nullptr;
+}
+
+}  // namespace kvcachefs
