@@ -122,11 +122,12 @@ Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoi
     if (problem == gone) return false;
   if (problem == 0) return true;
   // The daemon would fail in the same way at its end, without a report.
-  return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} MiB stay staged, and it stays mounted. "
+  const uint64_t left_mib = (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB;
+  return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} staged, and it stays mounted. "
                                      "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "
                                      "written is lost",
                                      mountpoint, std::strerror(problem),
-                                     (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB, mountpoint));
+                                     left_mib > 0 ? fmt::format("{} MiB stay", left_mib) : "what was stored or named last may be", mountpoint));
 }
 
 // The daemon by a descriptor that names this process whatever becomes of its number; -1 when it cannot be seen from
