@@ -1,4 +1,5 @@
 // Requests about attributes. access(2) is not here: the kernel checks modes itself (default_permissions, always on).
+#include <linux/capability.h>
 #include <linux/xattr.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdint>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -157,7 +159,7 @@ void set_xattr(const Request& request, fuse_ino_t node, const char* name, const 
       bytes, /*gives_back=*/false,
       [request, node, kept_name = std::string(wanted), kept_value = std::string(value, size), mode](Status status) {
         if (!status) return reply_error(request, status.error());
-        set_now(request, node, kept_name, kept_value, mode);
+        run_handler(request, [&] { set_now(request, node, kept_name, kept_value, mode); });
       });
 }
 
@@ -177,19 +179,34 @@ bool asks_for_facts(const Request& request) {
   return false;
 }
 
+// As other file systems: names that only a privileged caller can read are listed to no other. Root may lack the capability (in a container),
+// which /proc tells where it shows that process.
+bool sees_trusted(const Request& request) {
+  if (fuse_req_ctx(request)->uid != 0) return false;
+  constexpr std::string_view kEffective = "\nCapEff:";
+  const std::string status = of_process(request, "status");
+  const size_t line = status.find(kEffective);
+  if (line == std::string::npos) return true;
+  return std::strtoull(status.c_str() + line + kEffective.size(), nullptr, 16) >> CAP_SYS_ADMIN & 1;
+}
+
 void list_xattrs(const Request& request, fuse_ino_t node, size_t size) {
   Driver& driver = driver_of(request);
   auto listed = driver.store->list_xattrs(object_of(request, node));
   if (!listed) return reply_object_error(request, listed.error());
+  const auto is_trusted = [](std::string_view name) { return name.starts_with("trusted."); };
+  const bool hide_trusted = std::ranges::any_of(*listed, is_trusted) && !sees_trusted(request);
   std::string names;
   for (const std::string& name : *listed)
-    if (name != kCapability && !is_refused(name)) names.append(name).push_back('\0');
+    if (name != kCapability && !is_refused(name) && !(hide_trusted && is_trusted(name))) names.append(name).push_back('\0');
   if (node == FUSE_ROOT_ID || !may_ask_for_facts(request)) return reply_value(request, names, size);
   driver.side_thread.run([&driver, request, node, size, names = std::move(names)]() mutable {
-    if (asks_for_facts(request))
-      if (auto facts = driver.store->describe(object_of(request, node), caller_of(request)))
-        for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
-    reply_value(request, names, size);
+    run_handler(request, [&] {
+      if (asks_for_facts(request))
+        if (auto facts = driver.store->describe(object_of(request, node), caller_of(request)))
+          for (const auto& [key, value] : *facts) names.append(kOwnPrefix).append(key).push_back('\0');
+      reply_value(request, names, size);
+    });
   });
 }
 

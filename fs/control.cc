@@ -114,6 +114,14 @@ void open_control_directory(const Request& request, fuse_ino_t, fuse_file_info* 
   fuse_reply_open(request, file);
 }
 
+// The same as the attribute `flush`, for a mount that is read-only by now, where the kernel lets no attribute be set. Whoever may not
+// flush the mount has nothing to wait for here.
+void sync_control_directory(const Request& request, fuse_ino_t, int, fuse_file_info*) {
+  Driver& driver = driver_of(request);
+  if (!may_change_mount(request) || driver.store->options().read_only) return void(fuse_reply_err(request, 0));
+  driver.store->drain(true, driver.interruptible.answering(request));
+}
+
 template <bool plus>
 void list_control_names(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info*) {
   std::vector<char> bytes(size);
@@ -244,7 +252,7 @@ void add_control_operations(fuse_lowlevel_ops& operations) {
   operations.releasedir = answer<0>;
   operations.readdir = guarded<list_control_names<false>>;
   operations.readdirplus = guarded<list_control_names<true>>;
-  operations.fsyncdir = answer<0>;
+  operations.fsyncdir = guarded<sync_control_directory>;
 
   operations.getlk = answer<ENOLCK>;
   operations.setlk = answer<ENOLCK>;

@@ -105,7 +105,10 @@ Status fill(const Request& request, ObjectId directory, off_t offset, bool plus,
       param.attr.st_ino = item.id.value;
       param.attr.st_mode = item.type_bits;
     }
-    if (!buffer.add(page->name(), param, static_cast<off_t>(item.cookie))) return {};
+    if (!buffer.add(page->name(), param, static_cast<off_t>(item.cookie))) {
+      driver.passthrough.forget_node(ObjectId{param.ino}, 1);
+      return {};
+    }
     after = item.cookie;
     page->pass();
   }

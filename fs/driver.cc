@@ -67,7 +67,7 @@ struct stat to_stat(const Stat& stat) {
 
 fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   fuse_entry_param entry{};
-  entry.ino = (stat.to_be_written ? driver.passthrough.node_to_write(stat.id) : driver.passthrough.node_of(stat.id)).value;
+  entry.ino = driver.passthrough.tell_node(stat.id, stat.to_be_written).value;
   entry.generation = 0;  // object ids are never used again
   entry.attr = to_stat(stat);
   entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));

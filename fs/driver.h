@@ -130,7 +130,6 @@ inline void reply_object_status(const Request& request, const Status& status, Go
   if (!status) return reply_object_error(request, status.error(), what);
   fuse_reply_err(request, 0);
 }
-// For completions without a value.
 inline void reply_value(const Request& request, std::string_view value, size_t size) {  // of an xattr
   if (size == 0) return void(fuse_reply_xattr(request, value.size()));
   if (value.size() > size) return void(fuse_reply_err(request, ERANGE));
@@ -160,6 +159,7 @@ class ReadAheadAfterAnswer {
 // nodeid -> object: they are the same but for alias nodeids (passthrough.h).
 ObjectId object_of(const Request& request, fuse_ino_t node);
 struct stat to_stat(const Stat& stat);
+// For an answer. If that does not reach the kernel, or tells another nodeid instead, call Passthrough::forget_node() of this one.
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
 void reply_attributes(const Request& request, const Stat& stat);
 

@@ -22,8 +22,10 @@ void reply_object(const Request& request, ObjectId object, fuse_ino_t node) {
   if (!stat) return void(fuse_reply_err(request, stat.error().code == Code::kNotFound ? ESTALE : errno_of(stat.error())));
   if (stat->nlink == 0) return void(fuse_reply_err(request, ESTALE));  // removed: its attributes are kept a little longer
   fuse_entry_param entry = to_entry(driver, *stat);
+  driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
+  driver.passthrough.tell_again(ObjectId{node});
   entry.ino = node;
-  fuse_reply_entry(request, &entry);
+  if (fuse_reply_entry(request, &entry) != 0) driver.passthrough.forget_node(ObjectId{node}, 1);
 }
 
 }  // namespace

@@ -16,8 +16,9 @@ namespace {
 
 void reply_entry(const Request& request, const Result<Stat>& stat) {
   if (!stat) return reply_object_error(request, stat.error(), Gone::kName);
-  const fuse_entry_param entry = to_entry(driver_of(request), *stat);
-  fuse_reply_entry(request, &entry);
+  Driver& driver = driver_of(request);
+  const fuse_entry_param entry = to_entry(driver, *stat);
+  if (fuse_reply_entry(request, &entry) != 0) driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
 }
 
 // Replies once the name is as durable as the option `durability` promises.
@@ -41,9 +42,18 @@ void lookup(const Request& request, fuse_ino_t parent, const char* name) {
   fuse_reply_entry(request, &absent);
 }
 
-// Objects the kernel forgets need nothing here: nodeids are object ids, found again through the index.
-void forget(fuse_req_t request, fuse_ino_t, uint64_t) { fuse_reply_none(request); }
-void forget_multi(fuse_req_t request, size_t, fuse_forget_data*) { fuse_reply_none(request); }
+// Objects the kernel forgets need nothing here: nodeids are object ids, found again through the index. But for aliases.
+void forget_node(fuse_req_t request, fuse_ino_t node, uint64_t times) {
+  static_cast<Driver*>(::fuse_req_userdata(request))->passthrough.forget_node(ObjectId{node}, times);
+}
+void forget(fuse_req_t request, fuse_ino_t node, uint64_t times) {
+  forget_node(request, node, times);
+  fuse_reply_none(request);
+}
+void forget_multi(fuse_req_t request, size_t count, fuse_forget_data* forgotten) {
+  for (size_t i = 0; i < count; ++i) forget_node(request, forgotten[i].ino, forgotten[i].nlookup);
+  fuse_reply_none(request);
+}
 
 void make_node(const Request& request, fuse_ino_t parent, const char* name, mode_t mode, dev_t device) {
   Driver& driver = driver_of(request);
@@ -72,11 +82,13 @@ void answer_create(const Request& request, fuse_entry_param entry, const fuse_fi
   driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite, *driver.store,
                           [&driver, request, entry, file, object, handle](Passthrough::Decision decision) mutable {
     if (decision.stale) {
-      entry.ino = driver.passthrough.node_of(object).value;
+      driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
+      entry.ino = driver.passthrough.tell_node(object, false).value;
       return answer_create(request, entry, file, object, handle);
     }
     if (fuse_reply_create(request, &entry, &file) == -ENOENT) {  // the caller was killed: no RELEASE will come
       driver.passthrough.release(ObjectId{entry.ino}, false);
+      driver.passthrough.forget_node(ObjectId{entry.ino}, 1);
       driver.store->release(handle);
     }
   });

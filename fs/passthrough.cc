@@ -28,31 +28,40 @@ bool holds_for_all(int error) { return error == EPERM || error == ELOOP || error
 }  // namespace
 
 ObjectId Passthrough::object_of(ObjectId node) const {
-  if (node.node_ordinal() != kAliasOrdinal) return node;
+  if (!AliasTable::is_alias(node)) return node;
   std::lock_guard lock(mutex_);
-  auto found = object_of_alias_.find(node);
-  return found == object_of_alias_.end() ? node : found->second;
+  return aliases_.object_of(node);
 }
 
 ObjectId Passthrough::node_of(ObjectId object) const {
   if (!enabled_) return object;
   std::lock_guard lock(mutex_);
-  return current_node(object);
+  return aliases_.current(object);
 }
 
-// mutex_ held.
-ObjectId Passthrough::current_node(ObjectId object) const {
-  auto alias = alias_of_object_.find(object);
-  return alias == alias_of_object_.end() ? object : alias->second;
-}
-
-ObjectId Passthrough::node_to_write(ObjectId object) {
+ObjectId Passthrough::tell_node(ObjectId object, bool to_be_written) {
   if (!enabled_) return object;
   std::lock_guard lock(mutex_);
-  const ObjectId node = current_node(object);
-  const ObjectId given = is_passed(node) ? give_alias(node) : node;
-  promise(given);
-  return given;
+  ObjectId node = aliases_.current(object);
+  if (to_be_written) {
+    if (is_passed(node)) node = give_alias(node);
+    promise(node);
+  }
+  aliases_.told(node);
+  return node;
+}
+
+void Passthrough::tell_again(ObjectId node) {
+  if (!AliasTable::is_alias(node)) return;
+  std::lock_guard lock(mutex_);
+  aliases_.told(node);
+}
+
+void Passthrough::forget_node(ObjectId node, uint64_t times) {
+  if (!AliasTable::is_alias(node)) return;
+  std::lock_guard lock(mutex_);
+  aliases_.forgot(node, times, [this](ObjectId each) { return nodes_.contains(each) || is_promised(each); });
+  has_aliases_ = !aliases_.empty();
 }
 
 // mutex_ held.
@@ -65,9 +74,7 @@ void Passthrough::promise(ObjectId node) {
 const Passthrough::Node* Passthrough::outdated(ObjectId node) const {
   const auto found = nodes_.find(node);
   if (found == nodes_.end() || found->second.passed == 0) return nullptr;
-  const auto alias = object_of_alias_.find(node);
-  const ObjectId object = alias == object_of_alias_.end() ? node : alias->second;
-  return current_node(object) == node ? nullptr : &found->second;
+  return aliases_.current(aliases_.object_of(node)) == node ? nullptr : &found->second;
 }
 
 bool Passthrough::is_outdated(ObjectId node) const {
@@ -104,12 +111,10 @@ bool Passthrough::is_passed(ObjectId node) const {
 
 // mutex_ held. All writers of an object share one nodeid, so that the kernel keeps one size of it.
 ObjectId Passthrough::give_alias(ObjectId node) {
-  const ObjectId object = node.node_ordinal() == kAliasOrdinal ? object_of_alias_[node] : node;
-  const ObjectId now = current_node(object);
+  const ObjectId object = aliases_.object_of(node);
+  const ObjectId now = aliases_.current(object);
   if (now != node && !is_passed(now)) return now;  // another was given since the kernel looked the name up
-  const ObjectId alias = ObjectId::make(kAliasOrdinal, epoch_, next_alias_++);
-  object_of_alias_[alias] = object;
-  alias_of_object_[object] = alias;
+  const ObjectId alias = aliases_.give(object);
   has_aliases_ = true;
   promise(alias);  // else the next reader that looks it up has it passed through
   return alias;
@@ -131,8 +136,7 @@ std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& st
   }
   // The kernel refuses to mix: while a cached or direct open lives, this one goes through the daemon as well. And a nodeid of
   // before the last change in place is not passed through again.
-  const auto alias = object_of_alias_.find(node);
-  const bool current = current_node(alias == object_of_alias_.end() ? node : alias->second) == node;
+  const bool current = aliases_.current(aliases_.object_of(node)) == node;
   if (write || state.others > 0 || !current || is_promised(node)) {
     ++state.others;
     return Decision{};

@@ -19,6 +19,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "fs/alias_table.h"
 #include "fs/opener_threads.h"
 #include "store/base/mutex.h"
 #include "store/store.h"
@@ -29,15 +30,13 @@ namespace kvcachefs {
 
 class Passthrough {
  public:
-  static constexpr uint32_t kAliasOrdinal = 255;  // node ordinal of alias nodeids
-
   // `on_refusal`: the kernel takes no file of the volume, or no file in RAM (`in_memory`), for the reason `error`. Once for
   // either, from the thread that opens.
   // `epoch` of the mount: an alias that a file handle holds means no other file at the next mount.
   // `remote`: to open a file of the volume may take long.
   void enable(fuse_session* session, uint32_t epoch, bool remote, std::function<void(bool in_memory, int error)> on_refusal) {
     session_ = session;
-    epoch_ = epoch;
+    aliases_.set_epoch(epoch);
     remote_ = remote;
     on_refusal_ = std::move(on_refusal);
     enabled_ = true;
@@ -46,9 +45,12 @@ class Passthrough {
   bool takes_extents() const { return enabled_ && !refused_[0]; }  // as far as is known
 
   ObjectId object_of(ObjectId node) const;  // resolves aliases
-  ObjectId node_of(ObjectId object) const;  // the nodeid to tell the kernel
-  // The nodeid for a client that got ESTALE and will open the object for writing: one without passthrough opens.
-  ObjectId node_to_write(ObjectId object);
+  ObjectId node_of(ObjectId object) const;  // by which the kernel knows it
+  // The nodeid for an entry that is answered to the kernel: call forget_node() if it was not. `to_be_written`: for a client that got ESTALE and
+  // will open the object for writing: one without passthrough opens.
+  ObjectId tell_node(ObjectId object, bool to_be_written);
+  void tell_again(ObjectId node);  // the very nodeid that the kernel asked by is answered
+  void forget_node(ObjectId node, uint64_t times);  // the kernel does not know it any more, having been told so often
 
   // An open of `node`, or the time of a truncate by path: with kRead tries to pass it through.
   enum class Access : uint8_t { kRead, kReadDirect, kWrite };
@@ -84,22 +86,19 @@ class Passthrough {
   void register_node(ObjectId node, ObjectId object, Access access, Store& store, Then then);
   const Node* outdated(ObjectId node) const;
   void promise(ObjectId node);
-  ObjectId current_node(ObjectId object) const;
   ObjectId give_alias(ObjectId node);
   bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);
   int32_t register_file(const BackingFile& file);
 
   fuse_session* session_ = nullptr;
-  uint32_t epoch_ = 0;
   std::function<void(bool, int)> on_refusal_;
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates
   mutable LeafMutex mutex_;
   std::unordered_map<ObjectId, Node> nodes_;  // that are open
-  std::unordered_map<ObjectId, ObjectId> object_of_alias_, alias_of_object_;
+  AliasTable aliases_;
   std::unordered_map<ObjectId, std::chrono::steady_clock::time_point> promised_;  // nodeids answered to clients that will write, and until when
-  uint64_t next_alias_ = 1;
   std::atomic<bool> has_aliases_{false};
   bool remote_ = false;
   OpenerThreads openers_;

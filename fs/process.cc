@@ -27,6 +27,7 @@
 #include "fs/request_loop.h"
 #include "store/base/clock.h"
 #include "store/base/kill_point.h"
+#include "store/base/limits.h"
 #include "store/base/log.h"
 
 namespace kvcachefs {
@@ -201,6 +202,20 @@ Status raise_descriptor_limit() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= kLeast) return {};
   return fail(Code::kInvalid, fmt::format("this process may have {} files open (ulimit -Hn): a mount needs {}, and works best with 4096 or more",
                                           limit.rlim_cur, kLeast));
+}
+
+Status check_limits() {
+  constexpr rlim_t kLargestFile = 2 * kMaxSealedBytes;  // a body, and what belongs to it; larger files are written through, and EFBIG is told
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && limit.rlim_cur < kLargestFile)
+    return fail(Code::kInvalid, fmt::format("this process may write files of {} bytes at most (ulimit -Hf): what clients store could not be written to "
+                                            "the volume. A mount needs `ulimit -f unlimited` (LimitFSIZE=infinity in a unit)",
+                                            limit.rlim_cur));
+  if (getrlimit(RLIMIT_CPU, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+    return fail(Code::kInvalid, fmt::format("this process is killed after {} s on the processor (ulimit -Ht), and a mount with it: it needs "
+                                            "`ulimit -t unlimited` (LimitCPU=infinity in a unit)",
+                                            limit.rlim_cur));
+  return {};
 }
 
 Readiness Readiness::start(bool foreground, const std::function<void(bool hangs)>& clean_up) {

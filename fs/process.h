@@ -17,6 +17,9 @@ Status set_up_process(const MountOptions& options);
 // Makes the kernel kill other processes first when memory runs out: a dead mount takes an engine down.
 void lower_oom_score();
 Status raise_descriptor_limit();  // kInvalid: there are too few for any work
+// kInvalid: the process may write no files as large as the store's, or is to be killed after some time on the processor; either would
+// lose what was accepted. Whoever starts the process has raised these limits as far as may be.
+Status check_limits();
 // Makes free() return large pieces of the heap to the machine. Call before there are other threads.
 void give_back_large_pieces();
 

@@ -60,7 +60,7 @@ struct Gate<Handler, GivesBack> {
     if (store.has_room_for_records(bytes)) return Handler(request, arguments...);
     store.await_room_for_records(bytes, GivesBack, [request, kept = std::tuple(Kept<Arguments>(arguments)...)](Status status) mutable {
       if (!status) return reply_error(request, status.error());
-      std::apply([&](auto&... each) { Handler(request, each.get()...); }, kept);
+      run_handler(request, [&] { std::apply([&](auto&... each) { Handler(request, each.get()...); }, kept); });
     });
   }
 };

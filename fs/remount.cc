@@ -154,10 +154,10 @@ Status set_flags(const std::string& mountpoint, const MountedThere& mount, unsig
   return fail_errno(errno, fmt::format("remounting {}", mountpoint));
 }
 
-Status set_live(const std::string& mountpoint, const Wanted& wanted) {
+Status set_live(const std::string& mountpoint, const MountedThere& mount, const Wanted& wanted) {
   for (const auto& [name, value] : wanted.live) {
     if (setxattr(mountpoint.c_str(), (kOptionPrefix + name).c_str(), value.data(), value.size(), 0) == 0) continue;
-    if (errno == EROFS)
+    if (errno == EROFS && (flags_in_force(mount) & wanted.flags & MS_RDONLY))  // and not the volume
       return fail(Code::kReadOnly, fmt::format("option '{}' cannot be changed: {} is read-only; remount it rw first", name, mountpoint));
     return fail_errno(errno, fmt::format("option {}={}: {}/.kvcachefs/log says more", name, value, mountpoint));
   }
@@ -180,9 +180,9 @@ Status remount(const MountRequest& request) {
   KVC_ASSIGN(const Wanted wanted, sort_options(mountpoint, *mount, request.options));
   // Of a read-only mount nothing is changed, so while it is writable.
   const bool first_live = wanted.flags & MS_RDONLY;
-  if (first_live) KVC_TRY(set_live(mountpoint, wanted));
+  if (first_live) KVC_TRY(set_live(mountpoint, *mount, wanted));
   KVC_TRY(set_flags(mountpoint, *mount, wanted.flags));
-  return first_live ? Status() : set_live(mountpoint, wanted);
+  return first_live ? Status() : set_live(mountpoint, *mount, wanted);
 }
 
 }  // namespace

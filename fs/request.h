@@ -1,6 +1,6 @@
 // A request of the kernel as handlers have it: whoever is to answer it holds one, the handler itself as well as the completion
-// that it gives away. It converts to nothing, so no answer passes by unnoticed. After an exception (no memory) in a handler this
-// tells whether the request was answered, or somebody else holds it and will: else it is answered then. Private to fs/.
+// that it gives away. It converts to nothing, so no answer passes by unnoticed. After an exception (no memory) in a handler the last
+// one that holds it answers it, if nobody has until then. Private to fs/.
 #pragma once
 
 #define FUSE_USE_VERSION 314
@@ -17,12 +17,16 @@ namespace kvcachefs {
 
 class Request {
  public:
+  using ReplyFailure = void (*)(fuse_req_t request, int error);
   // Throws std::bad_alloc; the request is not touched then.
-  explicit Request(fuse_req_t request) : state_(new State{request}) {}
+  explicit Request(fuse_req_t request, ReplyFailure reply_failure = reply_errno) : state_(new State{request, reply_failure}) {}
   Request(const Request& other) noexcept : state_(other.state_) { state_->holders.fetch_add(1, std::memory_order_relaxed); }
   Request& operator=(const Request& other) = delete;
   ~Request() {
-    if (state_->holders.fetch_sub(1, std::memory_order_acq_rel) == 1) delete state_;
+    if (state_->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+    const int failure = state_->failure.load(std::memory_order_relaxed);
+    if (failure != 0 && !state_->answered.load(std::memory_order_relaxed)) state_->reply_failure(state_->request, failure);
+    delete state_;
   }
   // To ask libfuse about it, before the answer.
   fuse_req_t get() const { return state_->request; }
@@ -31,17 +35,18 @@ class Request {
     state_->answered.store(true, std::memory_order_relaxed);
     return state_->request;
   }
-  // Not answered, and nobody else holds it.
-  bool is_left() const {
-    return state_->holders.load(std::memory_order_acquire) == 1 && !state_->answered.load(std::memory_order_relaxed);
-  }
+  // Its handler threw: unless it is answered by then, the last one to let go of it answers this errno.
+  void failed(int error) const { state_->failure.store(error, std::memory_order_relaxed); }
 
  private:
   struct State {
     fuse_req_t request;
+    ReplyFailure reply_failure;
     std::atomic<uint32_t> holders{1};
     std::atomic<bool> answered{false};
+    std::atomic<int> failure{0};
   };
+  static void reply_errno(fuse_req_t request, int error) { ::fuse_reply_err(request, error); }
   State* state_;
 };
 
@@ -77,22 +82,19 @@ inline int fuse_reply_lseek(const Request& request, off_t offset) { return ::fus
 // Says so in the log; never throws.
 void tell_of_exception(const char* what) noexcept;
 
-// Runs a handler. What it throws is answered by `answer` with an errno, unless the request was answered or handed on: exactly one
-// answer comes.
-template <class Handler, class Answer>
-void run_handler(const Request& request, Handler handler, Answer answer) {
-  int error = 0;
+// Runs a handler, or the part of it that comes later, on another thread perhaps. What it throws is answered with an errno, unless the request
+// is answered otherwise, by whoever it was handed on to: exactly one answer comes.
+template <class Handler>
+void run_handler(const Request& request, Handler handler) {
   try {
     handler();
-    return;
   } catch (const std::bad_alloc& exception) {
-    error = ENOMEM;
+    request.failed(ENOMEM);
     tell_of_exception(exception.what());
   } catch (const std::exception& exception) {
-    error = EIO;
+    request.failed(EIO);
     tell_of_exception(exception.what());
   }
-  if (request.is_left()) answer(request, error);
 }
 
 // As libfuse calls it.
@@ -103,7 +105,7 @@ struct Guard<Handler> {
   static void call(fuse_req_t raw, Arguments... arguments) {
     try {
       const Request request(raw);
-      run_handler(request, [&] { Handler(request, arguments...); }, [](const Request& left, int error) { fuse_reply_err(left, error); });
+      run_handler(request, [&] { Handler(request, arguments...); });
     } catch (const std::bad_alloc&) {  // before the handler
       ::fuse_reply_err(raw, ENOMEM);
     }

@@ -13,14 +13,17 @@ namespace request_test {
 
 class RequestTest : public ::testing::Test {
  protected:
+  // The request is this test: its answers are kept here.
+  RequestTest() : raw_(reinterpret_cast<fuse_req_t>(this)) {}
   void run(const std::function<void(const Request&)>& handler) {
-    const Request request(nullptr);
-    run_handler(request, [&] { handler(request); }, [&](const Request& left, int error) { answer(left, error); });
+    const Request request(raw_, [](fuse_req_t raw, int error) { reinterpret_cast<RequestTest*>(raw)->answers_.push_back(error); });
+    run_handler(request, [&] { handler(request); });
   }
   void answer(const Request& request, int error) {
     request.answered();
     answers_.push_back(error);
   }
+  const fuse_req_t raw_;
   std::vector<int> answers_;
 };
 
@@ -56,6 +59,37 @@ TEST_F(RequestTest, ACompletionThatIsKeptAnswers) {
   EXPECT_TRUE(answers_.empty());
   kept();
   EXPECT_EQ(answers_, std::vector{0});
+}
+
+TEST_F(RequestTest, ACompletionThatIsDroppedLaterLeavesTheAnswerToItsEnd) {
+  std::function<void()> kept;
+  run([&](const Request& request) {
+    kept = [&, request] { answer(request, 0); };
+    throw std::bad_alloc();
+  });
+  EXPECT_TRUE(answers_.empty());
+  kept = nullptr;
+  EXPECT_EQ(answers_, std::vector{ENOMEM});
+}
+
+// As where a handler waits for room, and is run once there is.
+TEST_F(RequestTest, WhatRunsLaterIsAnsweredIfItThrows) {
+  std::function<void()> later;
+  run([&](const Request& request) {
+    later = [request] { run_handler(request, [] { throw std::bad_alloc(); }); };
+  });
+  later();
+  later = nullptr;
+  EXPECT_EQ(answers_, std::vector{ENOMEM});
+}
+
+// ... which may be before the handler that waited has returned.
+TEST_F(RequestTest, WhatRunsLaterIsAnsweredIfItThrowsInsideTheCall) {
+  run([&](const Request& request) {
+    const std::function<void()> later = [request] { run_handler(request, [] { throw std::bad_alloc(); }); };
+    later();
+  });
+  EXPECT_EQ(answers_, std::vector{ENOMEM});
 }
 
 TEST_F(RequestTest, WhatFailsAfterTheAnswerIsNoOther) {

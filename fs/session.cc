@@ -303,6 +303,7 @@ int run_mount(const MountRequest& request) {
   Driver driver;
   driver.options = *options;
   if (Status status = prepare_paths(driver, request); !status) return refuse(status.error());
+  if (Status status = check_limits(); !status) return refuse(status.error());
   if (Status status = set_up_process(*options); !status) return refuse(status.error());
   // Before any thread exists.
   Readiness readiness = Readiness::start(request.foreground, [&driver](bool hangs) {

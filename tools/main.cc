@@ -8,6 +8,7 @@
 #include "fs/session.h"
 #include "tools/bench/bench_command.h"
 #include "tools/commands.h"
+#include "tools/inherited.h"
 #include "tools/replay/replay_command.h"
 #include "tools/simulate/simulate_command.h"
 
@@ -40,6 +41,7 @@ int run(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  kvcachefs::mend_what_is_inherited();
   try {
     return run(argc, argv);
   } catch (const std::exception& error) {

@@ -3,6 +3,7 @@
 #include <poll.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -29,6 +30,7 @@
 
 #include "store/base/clock.h"
 #include "store/base/mountinfo.h"
+#include "store/base/unique_fd.h"
 #include "store/base/units.h"
 #include "tools/commands.h"
 #include "tools/mount_table.h"
@@ -83,31 +85,49 @@ uint64_t staged_bytes(const nlohmann::json& status) {
   return status.is_object() && status.contains(field) && status[field].is_number() ? status[field].get<uint64_t>() : 0;
 }
 
-// Blocks until everything staged lies on the volume. False if the caller may not ask for that, or the daemon does not know of
-// it, need not; the daemon drains at its end.
+// Whether the daemon is there and does what this user asks: it does so for root and for its own user. The mount of an ordinary user may
+// be closed to all others, root too; and the mount of a directory below another mount's root has no control files. What else is wrong is
+// found when it is asked: errno of the answer alone does not tell "you may not" from "the volume says that I may not".
+bool may_ask(const std::string& control) {
+  struct stat found {};
+  if (stat(control.c_str(), &found) == 0) return geteuid() == 0 || geteuid() == found.st_uid;
+  for (int known : {ENOTCONN, ECONNABORTED, ENODEV, EACCES, EPERM, ENOENT, ENOTDIR})
+    if (errno == known) return false;
+  return true;
+}
+
+// Has everything staged written to the volume. 0 or an errno.
+int flush(const std::string& control) {
+  if (setxattr(control.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return 0;
+  const int problem = errno;
+  struct statvfs mount {};
+  if (problem != EROFS || statvfs(control.c_str(), &mount) != 0 || !(mount.f_flag & ST_RDONLY)) return problem;
+  // The kernel lets no attribute of a read-only mount be set; what was staged before it was made so is asked for by fsync().
+  const UniqueFd directory(open(control.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  return directory.valid() && fsync(directory.get()) == 0 ? 0 : errno;
+}
+
+// Blocks until everything staged lies on the volume. False if the caller may not ask for that; the daemon drains at its end.
 Result<bool> drain(const UmountArguments& arguments, const std::string& mountpoint) {
+  const std::string control = mountpoint + "/.kvcachefs";  // names in the root do not wait for what is set there
+  if (!may_ask(control)) return false;
   Progress progress([&] {
     if (!arguments.quiet)
       fmt::print(stderr, "{}: {} MiB left to write to the volume\n", mountpoint,
                  staged_bytes(status_of(mountpoint)) >> 20);
   });
-  const std::string control = mountpoint + "/.kvcachefs";  // names in the root do not wait for what is set there
-  int problem = 0;
-  for (int tries = 0; tries < 2; ++tries) {  // data that could not be synced is written elsewhere at the second
-    if (setxattr(control.c_str(), "user.kvcachefs.flush", "1", 1, 0) == 0) return true;
-    problem = errno;
-    if (problem != EIO) break;
-  }
-  for (int harmless : {EPERM, EACCES, EROFS, ENOTSUP})
-    if (problem == harmless) return false;
+  int problem = flush(control);
+  if (problem == EIO) problem = flush(control);  // data that could not be synced is written elsewhere at the second try
   for (int gone : {ENOTCONN, ECONNABORTED, ENODEV})  // its daemon
     if (problem == gone) return false;
+  if (problem == 0) return true;
   // The daemon would fail in the same way at its end, without a report.
-  return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} MiB stay staged, and it stays mounted. "
+  const uint64_t left_mib = (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB;
+  return fail(Code::kIo, fmt::format("{}: writing to the volume failed ({}): {} staged, and it stays mounted. "
                                      "{}/.kvcachefs/log says more; --lazy unmounts all the same, and what still cannot be "
                                      "written is lost",
                                      mountpoint, std::strerror(problem),
-                                     (staged_bytes(status_of(mountpoint)) + kMiB - 1) / kMiB, mountpoint));
+                                     left_mib > 0 ? fmt::format("{} MiB stay", left_mib) : "what was stored or named last may be", mountpoint));
 }
 
 // The daemon by a descriptor that names this process whatever becomes of its number; -1 when it cannot be seen from
@@ -225,7 +245,7 @@ Status unmount_whole(const UmountArguments& arguments) {
   const uint64_t staged = staged_bytes(status);
   const int daemon = daemon_descriptor(status);
   Result<bool> drained = false;
-  if (status.is_object() && !arguments.lazy) drained = drain(arguments, mountpoint);
+  if (!arguments.lazy) drained = drain(arguments, mountpoint);
   if (!drained) {
     if (daemon >= 0) close(daemon);
     return std::unexpected(std::move(drained).error());
@@ -237,7 +257,7 @@ Status unmount_whole(const UmountArguments& arguments) {
     if (daemon >= 0) close(daemon);
     return result;
   }
-  std::string ending = "its daemon had died or runs elsewhere: not waited for";
+  std::string ending = "its daemon had died, runs elsewhere or tells this user nothing: not waited for";
   if (daemon >= 0 && arguments.lazy) {
     close(daemon);
     ending = "its daemon writes out what is staged when the last open file is closed, and ends";

@@ -23,6 +23,20 @@ uint32_t privileges(uint32_t mode, bool in_group) {
 }
 }  // namespace
 
+namespace {
+// All but the size, of an object that is there (Attributes) or was removed (Stat).
+template <class Target>
+void apply_to(Target& target, const SetAttributes& change, bool in_group, int64_t now) {
+  if (change.mode) target.mode = (target.mode & S_IFMT) | (*change.mode & 07777);
+  if (change.uid) target.uid = *change.uid;
+  if (change.gid) target.gid = *change.gid;
+  if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && S_ISREG(target.mode))) target.mode &= ~privileges(target.mode, in_group);
+  if (change.atime_now || change.atime_ns) target.atime_ns = change.atime_now ? now : *change.atime_ns;
+  if (change.mtime_now || change.mtime_ns) target.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
+  target.ctime_ns = change.ctime_ns.value_or(now);
+}
+}  // namespace
+
 Result<Stat> AttributeRequests::stat(ObjectId id) {
   ObjectPtr raw_object;
   FilePtr raw;
@@ -54,23 +68,20 @@ Result<Stat> AttributeRequests::apply_attributes(ObjectId id, const SetAttribute
   }
   Tree::ForgetAfter forget(parts_.tree);
   {
-    KVC_ASSIGN(const Tree::Kept kept, parts_.tree.get_kept(id));
-    const ObjectPtr& object = kept.object;
+    const auto kept = parts_.tree.get_kept(id);
+    if (!kept) {
+      if (kept.error().code == Code::kNotFound)  // fchmod() of a directory that is removed while it is open
+        if (auto left = parts_.tree.change_removed(id, [&](Stat& removed) { apply_to(removed, change, in_group, now); })) return *std::move(left);
+      return std::unexpected(kept.error());
+    }
+    const ObjectPtr& object = kept->object;
     forget.take(object);
     const auto lock = object->lock();
     if (change.mode || change.uid || change.gid) KVC_TRY(parts_.check_may_change(*object));
-    Attributes& attributes = object->attributes;
-    if (change.mode) attributes.mode = (attributes.mode & S_IFMT) | (*change.mode & 07777);
-    if (change.uid) attributes.uid = *change.uid;
-    if (change.gid) attributes.gid = *change.gid;
-    if (change.kill_privileges || ((change.uid || change.gid) && !change.mode && object->is_regular()))
-      attributes.mode &= ~privileges(attributes.mode, in_group);
     if (change.atime_now || change.atime_ns) parts_.unsaved_reads.drop(id);
-    if (change.atime_now || change.atime_ns) attributes.atime_ns = change.atime_now ? now : *change.atime_ns;
-    if (change.mtime_now || change.mtime_ns) attributes.mtime_ns = change.mtime_now ? now : *change.mtime_ns;
-    attributes.ctime_ns = change.ctime_ns.value_or(now);
+    apply_to(object->attributes, change, in_group, now);
     parts_.changes.mark_attributes_dirty(object);
-    stat = kept.names.stat_of(*object);
+    stat = kept->names.stat_of(*object);
   }
   if (!id.is_foreign()) forget.keep();
   parts_.dirty.wake();

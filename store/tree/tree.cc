@@ -35,6 +35,14 @@ Result<Tree::Kept> Tree::get_kept(ObjectId id) {
   }
 }
 
+std::optional<Stat> Tree::change_removed(ObjectId id, const std::function<void(Stat& stat)>& change) {
+  const Write names = write();
+  const auto found = removed_.find(id);
+  if (found == removed_.end()) return std::nullopt;
+  change(found->second);
+  return found->second;
+}
+
 void Tree::forget_when_idle(const ObjectPtr& object) { write().forget_if_idle(object); }
 
 bool Tree::stays_in_ram(Object& object) const {

@@ -76,6 +76,8 @@ class Tree {
   ObjectPtr find(ObjectId id) const;              // in the table, else null
   Result<ObjectPtr> get(ObjectId id);             // from the table or the index, then in the table
   Result<Kept> get_kept(ObjectId id);             // for a change: the table keeps it as long as the answer is held
+  // Of an object that was removed, and that a client may still have open, a directory say: as it is from now on. Nothing if it is not known.
+  std::optional<Stat> change_removed(ObjectId id, const std::function<void(Stat& stat)>& change);
   void forget_when_idle(const ObjectPtr& object);
   // True if forget_when_idle() would keep the object. Asked first, under the shared lock, so that closing a resident chunk does not
   // take the lock alone.

@@ -1,6 +1,7 @@
 """Options, volumes, mountpoints and names that are wrong: refused at the start, with a message that helps; nothing published is lost by it."""
 
 import contextlib
+import ctypes
 import errno
 import os
 import re
@@ -423,6 +424,79 @@ def test_umount_leaves_mounted_what_the_volume_does_not_take(mount_that_cannot_d
 
 
 @pytest.mark.needs_root
+@pytest.mark.parametrize("full", [True, False])
+def test_umount_of_what_was_made_read_only_meanwhile(mount_that_cannot_drain, full):
+    """The kernel lets no attribute of a read-only mount be set: it is asked otherwise to write out what was staged before."""
+    mount = mount_that_cannot_drain
+    if not full:
+        os.unlink(mount.filler)
+    assert mount.status()["capacity"]["staged_bytes"] >= 8 * MIB
+    subprocess.run(["mount", "-i", "-o", "remount,bind,ro", mount.path], check=True)
+    result = run_command("umount", mount.path)
+    if full:
+        assert result.returncode == 1 and os.strerror(errno.ENOSPC) in result.stderr, result.stderr
+        assert mount.alive()
+        os.unlink(mount.filler)
+        result = run_command("umount", mount.path)
+    assert result.returncode == 0 and "written out" in result.stdout, result.stderr
+    mount._wait_for_end(60)
+    mount.start()
+    check_staged(mount)
+
+
+@pytest.fixture
+def ext4(temp_dir):
+    """Its directory and the name of its device; read-only after an error."""
+    image, path = os.path.join(temp_dir, "image"), os.path.join(temp_dir, "ext4")
+    os.mkdir(path)
+    with open(image, "wb") as file:
+        file.truncate(300 * MIB)
+    made = subprocess.run(["mkfs.ext4", "-q", "-F", "-e", "remount-ro", image], check=False)
+    if made.returncode != 0 or subprocess.run(["mount", "-o", "loop", image, path], check=False).returncode != 0:
+        pytest.skip("no ext4 in a file here")
+    source = subprocess.run(["findmnt", "-no", "SOURCE", path], capture_output=True, text=True, check=True).stdout.strip()
+    yield path, os.path.basename(source)
+    subprocess.run(["umount", "-l", path], check=False)
+
+
+def flag_files(volume, flag):
+    paths = [path for path, _, names in os.walk(volume)]
+    paths += [os.path.join(path, name) for path, _, names in os.walk(volume) for name in names]
+    subprocess.run(["chattr", flag, *paths], check=True)
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("problem", [errno.EROFS, errno.EPERM])
+def test_umount_leaves_mounted_what_the_volume_forbids_to_write(new_mount, ext4, problem):
+    """That errno is not one of a caller who may not ask for it."""
+    backing, device = ext4
+    mount = new_mount({"flush_interval_ms": 60_000}, start=False)
+    mount.volume = os.path.join(backing, "volume")
+    mount.start()
+    for index in range(4):
+        with open(os.path.join(mount.path, f"chunk{index}"), "wb") as file:
+            file.write(payload(f"chunk{index}", 2 * MIB))
+    if problem == errno.EPERM:
+        flag_files(mount.volume, "+i")
+    else:
+        with open(f"/sys/fs/ext4/{device}/trigger_fs_error", "wb") as file:
+            file.write(b"1")
+    try:
+        result = run_command("umount", mount.path)
+        assert result.returncode == 1 and "unmounted" not in result.stdout, result.stdout
+        assert os.strerror(problem) in result.stderr and "8 MiB" in result.stderr, result.stderr
+        assert mount.alive()
+    finally:
+        if problem == errno.EPERM:
+            flag_files(mount.volume, "-i")
+    if problem == errno.EPERM:
+        mount.remount()
+        check_staged(mount)
+    else:
+        mount.destroy()
+
+
+@pytest.mark.needs_root
 def test_lazy_umount_does_not_write_out_first(mount_that_cannot_drain):
     mount = mount_that_cannot_drain
     fd = os.open(os.path.join(mount.path, "chunk0"), os.O_RDONLY)
@@ -547,6 +621,45 @@ def test_too_few_descriptors(new_mount):
         pytest.skip("root with CAP_SYS_RESOURCE raises the limit")
     assert result.returncode == 1 and "ulimit" in result.stderr and "32" in result.stderr, result.stderr
     assert mount_entry(mount.path) is None
+
+
+PR_CAPBSET_DROP, CAP_SYS_RESOURCE = 24, 24
+LIMITS = [(resource.RLIMIT_FSIZE, 64 * MIB, "ulimit -f"), (resource.RLIMIT_CPU, 3600, "ulimit -t")]
+
+
+@pytest.mark.needs_root
+@pytest.mark.parametrize("limit,value,advice", LIMITS)
+def test_a_limit_that_would_end_the_daemon(new_mount, limit, value, advice):
+    libc = ctypes.CDLL(None, use_errno=True)
+
+    def lowered():
+        if libc.prctl(PR_CAPBSET_DROP, CAP_SYS_RESOURCE, 0, 0, 0) != 0:
+            os._exit(77)
+        resource.setrlimit(limit, (value, value))
+
+    mount = new_mount(start=False)
+    result = run_command("mount", mount.volume, mount.path, preexec_fn=lowered)
+    if result.returncode == 77:
+        pytest.skip("no CAP_SETPCAP")
+    assert result.returncode == 1 and advice in result.stderr and str(value) in result.stderr, result.stderr
+    assert mount_entry(mount.path) is None
+
+
+def test_a_soft_limit_of_the_size_of_files_is_raised(new_mount):
+    """Its signal would end the daemon in the middle of a write to the volume."""
+    hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    if hard != resource.RLIM_INFINITY:
+        pytest.skip("a hard limit")
+    mount = new_mount(start=False)
+    result = run_command("mount", mount.volume, mount.path, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (24 * MIB, hard)))
+    assert result.returncode == 0, result.stderr
+    with open(os.path.join(mount.path, "chunk"), "wb") as file:
+        file.write(payload("chunk", 40 * MIB))
+    result = run_command("umount", mount.path)
+    assert result.returncode == 0 and "written out" in result.stdout, result.stdout + result.stderr
+    mount.start()
+    with open(os.path.join(mount.path, "chunk"), "rb") as file:
+        assert_bytes(file.read(), payload("chunk", 40 * MIB), "chunk")
 
 
 def test_missing_arguments():

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from kvc_env import KIB, MIB
+from kvc_process import in_process
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.needs_root]
 
@@ -262,3 +263,46 @@ def test_what_a_child_wrote_with_a_descriptor_of_its_parent_is_there_when_it_has
     with open(path, "rb") as file:
         assert file.read() == b"parent\nchild\n"
     close_after_a_crash(fd)
+
+
+@pytest.mark.parametrize("kind", ["directory", "fifo", "file"])
+def test_attributes_are_changed_by_descriptor_after_a_removal(root, kind):
+    """Twice, and in a thread that was told of no other object that is gone."""
+    path = os.path.join(root.path, kind)
+    if kind == "directory":
+        os.mkdir(path)
+    elif kind == "fifo":
+        os.mkfifo(path)
+    else:
+        open(path, "wb").close()
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        (os.rmdir if kind == "directory" else os.unlink)(path)
+        for mode in (0o701, 0o740):
+            os.fchmod(fd, mode)
+            assert os.fstat(fd).st_mode & 0o7777 == mode
+        os.fchown(fd, 1234, 1235)
+        os.utime(fd, ns=(5_000_000_001, 6_000_000_002))
+        found = os.fstat(fd)
+        assert (found.st_uid, found.st_gid, found.st_atime_ns, found.st_mtime_ns) == (1234, 1235, 5_000_000_001, 6_000_000_002)
+        assert found.st_nlink == 0
+    finally:
+        os.close(fd)
+
+
+def test_trusted_attributes_are_listed_to_root_alone(new_mount):
+    mount = new_mount({"allow_other": True})
+    path = os.path.join(mount.path, "file")
+    with open(path, "wb"):
+        pass
+    os.setxattr(path, "user.seen", b"1")
+    os.setxattr(path, "trusted.hidden", b"1")
+    assert sorted(os.listxattr(path)) == ["trusted.hidden", "user.seen"]
+    fd = os.open(path, os.O_RDONLY)
+
+    def as_user():
+        os.setresuid(65534, 65534, 65534)
+        return os.listxattr(fd)
+
+    assert in_process(as_user) == ["user.seen"]
+    os.close(fd)

@@ -20,7 +20,7 @@ import kvc_env
 import kvc_mount
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import Mount, MountFailed, mount_command, mount_entry, run_command, wait_until
+from kvc_mount import Mount, MountFailed, mount_command, mount_entry, process_is_gone, run_command, wait_until
 from kvc_process import in_process
 
 pytestmark = pytest.mark.needs_daemon
@@ -94,6 +94,42 @@ def test_daemonised_start_is_ready_when_it_returns(new_mount):
     assert result.returncode == 0, result.stdout + result.stderr
     check(mount, "chunk")
     assert run_command("umount", mount.path).returncode == 0
+
+
+@pytest.mark.parametrize("closed", [[0], [1], [2], [1, 2], [0, 1, 2]])
+def test_daemonised_start_without_standard_descriptors(new_mount, temp_dir, closed):
+    """Their numbers must not go to what is opened first, which prints and /dev/null would then take."""
+    mount = new_mount({"log_file": os.path.join(temp_dir, "log")}, start=False)
+    kvc_mount.watchdog().tell(op="mount", path=mount.path, pid=0)
+    process = subprocess.Popen(
+        mount_command(mount.volume, mount.path, mount.options, foreground=False),
+        preexec_fn=lambda: [os.close(descriptor) for descriptor in closed],
+    )
+    try:
+        assert process.wait(60 * kvc_env.SCALE) == 0
+    finally:
+        process.kill()
+    put(mount, "chunk")
+    with open(mount.options["log_file"], encoding="utf-8") as log:
+        assert " mounted " in log.read()
+    assert run_command("umount", mount.path).returncode == 0
+
+
+def test_a_caller_that_blocks_signals_and_ignores_those_of_children(new_mount):
+    """The mask is inherited by a program that is started; SIGTERM ends the daemon all the same."""
+    mount = new_mount(start=False)
+
+    def in_child():
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM, signal.SIGHUP])
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+    result = run_command("mount", mount.volume, mount.path, preexec_fn=in_child)
+    assert result.returncode == 0, result.stderr
+    put(mount, "chunk")
+    pid = mount.status()["pid"]
+    os.kill(pid, signal.SIGTERM)
+    wait_until(lambda: process_is_gone(pid), 30, "the daemon ends")
+    assert mount_entry(mount.path) is None
 
 
 def test_daemonised_start_keeps_no_descriptor_of_its_caller(new_mount):
