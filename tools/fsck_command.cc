@@ -73,7 +73,7 @@ int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
   auto report = !node ? std::unexpected(node.error())
-                      : check_node(*node, {.repair = arguments.repair, .progress = progress_line(arguments)});
+                      : check_node(*node, {.repair = arguments.repair, .journals_only = false, .progress = progress_line(arguments)});
   if (!report) {
     why = report.error();
     return kNotChecked;

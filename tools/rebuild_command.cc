@@ -1,16 +1,14 @@
 // `kvcachefs rebuild`: makes the index of a volume anew from its checkpoint and journals.
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
 #include "store/base/clock.h"
+#include "store/check/check.h"
 #include "store/check/offline_node.h"
-#include "store/check/recovered_index.h"
 #include "store/store.h"
 #include "tools/commands.h"
 
@@ -20,13 +18,11 @@ namespace {
 
 // The index goes while the lock is held; the store then takes the lock for itself. Returns the volume's root.
 Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
-  KVC_ASSIGN(const OfflineNode node, open_offline_node(request));
-  KVC_ASSIGN(const NodeHistory history, read_history(node));
-  KVC_ASSIGN(const auto damage, damage_of(node, history));
-  std::error_code ignored;
-  if (!damage.empty() && std::filesystem::exists(node.index_directory, ignored))
-    return fail(Code::kCorrupt, fmt::format("{}: the index has what is lost there: `kvcachefs fsck --repair` writes a checkpoint of it. To do without, remove {} first",
-                                            damage.front(), node.index_directory));
+  KVC_ASSIGN(OfflineNode node, open_offline_node(request));
+  KVC_ASSIGN(const CheckReport report, check_node(node, {.repair = false, .journals_only = true, .progress = nullptr}));
+  if (report.index_has_more)
+    return fail(Code::kCorrupt, fmt::format("{}. `kvcachefs fsck --repair` writes a checkpoint of the index. To do without, remove {} first",
+                                            report.findings.front().text, node.index_directory));
   KVC_TRY(remove_index_of(node));
   options.node = node.identity.node;
   options.index_directory = node.index_directory;

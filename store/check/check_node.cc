@@ -93,17 +93,30 @@ class NodeCheck {
     KVC_TRY(check_journals());
     KVC_TRY(check_index());
     tell_damage();
+    if (options_.journals_only) return end();
     KVC_TRY(check_names());
     KVC_TRY(check_bodies());
     KVC_TRY(check_extent_files());
-    if (options_.repair) KVC_TRY(repair());
+    if (options_.repair) {
+      if (Status repaired = repair(); !repaired) return end_unrepaired(repaired.error());
+    }
     KVC_TRY(tell_dead_ranges());  // after a wrong index is gone, which may name what is punched
     KVC_TRY(tell_bad_bodies());
+    return end();
+  }
+
+ private:
+  CheckReport end() {
     recovered_.index.reset();
     return std::move(report_);
   }
 
- private:
+  CheckReport end_unrepaired(const Error& error) {
+    for (Finding& finding : report_.findings) finding.repaired = false;
+    found("could not be repaired: " + error.message);
+    return end();
+  }
+
   void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
 
   Status check_journals() {
@@ -135,8 +148,11 @@ class NodeCheck {
         report_.notes.push_back(fmt::format("no index in {}: the next mount makes it", node_.index_directory));
       return {};
     }
-    if (history_damaged_) return go_by_index(std::move(existing));
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
+    if (!differences.empty() || history_damaged_) {
+      KVC_ASSIGN(const bool lack, may_lack(history_, recovered_, existing, bodies_));
+      if (lack) return go_by_index(std::move(existing), differences.size());
+    }
     report_.index_differences = differences.size();
     index_wrong_ = !differences.empty();
     for (size_t at = 0; at < std::min(differences.size(), kDifferencesShown); ++at)
@@ -149,11 +165,12 @@ class NodeCheck {
   }
 
   // What is damaged in the journals and was not before it went into the index is there: so a mount has it, and so has a new checkpoint.
-  Status go_by_index(ExistingIndex existing) {
-    KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
-    if (!differences.empty())
-      report_.notes.push_back(fmt::format("index {}: {} rows are not as the damaged journals tell; a mount goes by them, and so does this check",
-                                          node_.index_directory, differences.size()));
+  Status go_by_index(ExistingIndex existing, size_t differences) {
+    if (differences > 0) {
+      report_.notes.push_back(fmt::format("index {}: {} rows are not as the journals tell, which lack something; a mount goes by the index, and so does this check",
+                                          node_.index_directory, differences));
+      journals_lack_ = true;
+    }
     recovered_.index = std::move(existing.index);
     index_has_all_ = !existing.is_behind_damage;
     return {};
@@ -162,6 +179,8 @@ class NodeCheck {
   void tell_damage() {
     const bool repaired = options_.repair && index_has_all_;
     const char* const then = !index_has_all_ ? "" : repaired ? "; a checkpoint of the index is in its place now" : "; the index has what was in it";
+    report_.index_has_more = journals_lack_;
+    if (journals_lack_ && !history_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired);
     for (const std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem + then, repaired);
     for (const std::string& problem : recovered_.statistics.problems) {
       if (recovered_.statistics.damaged_files > 0) found("journal " + problem + then, repaired);
@@ -379,7 +398,8 @@ class NodeCheck {
   std::vector<OrphanExtent> orphans_;
   std::vector<PackWithDeadRanges> dead_;
   bool history_damaged_ = false;
-  bool index_has_all_ = false;  // ... but what is lost there was in the index before
+  bool index_has_all_ = false;  // what is lost there was in the index before
+  bool journals_lack_ = false;  // ... and they do not tell it
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;

@@ -44,7 +44,7 @@ class Check : public ::testing::Test {
       ADD_FAILURE() << node.error().message;
       return {};
     }
-    auto report = check_node(*node, {.repair = repair, .progress = nullptr});
+    auto report = check_node(*node, {.repair = repair, .journals_only = false, .progress = nullptr});
     if (!report) {
       ADD_FAILURE() << report.error().message;
       return {};
@@ -426,6 +426,45 @@ TEST_F(Check, WhatDamagedJournalsLackIsKeptByTheIndex) {
   store_.unmount();
   expect_clean();
 }
+
+struct Loss {
+  const char* name;
+  std::function<void(const fs::path&)> lose;
+};
+class CheckLostJournal : public Check, public ::testing::WithParamInterface<Loss> {};
+
+// Of an earlier epoch: nothing in the journals themselves tells of it.
+TEST_P(CheckLostJournal, IsMadeUpForByTheIndex) {
+  store_.unmount();
+  store_.mount();
+  store_.write_file("d/later", store_.payload(9, 1000));
+  store_.unmount();
+  GetParam().lose(files(".log").front());
+  const size_t extents = files(".pack").size() + files(".solo").size();
+  EXPECT_TRUE(check().index_has_more);
+  const CheckReport repaired = check(true);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  EXPECT_EQ(files(".pack").size() + files(".solo").size(), extents);
+  fs::remove_all(index());
+  expect_clean();
+  store_.mount();
+  for (int i = 0; i < 8; ++i) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
+  EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
+  EXPECT_EQ(store_.read_file("d/later"), store_.payload(9, 1000));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , CheckLostJournal,
+    ::testing::Values(Loss{"Missing", [](const fs::path& path) { fs::remove(path); }},
+                      Loss{"Emptied", [](const fs::path& path) { fs::resize_file(path, 0); }},
+                      Loss{"Truncated", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }},
+                      Loss{"EndZeroed",
+                           [](const fs::path& path) {
+                             const auto bytes = fs::file_size(path);
+                             fs::resize_file(path, bytes / 2);
+                             fs::resize_file(path, bytes);
+                           }}),
+    [](const ::testing::TestParamInfo<Loss>& loss) { return std::string(loss.param.name); });
 
 TEST_F(Check, BadBodiesBesideDamagedJournalsGoIntoQuarantine) {
   store_.unmount();

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <iterator>
+#include <variant>
 
 #include <fmt/format.h>
 
@@ -37,6 +37,9 @@ Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChec
   auto statistics = replay_journals(*node.volume, node.identity, into.index->position(),
                                     [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                                       into.unclean |= !synced;
+                                      into.reached[after.epoch] = after;
+                                      for (const Record& record : batch.records)
+                                        if (const auto* put = std::get_if<PutRecord>(&record)) into.told_of.insert(put->object.id);
                                       const bool verify = !synced && history.other_boot.contains(after.epoch);
                                       const auto not_whole = [&](const PutRecord& put) {
                                         return verify && was_lost(put.object, bodies, into.dropped);
@@ -143,14 +146,6 @@ Result<NodeHistory> read_history(const OfflineNode& node) {
   return history;
 }
 
-Result<std::vector<std::string>> damage_of(const OfflineNode& node, const NodeHistory& history) {
-  const JournalPosition from = history.checkpoint ? history.checkpoint->header.covers : JournalPosition{};
-  KVC_ASSIGN(auto statistics, replay_journals(*node.volume, node.identity, from, [](const Batch&, JournalPosition, bool) { return Status(); }));
-  std::vector<std::string> damage = history.checkpoint_problems;
-  if (statistics.damaged_files > 0) std::ranges::move(statistics.problems, std::back_inserter(damage));
-  return damage;
-}
-
 Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory& history, const std::string& directory,
                                      BodyChecker& bodies) {
   RecoveredIndex recovered;
@@ -192,6 +187,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (!existing.wrong.empty()) return existing;
   existing.closed_cleanly = found == Index::Found::kOpened && copy.index->was_closed_cleanly();
   if (found == Index::Found::kFresh) return existing;
+  existing.position = copy.index->position();
   auto leftovers = copy.index->leftovers();
   if (!journals_go_on_from(copy.index->position(), history.checkpoint, history.journals)) {
     existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
@@ -207,6 +203,24 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (copy.statistics.batches == 0) existing.leftovers = std::move(leftovers);
   existing.index = std::move(copy.index);
   return existing;
+}
+
+Result<bool> may_lack(const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies) {
+  if (recovered.statistics.damaged_files > 0 || recovered.statistics.torn_tails > 0 || recovered.unclean || !history.checkpoint_problems.empty()) return true;
+  const JournalPosition from = history.checkpoint ? history.checkpoint->header.covers : JournalPosition{1, 0, 0};
+  for (uint32_t epoch = from.epoch; epoch <= existing.position.epoch; ++epoch) {
+    const auto reached = recovered.reached.find(epoch);
+    const bool is_last = epoch == existing.position.epoch;
+    if (reached == recovered.reached.end() ? epoch > from.epoch || existing.position > from : is_last && reached->second < existing.position) return true;
+  }
+  bool lack = false;
+  KVC_TRY(existing.index->scan_objects([&](ObjectRecord&& row) {
+    if (row.body.place.kind == PlaceKind::kNone || recovered.told_of.contains(row.id)) return true;
+    const auto known = recovered.index->find_object_summary(row.id);
+    lack = known && !*known && !bodies.check(row);
+    return !lack;
+  }));
+  return lack;
 }
 
 Result<std::vector<std::string>> index_differences(const Index& right, const Index& found) {

@@ -2,6 +2,7 @@
 // up a copy of the existing one.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -24,13 +25,13 @@ struct NodeHistory {
   std::unordered_set<uint32_t> other_boot;
 };
 Result<NodeHistory> read_history(const OfflineNode& node);
-// What an index that is made from them would lack, a line for each place; empty: nothing.
-Result<std::vector<std::string>> damage_of(const OfflineNode& node, const NodeHistory& history);
 
 struct RecoveredIndex {
   std::unique_ptr<Index> index;
   ReplayStatistics statistics;
   bool unclean = false;              // batches that no synced record covers
+  std::map<uint32_t, JournalPosition> reached;  // of each epoch
+  std::unordered_set<ObjectId> told_of;         // by the journals, also of what was removed again
   std::vector<std::string> impossible;  // records that no daemon writes, left out as a mount does
   std::vector<std::string> put_right;   // directories that were no tree at the end of an epoch
   std::vector<std::string> dropped;     // bodies that a mount would find absent after the host went down
@@ -44,11 +45,16 @@ struct ExistingIndex {
   std::unique_ptr<Index> index;
   std::optional<Leftovers> leftovers;  // none: it tells of an earlier time, and not of what was left since
   std::string wrong;
-  bool is_behind_damage = false;  // journals that come after what it had are damaged
+  JournalPosition position;       // before it was caught up
+  bool is_behind_damage = false;  // journals that come after that are damaged
   bool closed_cleanly = true;  // false: the daemon that had it open died. It may have begun files after its last record
 };
 Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
                                               const std::string& directory, BodyChecker& bodies);
+
+// Whether the journals may lack what the index had read of them: they are damaged, end before that, or do not tell of a body that is on the volume
+// as the index says. Of some journals that end early it cannot be seen otherwise.
+Result<bool> may_lack(const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies);
 
 // One line for each row that is not the same in both.
 Result<std::vector<std::string>> index_differences(const Index& right, const Index& found);

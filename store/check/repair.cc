@@ -65,6 +65,7 @@ Status quarantine_bodies(OfflineNode& node, const Index& index, const std::vecto
 }
 
 Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::string& boot_id) {
+  KVC_TRY(node.volume->sync_everything());  // what it names counts as synced from then on, also what the last daemon had not synced
   CheckpointInfo info;
   info.header.covers = index.position();
   info.header.stamp = index.stamp();
