@@ -13,8 +13,8 @@
 namespace kvcachefs {
 
 namespace {
-constexpr size_t kAtOnce = 4096;   // in one call
-constexpr size_t kUnderLock = 32;  // while clients wait for the names
+constexpr size_t kNamesAtOnce = 4096;   // in one call
+constexpr size_t kNamesUnderLock = 32;  // while clients wait for the names
 }  // namespace
 
 void LostNames::note(ObjectId parent, std::string_view name, ObjectId id) {
@@ -89,7 +89,7 @@ bool LostNames::is_for_good(const Doubtful& lost) const {
 std::vector<LostNames::Doubtful> LostNames::take_due() {
   const int64_t now_ns = clock_.monotonic_ns();
   std::vector<Doubtful> due;
-  for (; !doubtful_.empty() && doubtful_.front().due_ns <= now_ns && due.size() < kAtOnce; doubtful_.pop_front()) due.push_back(doubtful_.front());
+  for (; !doubtful_.empty() && doubtful_.front().due_ns <= now_ns && due.size() < kNamesAtOnce; doubtful_.pop_front()) due.push_back(doubtful_.front());
   return due;
 }
 
@@ -123,7 +123,7 @@ void LostNames::drop_due(Tree& tree) {
   std::vector<Doubtful> due = take_due(), lost, again;
   for (size_t at = 0; at < due.size();) {
     const Tree::Read names = tree.read();
-    for (const size_t end = std::min(at + kUnderLock, due.size()); at < end; ++at) {
+    for (const size_t end = std::min(at + kNamesUnderLock, due.size()); at < end; ++at) {
       const Look found = look(names, due[at]);
       if (found == Look::kSeen) continue;
       (found == Look::kLost && is_for_good(due[at]) ? lost : again).push_back(due[at]);
@@ -131,7 +131,7 @@ void LostNames::drop_due(Tree& tree) {
   }
   for (size_t at = 0; at < lost.size();) {
     Tree::Write names = tree.write();
-    for (const size_t end = std::min(at + kUnderLock, lost.size()); at < end; ++at)
+    for (const size_t end = std::min(at + kNamesUnderLock, lost.size()); at < end; ++at)
       if (!drop(names, lost[at])) again.push_back(lost[at]);
   }
   std::erase_if(again, [](Doubtful& name) { return ++name.looks >= kMostLooks; });

