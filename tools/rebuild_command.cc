@@ -22,7 +22,7 @@ Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions
   KVC_ASSIGN(const CheckReport report, check_node(node, {.repair = false, .journals_only = true, .progress = nullptr}));
   if (report.index_has_more)
     return fail(Code::kCorrupt, fmt::format("{}. `kvcachefs fsck --repair` writes a checkpoint of the index. To do without, remove {} first",
-                                            report.findings.front().text, node.index_directory));
+                                            report.findings.back().text, node.index_directory));
   KVC_TRY(remove_index_of(node));
   options.node = node.identity.node;
   options.index_directory = node.index_directory;

@@ -92,29 +92,25 @@ class NodeCheck {
     KVC_ASSIGN(history_, read_history(node_));
     KVC_TRY(check_journals());
     KVC_TRY(check_index());
-    tell_damage();
-    if (options_.journals_only) return end();
-    KVC_TRY(check_names());
-    KVC_TRY(check_bodies());
-    KVC_TRY(check_extent_files());
-    if (options_.repair) {
-      if (Status repaired = repair(); !repaired) return end_unrepaired(repaired.error());
+    if (!options_.journals_only) {
+      KVC_TRY(check_names());
+      KVC_TRY(check_bodies());
+      KVC_TRY(check_extent_files());
+      const Status repaired = options_.repair ? repair() : Status();
+      if (!repaired) could_not_repair(repaired.error());
+      repaired_ = options_.repair && repaired;
+      if (repaired) KVC_TRY(tell_dead_ranges());  // after a wrong index is gone, which may name what is punched
+      KVC_TRY(tell_bad_bodies());
     }
-    KVC_TRY(tell_dead_ranges());  // after a wrong index is gone, which may name what is punched
-    KVC_TRY(tell_bad_bodies());
-    return end();
-  }
-
- private:
-  CheckReport end() {
+    tell_damage();
     recovered_.index.reset();
     return std::move(report_);
   }
 
-  CheckReport end_unrepaired(const Error& error) {
+ private:
+  void could_not_repair(const Error& error) {
     for (Finding& finding : report_.findings) finding.repaired = false;
     found("could not be repaired: " + error.message);
-    return end();
   }
 
   void found(std::string text, bool repaired = false) { report_.findings.push_back({std::move(text), repaired}); }
@@ -126,8 +122,8 @@ class NodeCheck {
     report_.batches = statistics.batches;
     report_.records = statistics.records;
     if (history_.checkpoint) report_.checkpoint_records = history_.checkpoint->records;
-    // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
-    history_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
+    journals_damaged_ = statistics.damaged_files > 0 || !history_.checkpoint_problems.empty();
+    history_damaged_ = journals_damaged_ || !recovered_.impossible.empty();
     for (const std::string& line : recovered_.impossible) found(line + "; a mount leaves it out, and with its next checkpoint it is gone");
     for (const std::string& line : recovered_.put_right) report_.notes.push_back(line + "; the next mount puts it right");
     for (const std::string& line : recovered_.dropped) report_.notes.push_back(line + "; the next mount leaves it out");
@@ -149,8 +145,8 @@ class NodeCheck {
       return {};
     }
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
-    if (!differences.empty() || history_damaged_) {
-      KVC_ASSIGN(const bool lack, may_lack(history_, recovered_, existing, bodies_));
+    if (!differences.empty() || journals_damaged_) {
+      KVC_ASSIGN(const bool lack, may_lack(node_, history_, recovered_, existing, bodies_));
       if (lack) return go_by_index(std::move(existing), differences.size());
     }
     report_.index_differences = differences.size();
@@ -169,25 +165,24 @@ class NodeCheck {
     if (differences > 0) {
       report_.notes.push_back(fmt::format("index {}: {} rows are not as the journals tell, which lack something; a mount goes by the index, and so does this check",
                                           node_.index_directory, differences));
-      journals_lack_ = true;
+      report_.index_has_more = true;
     }
     recovered_.index = std::move(existing.index);
     index_has_all_ = !existing.is_behind_damage;
+    if (index_has_all_) history_damaged_ = !recovered_.impossible.empty();
     return {};
   }
 
+  // The journal tells damage from the torn end of a crash only by counts: with damage, all lines count as errors.
   void tell_damage() {
-    const bool repaired = options_.repair && index_has_all_;
+    const bool repaired = repaired_ && index_has_all_;
     const char* const then = !index_has_all_ ? "" : repaired ? "; a checkpoint of the index is in its place now" : "; the index has what was in it";
-    report_.index_has_more = journals_lack_;
-    if (journals_lack_ && !history_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired);
+    if (report_.index_has_more && !journals_damaged_) found(fmt::format("node {}: its journals end early, or some are missing{}", node_.identity.node, then), repaired);
     for (const std::string& problem : history_.checkpoint_problems) found("checkpoint " + problem + then, repaired);
     for (const std::string& problem : recovered_.statistics.problems) {
       if (recovered_.statistics.damaged_files > 0) found("journal " + problem + then, repaired);
       else report_.notes.push_back("journal " + problem);
     }
-    if (index_has_all_) history_damaged_ = false;
-    history_damaged_ |= !recovered_.impossible.empty();
   }
 
   Status check_names() {
@@ -379,7 +374,7 @@ class NodeCheck {
     KVC_ASSIGN(const auto paths, object_paths(*recovered_.index, objects));
     for (const BadBody& bad : bad_) {
       const auto path = paths.find(bad.object);
-      const bool repaired = options_.repair && bad.wrong;
+      const bool repaired = repaired_ && bad.wrong;
       found(fmt::format("object {} ({}): {}{}", bad.object.value, path == paths.end() ? "no name" : path->second,
                         bad.why, repaired ? "; in quarantine now" : ""),
             repaired);
@@ -397,9 +392,10 @@ class NodeCheck {
   std::vector<BadBody> bad_;
   std::vector<OrphanExtent> orphans_;
   std::vector<PackWithDeadRanges> dead_;
-  bool history_damaged_ = false;
-  bool index_has_all_ = false;  // what is lost there was in the index before
-  bool journals_lack_ = false;  // ... and they do not tell it
+  bool journals_damaged_ = false;  // or a checkpoint
+  bool history_damaged_ = false;   // and what they lack is not known, or some of it is not believed
+  bool index_has_all_ = false;     // that was lost there
+  bool repaired_ = false;
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;

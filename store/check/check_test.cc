@@ -1,4 +1,7 @@
 // Volumes made by the store, damaged by hand, checked and repaired.
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
@@ -12,6 +15,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "store/base/unique_fd.h"
 #include "store/check/check.h"
 #include "store/check/recovered_index.h"
 #include "store/index/index.h"
@@ -465,6 +469,30 @@ INSTANTIATE_TEST_SUITE_P(
                              fs::resize_file(path, bytes);
                            }}),
     [](const ::testing::TestParamInfo<Loss>& loss) { return std::string(loss.param.name); });
+
+// Nothing can be made in the directory of the node, where a repair begins an epoch.
+TEST_F(Check, WhatCouldNotBeRepairedIsTold) {
+  store_.unmount();
+  flip(files(".log").front(), static_cast<std::streamoff>(fs::file_size(files(".log").front()) / 2));
+  flip(files(".solo").front(), 5'000'000);
+  const std::string node = store_.root() + "/nodes/test";
+  const auto set_immutable = [&](bool immutable) {
+    const UniqueFd directory(open(node.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    int flags = 0;
+    if (ioctl(directory.get(), FS_IOC_GETFLAGS, &flags) != 0) return false;
+    flags = immutable ? flags | FS_IMMUTABLE_FL : flags & ~FS_IMMUTABLE_FL;
+    return ioctl(directory.get(), FS_IOC_SETFLAGS, &flags) == 0;
+  };
+  if (!set_immutable(true)) GTEST_SKIP() << "needs a file system that has it, and root";
+  const CheckReport report = check(true);
+  EXPECT_TRUE(set_immutable(false));
+  EXPECT_TRUE(says(report, "could not be repaired"));
+  EXPECT_TRUE(says(report, "(/d/solo)"));
+  EXPECT_TRUE(says(report, "the index has what was in it"));
+  EXPECT_FALSE(says(report, "now")) << "nothing was done";
+  EXPECT_EQ(report.errors_left(), report.findings.size());
+  EXPECT_EQ(check(true).errors_left(), 0u);
+}
 
 TEST_F(Check, BadBodiesBesideDamagedJournalsGoIntoQuarantine) {
   store_.unmount();

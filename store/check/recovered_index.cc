@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <unordered_set>
 #include <variant>
 
 #include <fmt/format.h>
@@ -38,8 +39,6 @@ Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChec
                                     [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                                       into.unclean |= !synced;
                                       into.reached[after.epoch] = after;
-                                      for (const Record& record : batch.records)
-                                        if (const auto* put = std::get_if<PutRecord>(&record)) into.told_of.insert(put->object.id);
                                       const bool verify = !synced && history.other_boot.contains(after.epoch);
                                       const auto not_whole = [&](const PutRecord& put) {
                                         return verify && was_lost(put.object, bodies, into.dropped);
@@ -205,17 +204,34 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   return existing;
 }
 
-Result<bool> may_lack(const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies) {
+namespace {
+// By the journals, also of what was removed again.
+Result<std::unordered_set<ObjectId>> told_of(const OfflineNode& node, JournalPosition from) {
+  std::unordered_set<ObjectId> told;
+  KVC_TRY(replay_journals(*node.volume, node.identity, from, [&](const Batch& batch, JournalPosition, bool) -> Status {
+    for (const Record& record : batch.records)
+      if (const auto* put = std::get_if<PutRecord>(&record)) told.insert(put->object.id);
+    return {};
+  }));
+  return told;
+}
+}  // namespace
+
+Result<bool> may_lack(const OfflineNode& node, const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies) {
   if (recovered.statistics.damaged_files > 0 || recovered.statistics.torn_tails > 0 || recovered.unclean || !history.checkpoint_problems.empty()) return true;
   const JournalPosition from = history.checkpoint ? history.checkpoint->header.covers : JournalPosition{1, 0, 0};
   for (uint32_t epoch = from.epoch; epoch <= existing.position.epoch; ++epoch) {
     const auto reached = recovered.reached.find(epoch);
-    const bool is_last = epoch == existing.position.epoch;
-    if (reached == recovered.reached.end() ? epoch > from.epoch || existing.position > from : is_last && reached->second < existing.position) return true;
+    if (reached == recovered.reached.end()) {  // in the first one all may lie before that position
+      if (epoch > from.epoch || existing.position > from) return true;
+    } else if (epoch == existing.position.epoch && reached->second < existing.position) {
+      return true;
+    }
   }
+  KVC_ASSIGN(const auto told, told_of(node, from));
   bool lack = false;
   KVC_TRY(existing.index->scan_objects([&](ObjectRecord&& row) {
-    if (row.body.place.kind == PlaceKind::kNone || recovered.told_of.contains(row.id)) return true;
+    if (row.body.place.kind == PlaceKind::kNone || told.contains(row.id)) return true;
     const auto known = recovered.index->find_object_summary(row.id);
     lack = known && !*known && !bodies.check(row);
     return !lack;

@@ -31,7 +31,6 @@ struct RecoveredIndex {
   ReplayStatistics statistics;
   bool unclean = false;              // batches that no synced record covers
   std::map<uint32_t, JournalPosition> reached;  // of each epoch
-  std::unordered_set<ObjectId> told_of;         // by the journals, also of what was removed again
   std::vector<std::string> impossible;  // records that no daemon writes, left out as a mount does
   std::vector<std::string> put_right;   // directories that were no tree at the end of an epoch
   std::vector<std::string> dropped;     // bodies that a mount would find absent after the host went down
@@ -54,7 +53,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
 
 // Whether the journals may lack what the index had read of them: they are damaged, end before that, or do not tell of a body that is on the volume
 // as the index says. Of some journals that end early it cannot be seen otherwise.
-Result<bool> may_lack(const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies);
+Result<bool> may_lack(const OfflineNode& node, const NodeHistory& history, const RecoveredIndex& recovered, const ExistingIndex& existing, BodyChecker& bodies);
 
 // One line for each row that is not the same in both.
 Result<std::vector<std::string>> index_differences(const Index& right, const Index& found);
