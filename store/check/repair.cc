@@ -77,7 +77,6 @@ Status write_checkpoint_of(OfflineNode& node, const Index& index, const std::str
     info.epoch = node.identity.epoch;
     KVC_ASSIGN(auto writer, CheckpointWriter::create(node.volume, node.identity, info.seq, info.header));
     KVC_TRY(for_each_checkpoint_record(index, [&](Record record) { return writer->add(std::move(record)); }));
-    if (index.damaged()) return fail(Code::kCorrupt, fmt::format("index {}: damaged, no checkpoint can be made of it", node.index_directory));
     return writer->finish();
   });
   if (!written || node.has_others) return written;

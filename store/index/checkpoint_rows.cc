@@ -17,7 +17,9 @@ Status for_each_checkpoint_record(const Index& index, const std::function<Status
   KVC_TRY(index.scan_successors([&](SuccessorsRecord&& row) { return add_next(std::move(row)); }));
   KVC_TRY(status);
   KVC_TRY(index.scan_peer_records(add_next));
-  return status;
+  KVC_TRY(status);
+  if (index.damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");
+  return {};
 }
 
 }  // namespace kvcachefs

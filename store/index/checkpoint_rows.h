@@ -9,8 +9,7 @@
 
 namespace kvcachefs {
 
-// All of it, in the order in which Index::load() wants it. Ends at the first error of `add`. Of an index that is damaged(), looked at behind this,
-// rows may lack.
+// All of it, in the order in which Index::load() wants it. Ends at the first error of `add`. kCorrupt: the index is damaged(), and rows may lack.
 Status for_each_checkpoint_record(const Index& index, const std::function<Status(Record)>& add);
 
 }  // namespace kvcachefs

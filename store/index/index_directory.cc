@@ -275,10 +275,14 @@ IndexDirectory::~IndexDirectory() {
   if (lock_fd_ >= 0) close(lock_fd_);
 }
 
-bool IndexDirectory::is_in_place() const {
+bool leads_to(const std::string& path, int descriptor) {
   struct stat held = {}, named = {};
-  return fstat(lock_fd_, &held) == 0 && stat(fmt::format("{}/{}", path_, kLockName).c_str(), &named) == 0 && held.st_dev == named.st_dev &&
-         held.st_ino == named.st_ino;
+  return fstat(descriptor, &held) == 0 && stat(path.c_str(), &named) == 0 && held.st_dev == named.st_dev && held.st_ino == named.st_ino;
+}
+
+Status IndexDirectory::check_in_place() const {
+  if (leads_to(fmt::format("{}/{}", path_, kLockName), lock_fd_)) return {};
+  return fail(Code::kIo, fmt::format("index {} was moved away", path_));
 }
 
 bool IndexDirectory::has_data() const { return access(data_path().c_str(), F_OK) == 0; }
@@ -334,7 +338,7 @@ Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
 }
 
 Status IndexDirectory::mark_clean() const {
-  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away, and is not marked as closed cleanly", path_));
+  KVC_TRY(check_in_place());
   KVC_ASSIGN(const Fingerprint print, fingerprint(data_path(), true));
   const std::string temporary = path_ + "/clean.tmp";
   KVC_TRY(write_file(temporary, mark_text(print)));
@@ -345,7 +349,7 @@ Status IndexDirectory::mark_clean() const {
 }
 
 Status IndexDirectory::set_aside() {
-  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
+  KVC_TRY(check_in_place());
   const std::string aside = path_ + ".damaged";
   KVC_TRY(check_own(path_));
   KVC_TRY(check_own(aside));
@@ -361,7 +365,7 @@ Status IndexDirectory::set_aside() {
 }
 
 Status IndexDirectory::remove_rebuilt() const {
-  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
+  KVC_TRY(check_in_place());
   std::error_code error;
   fs::remove_all(rebuilt_path(), error);
   if (error) return fail_errno(error.value(), fmt::format("index {}: removing {}", path_, rebuilt_path()));
@@ -369,7 +373,7 @@ Status IndexDirectory::remove_rebuilt() const {
 }
 
 Status IndexDirectory::rebuilt() const {
-  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
+  KVC_TRY(check_in_place());
   KVC_TRY(sync_directory(path_));  // before the note goes that the file is damaged
   unlink((path_ + "/damaged").c_str());
   KVC_TRY(remove_rebuilt());
@@ -377,7 +381,7 @@ Status IndexDirectory::rebuilt() const {
 }
 
 Status IndexDirectory::clear() {
-  if (!is_in_place()) return fail(Code::kIo, fmt::format("index {} was moved away", path_));
+  KVC_TRY(check_in_place());
   for (const std::string_view name : kOwnNames) {
     if (name == kLockName) continue;  // held
     std::error_code error;

@@ -16,6 +16,9 @@ inline constexpr uint64_t kMaxChecksummedBytes = uint64_t{512} << 20;
 // By the f_type of statfs(2).
 bool is_network_file_system(uint32_t type);
 
+// Whether the path leads to what is open.
+bool leads_to(const std::string& path, int descriptor);
+
 class IndexDirectory {
  public:
   // Makes the directory if need be and takes its lock, which holds the mark that the directory is an index's: kExists, and
@@ -28,9 +31,9 @@ class IndexDirectory {
 
   const std::string& path() const { return path_; }
   std::string data_path() const { return path_ + "/data.mdb"; }
-  // Whether what the path leads to is what was taken: a volume can be moved away under its mount, and another begun in its place. If
-  // not nothing is written by that path.
-  bool is_in_place() const;
+  // An error: the path leads elsewhere than to what was taken: a volume can be moved away under its mount, and another begun in its place, which
+  // has an index of its own. Nothing is written by that path then.
+  Status check_in_place() const;
   bool has_data() const;
   uint64_t data_bytes() const;
 

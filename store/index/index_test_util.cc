@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "store/base/units.h"
+#include "store/index/checkpoint_rows.h"
 
 namespace kvcachefs {
 
@@ -488,19 +489,7 @@ void expect_same_scans(const Index& index, const Model& model) {
 
 Status copy_by_load(const Index& from, Index& into, JournalPosition position) {
   KVC_TRY(into.begin_load());
-  Status status;
-  const auto pass = [&](Record&& record) {
-    status = into.load(std::move(record));
-    return status.has_value();
-  };
-  KVC_TRY(from.scan_objects([&](ObjectRecord&& object) { return pass(PutRecord{std::move(object)}); }));
-  KVC_TRY(status);
-  KVC_TRY(from.scan_names([&](NameRecord&& record) { return pass(std::move(record)); }));
-  KVC_TRY(status);
-  KVC_TRY(from.scan_successors([&](SuccessorsRecord&& record) { return pass(std::move(record)); }));
-  KVC_TRY(status);
-  KVC_TRY(from.scan_peer_records(pass));
-  KVC_TRY(status);
+  KVC_TRY(for_each_checkpoint_record(from, [&](Record record) { return into.load(std::move(record)); }));
   return into.finish_load(position, from.stamp());
 }
 

@@ -25,6 +25,7 @@
 #include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/index/fault_guard.h"
+#include "store/index/index_directory.h"
 #include "store/index/reader_pool.h"
 
 namespace kvcachefs {
@@ -184,9 +185,7 @@ LmdbEnv::LmdbEnv(std::string directory, uint64_t map_bytes)
     : directory_(std::move(directory)), held_(::open(directory_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC)), map_bytes_(map_bytes) {}
 
 Status LmdbEnv::check_in_place() const {
-  struct stat held = {}, named = {};
-  const bool known = fstat(held_.get(), &held) == 0 && stat(directory_.c_str(), &named) == 0;
-  if (known && held.st_dev == named.st_dev && held.st_ino == named.st_ino) return {};
+  if (leads_to(directory_, held_.get())) return {};
   return fail(Code::kIo, fmt::format("index {} was moved away", directory_));
 }
 

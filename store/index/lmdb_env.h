@@ -113,8 +113,7 @@ class LmdbEnv {
   struct Copied;
   LmdbEnv(std::string directory, uint64_t map_bytes);
   std::shared_ptr<Environment> opened() const;
-  // An error: the path leads elsewhere than when this was made. The volume was moved away, and perhaps another begun in its place, which
-  // has an index of its own.
+  // As IndexDirectory::check_in_place(), of what was in the place when this was made.
   Status check_in_place() const;
   Result<std::shared_ptr<Environment>> open_environment(Open how, uint64_t map_bytes) const;
   // `next`, perhaps null, takes the place of the environment, which is closed when its readers are gone.

@@ -441,7 +441,7 @@ Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
 
 // A checksum over damaged pages would prove them right at the next start; and compacting trusts them.
 Result<uint64_t> LmdbIndex::check_file() {
-  if (damaged() || directory_.data_bytes() > kMaxChecksummedBytes || !directory_.is_in_place()) return 0;
+  if (damaged() || directory_.data_bytes() > kMaxChecksummedBytes || !directory_.check_in_place()) return 0;
   auto unused = check_pages(directory_.data_path(), LmdbEnv::is_sound_row);
   if (!unused && unused.error().code == Code::kCorrupt) return env_->damage(unused.error().message);
   return unused;

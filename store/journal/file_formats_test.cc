@@ -162,11 +162,13 @@ TEST(Frame, ValidOnlyInItsOwnPlace) {
   }
 }
 
-FrameReader reader_of(const Bytes& bytes, const FrameKey& key) {
+// `bytes_read`: counts what it is asked for.
+FrameReader reader_of(const Bytes& bytes, const FrameKey& key, size_t* bytes_read = nullptr) {
   return FrameReader(
-      [&bytes](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
+      [&bytes, bytes_read](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
         const size_t length = std::min(into.size(), bytes.size() - static_cast<size_t>(offset));
         std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), length, into.begin());
+        if (bytes_read != nullptr) *bytes_read += length;
         return length;
       },
       bytes.size(), key);
@@ -212,14 +214,7 @@ TEST(FrameReaderTest, ASearchAmongFalseStartsEnds) {
     out.u32(static_cast<uint32_t>((kCount - i) * 4));
   }
   size_t bytes_read = 0;
-  FrameReader reader(
-      [&](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
-        const size_t length = std::min(into.size(), bytes.size() - static_cast<size_t>(offset));
-        std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), length, into.begin());
-        bytes_read += length;
-        return length;
-      },
-      bytes.size(), key);
+  FrameReader reader = reader_of(bytes, key, &bytes_read);
   const auto found = reader.find(0);
   ASSERT_TRUE(found);
   EXPECT_FALSE(*found);
@@ -238,14 +233,7 @@ TEST(FrameReaderTest, ASearchAmongManyShortFalseStartsReadsEachByteAFewTimes) {
   const uint64_t at = bytes.size();
   key.append(as_bytes("here"), at, bytes);
   size_t bytes_read = 0;
-  FrameReader reader(
-      [&](std::span<std::byte> into, uint64_t offset) -> Result<size_t> {
-        const size_t length = std::min(into.size(), bytes.size() - static_cast<size_t>(offset));
-        std::copy_n(bytes.begin() + static_cast<ptrdiff_t>(offset), length, into.begin());
-        bytes_read += length;
-        return length;
-      },
-      bytes.size(), key);
+  FrameReader reader = reader_of(bytes, key, &bytes_read);
   (void)reader.find(0);
   EXPECT_LT(bytes_read, 8u * bytes.size());
 }

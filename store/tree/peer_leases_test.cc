@@ -2,9 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "store/index/testing/fake_index.h"
-#include "store/extent/extents.h"
-#include "store/tree/tree.h"
+#include "store/tree/testing/tree_beside_peer.h"
 
 namespace kvcachefs {
 namespace peer_leases_test {
@@ -89,32 +87,13 @@ TEST_F(PeerLeasesTest, ListingsLeaveRoomForProbes) {
   EXPECT_FALSE(has(id(2, 5 + PeerLeases::kMost / 2)));
 }
 
-// A tree beside one peer, of which only an index is there.
-class TreeLeases : public PeerLeasesTest {
+class TreeLeases : public PeerLeasesTest, protected testing::TreeBesidePeer {
  protected:
-  TreeLeases() {
-    for (FakeIndex* index : {&own, theirs.get()}) {
-      ObjectRecord root;
-      root.id = kRootId;
-      root.attributes.mode = 0040755;
-      root.nlink = 2;
-      index->put_object(std::move(root));
-    }
+  TreeLeases() : TreeBesidePeer(clock, &leases) {
     space.configure(128 * 1024, 0);  // an eighth of it, half of that each node: two blocks
-    tree.write().view().set_peers({Part{1, "peer", theirs, std::make_shared<Statements>()}});
   }
-  ~TreeLeases() override { tree.clear(); }
 
-  void put(uint64_t number, const std::string& name) {
-    ObjectRecord record;
-    record.id = id(0, number);
-    record.attributes.mode = 0100644;
-    record.body.size_bytes = 1000;
-    record.body.place = {PlaceKind::kPacked, {1, 1}, 4096 * number, 1000};
-    record.nlink = 1;
-    theirs->put_object(std::move(record));
-    theirs->put_name(kRootId, name, id(0, number), 0100000);
-  }
+  void put(uint64_t number, const std::string& name) { TreeBesidePeer::put(*theirs, number, name); }
   void evict(uint64_t number, const std::string& name) {
     const Batch batch{{}, {UnnameRecord{kRootId, name, id(0, number), true}}};
     Tree::Write names = tree.write();
@@ -123,28 +102,11 @@ class TreeLeases : public PeerLeasesTest {
     theirs->objects.erase(id(0, number));
     names.follow(1, PeerBatch{batch, {}, {}});
   }
-  ObjectId found(const std::string& name) {
-    auto entry = tree.read().find_name(kRootId, name);
-    return entry && *entry ? (*entry)->child : ObjectId{};
-  }
   // All that waits is journaled.
   void settle() {
     Tree::Write names = tree.write();
     for (const DirtyName& name : names.names().take_pending()) names.names().settle(name, {});
   }
-
-  FakeIndex own;
-  const std::shared_ptr<FakeIndex> theirs = std::make_shared<FakeIndex>();
-  Space space;
-  RecordSpace records{space, 64 * 1024 * 1024};
-  AccessTracker accesses{[](ObjectId) { return std::nullopt; }, 0, 0};
-  Wakeup wakeup;
-  WorkQueue work{wakeup};
-  Extents extents{nullptr, {}, 1};
-  Discards discards{{space, work, extents}};
-  DirtyQueue dirty;
-  MemoryPool pool{64 * 1024 * 1024};
-  Tree tree{{own, clock, accesses, space, records, discards, dirty, pool, true, "this", true, &leases}};
 };
 
 TEST_F(TreeLeases, WhatWasToldIsSeenAndReadUntilItsLeaseIsOver) {

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "store/base/units.h"
-#include "store/extent/extents.h"
 #include "store/peers/testing/memory_part.h"
+#include "store/tree/testing/tree_parts.h"
 
 namespace kvcachefs {
 namespace tree_peers_test {
@@ -30,7 +30,7 @@ class TreePeersTest : public ::testing::Test {
   };
   TreePeersTest() {
     for (Node& node : nodes_) node.peer.index->state = &node.state;
-    space_.configure(1024 * kMiB, 0);
+    parts_.space.configure(1024 * kMiB, 0);
     tree_.write().view().set_peers({nodes_[kA].peer.part(kA, "a"), nodes_[kC].peer.part(kC, "c")});
     for (const Who who : {kThis, kA, kC}) say(who, {put(kRootId, S_IFDIR | 0755)});
   }
@@ -104,16 +104,8 @@ class TreePeersTest : public ::testing::Test {
   Node nodes_[3]{{"this", {}, {}}, {"a", {}, {}}, {"c", {}, {}}};
   std::vector<Record> to_journal_;
   ManualClock clock_{1'000'000'000'000};
-  Space space_;
-  RecordSpace records_{space_, 64 * kMiB};
-  AccessTracker accesses_{[](ObjectId) { return std::nullopt; }, 0, 0};
-  Wakeup wakeup_;
-  WorkQueue work_{wakeup_};
-  Extents extents_{nullptr, {}, 1};
-  Discards discards_{{space_, work_, extents_}};
-  DirtyQueue dirty_;
-  MemoryPool pool_{64 * kMiB};
-  Tree tree_{{*nodes_[kThis].peer.index, clock_, accesses_, space_, records_, discards_, dirty_, pool_, true, "this", true, nullptr}};
+  testing::TreeParts parts_;
+  Tree tree_{parts_.of(*nodes_[kThis].peer.index, clock_, true, "this", true)};
 };
 
 TEST_F(TreePeersTest, WhatReplacedItIsSeenAtOnceAlsoWhereNobodyHasLookedTheDirectoryUp) {

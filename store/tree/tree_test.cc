@@ -8,9 +8,9 @@
 #include <string>
 
 #include "store/base/units.h"
-#include "store/extent/extents.h"
 #include "store/index/testing/fake_index.h"
 #include "store/tree/rename.h"
+#include "store/tree/testing/tree_parts.h"
 
 namespace kvcachefs {
 namespace tree_test {
@@ -19,7 +19,7 @@ constexpr ObjectId kBody{100}, kOther{101}, kDirectory{102}, kThird{103};
 constexpr int64_t kSecondNs = 1'000'000'000;
 constexpr uint32_t kThread = 4'000'000, kOtherThread = 4'000'001;  // beyond pid_max: each its own process, which has ended
 
-class TreeTest : public ::testing::Test {
+class TreeTest : public ::testing::Test, protected testing::TreeParts {
  protected:
   TreeTest() {
     index.put_object(record(kRootId, S_IFDIR | 0755, 2));
@@ -92,17 +92,8 @@ class TreeTest : public ::testing::Test {
 
   ManualClock clock{1000 * kSecondNs};
   FakeIndex index;
-  Space space;
-  RecordSpace records{space, 64 * kMiB};
-  AccessTracker accesses{[](ObjectId) { return std::nullopt; }, 0, 0};
-  Wakeup wakeup;
-  WorkQueue work{wakeup};
-  Extents extents{nullptr, {}, 1};
-  Discards discards{{space, work, extents}};
-  DirtyQueue dirty;
-  MemoryPool pool{64 * kMiB};
   StaleOpens stale{clock};
-  Tree tree{{index, clock, accesses, space, records, discards, dirty, pool, true}};
+  Tree tree{of(index, clock)};
 };
 
 TEST_F(TreeTest, AnObjectIsMadeFromTheIndexAndForgottenWhenIdle) {

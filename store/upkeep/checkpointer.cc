@@ -120,7 +120,6 @@ Status Checkpointer::write_checkpoint() {
   header.next_number = parts_.next_number.load();
   KVC_ASSIGN(auto writer, parts_.journal_room.write([&] { return CheckpointWriter::create(parts_.volume, parts_.identity, seq, header); }));
   KVC_TRY(for_each_checkpoint_record(parts_.index, [&](Record record) { return writer->add(std::move(record)); }));
-  if (parts_.index.damaged()) return fail(Code::kCorrupt, "a checkpoint was begun of an index that is damaged");  // it may lack rows
   KVC_TRY(writer->finish());
   CheckpointInfo info;
   info.epoch = parts_.identity.epoch;

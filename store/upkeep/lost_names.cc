@@ -94,11 +94,12 @@ std::vector<LostNames::Doubtful> LostNames::take_due() {
 }
 
 // Takes note of what won.
-LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name) const {
-  const auto text = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
-  if (!text) return Look::kSeen;
-  if (tree.names().dirty(name.own.parent, *text) != nullptr) return Look::kNotYet;
-  const auto seen = tree.find_name(name.own.parent, *text);
+LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name, std::string& text) const {
+  auto own = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
+  if (!own) return Look::kSeen;
+  text = *std::move(own);
+  if (tree.names().dirty(name.own.parent, text) != nullptr) return Look::kNotYet;
+  const auto seen = tree.find_name(name.own.parent, text);
   if (!seen || !*seen || (*seen)->type_bits != S_IFREG || !(*seen)->child.is_foreign()) return Look::kSeen;
   if (name.winner != (*seen)->child) name.winner_syncs = synced((*seen)->child).times;
   name.winner = (*seen)->child;
@@ -108,23 +109,24 @@ LostNames::Look LostNames::look(const Tree::View& tree, Doubtful& name) const {
 
 bool LostNames::drop(Tree::Write& tree, const Doubtful& name) const {
   Doubtful now = name;
-  if (look(tree, now) != Look::kLost || now.winner != name.winner) return false;
-  const auto text = tree.names().own_name(name.own.parent, name.cookie, name.own.id);
-  const auto object = text ? tree.get(name.own.id) : fail(Code::kNotFound, {});
+  std::string text;
+  if (look(tree, now, text) != Look::kLost || now.winner != name.winner) return false;
+  const auto object = tree.get(name.own.id);
   if (!object) return false;
   const Tree::ForgetAfter forget(tree, *object);
-  if (evictor_.is_pinned(name.own.id) || guard_.keeps(tree, *object, name.own.parent, *text, Evictor::Leases::kKeep)) return false;
-  if (tree.evict(*object, name.own.parent, *text) == 0) return false;
+  if (evictor_.is_pinned(name.own.id) || guard_.keeps(tree, *object, name.own.parent, text, Evictor::Leases::kKeep)) return false;
+  if (tree.evict(*object, name.own.parent, text) == 0) return false;
   counters_.lost_names.fetch_add(1, std::memory_order_relaxed);
   return true;
 }
 
 void LostNames::drop_due(Tree& tree) {
   std::vector<Doubtful> due = take_due(), lost, again;
+  std::string text;
   for (size_t at = 0; at < due.size();) {
     const Tree::Read names = tree.read();
     for (const size_t end = std::min(at + kNamesUnderLock, due.size()); at < end; ++at) {
-      const Look found = look(names, due[at]);
+      const Look found = look(names, due[at], text);
       if (found == Look::kSeen) continue;
       (found == Look::kLost && is_for_good(due[at]) ? lost : again).push_back(due[at]);
     }

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
@@ -71,7 +72,7 @@ class LostNames final : public AccessListener {
   void note(ObjectId parent, std::string_view name, ObjectId id);
   void doubt(std::vector<Doubtful> names);
   std::vector<Doubtful> take_due();
-  Look look(const Tree::View& tree, Doubtful& name) const;
+  Look look(const Tree::View& tree, Doubtful& name, std::string& text) const;  // `text`: the name, if it is kLost
   bool drop(Tree::Write& tree, const Doubtful& name) const;
   Synced synced(ObjectId of_peer) const;
   bool is_for_good(const Doubtful& lost) const;

@@ -5,8 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "store/extent/extents.h"
-#include "store/index/testing/fake_index.h"
+#include "store/tree/testing/tree_beside_peer.h"
 
 namespace kvcachefs {
 namespace lost_names_test {
@@ -15,38 +14,18 @@ constexpr int64_t kSecondNs = 1'000'000'000;
 
 ObjectId id(uint32_t ordinal, uint64_t number) { return ObjectId::make(ordinal, 1, number); }
 
-// A tree beside one peer, of which only an index is there. Both have stored "x", the peer later.
+// Both have stored "x", the peer later.
 class LostNamesTest : public ::testing::Test {
  protected:
   LostNamesTest() {
-    for (FakeIndex* index : {&own, theirs.get()}) {
-      ObjectRecord root;
-      root.id = kRootId;
-      root.attributes.mode = 0040755;
-      root.nlink = 2;
-      index->put_object(std::move(root));
-    }
-    space.configure(uint64_t{1} << 30, 0);
-    tree.write().view().set_peers({Part{1, "peer", theirs, std::make_shared<Statements>()}});
-    put(own, 5, "x", 100);
-    put(*theirs, 7, "x", 200);
+    nodes.space.configure(uint64_t{1} << 30, 0);
+    nodes.put(own, 5, "x", 100);
+    nodes.put(*theirs, 7, "x", 200);
     lost.created(kRootId, "x", id(0, 5));
     lost.published(1, kRootId, "x", id(0, 5), 1000);
     peer_names();
   }
-  ~LostNamesTest() override { tree.clear(); }
 
-  static void put(FakeIndex& index, uint64_t number, const std::string& name, int64_t btime_ns) {
-    ObjectRecord record;
-    record.id = id(0, number);
-    record.attributes.mode = 0100644;
-    record.attributes.btime_ns = btime_ns;
-    record.body.size_bytes = 1000;
-    record.body.place = {PlaceKind::kPacked, {1, 1}, 4096 * number, 1000};
-    record.nlink = 1;
-    index.put_object(std::move(record));
-    index.put_name(kRootId, name, id(0, number), 0100000);
-  }
   void peer_names() { lost.note_batch(1, Batch{{}, {NameRecord{kRootId, "x", id(0, 7)}}}); }
   void peer_syncs() { lost.note_batch(1, Batch{{}, {SyncedRecord{}}}); }
   void pass(int64_t seconds) {
@@ -54,27 +33,16 @@ class LostNamesTest : public ::testing::Test {
     lost.drop_due(tree);
   }
   bool is_there() const { return tree.read().names().own_child(kRootId, "x") == id(0, 5); }
-  ObjectId seen() const {
-    const auto found = tree.read().find_name(kRootId, "x");
-    return found && *found ? (*found)->child : ObjectId{};
-  }
+  ObjectId seen() const { return nodes.found("x"); }
 
   ManualClock clock{1000 * kSecondNs};
   Evictor evictor{clock};
   Counters counters;
   LostNames lost{clock, evictor, counters};
-  FakeIndex own;
-  const std::shared_ptr<FakeIndex> theirs = std::make_shared<FakeIndex>();
-  Space space;
-  RecordSpace records{space, 64 * 1024 * 1024};
-  AccessTracker accesses{[](ObjectId) { return std::nullopt; }, 0, 0};
-  Wakeup wakeup;
-  WorkQueue work{wakeup};
-  Extents extents{nullptr, {}, 1};
-  Discards discards{{space, work, extents}};
-  DirtyQueue dirty;
-  MemoryPool pool{64 * 1024 * 1024};
-  Tree tree{{own, clock, accesses, space, records, discards, dirty, pool, true, "this", true}};
+  testing::TreeBesidePeer nodes{clock};
+  FakeIndex& own = nodes.own;
+  const std::shared_ptr<FakeIndex>& theirs = nodes.theirs;
+  Tree& tree = nodes.tree;
 };
 
 TEST_F(LostNamesTest, GoesWhenThatWhichIsSeenIsOnTheVolumeForGood) {
@@ -141,7 +109,7 @@ TEST_F(LostNamesTest, StaysWhileTheOtherIsEmpty) {
 }
 
 TEST_F(LostNamesTest, TheLaterOneStays) {
-  put(*theirs, 7, "x", 50);
+  nodes.put(*theirs, 7, "x", 50);
   peer_syncs();
   for (int look = 0; look < 3; ++look) pass(5);
   EXPECT_TRUE(is_there());

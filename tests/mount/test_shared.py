@@ -39,6 +39,23 @@ def store(mount, name, content):
     os.rename(path + ".tmp", path)
 
 
+def store_at_once(mounts, prefix, count):
+    """The same chunks on all of them, before they hear of each other."""
+    barrier = threading.Barrier(len(mounts))
+
+    def work(mount):
+        barrier.wait()
+        for index in range(count):
+            store(mount, f"{prefix}{index}", payload(index, 100 * KIB))
+
+    threads = [threading.Thread(target=work, args=(mount,)) for mount in mounts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    publish(*mounts)
+
+
 def load(mount, name):
     with open(os.path.join(mount.path, name), "rb") as file:
         return file.read()
@@ -280,19 +297,7 @@ def test_directories_that_both_make_are_one(nodes):
 
 
 def test_both_store_the_same_chunks_at_once(nodes):
-    barrier = threading.Barrier(2)
-
-    def work(mount):
-        barrier.wait()
-        for index in range(100):
-            store(mount, f"chunks/{index}", payload(index, 100 * KIB))
-
-    threads = [threading.Thread(target=work, args=(mount,)) for mount in nodes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    publish(*nodes)
+    store_at_once(nodes, "chunks/", 100)
     for mount in nodes:
         assert len(os.listdir(os.path.join(mount.path, "chunks"))) == 100
         for index in range(100):
@@ -301,19 +306,7 @@ def test_both_store_the_same_chunks_at_once(nodes):
 
 def test_what_both_stored_at_once_is_kept_once(nodes):
     count = 100
-    barrier = threading.Barrier(2)
-
-    def work(mount):
-        barrier.wait()
-        for index in range(count):
-            store(mount, f"{index}", payload(index, 100 * KIB))
-
-    threads = [threading.Thread(target=work, args=(mount,)) for mount in nodes]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    publish(*nodes)
+    store_at_once(nodes, "", count)
     wait_until(lambda: sum(mount.status()["objects"]["total"] for mount in nodes) == count, 120, "each chunk is there once")
     for mount in nodes:
         for index in range(count):
