@@ -13,14 +13,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "store/api/request_types.h"
+#include "store/base/mutex.h"
 
 struct fuse_session;
 
@@ -53,8 +52,8 @@ class NameInvalidator {
   NodesOf nodes_of_;
   std::atomic<int64_t> listed_ns_{INT64_MIN};
   bool has_epochs_ = true;  // as far as is known
-  std::mutex mutex_;        // a leaf. Guards:
-  std::condition_variable ready_;
+  LeafMutex mutex_;        // a leaf. Guards:
+  ConditionVariable ready_;
   std::vector<GoneName> names_;
   std::vector<std::move_only_function<void()>> asked_;
   bool stopping_ = false;

@@ -4,11 +4,12 @@
 
 #include <chrono>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
+
+#include "store/base/mutex.h"
 
 namespace kvcachefs::log {
 
@@ -51,7 +52,7 @@ class Limiter {
   void make_room();
 
   const Settings settings_;
-  std::mutex mutex_;  // a leaf
+  InnerMutex mutex_;
   std::unordered_map<std::string, Kind> kinds_;
 };
 

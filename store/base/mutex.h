@@ -16,13 +16,23 @@ namespace kvcachefs {
 
 // The one lock order of the store, outermost first; store/README.md says what each guards.
 enum class LockRank : uint8_t {
+  kOwner,          // the store that belongs to a caretaker's daemon: held while that is asked for something
+  kClaim,          // this node's claim on the capacity of the volume; held over I/O
   kOptions,        // the options in force; a change of one tells the classes that use it, under it
   kTurn,           // one piece of long work at a time (reading ahead, a rebuild): held over I/O, so no request of a client waits for it
+  kJournal,        // one append, or one sync, of the journal at a time; held over I/O
+  kIndexCommit,    // one commit of the index at a time; held over I/O
+  kIndexWriter,    // LMDB's writer; held over I/O
+  kMemoryFile,     // growing and cutting one memory file: the kernel clears pages under it
+  kMemoryShape,    // what all memory files take together
   kNames,          // the view of names and the object table; shared or alone
   kObject,         // one object at a time
   kAccesses,       // what clients did and will do next: may look up one index row under it
-  kDead,           // dead places: updates the sums of Space under it
+  kIndex,          // the layers of the index that are not committed; shared or alone
+  kPartOfSpace,    // what is dead, raw or recorded: updates the sums of Space under it
   kLeaf,           // a private mutex of one class; nothing of another class is called under it
+  kPages,          // giving pages of blocks back to the kernel: one thread at a time
+  kInner,          // what is called under leaves: below Volume and the log, and what the end of a block takes, under whatever lock that comes
 };
 
 #if defined(KVCACHEFS_CHECK_LOCKS)
@@ -109,5 +119,6 @@ using ConditionVariable = std::condition_variable;
 #endif
 
 using LeafMutex = Mutex<LockRank::kLeaf>;
+using InnerMutex = Mutex<LockRank::kInner>;
 
 }  // namespace kvcachefs

@@ -4,9 +4,10 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
-#include <mutex>
 #include <utility>
 #include <vector>
+
+#include "store/base/mutex.h"
 
 namespace kvcachefs {
 
@@ -53,7 +54,7 @@ class IoBudget {
   }
 
   const uint64_t most_bytes_;
-  mutable std::mutex mutex_;
+  mutable LeafMutex mutex_;
   uint64_t under_way_bytes_ = 0;
   std::deque<std::pair<uint64_t, Begin>> waiting_;
 };

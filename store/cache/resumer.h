@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-// Thread-safe; mutex_ is a leaf. One thread, kvc-resumer; without it (tests) the owner calls resume() and answers come at once.
+// Thread-safe. One thread, kvc-resumer; without it (tests) the owner calls resume() and answers come at once.
 class Resumer {
  public:
   using Answer = std::move_only_function<void()>;
@@ -43,7 +43,7 @@ class Resumer {
 
   const Parts parts_;
   MemoryWaiters waiters_;
-  LeafMutex mutex_;
+  InnerMutex mutex_;
   ConditionVariable ready_;
   bool memory_came_back_ = false;
   bool running_ = false, stopping_ = false;

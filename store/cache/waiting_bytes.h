@@ -14,12 +14,12 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/volume/volume.h"
 
@@ -86,7 +86,7 @@ class WaitingBytes {
   const Room room_;
   const std::string path_;
   const uint64_t most_bytes_, most_unparked_bytes_;
-  mutable std::mutex mutex_;  // a leaf but for Room's. Guards:
+  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // Guards:
   uint64_t memory_bytes_ = 0;
   FilePtr file_;
   uint64_t slots_ = 0, slots_used_ = 0;

@@ -12,7 +12,6 @@
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -107,7 +106,7 @@ class Caretaker {
   std::string index_of_;             // the node whose index is kept there; empty: none
   int64_t tended_ms_ = 0;            // the end of the last turn
 
-  std::mutex own_mutex_;  // held while this daemon's own store is asked for anything, over no I/O; guards:
+  Mutex<LockRank::kOwner> own_mutex_;  // held while this daemon's own store is asked for anything, over no I/O; guards:
   bool own_is_gone_ = false;
   mutable LeafMutex mutex_;  // a leaf; guards:
   CaretakerStatus status_;

@@ -14,11 +14,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <vector>
 
 #include "store/base/bytes.h"
+#include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/base/unique_fd.h"
 
@@ -50,6 +50,7 @@ class LmdbEnv {
   using RowFunction = std::function<bool(ByteSpan key, ByteSpan value)>;
   Status scan(Table table, ByteSpan from, const RowFunction& row) const;
 
+  using WriterMutex = Mutex<LockRank::kIndexWriter>;
   // One write transaction. Destroyed without commit() it leaves no trace. After an error only destruction is left.
   class Writer {
    public:
@@ -67,14 +68,14 @@ class LmdbEnv {
 
    private:
     friend class LmdbEnv;
-    Writer(LmdbEnv& env, std::unique_lock<std::mutex> lock, std::shared_ptr<Environment> opened)
+    Writer(LmdbEnv& env, std::unique_lock<WriterMutex> lock, std::shared_ptr<Environment> opened)
         : env_(&env), opened_(std::move(opened)), lock_(std::move(lock)) {}
     Status store(Table table, ByteSpan key, ByteSpan value, unsigned flags);
     Status failed(int code, const char* what);
     std::unexpected<Error> broken(const char* what);
     LmdbEnv* env_;
     std::shared_ptr<Environment> opened_;
-    std::unique_lock<std::mutex> lock_;
+    std::unique_lock<WriterMutex> lock_;
     MDB_txn* txn_ = nullptr;
     bool map_full_ = false;
     Bytes scratch_;
@@ -131,9 +132,8 @@ class LmdbEnv {
   uint64_t map_bytes_;          // changed with write_mutex_ held
   bool must_reopen_ = false;    // with write_mutex_ held: LMDB gave up over a failed write of its meta page
   mutable std::atomic<bool> damaged_{false};
-  // Lock order: write_mutex_, opened_mutex_, that of a ReaderPool.
-  std::mutex write_mutex_;            // held by the Writer
-  mutable std::mutex opened_mutex_;   // a leaf, for the pointer only
+  WriterMutex write_mutex_;         // held by the Writer
+  mutable LeafMutex opened_mutex_;  // for the pointer only
   std::shared_ptr<Environment> opened_;
 };
 

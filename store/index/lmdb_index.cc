@@ -358,10 +358,11 @@ Status LmdbIndex::write_rows(LmdbEnv::Writer& writer, const Layer& rows, const I
 }
 
 Status LmdbIndex::begin_load() {
+  // Asked before the lock, as in commit().
+  if (loading_) return fail(Code::kInvalid, fmt::format("index {}: it is loading a checkpoint already", directory_.path()));
   std::lock_guard committing(commit_mutex_);
   std::unique_lock lock(overlay_mutex_);
-  const bool fresh = !loading_ && !waiting_ && active_.empty() && state_.position == JournalPosition{} &&
-                     state_.totals.objects + state_.totals.directories == 0;
+  const bool fresh = !waiting_ && active_.empty() && state_.position == JournalPosition{} && state_.totals.objects + state_.totals.directories == 0;
   if (!fresh)
     return fail(Code::kInvalid, fmt::format("index {}: only an empty one can load a checkpoint", directory_.path()));
   lock.unlock();
@@ -428,8 +429,8 @@ Result<std::unique_ptr<Index>> LmdbIndex::begin_rebuild() {
 }
 
 Status LmdbIndex::finish_rebuild(std::unique_ptr<Index> filled) {
-  std::lock_guard committing(commit_mutex_);
   KVC_TRY(filled->commit());
+  std::lock_guard committing(commit_mutex_);
   if (filled->position() != position())
     return fail(Code::kCorrupt, fmt::format("index {}: the journals do not lead to where it ended", directory_.path()));
   LmdbIndex& its = static_cast<LmdbIndex&>(*filled);

@@ -4,9 +4,7 @@
 #include <atomic>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <shared_mutex>
 #include <string>
 #include <vector>
 
@@ -125,13 +123,12 @@ class LmdbIndex final : public Index, private RowSource {
   std::atomic<bool> loading_ = false;
   std::atomic<bool> lacks_batch_ = false;  // see give_up_commits()
 
-  // Lock order: commit_mutex_, then overlay_mutex_; locks of LmdbEnv are never taken under overlay_mutex_.
   IndexIdentity identity_;  // fixed by open()
-  std::mutex commit_mutex_;
+  Mutex<LockRank::kIndexCommit> commit_mutex_;
   std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
   mutable LeafMutex scrub_mutex_;       // a leaf; guards these two
   ScrubMark scrub_mark_, scrub_found_;  // the latter: as the open found it
-  mutable std::shared_mutex overlay_mutex_;  // memory work only
+  mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // memory work only
   bool closed_cleanly_ = false;              // fixed by open()
   bool half_loaded_ = false;  // its load of a checkpoint was cut short
   // All below is guarded by overlay_mutex_. The layers, newest first:

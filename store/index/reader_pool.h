@@ -14,12 +14,12 @@
 // Threads: take() and give_back() from any thread; the rest from the one writer. One leaf mutex, held over memory work only.
 #pragma once
 
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
+
+#include "store/base/mutex.h"
 
 struct MDB_txn;
 
@@ -65,8 +65,8 @@ class ReaderPool {
 
  private:
   const Start start_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  LeafMutex mutex_;
+  ConditionVariable changed_;
   std::vector<MDB_txn*> idle_;   // of the newest snapshot
   std::vector<MDB_txn*> stale_;  // to be started anew
   uint64_t generation_ = 0;      // of the newest snapshot

@@ -5,12 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <utility>
 
 #include "store/base/kill_point.h"
+#include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/journal/block_buffer.h"
 #include "store/journal/frame.h"
@@ -58,7 +58,7 @@ struct JournalWriter::State {
   uint64_t max_file_bytes = 0;
   JournalForm form = JournalForm::kPacked;
 
-  std::mutex commit_mutex;
+  Mutex<LockRank::kJournal> commit_mutex;
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
   uint64_t next_try_at = 0;  // length of the current file at which another is tried to be made
   uint64_t next_seq = 0;   // of the next file; rises with every attempt to make one
@@ -66,10 +66,10 @@ struct JournalWriter::State {
   BlockBuffer blocks;      // as well
   Stamp stamp;             // of the last batch
 
-  std::mutex sync_mutex;
+  Mutex<LockRank::kJournal> sync_mutex;
   BlockBuffer rewritten;  // scratch of sync()
 
-  mutable std::mutex mutex;
+  mutable LeafMutex mutex;
   std::shared_ptr<OpenJournal> current;                // its numbers change under `mutex` only
   std::vector<std::shared_ptr<OpenJournal>> unsynced;  // files before `current` that sync() still owes
   uint64_t names_made = 0, names_synced = 0;

@@ -64,48 +64,41 @@ bool MemoryFile::lacks_pages(size_t index) const {
   return index < taken_.size() && !has_pages(index) && !full_.load(std::memory_order_relaxed);
 }
 
+template <class Change>
+void MemoryFile::count_clean(Change change) {
+  uint64_t before = 0, now = 0;
+  {
+    std::lock_guard lock(holds_mutex_);
+    change();
+    const bool clean = clean_blocks_ > 0 && other_blocks_ == 0 && !pinned_;
+    now = clean ? page_bytes_.load() : 0;
+    before = std::exchange(clean_bytes_, now);
+    if (before != now) pool_.add_clean(static_cast<int64_t>(now - before));
+  }
+  if (before < now) pool_.tell_available();
+}
+
 BlockPtr MemoryFile::make_block(const std::shared_ptr<MemoryFile>& self, size_t index) {
   // Acquire: who had the unit before has let go of its bytes.
   if (!self->has_pages(index) || self->taken_[index].exchange(true, std::memory_order_acquire)) return nullptr;
   self->block_count_.fetch_add(1, std::memory_order_relaxed);
-  {
-    std::lock_guard lock(self->holds_mutex_);
-    ++self->other_blocks_;
-    self->count_clean();
-  }
+  self->count_clean([&] { ++self->other_blocks_; });
   return std::make_shared<Block>(self->pool_, self, self->data_ + index * kUnitBytes, static_cast<uint32_t>(kUnitBytes));
 }
 
 void MemoryFile::set_pinned(bool pinned) {
-  std::lock_guard lock(holds_mutex_);
-  pinned_ = pinned;
-  count_clean();
+  count_clean([&] { pinned_ = pinned; });
 }
 
 void MemoryFile::count_blocks(Block::Holds before, Block::Holds after) {
-  std::lock_guard lock(holds_mutex_);
-  --(before == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
-  ++(after == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
-  count_clean();
-}
-
-void MemoryFile::count_pages() {
-  std::lock_guard lock(holds_mutex_);
-  count_clean();
-}
-
-void MemoryFile::count_clean() {
-  const bool clean = clean_blocks_ > 0 && other_blocks_ == 0 && !pinned_;
-  const uint64_t before = std::exchange(clean_bytes_, clean ? page_bytes_.load() : 0);
-  if (before != clean_bytes_) pool_.add_clean(static_cast<int64_t>(clean_bytes_ - before));
+  count_clean([&] {
+    --(before == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
+    ++(after == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
+  });
 }
 
 void MemoryFile::give(const std::byte* data, Block::Holds held) {
-  {
-    std::lock_guard lock(holds_mutex_);
-    --(held == Block::Holds::kClean ? clean_blocks_ : other_blocks_);
-    count_clean();
-  }
+  count_clean([&] { --(held == Block::Holds::kClean ? clean_blocks_ : other_blocks_); });
   block_count_.fetch_sub(1, std::memory_order_relaxed);
   taken_[static_cast<size_t>(data - data_) / kUnitBytes].store(false, std::memory_order_release);
 }
@@ -240,7 +233,7 @@ bool MemoryFiles::add_pages(MemoryFile& file, size_t chunk) {
   held_bytes_.fetch_add(kBytes);
   pool_.add_outside(static_cast<int64_t>(kBytes));
   file.page_bytes_.fetch_add(kBytes);
-  file.count_pages();
+  file.count_clean([] {});
   file.chunks_[chunk].store(true, std::memory_order_release);
   return true;
 }
@@ -408,7 +401,7 @@ Status MemoryFiles::cut(MemoryFile& file) {
     const uint64_t pages = file.page_bytes_.load(), left = std::min(pages, static_cast<uint64_t>(info.st_blocks) * 512);
     came = pages - left;
     file.page_bytes_.store(left);
-    file.count_pages();
+    file.count_clean([] {});
     passed_bytes_.fetch_sub(came);
     held_bytes_.fetch_sub(came);
     pool_.add_outside(-static_cast<int64_t>(came));

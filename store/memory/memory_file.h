@@ -15,9 +15,9 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/memory/pool.h"
 
@@ -56,8 +56,8 @@ class MemoryFile {
   bool has_pages(size_t index) const;
   void give(const std::byte* data, Block::Holds held);  // a block of it is gone
   void count_blocks(Block::Holds before, Block::Holds after);  // of one block
-  void count_clean();  // holds_mutex_ held: after any change of what that depends on
-  void count_pages();  // page_bytes_ changed
+  template <class Change>
+  void count_clean(Change change);  // of what that depends on, under holds_mutex_
 
   MemoryPool& pool_;
   const int descriptor_;
@@ -68,12 +68,12 @@ class MemoryFile {
   std::atomic<size_t> block_count_{0};
   std::atomic<uint64_t> frozen_bytes_{0};  // the body it was frozen with; 0: it was not
   std::atomic<bool> full_{false};          // does not grow any more
-  std::mutex mutex_;                       // growing and cutting; held while pages are cleared, by who holds no other lock
+  Mutex<LockRank::kMemoryFile> mutex_;     // growing and cutting; held while pages are cleared, by who holds no other lock
   std::atomic<uint64_t> page_bytes_{0};    // (atomic) what its pages take; changed under mutex_
   std::atomic<uint64_t> passed_page_bytes_{0};  // of these, what freeze() counted as passed through
   bool cut_ = false;                       // mutex_
 
-  std::mutex holds_mutex_;    // a leaf, but for what the pool's callback takes. Guards:
+  InnerMutex holds_mutex_;    // guards:
   size_t clean_blocks_ = 0;
   size_t other_blocks_ = 0;   // as long as there is one, no page comes back
   bool pinned_ = false;
@@ -152,12 +152,12 @@ class MemoryFiles {
   uint64_t most_files_ = 0;                // that may be open at once; fixed by start()
   std::atomic<uint64_t> open_files_{0};
 
-  std::mutex shape_mutex_;  // files lose pages only under it: so that what the tmpfs says can be compared with held_bytes_
+  Mutex<LockRank::kMemoryShape> shape_mutex_;  // files lose pages only under it: so that what the tmpfs says can be compared with held_bytes_
   std::atomic<uint64_t> held_bytes_{0};       // pages of the files that are open here, spares included
   std::atomic<uint64_t> passed_bytes_{0};     // of files that were passed through, the lingering included
   std::atomic<uint64_t> lingering_bytes_{0};  // of files that are closed here: some client has them mapped
 
-  std::mutex spares_mutex_;  // a leaf
+  InnerMutex spares_mutex_;
   std::deque<std::unique_ptr<MemoryFile>> spares_;   // spares_mutex_: oldest first
   std::deque<std::unique_ptr<MemoryFile>> retired_;  // spares_mutex_: frozen or empty, to be ended by settle()
   std::atomic<uint64_t> spare_bytes_{0};

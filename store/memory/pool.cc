@@ -67,7 +67,9 @@ void Block::set_holds(Holds holds) {
   pool_.dirty_bytes_.fetch_add(dirty_bytes_);
   if (file_) return file_->count_blocks(before, holds);
   if (before == Holds::kClean) pool_.add_clean(-int64_t{capacity_bytes()});
-  if (holds == Holds::kClean) pool_.add_clean(capacity_bytes());
+  if (holds != Holds::kClean) return;
+  pool_.add_clean(capacity_bytes());
+  pool_.tell_available();
 }
 
 bool Block::frozen() const { return file_ && file_->frozen(); }
@@ -158,10 +160,7 @@ void MemoryPool::uncharge(uint64_t bytes) {
   tell_available();
 }
 
-void MemoryPool::add_clean(int64_t bytes) {
-  clean_bytes_.fetch_add(static_cast<uint64_t>(bytes));
-  if (bytes > 0) tell_available();
-}
+void MemoryPool::add_clean(int64_t bytes) { clean_bytes_.fetch_add(static_cast<uint64_t>(bytes)); }
 
 void MemoryPool::tell_available() {
   if (refused_.load() && refused_.exchange(false) && available_) available_();

@@ -16,11 +16,11 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/memory/block.h"
 
@@ -98,8 +98,9 @@ class MemoryPool {
   bool under_pressure() const { return held_bytes() * 4 > limit_bytes() * 3; }
   uint64_t limit_bytes() const { return limit_bytes_.load(std::memory_order_relaxed); }
   void set_limit_bytes(uint64_t bytes) { limit_bytes_.store(bytes, std::memory_order_relaxed); }
-  // What can be given up became so much more, or less.
+  // What can be given up became so much more, or less. Where it is more, tell_available() follows, under no leaf.
   void add_clean(int64_t bytes);
+  void tell_available();
 
   uint64_t used_bytes() const { return used_bytes_.load(std::memory_order_relaxed); }
   uint64_t dirty_bytes() const { return dirty_bytes_.load(std::memory_order_relaxed); }  // of these
@@ -128,7 +129,6 @@ class MemoryPool {
   }
   uint64_t release_free(uint64_t bytes);  // takes release_mutex_, mutex_; returns how much
   void uncharge(uint64_t bytes);
-  void tell_available();
   bool try_use(uint64_t bytes, uint64_t left_bytes);
   enum class Need : uint8_t { kCanWait, kNow };
   bool prepare();                         // takes mutex_
@@ -149,13 +149,13 @@ class MemoryPool {
   std::function<void()> available_;  // set once before use
   std::function<bool(uint64_t)> give_spares_;  // set once before use
 
-  std::mutex region_mutex_;           // a leaf
+  InnerMutex region_mutex_;
   std::byte* region_next_ = nullptr;  // region_mutex_: address space not made an arena yet
   std::byte* region_end_ = nullptr;   // region_mutex_
 
-  std::mutex release_mutex_;  // before mutex_: one thread at a time gives pages back, the others that want room wait for it
+  Mutex<LockRank::kPages> release_mutex_;  // before mutex_: one thread at a time gives pages back, the others that want room wait for it
 
-  std::mutex mutex_;  // a leaf: nothing is called with it held. Guards the free lists and arenas.
+  InnerMutex mutex_;  // guards the free lists and arenas
   // Lies in the block, or in a table of the arena where the block's first page is not there.
   struct FreeNode {
     FreeNode* next;

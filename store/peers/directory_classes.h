@@ -6,13 +6,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <list>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -75,7 +75,7 @@ class DirectoryClasses {
   ObjectId choose_id(Paths::const_iterator known, const std::vector<ObjectId>& members) const;
 
   const size_t most_;
-  mutable std::mutex mutex_;
+  mutable LeafMutex mutex_;
   Entries entries_;
   Paths paths_;
   std::unordered_map<ObjectId, uint32_t> uses_;  // pins, and classes below it

@@ -11,7 +11,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
@@ -177,7 +176,7 @@ class Peers {
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
-  mutable std::mutex claim_mutex_;  // taken before all other locks, and held over I/O; guards claims_, and HEAD where there are claims
+  mutable Mutex<LockRank::kClaim> claim_mutex_;  // taken before all other locks, and held over I/O; guards claims_, and HEAD where there are claims
   std::atomic<int64_t> claim_stepped_ns_{INT64_MAX};
   std::unique_ptr<ClaimHolder> claims_;  // null: without a claim_user
   HeadWriter head_;

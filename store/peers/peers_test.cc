@@ -1,5 +1,6 @@
 #include "store/peers/peers.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <atomic>

@@ -170,8 +170,9 @@ void Peers::publish(const Peer& peer) {
   }
   status.polls = peer.polls;
   status.batches = peer.batches;
+  std::shared_ptr<const Index> before_this;  // closed after the lock is given up
   const std::lock_guard lock(mutex_);
-  if (peer.has_part()) indexes_[peer.ordinal] = peer.replica->part().index;
+  if (peer.has_part()) before_this = std::exchange(indexes_[peer.ordinal], peer.replica->part().index);
   Known& before = known_[peer.node];
   known.was_live |= before.was_live && node.presence == Presence::kSilent;
   before = std::move(known);

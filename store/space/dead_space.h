@@ -86,7 +86,7 @@ class DeadSpace {
   uint64_t dead_bytes() const { return freed_bytes_ + unpunched_bytes_; }  // mutex_ held
 
   Space& space_;
-  mutable Mutex<LockRank::kDead> mutex_;  // before the mutex of Space only; guards all below
+  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // before the mutex of Space only; guards all below
   std::vector<FreedPlace> freed_;  // to be reclaimed once their records are synced
   uint64_t freed_bytes_ = 0;       // in whole blocks; at a start measured, which may be less
   std::unordered_map<ExtentId, uint64_t> unpunched_;

@@ -4,12 +4,12 @@
 
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/types.h"
 #include "store/space/space.h"
 #include "store/volume/volume.h"
@@ -88,9 +88,9 @@ class RawSpace {
 
   Space& space_;
   const bool blocks_lag_;
-  std::mutex mutex_;  // a leaf but for Space's
+  Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf but for Space's
   std::unordered_map<ExtentId, Entry> entries_;
-  std::mutex size_mutex_;  // a leaf, held over changes of the size of one file
+  LeafMutex size_mutex_;  // a leaf, held over changes of the size of one file
 };
 
 }  // namespace kvcachefs

@@ -6,9 +6,9 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/space/space.h"
 
 namespace kvcachefs {
@@ -66,7 +66,7 @@ class RecordSpace {
 
   Space& space_;
   const uint64_t most_accepted_bytes_, most_overlay_bytes_;
-  mutable std::mutex mutex_;  // a leaf but for Space's
+  mutable Mutex<LockRank::kPartOfSpace> mutex_;  // a leaf but for Space's
   Measured measured_;
   uint64_t accepted_bytes_ = 0;  // and not taken
   uint64_t taken_bytes_ = 0;     // and not settled

@@ -2,12 +2,11 @@
 #pragma once
 
 #include <chrono>
-#include <condition_variable>
 #include <functional>
 #include <map>
-#include <mutex>
 #include <thread>
 
+#include "store/base/mutex.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -26,8 +25,8 @@ class DelayLine {
   void run();
 
   const std::function<void(IoRequest)> pass_on_;
-  std::mutex mutex_;
-  std::condition_variable changed_;
+  InnerMutex mutex_;
+  ConditionVariable changed_;
   std::multimap<Time, IoRequest> waiting_;
   uint64_t pushed_ = 0;
   uint64_t passed_ = 0;

@@ -3,13 +3,12 @@
 
 #include <atomic>
 #include <chrono>
-#include <condition_variable>
 #include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <vector>
 
+#include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/volume/volume.h"
 
@@ -58,8 +57,8 @@ class RequestCounter {
   void wait_for_all();
 
  private:
-  std::mutex mutex_;
-  std::condition_variable ended_;
+  InnerMutex mutex_;
+  ConditionVariable ended_;
   uint64_t generation_ = 1;
   std::map<uint64_t, size_t> under_way_;  // by generation; no zeros
 };

@@ -2,10 +2,9 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <condition_variable>
-#include <mutex>
 #include <thread>
 
+#include "store/base/mutex.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/request_queue.h"
 #include "store/volume/transfer.h"
@@ -85,8 +84,8 @@ class PosixEngine final : public IoEngine {
   }
 
   RequestCounter counter_;
-  std::mutex mutex_;  // guards queue_ and stopping_
-  std::condition_variable changed_;
+  InnerMutex mutex_;  // guards queue_ and stopping_
+  ConditionVariable changed_;
   RequestQueue queue_;
   bool stopping_ = false;
   std::vector<std::thread> threads_;

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <set>
 
+#include "store/base/mutex.h"
 #include "store/volume/fault_volume.h"
 #include "store/volume/sim_state.h"
 
@@ -29,7 +29,7 @@ struct SimCore {
   bool may_mutate() { return begin_mutating() == Verdict::kGo; }
   bool alive() const { return !dead && !stopped; }
 
-  std::mutex mutex;
+  InnerMutex mutex;
   SimState state;
   const SimVolumeOptions options;
   std::set<uint64_t> locked;  // inodes

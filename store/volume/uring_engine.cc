@@ -16,12 +16,12 @@
 #include <cstring>
 #include <deque>
 #include <future>
-#include <mutex>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "store/base/log.h"
+#include "store/base/mutex.h"
 #include "store/base/unique_fd.h"
 #include "store/volume/io_engine.h"
 #include "store/volume/request_queue.h"
@@ -118,7 +118,7 @@ class UringEngine final : public IoEngine {
   }
 
   RequestCounter counter_;
-  std::mutex mutex_;  // guards the next two
+  InnerMutex mutex_;  // guards the next two
   std::vector<QueuedRequest> incoming_;
   bool stopping_ = false;
 

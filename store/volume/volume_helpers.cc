@@ -1,8 +1,7 @@
 #include <algorithm>
-#include <condition_variable>
 #include <limits>
-#include <mutex>
 
+#include "store/base/mutex.h"
 #include "store/volume/volume.h"
 #include "store/volume/volume_path.h"
 
@@ -12,8 +11,8 @@ namespace {
 
 // Shared with the callbacks; lives on the stack of the waiter, which leaves only after the last one has let go.
 struct Batch {
-  std::mutex mutex;
-  std::condition_variable finished;
+  InnerMutex mutex;
+  ConditionVariable finished;
   size_t left = 0;
   Status first_error;
 

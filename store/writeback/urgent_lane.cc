@@ -4,11 +4,11 @@
 #include <atomic>
 #include <deque>
 #include <memory>
-#include <mutex>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include "store/base/mutex.h"
 #include "store/base/thread.h"
 #include "store/base/volume_error.h"
 
@@ -45,7 +45,7 @@ void UrgentLane::make_all_durable(std::vector<ObjectPtr> objects, bool sync, Sta
   if (objects.size() <= 1) return make_durable(objects.empty() ? nullptr : objects.front(), sync, std::move(done));
   struct All {
     std::atomic<size_t> open;
-    std::mutex mutex;
+    LeafMutex mutex;
     Status first;
     StatusCompletion done;
   };

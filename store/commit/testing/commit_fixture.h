@@ -8,13 +8,13 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "store/base/checksum.h"
+#include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/commit/committer.h"
 #include "store/commit/quarantine.h"
@@ -250,7 +250,7 @@ class CommitFixture : public ::testing::Test {
   int seals_ended = 0, rebuilds = 0;
   bool rebuilt = true;
   std::map<ObjectId, uint64_t> told_sizes;
-  std::mutex calls_mutex;
+  InnerMutex calls_mutex;
   std::vector<std::string> calls;  // of syncs and of writes, with their paths
   std::function<Fault(const VolumeCall&)> on_call;
   std::shared_ptr<SimVolume> sim = make_sim_volume({.direct_io = false});

@@ -9,12 +9,12 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "store/base/checksum.h"
+#include "store/base/mutex.h"
 #include "store/base/units.h"
 #include "store/cache/body_cache.h"
 #include "store/commit/quarantine.h"
@@ -126,7 +126,7 @@ class LoadFixture : public ::testing::Test {
   }
 
   uint64_t next_id = 100;
-  std::mutex reads_mutex;  // while several threads read
+  InnerMutex reads_mutex;  // while several threads read
   std::vector<VolumeCall> reads;
   std::function<Fault(const VolumeCall&)> on_read, on_write, on_sync;
   std::function<void()> on_open;
