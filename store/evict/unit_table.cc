@@ -68,12 +68,12 @@ bool UnitTable::below_pinned(uint32_t slot) const {
 }
 
 uint16_t UnitTable::stem_number(StemKey stem) {
-  // Few: models, and kinds of files beside them. The ones met last are at the end.
-  for (size_t number = stems_.size(); number-- > 0;)
-    if (stems_[number] == stem) return static_cast<uint16_t>(number);
+  if (const uint32_t found = stem_index_.find({stem.value}, stem_key()); found != kNoSlot) return static_cast<uint16_t>(found);
   if (stems_.size() >= kMostStems) return kMostStems - 1;
   stems_.push_back(stem);
-  return static_cast<uint16_t>(stems_.size() - 1);
+  const auto number = static_cast<uint16_t>(stems_.size() - 1);
+  stem_index_.insert({stem.value}, number, stem_key());
+  return number;
 }
 
 UnitKey UnitTable::unit_for(ObjectId id, UnitKey wanted) const {
@@ -160,7 +160,7 @@ void UnitTable::unlink(uint32_t slot) {
 }
 
 size_t UnitTable::memory_bytes() const {
-  return entries_.memory_bytes() + directories_.memory_bytes() + stems_.memory_bytes() + index_.memory_bytes() + units_.memory_bytes() +
+  return entries_.memory_bytes() + directories_.memory_bytes() + stems_.memory_bytes() + stem_index_.memory_bytes() + index_.memory_bytes() + units_.memory_bytes() +
          directory_index_.memory_bytes();
 }
 

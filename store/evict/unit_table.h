@@ -93,9 +93,14 @@ class UnitTable {
     const PagedVector<Directory>* directories;
     UnitKey operator()(uint32_t slot) const { return {(*directories)[slot].id.value}; }
   };
+  struct StemOf {
+    const PagedVector<StemKey>* stems;
+    UnitKey operator()(uint32_t number) const { return {(*stems)[number].value}; }
+  };
   IdKey id_key() const { return {&entries_}; }
   UnitOf unit_key() const { return {&entries_}; }
   DirectoryKey directory_key() const { return {&directories_}; }
+  StemOf stem_key() const { return {&stems_}; }
   uint16_t stem_number(StemKey stem);
   UnitKey unit_for(ObjectId id, UnitKey wanted) const;
   void link(uint32_t slot);
@@ -106,6 +111,7 @@ class UnitTable {
   PagedVector<Directory> directories_;
   KeyIndex index_, units_, directory_index_;  // units_: the first entry of each
   PagedVector<StemKey> stems_;
+  KeyIndex stem_index_;
   uint32_t free_entry_ = kNoSlot, free_directory_ = kNoSlot;
   size_t objects_ = 0, directory_count_ = 0;
 };
