@@ -7,12 +7,13 @@ namespace kvcachefs {
 
 // Both under the object's lock, in which forgetting sets `forgotten`: a forgotten object never enters the list.
 void CleanBodies::add(const ObjectPtr& object) {
+  ObjectPtr before;  // perhaps its last holder: let go of without the locks
   const auto object_lock = object->lock();
   if (object->forgotten) return;
   std::lock_guard lock(mutex_);
   auto found = where_.find(object->id);
   if (found != where_.end()) {
-    *found->second = object;  // it may have been forgotten and got again since
+    before = std::exchange(*found->second, object);  // it may have been forgotten and got again since
     order_.splice(order_.begin(), order_, found->second);
     return;
   }

@@ -27,6 +27,18 @@ TEST(CleanBodies, AnObjectThatWasGotAgainTakesThePlaceOfTheOneBefore) {
   EXPECT_EQ(bodies.take(), again);
 }
 
+// It gives its blocks back, which takes the lock of the pool. Here what ends it takes that of the list: were it held, this would wait for ever.
+TEST(CleanBodies, AnObjectWhosePlaceIsTakenEndsWithoutTheLockOfTheList) {
+  CleanBodies bodies;
+  size_t seen = 0;
+  bodies.add(ObjectPtr(new Object(ObjectId{1}, Attributes{}), [&](const Object* ended) {
+    seen = bodies.count();
+    delete ended;
+  }));
+  bodies.add(std::make_shared<Object>(ObjectId{1}, Attributes{}));
+  EXPECT_EQ(seen, 1u);
+}
+
 TEST(CleanBodies, AForgottenObjectDoesNotEnter) {
   CleanBodies bodies;
   const ObjectPtr gone = object(1);

@@ -119,41 +119,6 @@ std::optional<uint64_t> BatchBuilder::bytes_of_names(Tree::Write& tree, const Co
   return bytes;
 }
 
-// Another object takes the name of one whose new name waits: neither is to be lost, and nobody else is to wait.
-// So that one has its new name with the body that is journaled, and before the other has the old one.
-void BatchBuilder::take_dispossessed(Tree::Write& tree, Commit& commit) {
-  const auto was_journaled = [&](const DirtyName& name) {
-    const NameState* state = tree.names().state(name);
-    return state != nullptr && state->durable.valid();
-  };
-  if (std::none_of(commit.pending.begin(), commit.pending.end(), was_journaled)) return;  // nothing but new names: as usual
-  for (const SealedBody& sealed : commit.bodies)  // as it will be when names are given
-    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
-  const auto dispossesses = [&](const DirtyName& name) {
-    const NameState* state = tree.names().state(name);
-    ObjectId named;
-    return state != nullptr && state->durable.valid() &&
-           change_of(tree, commit, name.parent, *state, &named) == NameChange::kGiven && named != state->durable &&
-           would_be_nameless(tree, commit, state->durable);
-  };
-  for (bool again = true; std::exchange(again, false);) {  // one that is named so may take the name of the next
-    for (size_t i = 0; i < commit.pending.size(); ++i) {
-      if (!dispossesses(commit.pending[i])) continue;
-      const ObjectId object = tree.names().state(commit.pending[i])->durable;
-      commit.named_as_is.insert(object);
-      tree.names().unpark(object);
-      for (DirtyName& name : tree.names().take_pending()) commit.pending.push_back(std::move(name));
-      again = true;
-    }
-  }
-  commit.put.clear();
-  if (commit.named_as_is.empty()) return;
-  std::stable_partition(commit.pending.begin(), commit.pending.end(), [&](const DirtyName& name) {
-    const NameState* state = tree.names().state(name);
-    return state != nullptr && commit.named_as_is.contains(state->child);
-  });
-}
-
 // The removal of a name takes its object along only if the journal knew the name. An object whose body was journaled before its
 // name was, and that was unlinked in between, is named in a removal of its own. Some at a time: clients get in between.
 void BatchBuilder::take_nameless(Commit& commit) {
@@ -177,41 +142,6 @@ void BatchBuilder::take_nameless(Commit& commit) {
     left -= steps;
     if (left > 0) tree.breathe();
   }
-}
-
-// A place may change hands only within one batch: the one that has it must lose its last journaled name in the batch that
-// gives it to the other. Bodies for which that is not so are dropped, and written after all.
-void BatchBuilder::choose_shares(Tree::Write& tree, Commit& commit) {
-  auto shares = [](const SealedBody& sealed) { return sealed.shared_with.valid(); };
-  if (std::none_of(commit.bodies.begin(), commit.bodies.end(), shares)) return;
-  for (const SealedBody& sealed : commit.bodies)
-    if (sealed.snapshot.object->nlink > 0) commit.put.emplace(sealed.snapshot.object->id, sealed.snapshot.content_version);
-  for (bool again = true; again;) {  // a body that is dropped keeps its name from being given
-    again = false;
-    std::unordered_map<ObjectId, uint32_t> losing;
-    for (const DirtyName& name : commit.pending) {
-      const NameState* state = tree.names().state(name);
-      if (state == nullptr || !state->durable.valid()) continue;
-      ObjectId named;
-      const NameChange change = change_of(tree, commit, name.parent, *state, &named);
-      if (change == NameChange::kTaken || (change == NameChange::kGiven && named != state->durable)) ++losing[state->durable];
-    }
-    std::unordered_set<ObjectId> shared;
-    for (SealedBody& sealed : commit.bodies) {
-      if (!shares(sealed)) continue;
-      auto other = parts_.index.find_object(sealed.shared_with);
-      const ObjectPtr alive = tree.live(sealed.shared_with);
-      const bool fits = !commit.split && sealed.snapshot.object->nlink > 0 && other && *other && (*other)->nlink > 0 &&
-                        (*other)->body.place == sealed.body.place && (!alive || alive->nlink == 0) &&
-                        losing[sealed.shared_with] == (*other)->nlink && shared.insert(sealed.shared_with).second;
-      if (fits) continue;
-      again = true;
-      commit.put.erase(sealed.snapshot.object->id);
-      drop_body(tree, sealed);
-    }
-    std::erase_if(commit.bodies, [](const SealedBody& sealed) { return sealed.snapshot.object == nullptr; });
-  }
-  commit.put.clear();
 }
 
 // The body does not go into the journal: its object is gone, or what it shares is.
@@ -340,6 +270,7 @@ bool BatchBuilder::would_be_nameless(const Tree::View& tree, const Commit& commi
 
 BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state,
                                                  ObjectId* named) const {
+  ++looks_;
   *named = tree.version_to_keep(state);
   if (named->is_foreign()) *named = {};
   if (named->valid() && is_known(tree, commit, *named) && is_known(tree, commit, parent))

@@ -44,6 +44,8 @@ class BatchBuilder {
   bool build(Commit& commit);
   // The journal takes nothing: all that the commit has, in a batch or not, waits again, and bodies are sealed anew.
   void give_up(Commit& commit, const Status& why);
+  // How often a name was looked at so far, for tests: some times for each that waits, whatever they wait for.
+  uint64_t looks() const { return looks_; }
 
  private:
   // What a batch says of a dirty name.
@@ -65,6 +67,7 @@ class BatchBuilder {
   NameChange change_of(const Tree::View& tree, const Commit& commit, ObjectId parent, const NameState& state, ObjectId* named) const;
 
   const Parts parts_;
+  mutable uint64_t looks_ = 0;
   std::vector<Record> answers_for_later_;  // names that they speak of could not be journaled yet. Of the committer's thread
 };
 

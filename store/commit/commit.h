@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <deque>
 #include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -34,7 +33,7 @@ struct Commit {
   std::deque<SuccessorsRecord> successors;
   std::vector<SuccessorsRecord> body_rows;   // of the bodies of `requests`
   std::vector<SuccessorsRecord> early_rows;  // of objects that the journal does not know yet
-  std::unordered_set<ObjectId> named_as_is;  // their names do not wait for what was written to them since
+  std::unordered_map<ObjectId, size_t> named_as_is;  // their names do not wait for what was written to them since; in the order found
   TouchRecord read_times;          // before all of these: what is said of an object later counts
   std::vector<Record> answers;     // behind all of these
   std::deque<StatementRecord> touches;

@@ -239,6 +239,80 @@ TEST_F(CommitterTest, APlaceDoesNotChangeHandsWhereWhatIsSaidOfPeersTakesTwoBatc
   EXPECT_TRUE(is_queued(twin)) << "it is written after all";
 }
 
+// A rotation of logs that their writers have open: each name is taken by the file before, whose own new name waits for what was written since.
+TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
+  constexpr uint64_t kFiles = 300;
+  const auto name_of = [](uint64_t number) { return "log." + std::to_string(number); };
+  std::vector<ObjectPtr> files;
+  for (uint64_t n = 0; n < kFiles; ++n) files.push_back(put(name_of(n)));
+  const ObjectPtr fresh = put("fresh");
+  for (ObjectPtr& file : files) {
+    auto opened = tree.write().get(file->id);
+    ASSERT_TRUE(opened);
+    write(file = std::move(*opened), 6000);
+  }
+  for (uint64_t n = kFiles; n-- > 0;) rename(name_of(n), name_of(n + 1));
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index(name_of(1)), files[1]->id) << "all of them wait";
+  rename("fresh", name_of(1));
+
+  BatchBuilder builder({tree, index, accesses, dirty, changes, space, records, dead, stamps, read_times});
+  Commit commit;
+  EXPECT_TRUE(builder.build(commit));
+  EXPECT_EQ(commit.named_as_is.size(), kFiles - 1) << "or this is no test";
+  EXPECT_LT(builder.looks(), 10 * kFiles);
+  builder.give_up(commit, fail(Code::kIo, "a test"));
+
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index(name_of(1)), fresh->id);
+  for (uint64_t n = 1; n < kFiles; ++n) EXPECT_EQ(named_in_index(name_of(n + 1)), files[n]->id) << n;
+  // Also were each record a batch of its own, none of them would be without a name in between.
+  std::map<std::string, ObjectId> names;
+  std::map<ObjectId, int> links;
+  for (const Batch& batch : journaled_batches())
+    for (const Record& record : batch.records) {
+      const auto* const name = std::get_if<NameRecord>(&record);
+      if (name == nullptr) continue;
+      ++links[name->child];
+      const ObjectId before = std::exchange(names[name->name], name->child);
+      if (!before.valid() || before == files[0]->id) continue;  // the first one is replaced
+      EXPECT_GT(--links[before], 0) << name->name;
+    }
+}
+
+TEST_F(CommitterTest, AChainOfSharedPlacesOfWhichNoneChangesHandsTakesWorkInProportionToItsLength) {
+  constexpr uint64_t kFiles = 300;
+  std::vector<ObjectPtr> old, fresh;
+  const auto name_of = [](uint64_t number) { return "log." + std::to_string(number); };
+  for (uint64_t n = 0; n < kFiles; ++n) old.push_back(put(name_of(n)));
+  // Each has the bytes of one file and the name of the next; the name of the first stays as it is.
+  std::vector<SealedBody> bodies;
+  for (uint64_t n = 0; n < kFiles; ++n) {
+    fresh.push_back(make("tmp"));
+    write(fresh[n], 5000);
+    rename("tmp", n + 1 < kFiles ? name_of(n + 1) : "last");
+    SealedBody sealed;
+    {
+      const auto lock = fresh[n]->lock();
+      sealed.snapshot = fresh[n]->begin_seal(fresh[n]);
+    }
+    sealed.body = index.objects.at(old[n]->id).body;
+    sealed.shared_with = old[n]->id;
+    bodies.push_back(std::move(sealed));
+  }
+  queue.add(request(std::move(bodies)));
+  BatchBuilder builder({tree, index, accesses, dirty, changes, space, records, dead, stamps, read_times});
+  Commit commit;
+  commit.requests = queue.take();
+  builder.build(commit);
+  EXPECT_LT(builder.looks(), 10 * kFiles);
+  for (const ObjectPtr& each : fresh) EXPECT_TRUE(is_queued(each)) << "it is written after all";
+  EXPECT_TRUE(commit.sealed.empty());
+  builder.give_up(commit, fail(Code::kIo, "a test"));
+}
+
 TEST_F(CommitterTest, WhatTheJournalDoesNotTakeWaitsAgain) {
   const ObjectPtr body = make("a");
   write(body, 5000);

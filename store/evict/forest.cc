@@ -7,6 +7,9 @@ namespace kvcachefs::evict {
 
 namespace {
 constexpr int kMostStepsUp = 4096;
+constexpr size_t kAbsentKept = 1024;    // beside one for so many that are present:
+constexpr size_t kPresentPerAbsent = 16;
+constexpr uint32_t kCutSteps = 64;      // of a removal, in search of what is to be cut
 // Later of two ticks, which wrap.
 uint32_t later(uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) >= 0 ? a : b; }
 }  // namespace
@@ -27,7 +30,7 @@ UnitSlot Forest::new_unit(UnitKey key, UnitSlot prev, NodeId node) {
 
 void Forest::free_unit(UnitSlot unit) {
   index_.erase(units_[unit].key, key_of());
-  if (present(unit)) --present_;
+  present(unit) ? --present_ : --absent_;
   units_[unit] = {{}, free_units_, 0};
   free_units_ = unit;
 }
@@ -97,6 +100,7 @@ void Forest::append(NodeId id, UnitKey key) {
 void Forest::restore(UnitSlot unit) {
   units_[unit].node &= ~kAbsent;
   ++present_;
+  --absent_;
 }
 
 Forest::Halves Forest::split(UnitSlot last) {
@@ -205,7 +209,33 @@ void Forest::remove(UnitSlot unit) {
   const NodeId id = node_of(unit);
   units_[unit].node |= kAbsent;
   --present_;
+  ++absent_;
   if (nodes_[id].is(Node::kLeaf) && nodes_[id].tail == unit) trim(id);
+  if (absent_ > kAbsentKept + present_ / kPresentPerAbsent) cut_some();
+}
+
+uint32_t Forest::cut_before(UnitSlot unit) {
+  const UnitSlot last = units_[unit].prev;
+  uint32_t steps = 1;
+  if (node_of(last) == node_of(unit)) {
+    const Halves halves = split(last);
+    steps = std::min(nodes_[halves.head].size, nodes_[halves.rest].size);
+    if (nodes_[halves.rest].is(Node::kLeaf)) listener_.became_leaf(halves.rest);
+  }
+  detach(unit);
+  return steps;
+}
+
+// Goes through all units in turn, for nothing tells what follows one. Each that follows an absent one becomes the first of its chain; where none
+// follows an absent one any more, that goes.
+void Forest::cut_some() {
+  uint32_t steps = 0;
+  for (size_t looked = 0; looked < units_.size() && steps < kCutSteps; ++looked, ++steps) {
+    const UnitSlot unit = cut_at_;
+    cut_at_ = cut_at_ + 1 < units_.size() ? cut_at_ + 1 : 0;
+    if (!units_[unit].key.valid() || !present(unit) || units_[unit].prev == kNoSlot || present(units_[unit].prev)) continue;
+    steps += cut_before(unit);
+  }
 }
 
 size_t Forest::memory_bytes() const {
@@ -214,7 +244,7 @@ size_t Forest::memory_bytes() const {
 
 std::string Forest::check() const {
   std::vector<uint32_t> children(nodes_.size(), 0);
-  size_t present_units = 0, live_nodes = 0, leaves = 0;
+  size_t present_units = 0, absent_units = 0, live_nodes = 0, leaves = 0;
   for (NodeId id = 0; id < nodes_.size(); ++id) {
     const Node& node = nodes_[id];
     if (node.size == 0) continue;
@@ -224,7 +254,7 @@ std::string Forest::check() const {
     for (; at != kNoSlot && node_of(at) == id && length <= node.size; at = units_[at].prev) {
       ++length;
       if (find(units_[at].key) != at) return "a unit is not found by its key";
-      if (present(at)) ++present_units;
+      ++(present(at) ? present_units : absent_units);
     }
     if (length != node.size) return "a node is not a path of its size";
     if (at != node.up) return "the first unit of a node does not follow what the node hangs below";
@@ -245,7 +275,7 @@ std::string Forest::check() const {
     if (children[id] != nodes_[id].children()) return "the children of a node do not add up";
     if ((children[id] == 0) != nodes_[id].is(Node::kLeaf)) return "a leaf has children, or a node without is none";
   }
-  if (present_units != present_) return "the present units do not add up";
+  if (present_units != present_ || absent_units != absent_) return "the present and the absent units do not add up";
   if (live_nodes != live_nodes_ || leaves != leaves_.size()) return "nodes or leaves do not add up";
   return {};
 }

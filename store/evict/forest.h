@@ -6,7 +6,8 @@
 //  2. a child's first unit has the last unit of its parent as `prev`;
 //  3. exactly the nodes without children are leaves, and each is once in the list of leaves;
 //  4. the last unit of a leaf is present: a unit that left before its followers is kept as absent only while it has some;
-//  5. sizes, children and the count of present units add up.
+//  5. sizes, children and the counts of present and absent units add up.
+// Absent units are bounded: where there are many, what follows them is cut from them, a piece with each removal, and they go.
 #pragma once
 
 #include <cstddef>
@@ -76,6 +77,7 @@ class Forest {
   size_t leaves() const { return leaves_.size(); }
   NodeId leaf(size_t place) const { return leaves_[place]; }
   size_t units() const { return present_; }
+  size_t absent() const { return absent_; }
   size_t nodes() const { return live_nodes_; }
   size_t node_slots() const { return nodes_.size(); }  // free ones included
   size_t memory_bytes() const;
@@ -101,7 +103,8 @@ class Forest {
   // True if `unit` lies in `node` or below it. False as well after some thousand steps up: ask for trees only that are
   // not that deep.
   bool below(UnitSlot unit, NodeId node) const;
-  // The unit leaves: at once where nothing follows it, together with absent ones before it; else it is marked absent.
+  // The unit leaves: at once where nothing follows it, together with absent ones before it; else it is marked absent. Where there
+  // are too many of those, some chains are cut behind absent units: what follows becomes a root.
   void remove(UnitSlot unit);
 
   // Empty: all invariants hold.
@@ -128,6 +131,8 @@ class Forest {
   void add_child(NodeId parent);
   void lost_child(NodeId parent, uint32_t visited);
   void trim(NodeId id);
+  uint32_t cut_before(UnitSlot unit);  // the steps that it took
+  void cut_some();
 
   LeafListener& listener_;
   KeyIndex index_;
@@ -136,7 +141,8 @@ class Forest {
   PagedVector<uint32_t> leaves_;
   UnitSlot free_units_ = kNoSlot;
   NodeId free_nodes_ = kNoSlot;
-  size_t present_ = 0;
+  size_t present_ = 0, absent_ = 0;
+  UnitSlot cut_at_ = 0;  // where cut_some() goes on
   size_t live_nodes_ = 0;
 };
 

@@ -46,6 +46,38 @@ TEST_P(EachPolicy, HoldsWhatWasPublishedUntilItGoes) {
   EXPECT_EQ(test.policy->units(), 1u);
 }
 
+// A client that removes all of each chain but its end, and one that removes what many chains begin with.
+TEST_P(EachPolicy, WhatWasRemovedBeforeItsFollowersTakesNoMemoryForLong) {
+  constexpr size_t kChains = 500, kUnits = 1000;
+  PolicyUnderTest test(GetParam());
+  uint64_t next = 0;
+  for (size_t chain = 0; chain < kChains; ++chain) {
+    std::vector<uint64_t> numbers(kUnits);
+    for (uint64_t& number : numbers) number = next++;
+    test.request(numbers);
+    numbers.pop_back();
+    for (const uint64_t number : numbers) test.policy->unlink(unit(number));
+  }
+  EXPECT_EQ(test.policy->units(), kChains);
+  EXPECT_LT(test.policy->counts().memory_bytes, 64 * kChains + 512 * 1024);
+  EXPECT_EQ(test.policy->check(), "");
+  for (size_t trunk = 0; trunk < kChains; ++trunk) {
+    std::vector<uint64_t> numbers(20);
+    for (uint64_t& number : numbers) number = next++;
+    for (int line = 0; line < 3; ++line) {
+      std::vector<uint64_t> asked = numbers;
+      asked.push_back(next++);
+      test.request(asked);
+    }
+    for (const uint64_t number : numbers) test.policy->unlink(unit(number));
+  }
+  EXPECT_EQ(test.policy->units(), 4 * kChains);
+  EXPECT_LT(test.policy->counts().memory_bytes, 64 * 4 * kChains + 512 * 1024);
+  EXPECT_EQ(test.policy->check(), "");
+  EXPECT_EQ(test.evict_down_to(0).size(), 4 * kChains);
+  EXPECT_EQ(test.policy->check(), "");
+}
+
 TEST_P(EachPolicy, EmptyHasNothingToEvict) {
   PolicyUnderTest test(GetParam());
   std::vector<UnitKey> chosen;

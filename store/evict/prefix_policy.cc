@@ -40,7 +40,7 @@ void PrefixPolicy::link_checked(bool held) {
 
 size_t PrefixPolicy::ghost_limit() const {
   const double nodes = static_cast<double>(forest_.nodes()), units = static_cast<double>(forest_.units());
-  const double taken = units * Forest::kUnitBytes + nodes * Forest::kNodeBytes +
+  const double taken = (units + static_cast<double>(forest_.absent())) * Forest::kUnitBytes + nodes * Forest::kNodeBytes +
                        static_cast<double>(forest_.leaves()) * Forest::kLeafBytes;
   const double room = std::max(0.0, kBytesPerUnit * units - taken) / Ghosts::kBytes;
   return static_cast<size_t>(std::min(kGhostsPerNode * nodes, room)) + 64;

@@ -37,7 +37,7 @@ bool UnitTable::name_directory(ObjectId parent, std::string_view name, ObjectId 
   named.up = up;
   ++directories_[up].users;
   if (before != kNoSlot) let_go(before);
-  return true;
+  return named.users > 1;
 }
 
 void UnitTable::remove_directory(ObjectId id) {

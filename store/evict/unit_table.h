@@ -46,7 +46,7 @@ class UnitTable {
   // The directory, made without a parent if it was not known.
   uint32_t directory(ObjectId id);
   uint32_t find_directory(ObjectId id) const { return directory_index_.find({id.value}, directory_key()); }
-  // It has this name in `parent`. Returns whether it is below another directory than before.
+  // It has this name in `parent`. Returns whether what is known to be below it is below another directory than before.
   bool name_directory(ObjectId parent, std::string_view name, ObjectId id);
   Directory& directory_at(uint32_t slot) { return directories_[slot]; }
   const Directory& directory_at(uint32_t slot) const { return directories_[slot]; }

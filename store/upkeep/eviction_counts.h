@@ -23,6 +23,7 @@ struct EvictionCounts {
   std::array<Amount, 3> evicted_why{};  // by Why
   std::array<Amount, 4> evicted_age{};  // by Age
   uint64_t pinned_objects = 0, pinned_bytes = 0;
+  uint64_t pin_passes = 0;  // over all objects, to see which are below a pinned directory; for tests
 };
 
 struct EvictionSurvey {

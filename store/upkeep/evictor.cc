@@ -120,7 +120,9 @@ void Evictor::directory_named(ObjectId parent, std::string_view name, ObjectId i
   if (!on()) return;
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
-  if (table_.name_directory(parent, name, id) && pins_ > 0) settle_all_pins();
+  const uint32_t slot = table_.directory(id);
+  const bool pinned = pins_ > 0 && table_.below_pinned(slot);
+  if (table_.name_directory(parent, name, id) && pins_ > 0 && table_.below_pinned(slot) != pinned) settle_all_pins();
 }
 
 void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name, ObjectId id, uint64_t size_bytes) {

@@ -1,8 +1,8 @@
 // Which chunks go when the volume is full. Owns the policy, the table of units, the leases and the pins, and is told of accesses by
 // AccessTracker. All it says is advice: whoever removes the objects of a victim looks at each once more, and tells what came of it.
 //
-// Thread-safe: one leaf mutex, held for a bounded time (filling and building: in pieces; a pin of a directory: a pass over all
-// entries). Nothing of another class is called under it, but for the policy and the clock.
+// Thread-safe: one leaf mutex, held for a bounded time (filling and building: in pieces; a pin of a directory, or a move of one that is
+// not empty into or out of a pinned one: a pass over all entries). Nothing of another class is called under it, but for the policy and the clock.
 #pragma once
 
 #include <array>

@@ -139,6 +139,7 @@ void Evictor::settle_pin(Entry& entry) {
 }
 
 void Evictor::settle_all_pins() {
+  ++counted_.pin_passes;
   for (uint32_t slot = 0; slot < table_.slots(); ++slot)
     if (table_.at(slot).id.valid()) settle_pin(table_.at(slot));
 }

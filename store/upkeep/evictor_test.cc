@@ -430,6 +430,36 @@ TEST_F(EvictorTest, PinsHoldAndAreCounted) {
   EXPECT_EQ(evictor_.counts().pinned_bytes, 0u);
 }
 
+TEST_F(EvictorTest, OnlyAMoveIntoOrOutOfAPinnedDirectoryIsAPassOverAllObjects) {
+  fill();
+  const auto directory = [](uint64_t number) { return ObjectId::make(0, 1, 50'000 + number); };
+  const ObjectId kept = directory(0), other = directory(1), moved = directory(2);
+  evictor_.directory_named(kRootId, "kept", kept);
+  evictor_.directory_named(kRootId, "other", other);
+  evictor_.directory_named(other, "moved", moved);
+  store(0, moved);
+  store(1, other);
+  ASSERT_TRUE(evictor_.pin(kept, true, true));
+  const uint64_t passes = evictor_.counts().pin_passes;
+  for (uint64_t n = 10; n < 50; ++n) evictor_.directory_named(n % 2 == 0 ? kept : kRootId, fmt::format("{}", n), directory(n));
+  evictor_.directory_named(kept, "empty", directory(11));
+  evictor_.directory_named(kRootId, "moved", moved);
+  EXPECT_EQ(evictor_.counts().pin_passes, passes) << "nothing is below them, or that is as it was";
+  evictor_.directory_named(kept, "moved", moved);
+  EXPECT_TRUE(evictor_.is_pinned(id_of(0)) && !evictor_.is_pinned(id_of(1)));
+  evictor_.directory_named(directory(10), "moved", moved);
+  EXPECT_TRUE(evictor_.is_pinned(id_of(0)));
+  EXPECT_EQ(evictor_.counts().pin_passes, passes + 1);
+  evictor_.directory_named(other, "moved", moved);
+  EXPECT_FALSE(evictor_.is_pinned(id_of(0)));
+  store(2, directory(60));  // before anything is known of where it is
+  evictor_.directory_named(kept, "60", directory(60));
+  EXPECT_TRUE(evictor_.is_pinned(id_of(2)));
+  EXPECT_EQ(evictor_.counts().pinned_bytes, kChunk);
+  EXPECT_EQ(evictor_.counts().pin_passes, passes + 3);
+  EXPECT_EQ(evictor_.check(), "");
+}
+
 TEST_F(EvictorTest, AVolumeThatWasThereGoesByItsTimesAndChains) {
   evictor_.found_directory({}, {}, kRootId, false);
   for (uint64_t i = 0; i < 3; ++i)  // 0 <- 1 <- 2, and the head looks older than it is: read times are not kept for each read

@@ -1,6 +1,5 @@
 #include "store/writeback/urgent_lane.h"
 
-#include <algorithm>
 #include <atomic>
 #include <deque>
 #include <memory>
@@ -18,6 +17,7 @@ namespace kvcachefs {
 struct UrgentLane::Turn {
   CommitRequest request;
   std::vector<Snapshot> snapshots;
+  std::unordered_set<const Object*> begun;  // of these
   std::deque<UrgentItem> taken, deferred;
 };
 
@@ -91,21 +91,20 @@ void UrgentLane::take(UrgentItem item, Turn& turn) {
     turn.request.extents.push_back(item.object->base.place.extent);
   lock.unlock();
   if (!own) return item.done(std::move(own));  // not in the commit, which would fail for everybody
-  const bool mine = std::any_of(turn.snapshots.begin(), turn.snapshots.end(),
-                                [&](const Snapshot& each) { return each.object == item.object; });
-  if (mine || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
+  if (turn.begun.contains(item.object.get()) || (!dirty && !busy)) return turn.taken.push_back(std::move(item));
   Snapshot snapshot;
   if (busy || !parts_.sealer.begin_seal(item.object, Sealer::Promise::kMayEnd, snapshot)) return turn.deferred.push_back(std::move(item));
+  turn.begun.insert(item.object.get());
   turn.snapshots.push_back(std::move(snapshot));
   turn.taken.push_back(std::move(item));
 }
 
 // `failed`: of what was to be sealed. Those who wait for it are answered at once, the others when the journal has it.
-void UrgentLane::commit(Turn& turn, const std::vector<ObjectId>& failed, const Status& status) {
+void UrgentLane::commit(Turn& turn, const std::unordered_set<ObjectId>& failed, const Status& status) {
   if (turn.taken.empty()) return;
   auto waiting = std::make_shared<std::deque<UrgentItem>>();
   for (UrgentItem& item : turn.taken) {
-    if (item.object && std::count(failed.begin(), failed.end(), item.object->id) > 0) {
+    if (item.object && failed.contains(item.object->id)) {
       auto lock = item.object->lock();
       Status own = own_error(*item.object);
       lock.unlock();
@@ -149,11 +148,11 @@ bool UrgentLane::step() {
   Turn turn;
   for (UrgentItem& item : items) take(std::move(item), turn);
   Status status;
-  std::vector<ObjectId> failed;
-  for (const Snapshot& snapshot : turn.snapshots) failed.push_back(snapshot.object->id);
+  std::unordered_set<ObjectId> failed;
+  for (const Snapshot& snapshot : turn.snapshots) failed.insert(snapshot.object->id);
   if (!turn.snapshots.empty()) turn.request.bodies = parts_.sealer.seal(std::move(turn.snapshots), target_, status);
   turn.request.closed = std::exchange(target_.closed, {});
-  for (const SealedBody& body : turn.request.bodies) std::erase(failed, body.snapshot.object->id);
+  for (const SealedBody& body : turn.request.bodies) failed.erase(body.snapshot.object->id);
   if (!turn.request.bodies.empty()) parts_.health.report(Health::Of::kData, {});
   commit(turn, failed, status);
   for (UrgentItem& item : turn.deferred) defer(std::move(item));

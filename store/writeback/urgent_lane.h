@@ -2,6 +2,7 @@
 #pragma once
 
 #include <thread>
+#include <unordered_set>
 #include <vector>
 
 #include "store/api/request_types.h"
@@ -46,7 +47,7 @@ class UrgentLane {
  private:
   struct Turn;
   void take(UrgentItem item, Turn& turn);
-  void commit(Turn& turn, const std::vector<ObjectId>& failed, const Status& status);
+  void commit(Turn& turn, const std::unordered_set<ObjectId>& failed, const Status& status);
   void defer(UrgentItem item);
   static bool is_journaled(const UrgentItem& item);
   static Status own_error(const Object& object);
