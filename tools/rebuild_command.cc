@@ -7,6 +7,7 @@
 #include <CLI/CLI.hpp>
 
 #include "store/base/clock.h"
+#include "store/base/units.h"
 #include "store/check/check.h"
 #include "store/check/offline_node.h"
 #include "store/store.h"
@@ -16,12 +17,15 @@ namespace kvcachefs {
 
 namespace {
 
+constexpr uint64_t kMemoryBytes = 256 * kMiB;  // nothing is cached
+
 // The index goes while the lock is held; the store then takes the lock for itself. Returns the volume's root.
 Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
   KVC_ASSIGN(OfflineNode node, open_offline_node(request));
+  KVC_TRY(check_is_not_in_use(node));
   KVC_ASSIGN(const CheckReport report, check_node(node, {.repair = false, .journals_only = true, .progress = nullptr}));
   if (report.index_has_more)
-    return fail(Code::kCorrupt, fmt::format("{}. `kvcachefs fsck --repair` writes a checkpoint of the index. To do without, remove {} first",
+    return fail(Code::kCorrupt, fmt::format("{}. `kvcachefs fsck --repair` writes a checkpoint of the index, or sets it aside where it is not to be believed. To do without, remove {} first",
                                             report.findings.back().text, node.index_directory));
   KVC_TRY(remove_index_of(node));
   options.node = node.identity.node;
@@ -32,6 +36,13 @@ Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions
 Status rebuild(const OfflineRequest& request) {
   const int64_t started_ns = system_clock().monotonic_ns();
   StoreOptions options;
+  // Nothing is stored here, and nothing goes: what mounts keep, and with which capacity, their options say.
+  options.memory_bytes = kMemoryBytes;
+  options.evict = false;
+  options.prefetch = false;
+  options.scrub_bytes_per_s = 0;
+  options.background = false;
+  options.care = Care::kCollect;
   KVC_ASSIGN(const std::string root, remove_old_index(request, options));
   KVC_ASSIGN(auto store, open_store_at(root, options, system_clock(), "command=rebuild"));
   const StoreStatus status = store->status();

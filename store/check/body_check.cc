@@ -1,8 +1,9 @@
 #include "store/check/body_check.h"
 
 #include <algorithm>
+#include <cerrno>
 #include <cstdlib>
-#include <new>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -34,38 +35,51 @@ struct BodyChecker::Piece {
 };
 
 BodyChecker::BodyChecker(std::shared_ptr<Volume> volume, std::string node)
-    : volume_(std::move(volume)),
-      node_(std::move(node)),
-      buffer_(static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kWindowBytes))) {
-  if (buffer_ == nullptr) throw std::bad_alloc();
-}
+    : volume_(std::move(volume)), node_(std::move(node)) {}
 
 BodyChecker::~BodyChecker() { std::free(buffer_); }
 
 std::optional<BadBody> BodyChecker::check(const ObjectRecord& object) {
   std::optional<BadBody> found;
   start([&](BadBody bad) { found = std::move(bad); });
-  add(object);
+  const Status added = add(object);
   finish();
+  if (!added) return BadBody{object.id, object.body.place, added.error().message, /*wrong=*/false};
   return found;
 }
 
 void BodyChecker::start(std::function<void(BadBody)> bad) {
   bad_ = std::move(bad);
-  last_bad_ = {};
+  judged_.reset();
 }
 
 void BodyChecker::finish() {
   flush();
+  tell();
   open_file_.reset();
   open_extent_ = {};
   bad_ = nullptr;
 }
 
-void BodyChecker::report(const ObjectRecord& object, std::string why, bool wrong, bool is_no_file) {
-  if (last_bad_ == object.id) return;  // the pieces of one body follow one another
-  last_bad_ = object.id;
-  bad_({object.id, object.body.place, std::move(why), wrong, is_no_file});
+void BodyChecker::report(const ObjectRecord& object, std::string why, bool wrong) {
+  if (judged_ && judged_->object == object.id) {  // the pieces of one body follow one another
+    if (judged_->wrong || !wrong) return;
+    judged_->why = std::move(why);
+    judged_->wrong = true;
+    return;
+  }
+  tell();
+  judged_ = BadBody{object.id, object.body.place, std::move(why), wrong};
+}
+
+void BodyChecker::tell() {
+  if (judged_) bad_(*std::exchange(judged_, std::nullopt));
+}
+
+Status BodyChecker::take_buffer() {
+  if (buffer_ == nullptr) buffer_ = static_cast<std::byte*>(std::aligned_alloc(kBlockBytes, kWindowBytes));
+  if (buffer_ == nullptr) return fail_errno(ENOMEM, fmt::format("{} to read bodies with", format_size(kWindowBytes)));
+  return {};
 }
 
 Result<FilePtr> BodyChecker::open(const Place& place) {
@@ -78,6 +92,8 @@ Result<FilePtr> BodyChecker::open(const Place& place) {
 
 bool BodyChecker::check_without_reading(const ObjectRecord& object) {
   const Body& body = object.body;
+  // At once: of the body before it pieces may be left.
+  const auto tell_bad = [&](std::string why, bool wrong, bool is_no_file = false) { bad_({object.id, body.place, std::move(why), wrong, is_no_file}); };
   if (body.place.kind == PlaceKind::kNone || body.quarantined) return true;
   const size_t units = div_ceil(body.size_bytes, kUnitBytes);
   if (body.place.kind == PlaceKind::kInline) {
@@ -87,13 +103,13 @@ bool BodyChecker::check_without_reading(const ObjectRecord& object) {
       const size_t length = std::min<size_t>(kUnitBytes, body.inline_bytes.size() - start);
       good = checksum(ByteSpan(body.inline_bytes).subspan(start, length)) == body.checksums[unit];
     }
-    if (!good) report(object, "the inline bytes of its record do not match their size and checksums", true);
+    if (!good) tell_bad("the inline bytes of its record do not match their size and checksums", true);
     return true;
   }
   if (auto file = open(body.place); !file) {
     const bool gone = file.error().code == Code::kNotFound, no_file = is_no_file(file.error());
     if (gone) ++missing_[body.place.extent];
-    report(object,
+    tell_bad(
            gone ? fmt::format("its extent {} is missing", extent_path(node_, body.place.extent, body.place.kind))
                 : file.error().message,
            gone || no_file, no_file);
@@ -101,12 +117,13 @@ bool BodyChecker::check_without_reading(const ObjectRecord& object) {
   }
   if (body.place.kind == PlaceKind::kRaw) return true;  // the file itself tells: nothing to compare with
   if (body.checksums.size() >= units) return false;
-  report(object, fmt::format("its record has {} checksums for {} units", body.checksums.size(), units), true);
+  tell_bad(fmt::format("its record has {} checksums for {} units", body.checksums.size(), units), true);
   return true;
 }
 
-void BodyChecker::add(const ObjectRecord& object) {
-  if (check_without_reading(object)) return;
+Status BodyChecker::add(const ObjectRecord& object) {
+  if (check_without_reading(object)) return {};
+  KVC_TRY(take_buffer());
   ++bodies_;
   const Body& body = object.body;
   for (uint64_t start = 0; start < body.size_bytes; start += kPieceBytes) {
@@ -124,6 +141,7 @@ void BodyChecker::add(const ObjectRecord& object) {
                        size_t{0}});
     used_bytes_ += room;
   }
+  return {};
 }
 
 void BodyChecker::flush() {

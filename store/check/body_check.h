@@ -37,12 +37,13 @@ class BodyChecker {
   BodyChecker(std::shared_ptr<Volume> volume, std::string node);
   ~BodyChecker();
 
-  // Verifies one body at once; nullopt if it is good.
+  // Verifies one body at once; nullopt if it is good. Without memory to read it, it is one that the medium did not give.
   std::optional<BadBody> check(const ObjectRecord& object);
 
-  // Verifies many: add() all, in any order of objects but best by place, then finish(). `bad` gets each bad body once.
+  // Verifies many: add() each once, in any order but best by place, then finish(). `bad` gets each bad body once, with the worst that is known of it.
+  // An error of add(): there is no memory to read with.
   void start(std::function<void(BadBody)> bad);
-  void add(const ObjectRecord& object);
+  Status add(const ObjectRecord& object);
   void finish();
 
   uint64_t bodies() const { return bodies_; }
@@ -52,7 +53,9 @@ class BodyChecker {
  private:
   struct Piece;
   Result<FilePtr> open(const Place& place);
-  void report(const ObjectRecord& object, std::string why, bool wrong, bool is_no_file = false);
+  Status take_buffer();
+  void report(const ObjectRecord& object, std::string why, bool wrong);  // of a piece
+  void tell();
   bool check_without_reading(const ObjectRecord& object);  // true: settled
   void flush();
   void verify(const Piece& piece);
@@ -60,10 +63,10 @@ class BodyChecker {
   const std::shared_ptr<Volume> volume_;
   const std::string node_;
   std::function<void(BadBody)> bad_;
-  std::byte* buffer_ = nullptr;  // of a window, aligned for direct I/O
+  std::byte* buffer_ = nullptr;  // of a window, aligned for direct I/O; from the first body that is read
   std::vector<Piece> window_;
   size_t used_bytes_ = 0;
-  ObjectId last_bad_;
+  std::optional<BadBody> judged_;  // the last bad one, of which pieces may be left
   ExtentId open_extent_;
   FilePtr open_file_;
   std::map<ExtentId, uint64_t> missing_;

@@ -30,7 +30,7 @@ struct CheckReport {
   uint64_t files = 0, directories = 0, names = 0, quarantined = 0;
   uint64_t bodies_read = 0, bytes_read = 0;
   uint64_t bad_bodies = 0, missing_extents = 0, orphan_extents = 0, index_differences = 0;
-  bool index_has_more = false;  // than the journals, which are damaged, end early or are missing
+  bool index_has_more = false;  // than the journals, which are damaged, end early or are missing; also if it is not believed
   uint64_t packs_with_dead_ranges = 0, dead_range_bytes = 0;  // as found, before they were given back
 
   uint64_t errors_left() const;

@@ -22,6 +22,7 @@
 #include "store/check/repair.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
+#include "store/index/index_directory.h"
 #include "store/journal/extent_header.h"
 
 namespace kvcachefs {
@@ -29,6 +30,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr size_t kDifferencesShown = 20;
+constexpr size_t kRandomCharacters = 6;  // of mkdtemp
 
 // A directory for scratch indexes, removed at the end: beside the index (LMDB needs a local file system, and there is room) or,
 // where that takes no directory (no inodes are left, or it is read-only), in TMPDIR.
@@ -37,6 +39,7 @@ class Scratch {
   static Result<std::unique_ptr<Scratch>> make(const std::string& beside) {
     std::error_code ignored;
     std::filesystem::create_directories(std::filesystem::path(beside).parent_path(), ignored);
+    remove_old(beside);
     auto made = make_at(beside + ".fsck-XXXXXX");
     if (made) return made;
     const char* wanted = std::getenv("TMPDIR");
@@ -56,6 +59,18 @@ class Scratch {
   std::string at(const char* name) const { return path_ + "/" + name; }
 
  private:
+  // Of runs that were killed: the node's lock is held, so nobody has them any more.
+  static void remove_old(const std::filesystem::path& beside) {
+    const std::string begin = beside.filename().string() + ".fsck-";
+    std::vector<std::filesystem::path> old;
+    std::error_code ignored;
+    for (const auto& entry : std::filesystem::directory_iterator(beside.parent_path(), ignored)) {
+      const std::string name = entry.path().filename().string();
+      if (name.starts_with(begin) && name.size() == begin.size() + kRandomCharacters && entry.symlink_status(ignored).type() == std::filesystem::file_type::directory)
+        old.push_back(entry.path());
+    }
+    for (const std::filesystem::path& path : old) std::filesystem::remove_all(path, ignored);
+  }
   explicit Scratch(std::string path) : path_(std::move(path)) {}
   // Six characters, which nothing had, in the place of the last ones.
   static Result<std::unique_ptr<Scratch>> make_at(std::string path) {
@@ -88,6 +103,7 @@ class NodeCheck {
 
   Result<CheckReport> run() {
     KVC_TRY(check_index_directory(node_.index_directory));
+    if (options_.repair) KVC_TRY(check_is_not_in_use(node_));
     KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory));
     KVC_ASSIGN(history_, read_history(node_));
     KVC_TRY(check_journals());
@@ -134,10 +150,15 @@ class NodeCheck {
     KVC_ASSIGN(ExistingIndex existing, catch_up_existing_index(node_, history_, scratch_->at("existing"), bodies_));
     daemon_died_ = !existing.closed_cleanly;
     leftovers_ = std::move(existing.leftovers);
+    if (existing.is_past_journals) index_past_ = existing.position;
+    history_damaged_ |= existing.is_past_journals;
+    report_.index_has_more = existing.is_past_journals;
     if (!existing.wrong.empty()) {
       index_wrong_ = true;
       report_.index_differences = 1;
-      found(fmt::format("index {}: {}", node_.index_directory, existing.wrong), options_.repair);
+      const bool aside = options_.repair && index_past_;
+      found(fmt::format("index {}: {}{}", node_.index_directory, existing.wrong, aside ? fmt::format("; set aside as {}.damaged", node_.index_directory) : ""),
+            options_.repair);
     }
     if (!existing.index) {
       if (!index_wrong_)
@@ -145,6 +166,7 @@ class NodeCheck {
       return {};
     }
     KVC_ASSIGN(const auto differences, index_differences(*recovered_.index, *existing.index));
+    if (index_past_) return go_by_index(std::move(existing), differences.size());
     if (!differences.empty() || journals_damaged_) {
       KVC_ASSIGN(const bool lack, may_lack(node_, history_, recovered_, existing, bodies_));
       if (lack) return go_by_index(std::move(existing), differences.size());
@@ -169,7 +191,8 @@ class NodeCheck {
     }
     recovered_.index = std::move(existing.index);
     index_has_all_ = !existing.is_behind_damage;
-    if (index_has_all_) history_damaged_ = !recovered_.impossible.empty();
+    // Nothing is removed because an index that the journals do not lead to does not name it.
+    if (index_has_all_) history_damaged_ = index_past_ || !recovered_.impossible.empty();
     return {};
   }
 
@@ -220,7 +243,7 @@ class NodeCheck {
     bodies_.start([&](BadBody bad) { bad_.push_back(std::move(bad)); });
     for (const BodyRef& body : bodies) {
       KVC_ASSIGN(const auto object, recovered_.index->find_object(body.object));
-      if (object) bodies_.add(*object);
+      if (object) KVC_TRY(bodies_.add(*object));
       if (options_.progress) options_.progress(bodies_.bytes(), total_bytes);
     }
     bodies_.finish();
@@ -353,7 +376,10 @@ class NodeCheck {
   }
 
   Status repair() {
-    if (index_has_all_) KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
+    if (index_has_all_) {
+      KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
+      if (index_past_ && !node_.has_others) KVC_TRY(remove_cut_journal(*index_past_));
+    }
     std::vector<ObjectId> wrong;
     for (const BadBody& bad : bad_)
       if (bad.wrong) wrong.push_back(bad.object);
@@ -361,8 +387,14 @@ class NodeCheck {
     if (may_remove_extents())
       for (const OrphanExtent& orphan : orphans_)
         if (!is_held_for_others(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
-    if (index_wrong_) KVC_TRY(remove_index(node_.index_directory));
+    if (index_wrong_) KVC_TRY(index_past_ ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
     return {};
+  }
+
+  // It is covered by the checkpoint, but nothing in it says that it ends there.
+  Status remove_cut_journal(JournalPosition at) {
+    Status removed = node_.volume->remove_file(journal_path(node_.identity.node, at.epoch, at.seq));
+    return !removed && removed.error().code == Code::kNotFound ? Status() : removed;
   }
 
   std::string boot_of_journals() const { return history_.journals.empty() ? "" : history_.journals.back().boot_id; }
@@ -395,6 +427,7 @@ class NodeCheck {
   bool journals_damaged_ = false;  // or a checkpoint
   bool history_damaged_ = false;   // and what they lack is not known, or some of it is not believed
   bool index_has_all_ = false;     // that was lost there
+  std::optional<JournalPosition> index_past_;  // up to where it has read, if the journals end before that
   bool repaired_ = false;
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index

@@ -17,9 +17,11 @@
 
 #include "store/base/unique_fd.h"
 #include "store/check/check.h"
+#include "store/check/body_check.h"
 #include "store/check/recovered_index.h"
 #include "store/index/index.h"
 #include "store/testing/test_store.h"
+#include "store/volume/fault_volume.h"
 
 namespace kvcachefs {
 namespace check_test {
@@ -469,6 +471,142 @@ INSTANTIATE_TEST_SUITE_P(
                              fs::resize_file(path, bytes);
                            }}),
     [](const ::testing::TestParamInfo<Loss>& loss) { return std::string(loss.param.name); });
+
+// Of the last epoch, behind which the index ends: it alone has what was lost. Nothing that it names goes, whoever comes first.
+class CheckLostEnd : public CheckLostJournal {
+ protected:
+  void lose_last() {
+    store_.remount();
+    if (store_.exists("d/later")) store_.unlink("d/later");
+    store_.write_file("d/later", store_.payload(9, kSoloBytes));
+    store_.unmount();
+    GetParam().lose(last_journal());
+  }
+  fs::path last_journal() {
+    const auto epoch = [](const fs::path& path) { return std::stoul(path.parent_path().parent_path().filename()); };
+    return std::ranges::max(files(".log"), {}, epoch);
+  }
+  size_t extents() { return files(".pack").size() + files(".solo").size(); }
+  void expect_all() {
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
+    EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
+    EXPECT_EQ(store_.read_file("d/later"), store_.payload(9, kSoloBytes));
+  }
+};
+
+TEST_P(CheckLostEnd, IsMadeUpForByTheIndexAtAMount) {
+  lose_last();
+  const size_t before = extents();
+  store_.mount();
+  expect_all();
+  store_.unmount();
+  EXPECT_EQ(extents(), before);
+  fs::remove_all(index());  // a checkpoint was written
+  expect_clean();
+  store_.mount();
+  expect_all();
+}
+
+TEST_P(CheckLostEnd, IsMadeUpForByTheIndexInARepair) {
+  lose_last();
+  const size_t before = extents();
+  EXPECT_TRUE(check().index_has_more);
+  const CheckReport repaired = check(true);
+  EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+  EXPECT_GE(repaired.findings.size(), 1u);
+  EXPECT_EQ(extents(), before);
+  expect_clean();
+  fs::remove_all(index());
+  expect_clean();
+  store_.mount();
+  expect_all();
+}
+
+// An extent is gone as well, as where the volume was put back to an earlier state.
+TEST_P(CheckLostEnd, IsKeptAsideWithAnIndexThatIsNotToBeBelieved) {
+  for (const bool by_mount : {true, false}) {
+    if (!by_mount) store_.write_file("d/solo2", store_.payload(11, kSoloBytes));
+    lose_last();
+    fs::remove(files(".solo").back());
+    const size_t before = extents();
+    if (!by_mount) {
+      const CheckReport repaired = check(true);
+      EXPECT_TRUE(repaired.index_has_more);
+      EXPECT_TRUE(says(repaired, "set aside"));
+    }
+    store_.mount();
+    store_.unmount();
+    EXPECT_EQ(extents(), before) << by_mount;
+    EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
+    fs::remove_all(index().string() + ".damaged");
+    store_.mount();
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    , CheckLostEnd,
+    ::testing::Values(Loss{"Missing", [](const fs::path& path) { fs::remove(path); }},
+                      Loss{"WithItsDirectory", [](const fs::path& path) { fs::remove_all(path.parent_path()); }},
+                      Loss{"Emptied", [](const fs::path& path) { fs::resize_file(path, 0); }},
+                      Loss{"Truncated", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }},
+                      Loss{"WithoutTheLastByte", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) - 1); }}),
+    [](const ::testing::TestParamInfo<Loss>& loss) { return std::string(loss.param.name); });
+
+// More than is read at once: what is found of it first may be the lesser evil, and other bodies are told of in between.
+TEST_F(Check, ABodyOfManyPiecesIsToldOfOnceWithTheWorst) {
+  constexpr size_t kHugeBytes = 150'000'000;
+  store_.write_file("d/huge", store_.payload(12, kHugeBytes));
+  store_.unmount();
+  fs::path huge;
+  for (const fs::path& path : files(".solo"))
+    if (fs::file_size(path) > kSoloBytes * 2) huge = path;
+  ASSERT_FALSE(huge.empty());
+  flip(huge, 140'000'000);
+  auto node = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"});
+  ASSERT_TRUE(node) << node.error().message;
+  const std::string name = huge.filename();
+  BodyChecker bodies(make_fault_volume(node->volume, [&](const VolumeCall& call) {
+    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kRead && call.path.ends_with(name) && call.offset < 4'000'000 ? EIO : 0};
+  }), node->identity.node);
+  NodeHistory history = *read_history(*node);
+  BodyChecker plain(node->volume, node->identity.node);
+  auto recovered = recover_index(*node, history, store_.root() + "/scratch", plain);
+  ASSERT_TRUE(recovered) << recovered.error().message;
+  std::vector<BadBody> bad;
+  bodies.start([&](BadBody found) { bad.push_back(std::move(found)); });
+  ASSERT_TRUE(recovered->index->scan_objects([&](ObjectRecord&& row) {
+    if (row.body.size_bytes != kHugeBytes) return true;
+    EXPECT_TRUE(bodies.add(row));
+    row.id = ObjectId::make(0, 1, 900'000);
+    row.body.place.extent.seq = 900'000;  // which is not there
+    EXPECT_TRUE(bodies.add(row));
+    return true;
+  }));
+  bodies.finish();
+  recovered->index.reset();
+  fs::remove_all(store_.root() + "/scratch");
+  ASSERT_EQ(bad.size(), 2u);
+  EXPECT_NE(bad[0].object, bad[1].object);
+  for (const BadBody& body : bad) EXPECT_TRUE(body.wrong) << body.why;
+  node->lock.reset();
+  store_.mount();
+}
+
+TEST_F(Check, WhatAKilledRunLeftIsRemovedByTheNextOne) {
+  store_.unmount();
+  const std::string old = index().string() + ".fsck-Ab12xY", other = index().string() + ".fsck-notes1-mine", link = index().string() + ".fsck-linked";
+  fs::create_directories(old + "/recovered");
+  std::ofstream(old + "/recovered/data.mdb") << "left";
+  fs::create_directories(other);
+  fs::create_directory_symlink(other, link);
+  expect_clean();
+  EXPECT_FALSE(fs::exists(old));
+  EXPECT_TRUE(fs::exists(other));
+  EXPECT_TRUE(fs::is_symlink(link));
+  fs::remove(link);
+  fs::remove_all(other);
+  store_.mount();
+}
 
 // Nothing can be made in the directory of the node, where a repair begins an epoch.
 TEST_F(Check, WhatCouldNotBeRepairedIsTold) {

@@ -7,8 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "store/base/clock.h"
 #include "store/base/node_name.h"
 #include "store/index/index.h"
+#include "store/peers/slot_reader.h"
 
 namespace kvcachefs {
 
@@ -96,6 +98,8 @@ Result<OfflineNode> open_offline_node(const OfflineRequest& request) {
   if (node.index_directory.starts_with(root + "/nodes/")) KVC_TRY(check_plain(*node.volume, node.index_directory.substr(root.size() + 1)));
   return node;
 }
+
+Status check_is_not_in_use(const OfflineNode& node) { return check_lives_nowhere_else(*node.volume, node.identity, system_clock()); }
 
 Status remove_index_of(const OfflineNode& node) { return remove_index(node.index_directory); }
 

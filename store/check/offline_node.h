@@ -36,6 +36,9 @@ Result<std::vector<std::string>> nodes_of_volume(const std::string& volume);
 // Opens without changing anything but the lock file. kBusy, naming the holder, while the node is mounted or checked;
 // kNotFound if there is no such volume or node. Blocks on the volume.
 Result<OfflineNode> open_offline_node(const OfflineRequest& request);
+// kBusy, naming the host, if a daemon on another machine runs the node although its lock could be taken here. To be asked before something is changed.
+// Blocks for three seconds where that is to be seen.
+Status check_is_not_in_use(const OfflineNode& node);
 // Whoever opens the store next fills a new one from checkpoint and journals.
 Status remove_index_of(const OfflineNode& node);
 

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <set>
+#include <string>
 #include <unordered_set>
 #include <variant>
 
@@ -10,6 +12,7 @@
 #include "store/base/boot_id.h"
 #include "store/base/checksum.h"
 #include "store/check/copy_file.h"
+#include "store/extent/extents.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
 #include "store/journal/record_codec.h"
@@ -30,12 +33,12 @@ bool was_lost(const ObjectRecord& object, BodyChecker& bodies, std::vector<std::
   return true;
 }
 
-Status replay_into(const OfflineNode& node, const NodeHistory& history, BodyChecker& bodies, ReplayFilter& filter, RecoveredIndex& into) {
+Status replay_into(const OfflineNode& node, const NodeHistory& history, JournalPosition from, BodyChecker& bodies, ReplayFilter& filter, RecoveredIndex& into) {
   const auto apply = [&](const Batch& believed, JournalPosition after) -> Status {
     KVC_TRY(into.index->apply(believed, after));
     return {};
   };
-  auto statistics = replay_journals(*node.volume, node.identity, into.index->position(),
+  auto statistics = replay_journals(*node.volume, node.identity, from,
                                     [&](const Batch& batch, JournalPosition after, bool synced) -> Status {
                                       into.unclean |= !synced;
                                       into.reached[after.epoch] = after;
@@ -162,9 +165,27 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
     }, recovered.impossible));
     KVC_TRY(recovered.index->finish_load(header.covers, ReplayFilter::believed(header.stamp)));
   }
-  KVC_TRY(replay_into(node, history, bodies, filter, recovered));
+  KVC_TRY(replay_into(node, history, recovered.index->position(), bodies, filter, recovered));
   return recovered;
 }
+
+namespace {
+// As a mount judges an index that has read what the journals lack. Empty: it goes by it.
+Result<std::string> why_not_to_believe(const OfflineNode& node, const NodeHistory& history, const Index& index) {
+  if (!index.was_closed_cleanly()) return std::string("it was not closed cleanly");
+  KVC_ASSIGN(std::string why, why_of_another_time(*node.volume, node.identity, index.position(), history.journals));
+  if (!why.empty()) return why;
+  std::set<std::string> paths;
+  KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
+    const Place& place = row.body.place;
+    if (place.extent.valid() && !row.body.quarantined) paths.insert(extent_path(node.identity.node, place.extent, place.kind));
+    return true;
+  }));
+  for (const std::string& path : paths)
+    if (const auto info = node.volume->info(path); !info) return fmt::format("what it names is not there: {}", info.error().message);
+  return std::string();
+}
+}  // namespace
 
 Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,
                                               const std::string& directory, BodyChecker& bodies) {
@@ -188,12 +209,22 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
   if (found == Index::Found::kFresh) return existing;
   existing.position = copy.index->position();
   auto leftovers = copy.index->leftovers();
-  if (!journals_go_on_from(copy.index->position(), history.checkpoint, history.journals)) {
-    existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
-    return existing;
+  JournalPosition from = existing.position;
+  if (!journals_go_on_from(from, history.checkpoint, history.journals)) {
+    KVC_ASSIGN(existing.is_past_journals, journals_were_lost(*node.volume, node.identity, from, history.checkpoint, history.journals));
+    if (!existing.is_past_journals) {
+      existing.wrong = "its position is not one of these journals: it is older than they are, or of another time";
+      return existing;
+    }
+    KVC_ASSIGN(const std::string why, why_not_to_believe(node, history, *copy.index));
+    if (!why.empty()) {
+      existing.wrong = fmt::format("it has read journals that are missing or cut short, but {}", why);
+      return existing;
+    }
+    from = {from.epoch + 1, 0, 0};
   }
   ReplayFilter filter(*copy.index, /*complete=*/false, [](ReplayFilter::Told, const std::string&) {});  // the fresh one tells
-  if (Status status = replay_into(node, history, bodies, filter, copy); !status) {
+  if (Status status = replay_into(node, history, from, bodies, filter, copy); !status) {
     if (status.error().code != Code::kCorrupt) return std::unexpected(std::move(status).error());
     existing.wrong = status.error().message;
     return existing;

@@ -46,6 +46,7 @@ struct ExistingIndex {
   std::string wrong;
   JournalPosition position;       // before it was caught up
   bool is_behind_damage = false;  // journals that come after that are damaged
+  bool is_past_journals = false;  // that lies behind the journals that are there, or in one that is not: they were lost
   bool closed_cleanly = true;  // false: the daemon that had it open died. It may have begun files after its last record
 };
 Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const NodeHistory& history,

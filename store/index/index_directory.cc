@@ -318,6 +318,19 @@ Status remove_index(const std::string& directory) {
   return {};
 }
 
+Status set_index_aside(const std::string& directory) {
+  const std::string aside = directory + ".damaged";
+  KVC_TRY(check_own(directory));
+  KVC_TRY(check_own(aside));
+  std::error_code error;
+  fs::remove_all(aside, error);
+  if (error) return fail_errno(error.value(), fmt::format("index {}: removing the older {}", directory, aside));
+  if (rename(directory.c_str(), aside.c_str()) != 0) {
+    return fail_errno(errno, fmt::format("index {}: moving it aside to {}", directory, aside));
+  }
+  return sync_directory(fs::path(directory).parent_path());
+}
+
 Result<IndexDirectory::Close> IndexDirectory::consume_clean_mark() {
   if (access((path_ + "/damaged").c_str(), F_OK) == 0)
     return fail(Code::kCorrupt, fmt::format("index {} was found damaged when it was open last", path_));
@@ -350,15 +363,7 @@ Status IndexDirectory::mark_clean() const {
 
 Status IndexDirectory::set_aside() {
   KVC_TRY(check_in_place());
-  const std::string aside = path_ + ".damaged";
-  KVC_TRY(check_own(path_));
-  KVC_TRY(check_own(aside));
-  std::error_code error;
-  fs::remove_all(aside, error);
-  if (error) return fail_errno(error.value(), fmt::format("index {}: removing the older {}", path_, aside));
-  if (rename(path_.c_str(), aside.c_str()) != 0) {
-    return fail_errno(errno, fmt::format("index {}: moving it aside to {}", path_, aside));
-  }
+  KVC_TRY(set_index_aside(path_));
   KVC_ASSIGN(IndexDirectory fresh, take(path_));
   *this = std::move(fresh);
   return sync_directory(fs::path(path_).parent_path());

@@ -19,6 +19,10 @@ bool is_network_file_system(uint32_t type);
 // Whether the path leads to what is open.
 bool leads_to(const std::string& path, int descriptor);
 
+// Moves an index that nobody has open to "<directory>.damaged", in place of what is there, for people to look at. kExists, and nothing is moved, if
+// one of the two holds anything else.
+Status set_index_aside(const std::string& directory);
+
 class IndexDirectory {
  public:
   // Makes the directory if need be and takes its lock, which holds the mark that the directory is an index's: kExists, and

@@ -1,8 +1,9 @@
-// Whether the journals go on where an index ends.
+// Whether the journals go on where an index ends; if not, whether the index or the journals are to be believed.
 #pragma once
 
 #include <optional>
 #include <span>
+#include <string>
 
 #include "store/journal/journal.h"
 
@@ -17,5 +18,13 @@ inline bool journals_go_on_from(JournalPosition at, const std::optional<Checkpoi
     if (file.epoch == at.epoch && file.seq == at.seq) return file.counting_bytes >= at.offset;
   return at == JournalPosition{} && !checkpoint;
 }
+
+// For an index from which the journals do not go on. True: what it had read of them was lost. No crash does that, for an index is committed only
+// behind what is synced of the journal. False: it is older than the checkpoint, or has read what does not count. Blocks on the volume.
+Result<bool> journals_were_lost(Volume& volume, const FileIdentity& identity, JournalPosition at, const std::optional<CheckpointInfo>& checkpoint,
+                                std::span<const JournalFileInfo> journals);
+// Why an index that was closed cleanly at `at`, the end of its epoch, may be of another time than this volume; empty: it can be of this one. A volume
+// that was put back to an earlier state has no such epoch. Blocks on the volume.
+Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, std::span<const JournalFileInfo> journals);
 
 }  // namespace kvcachefs

@@ -419,5 +419,21 @@ TEST(JournalsGoOn, WhereTheIndexEnds) {
   EXPECT_TRUE(journals_go_on_from(at(2, 3, 500), checkpoint, files));
 }
 
+TEST_F(JournalTest, WhetherJournalsThatAnIndexHasReadWereLost) {
+  const auto at = [](uint32_t epoch, uint64_t seq, uint64_t offset) { return JournalPosition{.epoch = epoch, .seq = seq, .offset = offset}; };
+  std::vector<JournalFileInfo> files(1);
+  files[0] = {.epoch = 2, .seq = 3, .boot_id = "", .size_bytes = 900, .counting_bytes = 900};
+  const auto lost = [&](JournalPosition position, const std::optional<CheckpointInfo>& checkpoint) {
+    return journals_were_lost(*volume_, test_identity(), position, checkpoint, files).value();
+  };
+  EXPECT_TRUE(lost(at(2, 3, 901), {}));
+  EXPECT_TRUE(lost(at(2, 4, 10), {}));
+  EXPECT_FALSE(lost({}, {}));
+  CheckpointInfo checkpoint;
+  checkpoint.header.covers = at(2, 5, 400);
+  EXPECT_FALSE(lost(at(2, 4, 10), checkpoint)) << "it is older";
+  EXPECT_TRUE(lost(at(2, 5, 401), checkpoint));
+}
+
 }  // namespace journal_test
 }  // namespace kvcachefs

@@ -2,15 +2,19 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
+
+#include <fmt/format.h>
 
 #include "store/base/boot_id.h"
 #include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/units.h"
 #include "store/extent/extents.h"
+#include "store/index/index_directory.h"
 #include "store/index/replay_filter.h"
 #include "store/journal/goes_on.h"
 #include "store/load/body_reader.h"
@@ -34,6 +38,8 @@ class Recovery {
   using Wholeness = BodyReader::Wholeness;
 
   Status open_fresh();
+  Status open_past_journals();
+  Result<std::string> why_not_to_believe();
   Status fill();
   Status load_checkpoint(ReplayFilter& filter);
   Status replay(ReplayFilter& filter);
@@ -49,6 +55,7 @@ class Recovery {
   Index::Found opened_{};
   Journals journals_;
   std::optional<CheckpointInfo> checkpoint_;
+  bool goes_by_index_ = false;  // whose position lies behind the journals that are there, or in one that is not
 };
 
 // Of a file, or an epoch, that was begun and in which nothing is, the beginning was passed by who follows it.
@@ -94,8 +101,9 @@ Status Recovery::open_index() {
   found_.journal_files = journals_.size() + 1;
 
   if (opened_ == Index::Found::kOpened && !journals_go_on_from(found_.index->position(), checkpoint_, journals_)) {
-    log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", parts_.index_directory);
-    KVC_TRY(open_fresh());
+    KVC_ASSIGN(const bool lost, journals_were_lost(volume_, parts_.identity, found_.index->position(), checkpoint_, journals_));
+    if (!lost) log::warn("index {} does not fit the journals (it is older, or of another time): rebuilding it", parts_.index_directory);
+    KVC_TRY(lost ? open_past_journals() : open_fresh());
   }
   parts_.orphans.take_leftovers(*found_.index);
   Status filled = fill();
@@ -105,6 +113,41 @@ Status Recovery::open_index() {
   parts_.dead.clear();
   parts_.orphans.take_leftovers(*found_.index);
   return fill();
+}
+
+// Of the journals something was lost that the index had read: what they lack it has. One that is not to be believed is kept aside, for there is no other
+// trace of that. In either case nothing is removed because no record names it, and a checkpoint comes before anything is given back.
+Status Recovery::open_past_journals() {
+  const JournalPosition at = found_.index->position();
+  const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {}", parts_.identity.node, parts_.index_directory,
+                                       journal_path(parts_.identity.node, at.epoch, at.seq));
+  found_.records_lost = found_.judged_tail = true;
+  KVC_ASSIGN(const std::string why, why_not_to_believe());
+  if (why.empty()) {
+    log::error("{}; it has what they lack, and a checkpoint of it follows", what);
+    goes_by_index_ = true;
+    return {};
+  }
+  log::error("{}, but {}: it is set aside as {}.damaged, and what the journals lack is lost", what, why, parts_.index_directory);
+  found_.index.reset();
+  KVC_TRY(set_index_aside(parts_.index_directory));
+  return open_fresh();
+}
+
+// Empty: it is as this volume was left by the life that closed it, with all bodies that it names.
+Result<std::string> Recovery::why_not_to_believe() {
+  const Index& index = *found_.index;
+  if (!index.was_closed_cleanly()) return std::string("it was not closed cleanly");
+  KVC_ASSIGN(std::string why, why_of_another_time(volume_, parts_.identity, index.position(), journals_));
+  if (!why.empty()) return why;
+  std::map<ExtentId, PlaceKind> named;
+  KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
+    if (row.body.place.extent.valid() && !row.body.quarantined) named.emplace(row.body.place.extent, row.body.place.kind);
+    return true;
+  }));
+  for (const auto& [extent, kind] : named)
+    if (const auto info = extents_.info(extent, kind); !info) return fmt::format("what it names is not there: {}", info.error().message);
+  return std::string();
 }
 
 Status Recovery::fill() {
@@ -147,7 +190,8 @@ Status Recovery::replay(ReplayFilter& filter) {
   found_.other_boot = !other_boot.empty();
   found_.end = found_.index->position();
   bool unsynced_seen = false;
-  auto result = replay_journals(volume_, parts_.identity, found_.index->position(),
+  const JournalPosition at = found_.index->position();
+  auto result = replay_journals(volume_, parts_.identity, goes_by_index_ ? JournalPosition{at.epoch + 1, 0, 0} : at,
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
                                   found_.end = after;

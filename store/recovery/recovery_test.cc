@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <filesystem>
 #include <functional>
 #include <optional>
 #include <string>
@@ -152,7 +153,7 @@ TEST_F(RecoveryTest, AnIndexThatWasClosedIsTakenAsItIsAndOneThatWasNotTellsOfAnU
   EXPECT_TRUE(third.judged_tail);
 }
 
-TEST_F(RecoveryTest, AnIndexThatTheJournalsDoNotReachIsBuiltAnew) {
+TEST_F(RecoveryTest, AnIndexHasWhatLostJournalsLack) {
   begin_life();
   make_root();
   put_body("a");
@@ -161,6 +162,25 @@ TEST_F(RecoveryTest, AnIndexThatTheJournalsDoNotReachIsBuiltAnew) {
   for (const std::string& path : sim->all_files())
     if (path.find("/journal/") != std::string::npos) static_cast<void>(sim->remove_file(path));
   begin_life();
+  put_body("b");
+  mark_synced();
+  const Recovered recovered = start();
+  EXPECT_FALSE(recovered.index_rebuilt);
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.records_lost) << "nothing goes because no record names it";
+  EXPECT_TRUE(recovered.judged_tail) << "a checkpoint comes";
+}
+
+TEST_F(RecoveryTest, AnIndexOfAnotherTimeIsSetAsideAndBuiltAnew) {
+  begin_life();
+  make_root();
+  const ObjectRecord body = put_body("a");
+  mark_synced();
+  ASSERT_TRUE(start().index->close_clean());
+  for (const std::string& path : sim->all_files())
+    if (path.find("/journal/") != std::string::npos || path == path_of(body)) static_cast<void>(sim->remove_file(path));
+  begin_life();
   make_root();
   put_body("b");
   mark_synced();
@@ -168,6 +188,8 @@ TEST_F(RecoveryTest, AnIndexThatTheJournalsDoNotReachIsBuiltAnew) {
   EXPECT_TRUE(recovered.index_rebuilt);
   EXPECT_FALSE(has_name(*recovered.index, "a"));
   EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.records_lost);
+  EXPECT_TRUE(std::filesystem::exists(directory.path() + "/index.damaged/data.mdb"));
 }
 
 TEST_F(RecoveryTest, PlacesThatTheJournalGaveUpAreDead) {

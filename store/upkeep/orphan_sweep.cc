@@ -92,6 +92,10 @@ void OrphanSweep::count(bool unclean) {
     if (pack_sweep_over_) pack_sweep_.reset();
   }
   parts_.orphans.measured(extent_bytes, pack_bytes);
+  if (packs && parts_.records_lost) {  // nor does the next life punch them, which does not know that; they count on in this one
+    parts_.orphans.packs_swept();
+    parts_.orphans.packs_left(pack_bytes);
+  }
 }
 
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {

@@ -202,6 +202,31 @@ def test_fsck_without_inodes(new_mount, temp_dir, left):
             os.unlink(os.path.join(where, f"filler{number}"))
 
 
+def test_a_rebuild_removes_nothing_that_mounts_keep(new_mount, temp_dir):
+    """With options of its own, or none, it would find the volume too full."""
+    with disk(temp_dir, 300 * MIB, "mkfs.ext4", "-q", "-m", "0") as (where, _, _):
+        options = {"memory": "128M", "evict": "off", "capacity": "280M", "keep_free": "1M"}
+        mount = new_mount(options, volume=os.path.join(where, "volume"))
+        data = payload("chunk", MIB)
+
+        def store(number):
+            with open(join(mount, f"chunk{number}"), "wb") as file:
+                file.write(data)
+
+        stored = until_full(store, 262)
+        mount.drain()
+        for number in range(4):
+            os.unlink(join(mount, f"chunk{number}"))
+        before = sorted(os.listdir(mount.path))
+        assert len(before) > 240, stored
+        mount.stop()
+        time.sleep(7)  # what was opened less than five seconds ago would not go
+        rebuilt = run_command("rebuild", mount.volume)
+        assert rebuilt.returncode == 0, rebuilt.stdout + rebuilt.stderr
+        mount.start()
+        assert sorted(os.listdir(mount.path)) == before
+
+
 def test_percentages_follow_a_disk_that_grows(new_mount, temp_dir):
     with disk(temp_dir, 320 * MIB, "mkfs.xfs", "-q") as (where, image, loop):
         mount = new_mount({"memory": "32M"}, volume=os.path.join(where, "volume"))
