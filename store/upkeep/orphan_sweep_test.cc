@@ -76,6 +76,36 @@ TEST_F(OrphanSweepTest, WhatNoRecordNamesCountsUntilItIsRemoved) {
   EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo)) << "once";
 }
 
+// What is known to be dead already is counted there, wherever it lies, and hides nothing that is not.
+TEST_F(OrphanSweepTest, WhatPacksHoldCountsUntilTheyAreSweptWhateverWasKnownToBeDead) {
+  OrphanSweep sweep = make_sweep();
+  const uint64_t nameless_bytes = extents.info(nameless, PlaceKind::kSolo)->allocated_bytes;
+  const uint64_t in_hand_bytes = extents.info(in_hand, PlaceKind::kSolo)->allocated_bytes;
+  dead.add({}, {PlaceKind::kSolo, in_hand, 0, in_hand_bytes});  // a replayed removal: the reclaimer's
+  dead.add({}, {PlaceKind::kPacked, named, 2 * kBlockBytes, 4 * kBlockBytes});
+  orphans.doubt_packs();
+  sweep.count(/*unclean=*/true);
+  constexpr uint64_t kUnknownBytes = (16 - 1 - 4) * kBlockBytes;  // of the pack: what lives, and what is in hand
+  EXPECT_EQ(space.orphaned_bytes(), nameless_bytes + kUnknownBytes);
+  sweep.sweep_extents({});
+  EXPECT_FALSE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo));
+  EXPECT_EQ(space.orphaned_bytes(), kUnknownBytes) << "the pack was not swept yet";
+  while (sweep.sweep_packs() == OrphanSweep::Packs::kGoOn) continue;
+  EXPECT_EQ(counters.reclaimed_bytes, kUnknownBytes);
+  EXPECT_EQ(space.orphaned_bytes(), 0u);
+}
+
+TEST_F(OrphanSweepTest, WhereNothingCanBePunchedDeadRangesOfPacksHideNoExtents) {
+  volume = make_sim_volume({.punch_hole = false, .direct_io = false});
+  Extents earlier(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8);
+  nameless = make(earlier, PlaceKind::kSolo);
+  OrphanSweep sweep = make_sweep();
+  dead.add({}, {PlaceKind::kPacked, named, 2 * kBlockBytes, 8 * kBlockBytes});
+  sweep.count(/*unclean=*/true);
+  EXPECT_EQ(space.orphaned_bytes(), earlier.info(nameless, PlaceKind::kSolo)->allocated_bytes);
+}
+
 TEST_F(OrphanSweepTest, AfterACleanEndNothingIsLookedFor) {
   OrphanSweep sweep = make_sweep();
   sweep.count(/*unclean=*/false);
