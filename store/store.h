@@ -147,11 +147,12 @@ class Store {
   virtual void leave_off() = 0;
 
   // --- the whole ---
-  // Before a change of names or attributes of about so many bytes: whether it may go on now. Else await_room_for_records() runs
-  // `then` once it may, or with the error why it cannot; it holds no thread meanwhile. `gives_back`: the change takes no more room
-  // than it gives back, and is never refused for want of it.
+  // Before a change of names or attributes of about so many bytes: whether it may go on now. Else await_room_for_records() runs `then` once it
+  // may, or with the error why it cannot; it holds no thread. `gives_back`: it gives back what it takes, and is never refused for want of room.
   virtual bool has_room_for_records(uint64_t bytes) = 0;
   virtual void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) = 0;
+  virtual bool has_room_for_xattr(uint64_t bytes) = 0;  // the same for an extended attribute, its name included
+  virtual void await_room_for_xattr(uint64_t bytes, StatusCompletion then) = 0;
 
   virtual FileSystemSpace space() = 0;
   // Everything accepted so far is on the volume and journaled when it completes; synced if `sync`.
@@ -164,8 +165,7 @@ class Store {
   // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
   virtual Status begin_scrub() = 0;
   virtual StoreStatus status() = 0;
-  // Have all who live read what this node has journaled, have they answered what it said of theirs, and closed what it removed? Blocks on the
-  // volume.
+  // Have all who live read what this node has journaled, answered what it said of theirs, and closed what it removed? Blocks on the volume.
   virtual FollowedByPeers followed_by_peers() = 0;
   // `then` is called once, on any thread, if another daemon or command has taken this node: nothing is accepted by the volume any more.
   virtual void set_node_lost(std::function<void()> then) = 0;

@@ -145,7 +145,7 @@ Status StoreImpl::start(std::string_view holder) {
   extents_->limit_made(shares.made_extents, [this] { keeper_wakeup_.wake(); });
   extents_->start_at(1);
   journal_room_->set_extents(*extents_);
-  discards_.emplace(Discards::Parts{space_, keeper_work_, *extents_});
+  discards_.emplace(Discards::Parts{space_, dead_, keeper_work_, *extents_});
   changes_.emplace(BodyChanges::Parts{clock_, space_, *record_space_, dirty_, *discards_, options_});
   constexpr unsigned kReclaimThreads = 3;  // and the keeper; of calls that wait for round trips or for the device
   reclaimer_ = std::make_unique<Reclaimer>(

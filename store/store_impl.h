@@ -115,6 +115,8 @@ class StoreImpl final : public Store, private StoreRooms {
   void await_room_for_records(uint64_t bytes, bool gives_back, StatusCompletion then) override {
     record_waiters_->await_room(bytes, gives_back, std::move(then));
   }
+  bool has_room_for_xattr(uint64_t bytes) override { return record_waiters_->has_room_for_xattr(bytes); }
+  void await_room_for_xattr(uint64_t bytes, StatusCompletion then) override { record_waiters_->await_room_for_xattr(bytes, std::move(then)); }
 
   void hold_read_ahead() override { read_ahead_->hold(); }
   void resume_read_ahead() override { read_ahead_->resume(); }

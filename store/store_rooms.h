@@ -124,6 +124,7 @@ struct StoreRooms {
   DeadSpace dead_{space_};
   std::unique_ptr<RawSpace> raw_space_;
   std::unique_ptr<RecordSpace> record_space_;
+  std::unique_ptr<WaitingBytes> waiting_bytes_;  // before all that may hold writes that wait, for their bytes are given back to it: objects, queues
   Counters counters_;
   std::atomic<uint64_t> next_number_{1};
 
@@ -157,7 +158,6 @@ struct StoreRooms {
   std::optional<UrgentLane> urgent_;
 
   Resumer resumer_{{clock_, [this] { dirty_.wake(/*hurry=*/true); }}};
-  std::unique_ptr<WaitingBytes> waiting_bytes_;
   // Before the queues that may hold requests of theirs: opener_, keeper_work_, space_waiters_.
   std::optional<ReadRequests> reads_;
   std::optional<MappedReads> mapped_;

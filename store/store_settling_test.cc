@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "store/base/limits.h"
+#include "store/base/units.h"
 #include "store/testing/settling.h"
 
 namespace kvcachefs {
@@ -127,6 +129,44 @@ TEST(StoreSettling, ADrainCoversAttributesBeyondOneFrameOfTheJournal) {
     ASSERT_TRUE(seen) << i;
     EXPECT_TRUE(*seen == value) << i;
   }
+}
+
+TEST(StoreSettling, AttributesOfFilesThatAreOpenAreBoundedUntilTheyAreJournaled) {
+  TestStore store;
+  const std::string value(60'000, 'v');
+  std::vector<Handle*> handles;
+  Status set;
+  uint64_t bytes = 0;
+  for (; set && bytes < 100 * kMiB; bytes += set ? value.size() : 0) {
+    if (bytes % (4 * value.size()) == 0) handles.push_back(store.create(std::to_string(handles.size())));
+    set = store->set_xattr(find(store, std::to_string(handles.size() - 1)).id, "user." + std::to_string(bytes / value.size() % 4), value, Store::XattrMode::kAny);
+    store->pump();
+  }
+  ASSERT_FALSE(set);
+  EXPECT_EQ(set.error().code, Code::kNoSpace);
+  EXPECT_LE(bytes, 64 * kMiB);
+  EXPECT_GE(bytes, 63 * kMiB);
+  for (Handle* handle : handles) store.close(handle);
+  drain_and_work(store);
+  EXPECT_TRUE(store->set_xattr(find(store, "0").id, "user.x", "1", Store::XattrMode::kAny));
+  EXPECT_TRUE(store->get_xattr(find(store, "7").id, "user.3") == value);
+}
+
+// What is trimmed of a record that was read is what no call would have taken.
+TEST(StoreSettling, AllAttributesThatWereTakenAreThereAfterAReplay) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("a", "1"));
+  const ObjectId id = find(store, "a").id;
+  const std::string names[] = {"user.a", "user.b", "user.c", "user.d"};
+  const auto set = [&](int each, size_t bytes) { return store->set_xattr(id, names[each], std::string(bytes, 'v'), Store::XattrMode::kAny); };
+  for (int each = 0; each < 3; ++each) ASSERT_TRUE(set(each, kMaxXattrBytes));
+  EXPECT_FALSE(set(3, kMaxXattrBytes - 4 * 6 + 1)) << "names count";
+  ASSERT_TRUE(set(3, kMaxXattrBytes - 4 * 6));
+  ASSERT_TRUE(drain(store));
+  store.crash();
+  EXPECT_EQ(store->list_xattrs(id)->size(), 4u);
+  EXPECT_TRUE(store->set_xattr(id, names[3], "2", Store::XattrMode::kAny));
+  EXPECT_TRUE(set(3, kMaxXattrBytes - 4 * 6));
 }
 
 TEST(StoreSettling, ADrainCoversSmallBodiesBeyondOneFrameOfTheJournal) {

@@ -20,7 +20,7 @@
 
 namespace kvcachefs {
 
-inline constexpr uint64_t kSealingBytes = 3 * kUnitBytes;  // kept for reserve_to_seal(): a unit for each lane and the keeper
+inline constexpr uint64_t kSealingBytes = 4 * kUnitBytes;  // kept for reserve_to_seal(): a unit for each lane, the keeper and the scrubber
 
 // The kind of request that wants memory. What is read ahead leaves in RAM what readers of chains are expected to read. Writers leave
 // an eighth to readers, to take or to have in it what they read: else a restore would wait for its memory behind them, at the speed

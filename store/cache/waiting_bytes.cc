@@ -80,8 +80,12 @@ Result<FilePtr> WaitingBytes::file() {
     std::lock_guard lock(mutex_);
     if (file_) return file_;
   }
-  static_cast<void>(volume_->remove_file(path_));  // of a daemon that died in between
-  auto made = volume_->open(path_, {.writable = true, .create_exclusive = true});
+  const auto make = [this] {
+    static_cast<void>(volume_->remove_file(path_));  // of a daemon that died in between
+    return volume_->open(path_, {.writable = true, .create_exclusive = true});
+  };
+  auto made = make();
+  if (!made && made.error().code == Code::kExists) made = make();  // another thread has just made it, and has not removed its name yet
   if (made) {
     static_cast<void>(volume_->remove_file(path_));
     std::lock_guard lock(mutex_);

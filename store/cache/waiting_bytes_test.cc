@@ -1,6 +1,7 @@
 // Writes that wait: in RAM up to a bound, beyond it in a file of the volume.
 #include "store/cache/waiting_bytes.h"
 
+#include <cerrno>
 #include <string>
 #include <vector>
 
@@ -90,6 +91,23 @@ TEST(WaitingBytesTest, WhatIsParkedStaysWithinTheCapacityAndLeavesRoomForItsBodi
   EXPECT_GE(capacity.room_bytes(), waiting.parked_bytes()) << "or all would wait for room that they take themselves";
   kept.clear();
   EXPECT_EQ(capacity.room_bytes(), 8 * kMiB);
+}
+
+// Another thread has made the file, and has not removed its name yet.
+TEST(WaitingBytesTest, TwoThatMakeTheFileAtOnceBothPark) {
+  std::shared_ptr<Volume> sim = make_sim_volume();
+  int opens = 0;
+  std::shared_ptr<Volume> volume = make_fault_volume(sim, [&](const VolumeCall& call) {
+    return Fault{.sys_errno = call.kind == VolumeCall::Kind::kCreate && ++opens == 1 ? EEXIST : 0};
+  });
+  Capacity capacity;
+  WaitingBytes waiting(volume, capacity.room(), "WAITING", 0);
+  const std::string body(kMiB, 'x');
+  auto kept = waiting.keep(std::as_bytes(std::span(body)));
+  ASSERT_TRUE(kept) << kept.error().message;
+  EXPECT_EQ(waiting.memory_bytes(), 0u) << "parked";
+  ASSERT_TRUE((*kept)->load());
+  EXPECT_TRUE(text_of(**kept) == body);
 }
 
 TEST(IoBudgetTest, TurnsComeInOrderAndAllOfThemDo) {

@@ -439,6 +439,38 @@ TEST_F(CommitterTest, CallsThatWaitForRecordsGoOnWhenSomeAreWritten) {
   EXPECT_TRUE(answer.is_good());
 }
 
+TEST_F(CommitterTest, CallsThatSetAttributesWaitUntilOthersAreJournaledOrForFiveSeconds) {
+  const auto await_room = [this](Answer& answer) {
+    waiters.await_room_for_xattr(100, [&answer](Status status) {
+      ++answer.count;
+      answer.status = std::move(status);
+    });
+  };
+  const auto look_again = [this] {
+    waiters.resume();
+    resumer.give_answers();
+  };
+  UnjournaledXattrs of_open_files;
+  records.keep_xattrs(of_open_files, RecordSpace::kMostXattrBytes);
+  EXPECT_TRUE(waiters.has_room(100)) << "nothing else waits for them";
+  EXPECT_FALSE(waiters.has_room_for_xattr(100));
+  Answer first, second;
+  await_room(first);
+  look_again();
+  EXPECT_EQ(first.count, 0);
+  records.keep_xattrs(of_open_files, 0);
+  look_again();
+  EXPECT_TRUE(first.is_good());
+  records.keep_xattrs(of_open_files, RecordSpace::kMostXattrBytes);
+  await_room(second);
+  clock.advance_ns(4'900'000'000);
+  look_again();
+  EXPECT_EQ(second.count, 0);
+  clock.advance_ns(200'000'000);
+  look_again();
+  EXPECT_TRUE(second.is_good()) << "it is refused where it is set";
+}
+
 TEST_F(CommitterTest, WhereTheJournalFailsCallsThatWaitForRecordsAreRefused) {
   records.accept(100 * kMiB);
   health.report(Health::Of::kJournal, fail(Code::kIo, "the journal takes nothing"));

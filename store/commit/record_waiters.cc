@@ -1,6 +1,8 @@
 #include "store/commit/record_waiters.h"
 
+#include <functional>
 #include <utility>
+#include <vector>
 
 #include "store/base/units.h"
 #include "store/base/volume_error.h"
@@ -47,12 +49,31 @@ void RecordWaiters::await_room(uint64_t bytes, bool gives_back, StatusCompletion
       std::move(then));
 }
 
+void RecordWaiters::await_room_for_xattr(uint64_t bytes, StatusCompletion then) {
+  constexpr int64_t kMostNs = 5'000'000'000;
+  if (parts_.records.has_room_for_xattrs(bytes)) return await_room(bytes, /*gives_back=*/false, std::move(then));
+  await_xattrs(bytes, parts_.clock.monotonic_ns() + kMostNs, std::move(then));
+  parts_.dirty.wake(true);
+  parts_.keeper.wake();
+}
+
+void RecordWaiters::await_xattrs(uint64_t bytes, int64_t until_ns, StatusCompletion then) {
+  if (stopping_ || parts_.records.has_room_for_xattrs(bytes) || parts_.clock.monotonic_ns() >= until_ns)
+    return await_room(bytes, /*gives_back=*/false, std::move(then));
+  waiting_.fetch_add(1);
+  parts_.records.wait_for_xattrs([this, bytes, until_ns, then = std::move(then)]() mutable { await_xattrs(bytes, until_ns, std::move(then)); });
+}
+
 void RecordWaiters::resume() {
   if (waiting_.load(std::memory_order_relaxed) == 0) return;
-  for (auto& retry : parts_.records.take_waiting(stopping_)) {
-    waiting_.fetch_sub(1);
-    parts_.resumer.answer_later(std::move(retry));
-  }
+  const auto answer = [this](std::vector<std::move_only_function<void()>> retries) {
+    for (auto& retry : retries) {
+      waiting_.fetch_sub(1);
+      parts_.resumer.answer_later(std::move(retry));
+    }
+  };
+  answer(parts_.records.take_waiting(stopping_));
+  answer(parts_.records.take_waiting_for_xattrs());
 }
 
 bool RecordWaiters::want_upkeep() const {

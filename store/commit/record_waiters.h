@@ -39,6 +39,10 @@ class RecordWaiters {
   // `then` hears that the change can be made, or why it cannot; perhaps on another thread. `gives_back`: it frees space, and waits
   // only where much is unwritten. No lock held.
   void await_room(uint64_t bytes, bool gives_back, StatusCompletion then);
+  // The same for an extended attribute of so many bytes with its name: also of those that are not journaled there may be too many, and what
+  // some of them wait for may never come. After 5 s it goes on all the same, and is refused where it is set.
+  bool has_room_for_xattr(uint64_t bytes) const { return parts_.records.has_room_for_xattrs(bytes) && has_room(bytes); }
+  void await_room_for_xattr(uint64_t bytes, StatusCompletion then);
   // Something was written, or cannot be: those that wait look again.
   void resume();
   // More is in the journal or waits for the index than is to be: the keeper has to write, and did not fail a moment ago.
@@ -51,6 +55,7 @@ class RecordWaiters {
 
  private:
   std::optional<Error> refused(bool gives_back) const;
+  void await_xattrs(uint64_t bytes, int64_t until_ns, StatusCompletion then);
 
   const Parts parts_;
   std::atomic<uint64_t> waiting_{0};

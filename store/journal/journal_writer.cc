@@ -206,9 +206,10 @@ Result<JournalPosition> JournalWriter::append(const Batch& batch) {
   const std::lock_guard commit(state.commit_mutex);
   state.payload.clear();
   encode_batch(batch, state.payload);
-  if (state.payload.size() > kMaxFramePayloadBytes) {
-    return fail(Code::kTooBig, fmt::format("journal of epoch {}: a batch of {} bytes is over the limit of {}: split it",
-                                           state.identity.epoch, state.payload.size(), kMaxFramePayloadBytes));
+  if (state.payload.size() > kMaxFramePayloadBytes || 2 * batch.records.size() > kMaxBatchRecords) {  // before each may be who it speaks of
+    return fail(Code::kTooBig, fmt::format("journal of epoch {}: a batch of {} records in {} bytes is over the limits of {} and {}: split it",
+                                           state.identity.epoch, batch.records.size(), state.payload.size(), kMaxBatchRecords / 2,
+                                           kMaxFramePayloadBytes));
   }
   const uint64_t end = state.current->end;
   const bool full = end > state.current->start && end + kFrameHeaderBytes + state.payload.size() > state.max_file_bytes;

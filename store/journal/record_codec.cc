@@ -173,6 +173,10 @@ Attributes get_attributes(Cursor& in, RecordContext& context) {
   if (!(flags & kAttributesHaveXattrs)) return attributes;
   const uint64_t count = in.varint();
   for (uint64_t i = 0; i < count && in.ok(); ++i) {  // grows with what was really read, whatever `count` says
+    if (++context.xattrs > kMaxFrameXattrs) {
+      in.refuse(fmt::format("a frame has more than {} extended attributes", kMaxFrameXattrs));
+      break;
+    }
     Xattr xattr;
     xattr.name = in.in().text();
     xattr.value = in.in().text();
@@ -727,7 +731,7 @@ Result<Batch> decode_batch(ByteSpan payload) {
   Batch batch;
   batch.stamp.value = in.u64();
   const uint64_t count = in.varint();
-  if (!in.ok() || count > in.left() / 2) {
+  if (!in.ok() || count > in.left() / 2 || count > kMaxBatchRecords) {
     return fail(Code::kCorrupt, fmt::format("batch: {} records in {} bytes", count, payload.size()));
   }
   RecordContext context = context_of(batch.stamp);

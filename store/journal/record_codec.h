@@ -2,7 +2,8 @@
 //
 // Encoding is total: every value of the shapes in store/base/records.h can be written (a statement names a node). Decoding is for hostile bytes:
 // it ends in a value or in a clean error (kCorrupt: the bytes break the grammar; kVersion: a record type, place kind or
-// flag that this program does not know), never looks past the input and allocates in proportion to it. Decoding what
+// flag that this program does not know), never looks past the input and allocates in proportion to it, of records and of attributes, which
+// take far more in RAM than the two bytes that they can be, no more than the bounds below. Decoding what
 // was encoded gives the same value (nlink apart, which is derived and not encoded).
 #pragma once
 
@@ -15,6 +16,10 @@
 #include "store/base/result.h"
 
 namespace kvcachefs {
+
+// Of a batch, with those that say whose objects the next ones speak of; and extended attributes of all records of a frame. More are neither
+// written nor believed. Writers make a quarter of that at most: batches end at 8 MiB, of which a record counts as 32 bytes or more.
+inline constexpr uint64_t kMaxBatchRecords = 1u << 20, kMaxFrameXattrs = 1u << 20;
 
 // What records are told from: the ones before them in the same frame or, at its beginning, these values. Both sides
 // keep one, and every record changes it.
@@ -33,6 +38,7 @@ struct RecordContext {
   uint64_t next_offset = 0;
   std::string about;     // the node whose objects the records speak of; empty: this one's
   JournalPosition said;  // with it, in a checkpoint
+  uint64_t xattrs = 0;   // so many were read
 };
 
 // An object (without nlink) as it stands in a PUT record and in an index row. Self-delimiting. An index row is told

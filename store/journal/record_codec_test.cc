@@ -305,6 +305,34 @@ TEST(RecordCodec, HostileCountsAllocateNothing) {
   EXPECT_EQ(decode_object(in).error().code, Code::kCorrupt);
 }
 
+// Small records and attributes take a hundred times their bytes in RAM.
+TEST(RecordCodec, MoreRecordsOrAttributesThanAnyWriterMakesAreRefused) {
+  const auto batch_of = [](uint64_t records) {
+    Bytes bytes;
+    ByteWriter out(bytes);
+    out.u64(1);
+    out.varint(records);
+    for (uint64_t i = 0; i < records; ++i) {
+      out.varint(1);
+      out.u8(120);  // a hint: it takes nothing
+    }
+    return bytes;
+  };
+  EXPECT_TRUE(decode_batch(batch_of(kMaxBatchRecords)));
+  EXPECT_EQ(decode_batch(batch_of(kMaxBatchRecords + 1)).error().code, Code::kCorrupt);
+
+  const auto attributes_of = [](size_t count, size_t last) {  // two records
+    Batch batch;
+    for (const size_t each : {count, last}) batch.records.push_back(AttributesRecord{ObjectId{1}, {.xattrs = std::vector<Xattr>(each)}});
+    Bytes bytes;
+    encode_batch(batch, bytes);
+    return bytes;
+  };
+  constexpr size_t kHalf = kMaxFrameXattrs / 2;
+  EXPECT_TRUE(decode_batch(attributes_of(kHalf, kHalf)));
+  EXPECT_EQ(decode_batch(attributes_of(kHalf, kHalf + 1)).error().code, Code::kCorrupt);
+}
+
 TEST(RecordCodec, RandomBytesNeverCrash) {
   for (uint64_t seed = 1; seed <= 200000; ++seed) {
     TestRandom random(seed);

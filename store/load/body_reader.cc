@@ -46,6 +46,18 @@ Status BodyReader::read(const Snapshot& snapshot, size_t index, uint64_t length,
   return {};
 }
 
+// The same of a body that lies in its record.
+Status BodyReader::copy_inline(const Body& base, size_t index, uint64_t length, Block& block) {
+  const uint64_t begin = index * kUnitBytes;
+  if (base.inline_bytes.size() < begin + length)
+    return fail(Code::kCorrupt, fmt::format("inline body: {} of {} bytes are there", base.inline_bytes.size(), begin + length));
+  if (index >= base.checksums.size()) return fail(Code::kCorrupt, "its record has no checksum for these bytes");
+  std::memcpy(block.data(), base.inline_bytes.data() + begin, length);
+  if (checksum(block.bytes().first(length)) != base.checksums[index])
+    return fail(Code::kCorrupt, fmt::format("inline body: unit {} does not match its checksum", index));
+  return {};
+}
+
 Result<BlockPtr> BodyReader::fetch(const Snapshot& snapshot, size_t index, const Memory& memory) const {
   const uint64_t wanted = unit_length(snapshot.size_bytes, index);
   const Unit* spilled = spilled_unit(snapshot, index);
@@ -54,10 +66,9 @@ Result<BlockPtr> BodyReader::fetch(const Snapshot& snapshot, size_t index, const
   const uint64_t valid = std::min({spilled != nullptr ? length : base_left, length, wanted});
   const uint64_t most = std::max(length, wanted);  // the stored unit may be longer than what is left of it
   BlockPtr block = memory(MemoryPool::block_bytes(most)).make_block(most);
-  if (spilled == nullptr && snapshot.base.place.kind == PlaceKind::kInline) {
-    std::memcpy(block->data(), snapshot.base.inline_bytes.data() + index * kUnitBytes, length);
-  } else if (length > 0) {
-    KVC_TRY(read(snapshot, index, length, *block));
+  if (length > 0) {
+    const bool in_record = spilled == nullptr && snapshot.base.place.kind == PlaceKind::kInline;
+    KVC_TRY(in_record ? copy_inline(snapshot.base, index, length, *block) : read(snapshot, index, length, *block));
   }
   std::memset(block->data() + valid, 0, block->capacity_bytes() - valid);
   return block;

@@ -33,6 +33,7 @@ class BodyReader {
 
  private:
   Status read(const Snapshot& snapshot, size_t index, uint64_t length, Block& block) const;
+  static Status copy_inline(const Body& base, size_t index, uint64_t length, Block& block);
 
   Extents& extents_;
   Counters& counters_;

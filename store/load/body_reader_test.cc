@@ -40,6 +40,38 @@ TEST_F(BodyReaderTest, AUnitHasTheBytesOfTheBaseAsFarAsTheyAreValidAndZerosBehin
   for (uint64_t at = 1000; at < 9000; ++at) ASSERT_EQ((*block)->bytes()[at], std::byte{0}) << at;
 }
 
+// A body that grew: nothing of it was loaded, and its seal gives what is read here a checksum of its own.
+TEST_F(BodyReaderTest, BytesInTheRecordAreVerifiedAsThoseElsewhere) {
+  Snapshot snapshot;
+  const std::vector<std::byte> bytes = bytes_of(4000, 7);
+  snapshot.size_bytes = 5000;
+  snapshot.base.size_bytes = snapshot.base_valid_bytes = 4000;
+  snapshot.base.place = {PlaceKind::kInline, {}, 0, 4000};
+  snapshot.base.inline_bytes.assign(bytes.begin(), bytes.end());
+  snapshot.base.checksums = {checksum(bytes)};
+  auto block = reader.fetch(snapshot, 0, sealing_memory);
+  ASSERT_TRUE(block) << block.error().message;
+  EXPECT_TRUE(begins_with(**block, 7, 0, 4000));
+  EXPECT_EQ((*block)->bytes()[4500], std::byte{0});
+  snapshot.base.inline_bytes[100] ^= std::byte{1};
+  auto flipped = reader.fetch(snapshot, 0, sealing_memory);
+  ASSERT_FALSE(flipped);
+  EXPECT_EQ(flipped.error().code, Code::kCorrupt);
+}
+
+TEST_F(BodyReaderTest, ARecordThatLacksBytesOfItsBodyIsRefused) {
+  Snapshot snapshot;
+  snapshot.size_bytes = 200'000;
+  snapshot.base.size_bytes = snapshot.base_valid_bytes = 150'000;
+  snapshot.base.place = {PlaceKind::kInline, {}, 0, 150'000};
+  snapshot.base.inline_bytes.assign(10, std::byte{1});
+  snapshot.base.checksums = {checksum(snapshot.base.inline_bytes)};
+  EXPECT_FALSE(reader.fetch(snapshot, 0, sealing_memory)) << "150000 bytes of 10";
+  snapshot.base.inline_bytes.assign(150'000, std::byte{1});
+  snapshot.base.checksums.clear();
+  EXPECT_FALSE(reader.fetch(snapshot, 0, sealing_memory)) << "without a checksum";
+}
+
 TEST_F(BodyReaderTest, ASpilledUnitIsTakenFromTheSpillFile) {
   const ObjectId id = put_body(5000), spilled = put_body(6000, PlaceKind::kSolo);
   Snapshot snapshot = snapshot_of(id);

@@ -45,11 +45,12 @@ class BodyChangesTest : public testing::Test {
 
   ManualClock clock{1'000'000'000};
   Space space;
+  DeadSpace dead{space};
   RecordSpace records{space, 64 * kMiB};
   Wakeup wakeup;
   WorkQueue work{wakeup};
   Extents extents{nullptr, {}, 1};
-  Discards discards{{space, work, extents}};
+  Discards discards{{space, dead, work, extents}};
   DirtyQueue dirty;
   LiveOptions options{StoreOptions{}};
   BodyChanges changes{{clock, space, records, dirty, discards, options}};

@@ -26,6 +26,7 @@
 #include "store/object/first_writes.h"
 #include "store/object/plans.h"
 #include "store/object/unit.h"
+#include "store/space/record_space.h"
 #include "store/volume/volume.h"
 
 namespace kvcachefs {
@@ -60,15 +61,14 @@ class Object {
   bool to_be_moved = false;       // into a memory file: clients map it
   std::vector<Unit> units;        // may be shorter than the body: missing ones have no block
   uint64_t content_version = 0;   // rises with every change of bytes or size
-  uint64_t sealed_version = 0;    // content_version the base holds; unequal = the content is dirty
-  uint64_t moving_version = 0;    // content_version that is journaled already, and sealed once more
+  uint64_t sealed_version = 0, moving_version = 0;  // content_version the base holds (unequal: dirty); one that is sealed once more
   uint64_t named_version = 0;     // content_version when it was last renamed or linked: such a name says at least that
   uint64_t attributes_version = 0, attributes_durable = 0;
   // What RecordSpace counts for it: accepted for the next record of its attributes; and set aside for the one that comes with its first body.
   uint64_t accepted_bytes = 0, awaiting_body_bytes = 0;
+  UnjournaledXattrs unjournaled_xattrs;
   uint64_t shrunk_to_bytes = UINT64_MAX;  // least size since the last snapshot
-  uint64_t reserved_bytes = 0;    // of the volume's space, for the next seal
-  uint64_t sealing_reserved_bytes = 0;  // ... for the one under way
+  uint64_t reserved_bytes = 0, sealing_reserved_bytes = 0;  // of the volume's space, for the next seal; for the one under way
   // What fallocate gave blocks, as far as it is known: [allocated_from, allocated_to). While the body is open for writing room
   // for it is kept, kept_bytes beside reserved_bytes: a write in there finds some, also after the body was sealed.
   uint64_t allocated_from = 0, allocated_to = 0;

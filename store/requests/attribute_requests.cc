@@ -9,12 +9,19 @@
 
 #include "store/base/limits.h"
 #include "store/base/log.h"
+#include "store/base/units.h"
 #include "store/object/in_place_mark.h"
 #include "store/object/pin_mark.h"
 
 namespace kvcachefs {
 
 namespace {
+
+size_t bytes_of(const std::vector<Xattr>& xattrs) {
+  size_t bytes = 0;
+  for (const Xattr& xattr : xattrs) bytes += xattr.name.size() + xattr.value.size();
+  return bytes;
+}
 // The bits of `mode` that a write by an ordinary user, and a change of owner, take away. Of a file that its group may not
 // execute the set-group-id bit stays for a caller in that group.
 bool depends_on_group(uint32_t mode) { return (mode & S_ISGID) && !(mode & S_IXGRP); }
@@ -227,26 +234,32 @@ Status AttributeRequests::set_xattr_of(const ObjectPtr& object, std::string_view
   if (there && mode == XattrMode::kCreate) return fail(Code::kExists, fmt::format("attribute '{}' of object {}", name, id.value));
   if (!there && mode == XattrMode::kReplace)
     return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
-  size_t total = value.size();
-  for (const Xattr& xattr : xattrs) total += xattr.name.size() + xattr.value.size();
-  if (there) total -= where->value.size();
+  size_t total = bytes_of(xattrs) + name.size() + value.size();
+  if (there) total -= where->name.size() + where->value.size();
   if (total > kMaxXattrTotalBytes)
     return fail(Code::kNoSpace, fmt::format("object {}: attributes of {} bytes, at most {}", id.value, total, kMaxXattrTotalBytes));
-  if ((!there || value.size() > where->value.size()) && parts_.room.is_full())
-    return parts_.room.refuse(fmt::format("attribute '{}' of object {}", name, id.value));
+  const bool grows = !there || value.size() > where->value.size();
+  if (grows && parts_.room.is_full()) return parts_.room.refuse(fmt::format("attribute '{}' of object {}", name, id.value));
+  if (grows && !parts_.records.has_room_for_xattrs(name.size() + value.size()))
+    return fail(Code::kNoSpace, fmt::format("attribute '{}' of object {}: {} of attributes are not in the journal, of files that are open perhaps",
+                                            name, id.value, format_size(RecordSpace::kMostXattrBytes)));
   parts_.records.accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
     where->value = value;
   else
     xattrs.insert(where, Xattr{std::string(name), std::string(value)});
+  parts_.records.keep_xattrs(object->unjournaled_xattrs, total);
   return {};
 }
 
 Status AttributeRequests::remove_xattr(ObjectId id, std::string_view name) {
   if (parts_.read_only) return fail(Code::kReadOnly, "the mount is read-only");
   return change_xattrs(id, [&](const ObjectPtr& object) -> Status {
-    if (std::erase_if(object->attributes.xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) > 0) return {};
-    return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
+    auto& xattrs = object->attributes.xattrs;
+    if (std::erase_if(xattrs, [&](const Xattr& xattr) { return xattr.name == name; }) == 0)
+      return fail(Code::kNoAttribute, fmt::format("object {} has no attribute '{}'", id.value, name));
+    parts_.records.keep_xattrs(object->unjournaled_xattrs, bytes_of(xattrs));
+    return {};
   });
 }
 

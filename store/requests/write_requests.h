@@ -114,8 +114,10 @@ class WriteRequests {
   void allocate_raw(ObjectPtr object, FilePtr raw, uint64_t size, AllocateMode mode, uint64_t offset, uint64_t length,
                     StatusCompletion done);
   void note_raw_write(Object& object, const FilePtr& raw, uint64_t offset, uint64_t length, const Status& status);
-  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurns::Turn turn,
-                 Completion<size_t> done);
+  void write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, std::unique_ptr<WaitingBytes::Kept> kept,
+                 RawTurns::Turn turn, Completion<size_t> done);
+  void write_claimed_raw(Handle* handle, FilePtr raw, uint64_t offset, uint64_t length, std::unique_ptr<WaitingBytes::Kept> kept,
+                         RawSpace::Claim claim, Completion<size_t> done);
   void write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes, RawSpace::Claim claim,
                        RawTurns::Turn turn, Completion<size_t> done);
   void write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, Completion<size_t> done);

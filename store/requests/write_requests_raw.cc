@@ -119,36 +119,59 @@ void WriteRequests::note_raw_write(Object& object, const FilePtr& raw, uint64_t 
   }
 }
 
-// Room for what it may allocate is set aside first, and counted as the file's once the write has ended.
-void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes, RawTurns::Turn turn,
-                              Completion<size_t> done) {
+// Room for what it may allocate is set aside first, and counted as the file's once the write has ended. Where there is none the turn ends:
+// others need no room, or less. `kept`: what `bytes` point into, if they are not the caller's.
+void WriteRequests::write_raw(Handle* handle, FilePtr raw, uint64_t offset, std::span<const std::byte> bytes,
+                              std::unique_ptr<WaitingBytes::Kept> kept, RawTurns::Turn turn, Completion<size_t> done) {
   const ObjectPtr object = handle->object;
   ExtentId extent;
   if (!raw_extent(*object, raw, extent)) {
     turn.end();
     return write(handle, offset, bytes, std::move(done));
   }
-  std::vector<std::byte> copy(bytes.begin(), bytes.end());
   if (auto claim = parts_.raw_space.claim(extent, raw, offset, bytes.size()))
-    return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claim), std::move(turn), std::move(done));
+    return write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(*claim), std::move(turn), std::move(done));
+  const uint64_t length = bytes.size();
+  if (kept) {
+    kept->unload();
+  } else {
+    auto copy = parts_.waiting_bytes.keep(bytes);
+    if (!copy) {
+      turn.end();
+      return fail_raw_write(handle, raw, offset, length, std::move(copy).error(), done);
+    }
+    kept = std::move(*copy);
+  }
+  turn.end();
   auto claimed = std::make_shared<RawSpace::Claim>();
-  auto find_room = [this, object, raw, extent, offset, wanted = bytes.size(), claimed]() -> Status {
-    auto claim = parts_.raw_space.claim(extent, raw, offset, wanted);
-    if (!claim) return std::unexpected(no_space(*object, wanted));
+  auto find_room = [this, object, raw, extent, offset, length, claimed]() -> Status {
+    auto claim = parts_.raw_space.claim(extent, raw, offset, length);
+    if (!claim) return std::unexpected(no_space(*object, length));
     *claimed = std::move(*claim);
     return {};
   };
-  auto go_on = [this, handle, raw, offset, copy = std::move(copy), claimed, turn = std::move(turn), done = std::move(done)](Status status) mutable {
-    if (status)
-      return write_raw_bytes(handle, std::move(raw), offset, std::move(copy), std::move(*claimed), std::move(turn), std::move(done));
-    turn.end();
-    {
-      const auto lock = handle->object->lock();
-      note_raw_write(*handle->object, raw, offset, copy.size(), status);
-    }
-    done(std::unexpected(std::move(status).error()));
+  auto go_on = [this, handle, raw, offset, length, kept = std::move(kept), claimed, done = std::move(done)](Status status) mutable {
+    if (!status) return fail_raw_write(handle, raw, offset, length, std::move(status).error(), done);
+    write_claimed_raw(handle, std::move(raw), offset, length, std::move(kept), std::move(*claimed), std::move(done));
   };
   parts_.space_waiters.with_room(std::move(find_room), std::move(go_on));
+}
+
+// It has waited for room, which it keeps while it waits for its turn: turns end by themselves.
+void WriteRequests::write_claimed_raw(Handle* handle, FilePtr raw, uint64_t offset, uint64_t length, std::unique_ptr<WaitingBytes::Kept> kept,
+                                      RawSpace::Claim claim, Completion<size_t> done) {
+  auto begin = [this, handle, raw = std::move(raw), offset, length, kept = std::move(kept), claim = std::move(claim),
+                done = std::move(done)]() mutable {
+    RawTurns::Turn turn(raw_turns_, length);
+    if (Status status = kept->load(); !status) {
+      turn.end();
+      return fail_raw_write(handle, raw, offset, length, std::move(status).error(), done);
+    }
+    const auto bytes = kept->bytes();
+    write_raw_bytes(handle, std::move(raw), offset, {bytes.begin(), bytes.end()}, std::move(claim), std::move(turn), std::move(done));
+  };
+  if (raw_turns_.try_begin(length)) return begin();
+  raw_turns_.wait(length, std::move(begin));
 }
 
 void WriteRequests::write_raw_bytes(Handle* handle, FilePtr raw, uint64_t offset, std::vector<std::byte> bytes,
@@ -207,7 +230,7 @@ void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offs
                                       Completion<size_t> done) {
   const uint64_t counted = bytes.size();
   if (raw_turns_.try_begin(counted))
-    return write_raw(handle, std::move(raw), offset, bytes, RawTurns::Turn(raw_turns_, counted), std::move(done));
+    return write_raw(handle, std::move(raw), offset, bytes, nullptr, RawTurns::Turn(raw_turns_, counted), std::move(done));
   auto copy = parts_.waiting_bytes.keep(bytes);
   if (!copy) return fail_raw_write(handle, raw, offset, counted, std::move(copy).error(), done);
   raw_turns_.wait(counted, [this, handle, raw = std::move(raw), offset, counted, kept = std::move(*copy), done = std::move(done)]() mutable {
@@ -216,7 +239,8 @@ void WriteRequests::write_raw_in_turn(Handle* handle, FilePtr raw, uint64_t offs
       turn.end();
       return fail_raw_write(handle, raw, offset, counted, std::move(status).error(), done);
     }
-    write_raw(handle, std::move(raw), offset, kept->bytes(), std::move(turn), std::move(done));  // which takes a copy
+    const auto its_bytes = kept->bytes();
+    write_raw(handle, std::move(raw), offset, its_bytes, std::move(kept), std::move(turn), std::move(done));  // which takes a copy
   });
 }
 

@@ -422,6 +422,40 @@ TEST_F(WriteRequestsTest, WritesOfRawFilesBeyondTheirBudgetWaitForTheirTurn) {
   EXPECT_EQ(begin, changed({large.begin(), large.begin() + kMiB}, 5, small));
 }
 
+TEST_F(WriteRequestsTest, AWriteOfARawFileThatWaitsForRoomHasNoTurnMeanwhile) {
+  const ObjectPtr body = make_raw();
+  const auto handle = open(body);
+  const Bytes first = bytes_of(kBlockBytes, 1), patch = bytes_of(100, 2), large = bytes_of(kMiB, 3);
+  write_now(*handle, 0, first);
+  space.configure(space.limit_bytes() - space.room_bytes() + kMiB / 2, 0);
+  std::vector<Told<size_t>> told(32);  // all that may be under way
+  for (size_t i = 0; i < told.size(); ++i) write(*handle, (1 + i) * kMiB, large, told[i]);
+  EXPECT_TRUE(std::ranges::all_of(told, [](const auto& each) { return each.count == 0; }));
+  EXPECT_EQ(waiting.memory_bytes(), told.size() * kMiB);
+  write_now(*handle, 10, patch);  // needs no room
+  make_room(100 * kMiB);
+  EXPECT_TRUE(std::ranges::all_of(told, [&](const auto& each) { return each.is(large.size()); }));
+  EXPECT_EQ(waiting.memory_bytes(), 0u);
+  Bytes expected(kMiB);
+  expected = changed(expected, 0, changed(first, 10, patch));
+  for (size_t i = 0; i < told.size(); ++i) expected.insert(expected.end(), large.begin(), large.end());
+  EXPECT_EQ(bytes_in(body), expected);
+}
+
+TEST_F(WriteRequestsTest, AWriteOfARawFileThatFindsNoRoomFails) {
+  const ObjectPtr body = make_raw();
+  const auto handle = open(body);
+  space.configure(space.limit_bytes() - space.room_bytes() + kMiB / 2, 0);
+  Told<size_t> told;
+  write(*handle, 0, bytes_of(kMiB, 3), told);
+  EXPECT_EQ(told.count, 0);
+  for (int round = 0; round < 3; ++round) make_room(0);
+  EXPECT_TRUE(told.is_error(Code::kNoSpace));
+  EXPECT_EQ(waiting.memory_bytes(), 0u);
+  const auto lock = body->lock();
+  EXPECT_TRUE(body->lacks_a_write());
+}
+
 TEST_F(WriteRequestsTest, AWriteThatWaitsGoesOnInTheRawFileThatTheBodyBecame) {
   const ObjectPtr body = make();
   const auto handle = open(body);

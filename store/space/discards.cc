@@ -8,7 +8,11 @@ namespace kvcachefs {
 void Discards::remove_later(ExtentId id, PlaceKind kind, uint64_t reserved_bytes) {
   parts_.space.hope();
   parts_.work.add([this, id, kind, reserved_bytes] {
-    if (Status status = parts_.extents.remove(id, kind); !status) log::warn("unused extent: {}", status.error().message);
+    const Status status = parts_.extents.remove(id, kind);
+    if (!status && status.error().code != Code::kNotFound) {
+      log::warn("unused extent, which is removed later: {}", status.error().message);
+      parts_.dead.add({}, Place{kind, id, 0, reserved_bytes});  // before it is released: it counts all the time
+    }
     parts_.space.release(reserved_bytes);
   });
 }

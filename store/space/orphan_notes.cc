@@ -65,7 +65,6 @@ void OrphanNotes::packs_swept() {
 void OrphanNotes::measured(uint64_t extent_bytes, uint64_t pack_bytes) {
   extent_bytes_ = extent_bytes;
   pack_bytes_ = pack_bytes;
-  known_bytes_ = dead_.bytes();
   tell_space();
 }
 
@@ -73,12 +72,5 @@ void OrphanNotes::packs_left(uint64_t pack_bytes) {
   pack_bytes_ = pack_bytes;
   tell_space();
 }
-
-uint64_t OrphanNotes::bytes() const {
-  const uint64_t bytes = extent_bytes_ + pack_bytes_;
-  return bytes - std::min(bytes, known_bytes_);
-}
-
-void OrphanNotes::tell_space() { space_.set_orphaned(bytes()); }
 
 }  // namespace kvcachefs

@@ -51,19 +51,18 @@ class OrphanNotes {
   bool packs_unswept() const { return packs_unswept_; }
   void packs_swept();
 
-  // What the extents that are to be removed take, and the ranges that are to be punched: measured at a start, before anything is
-  // accepted, and told again as it falls. What DeadSpace knows already at the first of these is not counted twice.
+  // What the extents that are to be removed take, and the ranges that are to be punched, without what DeadSpace counts of them:
+  // measured at a start, before anything is accepted, and told again as it falls.
   void measured(uint64_t extent_bytes, uint64_t pack_bytes);
   void packs_left(uint64_t pack_bytes);
-  uint64_t bytes() const;  // of that, as Space is told
+  uint64_t bytes() const { return extent_bytes_ + pack_bytes_; }  // of that, as Space is told
 
  private:
-  void tell_space();
+  void tell_space() { space_.set_orphaned(bytes()); }
 
   const DeadSpace& dead_;
   Space& space_;
-  uint64_t extent_bytes_ = 0, pack_bytes_ = 0;  // with what DeadSpace knew of them, too
-  uint64_t known_bytes_ = 0;                    // that part
+  uint64_t extent_bytes_ = 0, pack_bytes_ = 0;
   uint32_t swept_epoch_ = 0;
   std::vector<Leftovers::Extent> extents_;
   bool extents_due_ = false;

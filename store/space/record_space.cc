@@ -95,6 +95,23 @@ void RecordSpace::appended(uint64_t appended_bytes, uint64_t bytes, uint64_t rec
   tell();
 }
 
+void RecordSpace::keep_xattrs(UnjournaledXattrs& of, uint64_t bytes) {
+  of.journaled();
+  of.sum_ = xattr_bytes_;
+  of.bytes_ = bytes;
+  xattr_bytes_->fetch_add(bytes, std::memory_order_relaxed);
+}
+
+void RecordSpace::wait_for_xattrs(std::move_only_function<void()> retry) {
+  std::lock_guard lock(mutex_);
+  waiting_for_xattrs_.push_back(std::move(retry));
+}
+
+std::vector<std::move_only_function<void()>> RecordSpace::take_waiting_for_xattrs() {
+  std::lock_guard lock(mutex_);
+  return std::exchange(waiting_for_xattrs_, {});
+}
+
 void RecordSpace::index_commit_begins() {
   std::lock_guard lock(mutex_);
   committing_bytes_ = overlay_bytes_;

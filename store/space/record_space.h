@@ -6,16 +6,40 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "store/base/mutex.h"
+#include "store/base/units.h"
 #include "store/space/space.h"
 
 namespace kvcachefs {
 
+// Bytes of extended attributes that are in RAM alone: of one object, until the journal has them or the object is gone. Not thread-safe.
+class UnjournaledXattrs {
+ public:
+  UnjournaledXattrs() = default;
+  UnjournaledXattrs(const UnjournaledXattrs&) = delete;
+  UnjournaledXattrs& operator=(const UnjournaledXattrs&) = delete;
+  ~UnjournaledXattrs() { journaled(); }
+  void journaled() {
+    if (sum_) sum_->fetch_sub(std::exchange(bytes_, 0), std::memory_order_relaxed);
+  }
+
+ private:
+  friend class RecordSpace;
+  std::shared_ptr<std::atomic<uint64_t>> sum_;  // of all objects
+  uint64_t bytes_ = 0;
+};
+
 // Thread-safe.
 class RecordSpace {
  public:
+  // Of the extended attributes of all objects, as long as they are in RAM alone. Beside what is accepted, for those of a file that is open
+  // and was never flushed are in no record before its body is: nobody can wait for that.
+  static constexpr uint64_t kMostXattrBytes = 64 * kMiB;
+
   RecordSpace(Space& space, uint64_t memory_bytes);
 
   struct Measured {
@@ -39,6 +63,12 @@ class RecordSpace {
   // file may be open for days. body_came() ends it, also where the file was removed instead.
   void await_body(uint64_t bytes);
   void body_came(uint64_t bytes);
+  // The attributes of an object, which is locked, come to `bytes` now, and are not journaled yet.
+  void keep_xattrs(UnjournaledXattrs& of, uint64_t bytes);
+  bool has_room_for_xattrs(uint64_t bytes) const { return xattr_bytes_->load(std::memory_order_relaxed) + bytes <= kMostXattrBytes; }
+  // Runs `retry` soon: when something was written, or a second later.
+  void wait_for_xattrs(std::move_only_function<void()> retry);
+  std::vector<std::move_only_function<void()>> take_waiting_for_xattrs();
   // Around a commit of the index: what was in its overlay when that began has left it.
   void index_commit_begins();
   void index_committed();
@@ -74,8 +104,9 @@ class RecordSpace {
   uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since those who wait began
-  std::vector<std::move_only_function<void()>> waiting_;
+  std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;
   std::atomic<bool> crowded_{false};
+  const std::shared_ptr<std::atomic<uint64_t>> xattr_bytes_ = std::make_shared<std::atomic<uint64_t>>(0);
 };
 
 }  // namespace kvcachefs

@@ -45,6 +45,24 @@ TEST_F(RecordSpaceTest, WhatCouldNotBeJournaledIsStillAccepted) {
   EXPECT_EQ(records_.take(), kMiB);
 }
 
+TEST_F(RecordSpaceTest, AttributesCountUntilTheyAreJournaledOrTheirObjectIsGone) {
+  constexpr uint64_t kMost = RecordSpace::kMostXattrBytes;
+  UnjournaledXattrs first;
+  {
+    UnjournaledXattrs second;
+    records_.keep_xattrs(first, kMost / 2);
+    records_.keep_xattrs(second, 1);
+    records_.keep_xattrs(second, kMost / 2 - 100);  // of the same object: all of them
+    EXPECT_TRUE(records_.has_room_for_xattrs(100));
+    EXPECT_FALSE(records_.has_room_for_xattrs(101));
+  }
+  EXPECT_TRUE(records_.has_room_for_xattrs(kMost / 2));
+  EXPECT_FALSE(records_.has_room_for_xattrs(kMost / 2 + 1));
+  first.journaled();
+  first.journaled();
+  EXPECT_TRUE(records_.has_room_for_xattrs(kMost));
+}
+
 TEST_F(RecordSpaceTest, WhatIsAppendedWhileItIsMeasuredCountsOnce) {
   append(kMiB, 1);
   at_.appended_bytes = appended_;

@@ -17,6 +17,7 @@ constexpr int64_t kLingerNs = 1'000'000'000;
 constexpr uint64_t kMaxLingerBytes = 64 * kMiB;
 constexpr size_t kMaxLingering = 256;
 constexpr size_t kMaxKeptForRename = 20'000;
+constexpr uint64_t kMaxKeptRecordBytes = 2 * kKiB;  // of each of them: not with large attributes
 
 }  // namespace
 
@@ -65,6 +66,7 @@ bool Tree::Write::keep_for_rename(const ObjectPtr& object) {
   const int64_t until_ns = object->last_write_ns + kAboutToRenameNs;
   if (object->last_write_ns == 0 || until_ns <= tree().parts_.clock.monotonic_ns()) return false;
   if (object->kept_for_rename) return true;
+  if (record_bytes(*object) > kMaxKeptRecordBytes) return false;
   if (!tree().parts_.lingers || tree().kept_for_rename_.size() >= kMaxKeptForRename) return false;
   object->kept_for_rename = true;
   tree().kept_for_rename_.push_back({object, until_ns, 0});

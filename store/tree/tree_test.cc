@@ -422,6 +422,15 @@ TEST_F(TreeTest, WhatWasJustWrittenIsKeptForItsRename) {
   EXPECT_FALSE(in_ram(kBody));
 }
 
+TEST_F(TreeTest, WhatHasLargeAttributesIsNotKeptForItsRename) {
+  const ObjectPtr object = make(kBody, "a.tmp");
+  object->last_write_ns = clock.monotonic_ns();
+  object->attributes.xattrs.push_back({"user.a", std::string(4000, 'v')});
+  journaled(object, "a.tmp");
+  tree.forget_when_idle(object);
+  EXPECT_FALSE(in_ram(kBody)) << "20,000 of them would fill the RAM";
+}
+
 TEST_F(TreeTest, WhatARepeatedLookupFoundStaysUntilTheOpen) {
   put_journaled(kBody, "a");
   tree.write().keep_for_repeat(stale, kThread, kBody);

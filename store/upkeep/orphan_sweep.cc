@@ -1,5 +1,6 @@
 #include "store/upkeep/orphan_sweep.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -70,18 +71,31 @@ uint64_t OrphanSweep::allocated_bytes(ExtentId extent, PlaceKind kind) const {
   return info ? info->allocated_bytes : 0;
 }
 
+// What the extents take, without what DeadSpace counts of them.
+uint64_t OrphanSweep::unknown_bytes(const std::unordered_map<ExtentId, PlaceKind>& extents) const {
+  std::unordered_map<ExtentId, uint64_t> known;
+  parts_.dead.for_each([&](const FreedPlace& freed) {
+    if (extents.contains(freed.place.extent)) known[freed.place.extent] += align_up(freed.place.length, kBlockBytes);
+  });
+  uint64_t bytes = 0;
+  for (const auto& [extent, kind] : extents) {
+    const uint64_t allocated = allocated_bytes(extent, kind);
+    const auto dead = known.find(extent);
+    bytes += allocated - (dead == known.end() ? 0 : std::min(allocated, dead->second));
+  }
+  return bytes;
+}
+
 void OrphanSweep::count(bool unclean) {
   if (unclean) parts_.orphans.doubt_epochs();
   epochs_due_ = parts_.orphans.unlisted();
   const bool packs = parts_.orphans.packs_unswept() && parts_.volume.features().punch_hole;  // else DeadSpace knows them
   if (!packs && !epochs_due_ && !parts_.orphans.extents_due()) return;
-  uint64_t extent_bytes = 0, pack_bytes = 0;
+  uint64_t pack_bytes = 0;
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  const bool all = epochs_due_ && list_nameless(nameless);
-  for (const auto& [extent, kind] : nameless) extent_bytes += allocated_bytes(extent, kind);
-  for (const Leftovers::Extent& extent : parts_.orphans.extents())
-    extent_bytes += nameless.contains(extent.id) ? 0 : allocated_bytes(extent.id, extent.kind);
-  if (all) nameless_at_start_ = std::move(nameless);
+  if (epochs_due_ && list_nameless(nameless)) nameless_at_start_ = nameless;
+  for (const Leftovers::Extent& extent : parts_.orphans.extents()) nameless.emplace(extent.id, extent.kind);
+  const uint64_t extent_bytes = unknown_bytes(nameless);
   if (packs) {
     pack_sweep_ = make_pack_sweep();
     Status measured;

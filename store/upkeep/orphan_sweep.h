@@ -61,6 +61,7 @@ class OrphanSweep {
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
   bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
   uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
+  uint64_t unknown_bytes(const std::unordered_map<ExtentId, PlaceKind>& extents) const;
   std::unique_ptr<PackSweep> make_pack_sweep();
 
   const Parts parts_;

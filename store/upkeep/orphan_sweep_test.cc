@@ -15,7 +15,7 @@ namespace orphan_sweep_test {
 
 class OrphanSweepTest : public ::testing::Test {
  protected:
-  OrphanSweepTest() {
+  explicit OrphanSweepTest(bool punch_hole = true) : volume(make_sim_volume({.punch_hole = punch_hole, .direct_io = false})) {
     Extents earlier(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8);
     named = make(earlier, PlaceKind::kPacked);
     nameless = make(earlier, PlaceKind::kSolo);
@@ -44,7 +44,7 @@ class OrphanSweepTest : public ::testing::Test {
   }
   bool is_there(ExtentId id, PlaceKind kind) { return extents.info(id, kind).has_value(); }
 
-  std::shared_ptr<Volume> volume = make_sim_volume({.direct_io = false});
+  std::shared_ptr<Volume> volume;
   const FileIdentity identity{.volume_uuid = {}, .node = "test", .epoch = 3};
   Extents extents{volume, identity, 8};
   FakeIndex index;
@@ -56,6 +56,11 @@ class OrphanSweepTest : public ::testing::Test {
   int syncs = 0;
   Status sync_result;
   ExtentId named, nameless, in_hand;
+};
+
+class OrphanSweepWithoutPunchTest : public OrphanSweepTest {
+ protected:
+  OrphanSweepWithoutPunchTest() : OrphanSweepTest(/*punch_hole=*/false) {}
 };
 
 TEST_F(OrphanSweepTest, WhatNoRecordNamesCountsUntilItIsRemoved) {
@@ -74,6 +79,30 @@ TEST_F(OrphanSweepTest, WhatNoRecordNamesCountsUntilItIsRemoved) {
   EXPECT_EQ(orphans.swept_epoch(), 2u);
   sweep.sweep_extents({});
   EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo)) << "once";
+}
+
+// What is known to be dead already is counted there, wherever it lies, and hides nothing that is not.
+TEST_F(OrphanSweepTest, WhatPacksHoldCountsUntilTheyAreSweptWhateverWasKnownToBeDead) {
+  OrphanSweep sweep = make_sweep();
+  const uint64_t nameless_bytes = extents.info(nameless, PlaceKind::kSolo)->allocated_bytes;
+  const uint64_t in_hand_bytes = extents.info(in_hand, PlaceKind::kSolo)->allocated_bytes;
+  dead.add({}, {PlaceKind::kSolo, in_hand, 0, in_hand_bytes});  // a replayed removal: the reclaimer's
+  dead.add({}, {PlaceKind::kPacked, named, 2 * kBlockBytes, 4 * kBlockBytes});
+  orphans.doubt_packs();
+  sweep.count(/*unclean=*/true);
+  constexpr uint64_t kUnknownBytes = (16 - 1 - 4) * kBlockBytes;  // of the pack: what lives, and what is in hand
+  EXPECT_EQ(space.orphaned_bytes(), nameless_bytes + kUnknownBytes);
+  sweep.sweep_extents({});
+  EXPECT_FALSE(is_there(nameless, PlaceKind::kSolo));
+  EXPECT_TRUE(is_there(in_hand, PlaceKind::kSolo));
+  EXPECT_EQ(space.orphaned_bytes(), kUnknownBytes) << "the pack was not swept yet";
+}
+
+TEST_F(OrphanSweepWithoutPunchTest, DeadRangesOfPacksHideNoExtents) {
+  OrphanSweep sweep = make_sweep();
+  dead.add({}, {PlaceKind::kPacked, named, 2 * kBlockBytes, 8 * kBlockBytes});
+  sweep.count(/*unclean=*/true);
+  EXPECT_EQ(space.orphaned_bytes(), extents.info(nameless, PlaceKind::kSolo)->allocated_bytes + extents.info(in_hand, PlaceKind::kSolo)->allocated_bytes);
 }
 
 TEST_F(OrphanSweepTest, AfterACleanEndNothingIsLookedFor) {

@@ -46,6 +46,8 @@ Status PackSweep::list_packs() {
       unmeasured_.push_back({id, usage.bodies, usage.live_bytes});
     return true;
   }));
+  in_hand_bytes_.clear();
+  in_hand_([this](ExtentId id, ByteRange range) { in_hand_bytes_[id] += range.end - range.begin; });
   listed_ = true;
   return {};
 }
@@ -63,10 +65,13 @@ Status PackSweep::measure_some() {
     pack.allocated_bytes = info->allocated_bytes;
     const uint64_t surplus = pack_surplus_bytes(pack.allocated_bytes, pack.live_bytes, pack.bodies);
     if (surplus == 0) continue;
+    const auto in_hand = in_hand_bytes_.find(pack.id);
+    pack.surplus_bytes = surplus - (in_hand == in_hand_bytes_.end() ? 0 : std::min(surplus, in_hand->second));
     surplus_.push_back(pack);
-    surplus_bytes_ += surplus;
+    surplus_bytes_ += pack.surplus_bytes;
   }
   unmeasured_.resize(from);
+  if (unmeasured_.empty()) in_hand_bytes_.clear();
   return {};
 }
 
@@ -110,6 +115,7 @@ Status PackSweep::punch_some() {
   Gaps& gaps = gaps_.back();  // of one pack, to its end if it has not many
   auto file = extents_.open_for_punch(gaps.pack.id);
   if (!file && file.error().code == Code::kNotFound) {
+    surplus_bytes_ -= gaps.pack.surplus_bytes;
     gaps_.pop_back();
     return {};
   }
@@ -123,6 +129,7 @@ Status PackSweep::punch_some() {
   }
   if (!gaps.ranges.empty()) return {};
   if (auto info = (*file)->info()) bytes_ += gaps.pack.allocated_bytes - std::min(gaps.pack.allocated_bytes, info->allocated_bytes);
+  surplus_bytes_ -= gaps.pack.surplus_bytes;
   ++packs_swept_;
   gaps_.pop_back();
   return {};

@@ -5,10 +5,10 @@
 // One stat for each pack; the objects are scanned only if one has more blocks than its bodies need.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "store/base/parallel_runner.h"
@@ -34,8 +34,8 @@ class PackSweep {
   Result<bool> step();
   // Every pack was looked at: surplus_bytes() is known.
   bool measured() const { return listed_ && unmeasured_.empty(); }
-  // Of blocks that no record names, with what is in somebody's hand; as far as they were not given back yet.
-  uint64_t surplus_bytes() const { return surplus_bytes_ - std::min(surplus_bytes_, bytes_); }
+  // Of blocks that no record names and nobody had in hand when the first step was made; as far as they were not given back yet.
+  uint64_t surplus_bytes() const { return surplus_bytes_; }
 
   uint64_t packs() const { return packs_swept_; }
   uint64_t ranges() const { return ranges_; }
@@ -47,6 +47,7 @@ class PackSweep {
     uint64_t bodies = 0;
     uint64_t live_bytes = 0;
     uint64_t file_bytes = 0, allocated_bytes = 0;
+    uint64_t surplus_bytes = 0;  // its part of surplus_bytes_
   };
   struct Gaps {
     Pack pack;
@@ -64,6 +65,7 @@ class PackSweep {
   ParallelRunner runner_;
   bool listed_ = false;
   std::vector<Pack> unmeasured_, surplus_;
+  std::unordered_map<ExtentId, uint64_t> in_hand_bytes_;  // until all are measured
   std::vector<Gaps> gaps_;
   uint64_t surplus_bytes_ = 0;
   uint64_t packs_swept_ = 0, ranges_ = 0, bytes_ = 0;

@@ -272,7 +272,7 @@ class CommitFixture : public ::testing::Test {
   Wakeup wakeup;
   WorkQueue work{wakeup};
   Extents extents{volume, identity, 8};
-  Discards discards{{space, work, extents}};
+  Discards discards{{space, dead, work, extents}};
   DirtyQueue dirty;
   LiveOptions options;
   BodyChanges changes{{clock, space, records, dirty, discards, options}};

@@ -146,12 +146,13 @@ class LoadFixture : public ::testing::Test {
   ManualClock clock{1'000'000'000'000};
   FakeIndex index;
   Space space;
+  DeadSpace dead{space};
   RecordSpace records{space, 64 * kMiB};
   AccessTracker accesses{[](ObjectId) { return std::nullopt; }, 0, 0};
   Wakeup wakeup;
   WorkQueue work{wakeup};
   Extents extents{volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
-  Discards discards{{space, work, extents}};
+  Discards discards{{space, dead, work, extents}};
   DirtyQueue dirty;
   MemoryPool pool{16 * kMiB, kSealingBytes};
   MemoryFiles files{pool};

@@ -21,12 +21,13 @@ struct TreeParts {
   }
 
   Space space;
+  DeadSpace dead{space};
   RecordSpace records{space, 64 * kMiB};
   AccessTracker accesses{[](ObjectId) { return std::nullopt; }, 0, 0};
   Wakeup wakeup;
   WorkQueue work{wakeup};
   Extents extents{nullptr, {}, 1};
-  Discards discards{{space, work, extents}};
+  Discards discards{{space, dead, work, extents}};
   DirtyQueue dirty;
   MemoryPool pool{64 * kMiB};
 };
