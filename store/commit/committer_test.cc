@@ -249,14 +249,14 @@ TEST_F(CommitterTest, OfAPeersDirectoryNothingIsSaidWhereThereIsANameThatNobodyT
   give(0, "d", 1000, S_IFDIR);
   give(1000, "taken", 1001, S_IFREG);
   tree.write().view().set_peers({{1, "peer", {std::shared_ptr<const Index>(), &of_peer}, std::make_shared<const Statements>()}});
-  const ObjectId here = ObjectId::make(1, 1, 1000);
+  const ObjectId child = ObjectId::make(1, 1, 1000), here = ObjectId::make(0, 1, 1000);  // which was removed
   const auto said_after_removal = [&] {
     {
       Tree::Write names = tree.write();
-      for (const auto& [parent, name, child] : {std::tuple(kRootId, "d", here), std::tuple(here, "taken", ObjectId::make(1, 1, 1001))}) {
+      for (const auto& [parent, name, of_peer_there] : {std::tuple(kRootId, "d", child), std::tuple(here, "taken", ObjectId::make(1, 1, 1001))}) {
         auto state = names.names().edit_own(parent, name);
         EXPECT_TRUE(state);
-        if (state) (*state)->overridden = {child};
+        if (state) (*state)->overridden = {of_peer_there};
       }
     }
     const size_t before = journaled_batches().size();

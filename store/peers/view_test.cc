@@ -243,10 +243,13 @@ TEST_F(ViewTest, NothingIsSaidOfADirectoryInWhichItsNodeMadeANameMeanwhile) {
   EXPECT_TRUE(removal(kRootId, "d", {"e"}).empty()) << "x is there still";
   EXPECT_TRUE(removal(kRootId, "d", {"x"}).empty()) << "e is there still";
   EXPECT_EQ(removal(kRootId, "d", {"e", "x"}).size(), 3u);
+  say(kA, {file(id(9), 10), NameRecord{id(5), "z", id(9)}});
+  EXPECT_EQ(removal(kRootId, "d", {"e", "x"}).size(), 2u) << "what clients took is said, however";
+  say(kA, {UnnameRecord{id(5), "z", id(9), false}});
   const auto said = say(kC, {gone("a", id(6), "x", id(7)), gone("a", id(5), "e", id(6))});
   EXPECT_EQ(removal(kRootId, "d").size(), 3u) << "what others said is said, too";
   say(kA, {file(id(8), 10), NameRecord{id(6), "y", id(8)}});
-  EXPECT_TRUE(removal(kRootId, "d").empty());
+  EXPECT_TRUE(removal(kRootId, "d").empty()) << "e is there again";
   say(kA, answer(part(kA), part(kC), said, [](ObjectId) { return false; }).value());
   EXPECT_EQ(find(find(find(kRootId, "d"), "e"), "y"), here(kA, 8));
 }
@@ -331,7 +334,7 @@ TEST_F(ViewTest, DirectoriesThatContainEachOtherEndNothing) {
   say(kC, {gone("a", id(5), "e", id(6)), gone("a", id(6), "f", id(5)), gone("a", kRootId, "d", id(5))});
   const ObjectId d = find(kRootId, "d");
   ASSERT_TRUE(d.valid());
-  EXPECT_TRUE(removal(kRootId, "d", {"e", "f"}).empty());
+  EXPECT_TRUE(removal(kRootId, "d", {"e", "f"}).empty()) << "it is no tree";
   const ObjectId e = find(d, "e");
   ASSERT_TRUE(e.valid());
   EXPECT_FALSE(find(e, "f").valid()) << "d is not in itself";

@@ -45,6 +45,7 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
     ObjectId parent;
     NameEntry entry;
     bool hidden = false;  // from everybody, and so is all in it
+    bool kept = false;    // for there is something in it
   };
   const auto state = [&](ObjectId parent, const NameEntry& each) {
     records.emplace_back(StatementRecord{part.node, {}, UnnameRecord{parent, each.name, each.child, false}});
@@ -70,8 +71,14 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
   while (!levels.empty() && records.size() < removal.most) {
     KVC_ASSIGN(auto each, walk.next());
     if (!each) {
-      state(levels.back().parent, levels.back().entry);
+      const Entered left = std::move(levels.back());
       levels.pop_back();
+      if (!left.kept) {
+        state(left.parent, left.entry);
+        continue;
+      }
+      removal.spoken_of->kept.insert(id_here(part.ordinal, left.entry.child));
+      if (!levels.empty()) levels.back().kept = true;
       continue;
     }
     const ObjectId parent = levels.back().entry.child;
@@ -87,8 +94,7 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
     } else if (gone && walk.enter(each->child)) {
       levels.push_back({parent, std::move(*each), is_hidden_here});
     } else {
-      for (const Entered& level : levels) removal.spoken_of->kept.insert(id_here(part.ordinal, level.entry.child));
-      return {};
+      levels.back().kept = true;  // and of what clients took in it is spoken here: by its own name the directory is not found any more
     }
   }
   return {};
