@@ -169,6 +169,7 @@ bool BatchBuilder::build(Commit& commit) {
   if (!commit.taken) take_waiting(tree, commit);
   commit.batch = Batch{parts_.stamps.next(), {}};
   commit.batch_bytes = 0;
+  commit.overridden.reset();
   commit.replaces = commit.removes = false;
   commit.sealed.clear();
   commit.attributes.clear();
@@ -284,14 +285,21 @@ BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const C
 bool BatchBuilder::add_statements(const Tree::View& tree, Commit& commit, const DirtyName& name, const NameState& state) {
   constexpr size_t kMostAtOnce = 20'000;  // a batch is one frame
   if (state.overridden.empty() || tree.view().is_alone()) return true;
-  auto said = tree.view().statements_of_removal(name.parent, name.key.name, &state.overridden);
+  const PeersRemoval removal{.children = &state.overridden,
+                             .is_taken =
+                                 [&](ObjectId child, std::string_view of_name) {
+                                   if (!commit.overridden) commit.overridden = tree.names().overridden();
+                                   return commit.overridden->contains({child, std::string(of_name)});
+                                 },
+                             .most = kMostAtOnce,
+                             .spoken_of = &commit.spoken_of};
+  auto said = tree.view().statements_of_removal(name.parent, name.key.name, removal);
   if (!said) {
     if (said.error().code == Code::kNotFound) return true;  // it is gone with its directory
     log::error("what peers have of {} cannot be removed yet: {}", entry_text(name.parent, name.key.name), said.error().message);
     return false;
   }
-  const bool all = said->size() <= kMostAtOnce;
-  if (!all) said->resize(kMostAtOnce);
+  const bool all = said->size() < kMostAtOnce;
   for (Record& record : *said) commit.add(std::move(record), bytes_of(name));
   return all;
 }

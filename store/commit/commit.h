@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -11,6 +12,7 @@
 #include "store/base/units.h"
 #include "store/commit/commit_queue.h"
 #include "store/object/object.h"
+#include "store/peers/view.h"
 #include "store/tree/namespace.h"
 
 namespace kvcachefs {
@@ -37,10 +39,12 @@ struct Commit {
   TouchRecord read_times;          // before all of these: what is said of an object later counts
   std::vector<Record> answers;     // behind all of these
   std::deque<StatementRecord> touches;
+  PeersRemoval::SpokenOf spoken_of;  // of peers' directories
   std::deque<ObjectId> nameless;   // objects of the index that no name refers to any more
   std::unordered_map<ObjectId, uint64_t> put;  // objects whose records are in this batch or one before, with the content's version
   // One batch, and what has to be settled when it is in the journal.
   Batch batch;
+  std::optional<Namespace::Overridden> overridden;  // when it was made; none: nobody asked
   uint64_t batch_bytes = 0;  // about
   uint64_t appended_bytes = 0;  // to the journal in this life, the last batch of this commit included
   bool replaces = false, removes = false;  // it gives a journaled name to another object, or takes one away

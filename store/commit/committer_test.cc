@@ -313,6 +313,42 @@ TEST_F(CommitterTest, AChainOfSharedPlacesOfWhichNoneChangesHandsTakesWorkInProp
   builder.give_up(commit, fail(Code::kIo, "a test"));
 }
 
+// What a client removed with a peer's directory is said; a name that the peer made in it since stays, with the directory.
+TEST_F(CommitterTest, OfAPeersDirectoryNothingIsSaidWhereThereIsANameThatNobodyTook) {
+  FakeIndex of_peer;
+  const auto give = [&](uint64_t directory, const std::string& name, uint64_t child, uint32_t type) {
+    const ObjectId parent = directory == 0 ? kRootId : ObjectId::make(0, 1, directory);
+    of_peer.names[{parent, name_cookie(name)}] = NameEntry{name, ObjectId::make(0, 1, child), type, name_cookie(name)};
+  };
+  give(0, "d", 1000, S_IFDIR);
+  give(1000, "taken", 1001, S_IFREG);
+  tree.write().view().set_peers({{1, "peer", {std::shared_ptr<const Index>(), &of_peer}, std::make_shared<const Statements>()}});
+  const ObjectId child = ObjectId::make(1, 1, 1000), here = ObjectId::make(0, 1, 1000);  // which was removed
+  const auto said_after_removal = [&] {
+    {
+      Tree::Write names = tree.write();
+      for (const auto& [parent, name, of_peer_there] : {std::tuple(kRootId, "d", child), std::tuple(here, "taken", ObjectId::make(1, 1, 1001))}) {
+        auto state = names.names().edit_own(parent, name);
+        EXPECT_TRUE(state);
+        if (state) (*state)->overridden = {of_peer_there};
+      }
+    }
+    const size_t before = journaled_batches().size();
+    queue.add(CommitRequest{});
+    EXPECT_TRUE(committer->step());
+    std::set<std::string> said;
+    const std::vector<Batch> batches = journaled_batches();
+    for (size_t at = before; at < batches.size(); ++at)
+      for (const Record& record : batches[at].records)
+        if (const auto* statement = std::get_if<StatementRecord>(&record)) said.insert(std::get<UnnameRecord>(statement->what).name);
+    return said;
+  };
+  give(1000, "later", 1002, S_IFREG);
+  EXPECT_EQ(said_after_removal(), std::set<std::string>{"taken"});
+  of_peer.names.erase({ObjectId::make(0, 1, 1000), name_cookie("later")});
+  EXPECT_EQ(said_after_removal(), std::set<std::string>{"d"});
+}
+
 TEST_F(CommitterTest, WhatTheJournalDoesNotTakeWaitsAgain) {
   const ObjectPtr body = make("a");
   write(body, 5000);

@@ -2,18 +2,19 @@
 
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <map>
-#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
 #include <utility>
 #include <variant>
 
+#include "store/peers/tree_walk.h"
+
 namespace kvcachefs {
 namespace {
 
-constexpr int kMostLevels = 256;        // a tree that a damaged volume holds may have no end
 constexpr size_t kNamesLookedAt = 256;  // at once
 
 // What one node said of another's names.
@@ -22,30 +23,46 @@ class Removals {
   Removals(const Part& by, const Part& owner) : by_(by), owner_(owner), answered_(owner.statements->seen(by.node)) {}
 
   bool any() const { return by_.statements->speaks_of(owner_.node, answered_); }
-  // By what was said no later than `limit`.
-  Result<bool> take(ObjectId directory, const NameEntry& entry, const std::optional<StatementKey>& limit, int level) const {
-    const auto said = by_.statements->removals(owner_.node, answered_, directory, entry.name, entry.child);
-    for (const StatementKey& key : said) {
-      if (limit && key > *limit) break;
-      if (!S_ISDIR(entry.type_bits)) return true;
-      if (level >= kMostLevels) break;
-      KVC_ASSIGN(const bool emptied, take_all(entry.child, key, level + 1));
-      if (emptied) return true;
+  // A directory goes with the first statement of it behind which nothing was said of any name in it. As each directory that is looked into
+  // was spoken of, there are no more of them than statements.
+  Result<bool> take(ObjectId directory, const NameEntry& entry) const {
+    struct Level {
+      ObjectId directory;
+      std::vector<StatementKey> said;  // of it
+      StatementKey emptied;            // so far
+    };
+    auto said = removals(directory, entry);
+    if (said.empty() || !S_ISDIR(entry.type_bits)) return !said.empty();
+    TreeWalk walk(*owner_.index);
+    walk.enter(entry.child);
+    std::vector<Level> levels;
+    levels.push_back({entry.child, std::move(said), {}});
+    while (true) {
+      KVC_ASSIGN(const auto each, walk.next());
+      Level& level = levels.back();
+      if (!each) {
+        const auto taken = std::ranges::lower_bound(level.said, level.emptied);
+        if (taken == level.said.end()) return false;
+        const StatementKey key = *taken;
+        levels.pop_back();
+        if (levels.empty()) return true;
+        levels.back().emptied = std::max(levels.back().emptied, key);
+        continue;
+      }
+      auto of_name = removals(level.directory, *each);
+      if (of_name.empty()) return false;
+      if (!S_ISDIR(each->type_bits)) {
+        level.emptied = std::max(level.emptied, of_name.front());
+      } else {
+        if (!walk.enter(each->child)) return false;
+        levels.push_back({each->child, std::move(of_name), {}});
+      }
     }
-    return false;
   }
 
  private:
-  Result<bool> take_all(ObjectId directory, const StatementKey& limit, int level) const {
-    for (uint64_t after = 0;;) {
-      KVC_ASSIGN(const auto names, owner_.index->list(directory, after, kNamesLookedAt));
-      for (const NameEntry& entry : names) {
-        KVC_ASSIGN(const bool taken, take(directory, entry, limit, level));
-        if (!taken) return false;
-      }
-      if (names.size() < kNamesLookedAt) return true;
-      after = names.back().cookie;
-    }
+  std::vector<StatementKey> removals(ObjectId directory, const NameEntry& entry) const {
+    return by_.statements->removals(owner_.node, answered_, directory, entry.name, entry.child);
   }
 
   const Part& by_;
@@ -109,7 +126,7 @@ class Answer {
 Result<bool> is_removed(const Part& by, const Part& owner, ObjectId directory, const NameEntry& entry) {
   const Removals removals(by, owner);
   if (!removals.any()) return false;
-  return removals.take(directory, entry, std::nullopt, 0);
+  return removals.take(directory, entry);
 }
 
 Result<std::vector<Record>> answer(const Part& own, const Part& peer, JournalPosition until, const KeepsName& keeps) {

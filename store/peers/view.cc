@@ -45,6 +45,12 @@ const Part* NameView::part_of(ObjectId id) const {
   return found == parts_.end() ? nullptr : &*found;
 }
 
+std::optional<uint32_t> NameView::ordinal_of(std::string_view node) const {
+  const auto found = std::ranges::find(parts_, node, &Part::node);
+  if (found == parts_.end()) return std::nullopt;
+  return found->ordinal;
+}
+
 // --- directories ---
 
 // Each as that node knows it, with its ordinal: the one place where they are told apart.
@@ -57,26 +63,72 @@ std::vector<ObjectId> NameView::roots() const {
 Result<std::vector<ObjectId>> NameView::members(ObjectId directory) const {
   if (is_alone()) return std::vector{directory};
   if (directory == kRootId) return roots();
-  const auto known = classes_.find(directory);
-  if (!known && !directory.is_foreign()) return std::vector{directory};  // where it lies is not known: what this node has in it
-  if (!known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", directory.value));
-  if (known->as_of == as_of_) return known->members;
-  auto above = members(known->parent);
-  if (!above && above.error().code == Code::kNotFound && !known->held.valid()) classes_.drop(directory);
-  KVC_TRY(above);
-  KVC_ASSIGN(auto found, directories_at(*above, known->name));
-  if (known->held.valid()) {  // and none that this node's index still has there
+  // Upwards to one that is known, or the root, then down again: a tree may be deeper than a stack.
+  std::vector<std::pair<ObjectId, DirectoryClasses::Directory>> outdated;
+  std::vector<ObjectId> found;
+  for (ObjectId at = directory;;) {
+    if (at == kRootId) {
+      found = roots();
+      break;
+    }
+    auto known = classes_.find(at);
+    if (!known && !at.is_foreign()) {  // where it lies is not known: what this node has in it
+      found = {at};
+      break;
+    }
+    if (!known || outdated.size() > classes_.count())
+      return fail(Code::kStale, fmt::format("directory {} is to be looked up again", at.value));
+    if (known->as_of == as_of_) {
+      found = std::move(known->members);
+      break;
+    }
+    const ObjectId above = known->parent;
+    outdated.emplace_back(at, std::move(*known));
+    at = above;
+  }
+  while (!outdated.empty()) {
+    const auto [at, known] = std::move(outdated.back());
+    outdated.pop_back();
+    auto resolved = resolve(at, known, found);
+    if (!resolved && resolved.error().code == Code::kNotFound)
+      for (const auto& [below, its] : outdated)
+        if (!its.held.valid()) classes_.drop(below);
+    KVC_TRY(resolved);
+    found = std::move(*resolved);
+  }
+  return found;
+}
+
+// What the class consists of now, where its parent consists of `above`.
+Result<std::vector<ObjectId>> NameView::resolve(ObjectId directory, const DirectoryClasses::Directory& known, const std::vector<ObjectId>& above) const {
+  KVC_ASSIGN(auto found, directories_at(above, known.name));
+  leave_out_what_lies_in_itself(known.parent, found);
+  if (known.held.valid()) {  // and none that this node's index still has there
     std::erase_if(found, [](ObjectId id) { return !id.is_foreign(); });
-    found.insert(found.begin(), known->held);
+    found.insert(found.begin(), known.held);
   }
   if (found.empty()) {
     classes_.drop(directory);
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
   }
   // Another directory has its path now.
-  if (classes_.note(known->parent, known->name, found, as_of_) != directory)
+  if (classes_.note(known.parent, known.name, found, as_of_) != directory)
     return fail(Code::kNotFound, fmt::format("directory {} is gone", directory.value));
   return found;
+}
+
+// Nobody makes a directory that lies within itself, but a peer's journal may say so, and each level of it would be made here. Of those that
+// return after many levels clients see that many again and again.
+void NameView::leave_out_what_lies_in_itself(ObjectId parent, std::vector<ObjectId>& directories) const {
+  constexpr int kLevels = 64;
+  const auto is_foreign = [](ObjectId id) { return id.is_foreign(); };
+  for (int level = 0; level < kLevels && std::ranges::any_of(directories, is_foreign); ++level) {
+    const auto above = parent == kRootId ? std::nullopt : classes_.find(parent);
+    const std::vector<ObjectId> members = parent == kRootId ? roots() : above ? above->members : std::vector<ObjectId>();
+    std::erase_if(directories, [&](ObjectId id) { return id.is_foreign() && std::ranges::find(members, id) != members.end(); });
+    if (!above) return;
+    parent = above->parent;
+  }
 }
 
 void NameView::hold_new(ObjectId parent, std::string_view name, ObjectId id) {
@@ -156,7 +208,10 @@ Result<std::optional<NameEntry>> NameView::choose(ObjectId directory, const std:
   std::vector<ObjectId> directories;
   for (const Live& each : live)
     if (is_directory(each.entry)) directories.push_back(id_here(each.part->ordinal, each.entry.child));
-  if (directories.empty()) {
+  const bool none = directories.empty();
+  leave_out_what_lies_in_itself(directory, directories);
+  if (directories.empty() && !none) return std::nullopt;
+  if (none) {
     KVC_ASSIGN(const Live* const chosen, last_born(live));
     NameEntry entry = chosen->entry;
     entry.child = id_here(chosen->part->ordinal, entry.child);
@@ -269,14 +324,6 @@ NameView::LeasedPlaces NameView::leased_places() const {
   return places;
 }
 
-std::optional<ObjectId> NameView::leased_of(const StatementRecord& said) const {
-  const auto* const gone = std::get_if<UnnameRecord>(&said.what);
-  if (gone == nullptr || leased_.empty()) return std::nullopt;
-  for (const Part& part : parts_)
-    if (const ObjectId id = id_here(part.ordinal, gone->child); part.node == said.node && leased_.has(id)) return id;
-  return std::nullopt;
-}
-
 // --- objects ---
 
 Result<std::optional<ObjectRecord>> NameView::find_object(ObjectId id) const { return read(id, &Index::find_object); }
@@ -348,53 +395,6 @@ Result<std::optional<SuccessorsRecord>> NameView::find_successors(ObjectId id) c
   KVC_ASSIGN(auto row, part->index->find_successors(id_there(id)));
   if (!row) return std::nullopt;
   return successors_here(part->ordinal, std::move(*row));
-}
-
-// --- what this node has to journal ---
-
-Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name,
-                                                            const std::vector<ObjectId>* children) const {
-  std::vector<Record> records;
-  KVC_ASSIGN(const auto ids, members(directory));
-  for (const ObjectId member : ids) {
-    const Part* const part = part_of(member);
-    if (part == nullptr || part == &own()) continue;
-    KVC_ASSIGN(const auto entry, part->index->find_name(id_there(member), name));
-    if (!entry || (children != nullptr && std::ranges::find(*children, id_here(part->ordinal, entry->child)) == children->end())) continue;
-    KVC_TRY(state_removal(*part, id_there(member), *entry, records));
-  }
-  return records;
-}
-
-// What others said may be answered otherwise than what this node says, so it is said by this node, too.
-Status NameView::state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const {
-  KVC_ASSIGN(const bool said, is_removed(own(), part, directory, entry));
-  if (said) return {};
-  if (is_directory(entry)) {
-    for (uint64_t after = 0;;) {
-      KVC_ASSIGN(const auto names, part.index->list(entry.child, after, kNamesInPage));
-      for (const NameEntry& each : names) KVC_TRY(state_removal(part, entry.child, each, records));
-      if (names.size() < kNamesInPage) break;
-      after = names.back().cookie;
-    }
-  }
-  records.emplace_back(StatementRecord{part.node, {}, UnnameRecord{directory, entry.name, entry.child, false}});
-  return {};
-}
-
-Result<std::vector<NameView::Level>> NameView::levels_to_make(ObjectId directory) const {
-  std::vector<Level> levels;
-  for (ObjectId at = directory; at != kRootId;) {
-    KVC_ASSIGN(const auto has, own_member(at));
-    if (has) break;
-    KVC_ASSIGN(const auto object, find_object_summary(at));
-    const auto known = classes_.find(at);
-    if (!object || !known) return fail(Code::kStale, fmt::format("directory {} is to be looked up again", at.value));
-    levels.push_back({at, known->parent, known->name, object->attributes});
-    at = known->parent;
-  }
-  std::ranges::reverse(levels);
-  return levels;
 }
 
 // Whether directories may consist of others after it.

@@ -7,12 +7,14 @@
 // applied to their indexes and statements), not beside anything: the caller has a lock for that.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "store/base/records.h"
@@ -23,6 +25,18 @@
 #include "store/peers/part.h"
 
 namespace kvcachefs {
+
+// What a client here took of peers.
+struct PeersRemoval {
+  // What was found out of directories of peers. Each is looked through once for all names that go at once.
+  struct SpokenOf {
+    std::unordered_set<ObjectId> said, kept;
+  };
+  const std::vector<ObjectId>* children = nullptr;  // of the name: of no other is anything said. Null: of each
+  std::function<bool(ObjectId child, std::string_view name)> is_taken = {};  // other names that clients here took, and of which nothing was said yet
+  size_t most = SIZE_MAX;         // records, about; what is left over is said the next time
+  SpokenOf* spoken_of = nullptr;  // null: as of now
+};
 
 class NameView {
  public:
@@ -36,6 +50,7 @@ class NameView {
   bool is_alone() const { return parts_.size() == 1; }
   size_t nodes() const { return parts_.size(); }
   const Part& own() const { return parts_.front(); }
+  std::optional<uint32_t> ordinal_of(std::string_view node) const;
   const Part* peer(uint32_t ordinal) const { return part_of(ObjectId::make(ordinal, 0, 0)); }  // null: it is not known
 
   // `directory`: where it is not known (it was not looked up since it was dropped for want of room) one of this node has what this node
@@ -78,12 +93,11 @@ class NameView {
   // no directory. Costs as much as there are leases.
   using LeasedPlaces = std::unordered_map<ObjectId, std::unordered_multimap<std::string, ObjectId>>;
   LeasedPlaces leased_places() const;
-  std::optional<ObjectId> leased_of(const StatementRecord& said) const;  // the file that it says to be gone, where that has a leased name
 
-  // What this node says when it removes or replaces a name: for every peer's child of it, or those of `children` only, what is left of its
-  // names first.
-  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name,
-                                                    const std::vector<ObjectId>* children = nullptr) const;
+  // What this node says when it removes or replaces a name: for every peer's child of it what is left of its names first, be it that others
+  // said so before. Nothing of a directory in which there is a name that clients see: it was made there after they removed the directory,
+  // and that stays with it.
+  Result<std::vector<Record>> statements_of_removal(ObjectId directory, std::string_view name, const PeersRemoval& removal = {}) const;
   // Directories that this node has to make before it gives a name below `directory`: the upper ones first; none if it has it.
   struct Level {
     ObjectId directory, parent;
@@ -102,6 +116,8 @@ class NameView {
   const Part* part_of(ObjectId id) const;
   Result<bool> changes_directories(const Batch& batch, const Part& part) const;
   std::vector<ObjectId> roots() const;
+  Result<std::vector<ObjectId>> resolve(ObjectId directory, const DirectoryClasses::Directory& known, const std::vector<ObjectId>& above) const;
+  void leave_out_what_lies_in_itself(ObjectId parent, std::vector<ObjectId>& directories) const;
   Result<bool> is_hidden(const Part& part, ObjectId directory, const NameEntry& entry) const;
   Result<std::vector<Live>> live(const std::vector<ObjectId>& members, std::string_view name) const;
   Result<std::vector<ObjectId>> directories_at(const std::vector<ObjectId>& members, std::string_view name) const;
@@ -110,7 +126,7 @@ class NameView {
   Result<std::optional<ObjectRecord>> read(ObjectId id, Read how) const;
   Result<std::optional<ObjectRecord>> read_directory(ObjectId id, const std::vector<ObjectId>& members, Read how) const;
   void show_attributes(const Part& part, ObjectRecord& object, std::string& given_by) const;
-  Status state_removal(const Part& part, ObjectId directory, const NameEntry& entry, std::vector<Record>& records) const;
+  Status state_removal(const Part& part, ObjectId directory, const NameEntry& entry, const PeersRemoval& removal, std::vector<Record>& records) const;
 
   const bool shared_;
   std::vector<Part> parts_;  // this node's first, then by ordinal

@@ -7,6 +7,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <set>
 #include <shared_mutex>
 #include <string>
 #include <thread>
@@ -58,6 +59,23 @@ class ViewTest : public ::testing::Test {
   JournalPosition say(Who who, std::vector<Record> records) { return say(nodes_[who], std::move(records)); }
   static StatementRecord gone(const std::string& node, ObjectId parent, const std::string& name, ObjectId child) {
     return {node, {}, UnnameRecord{parent, name, child, false}};
+  }
+  // What this node says when a client removes `name`, and took those others before.
+  std::vector<Record> removal(ObjectId directory, std::string_view name, const std::set<std::string>& taken = {}) {
+    PeersRemoval removal;
+    removal.is_taken = [&](ObjectId, std::string_view other) { return taken.contains(std::string(other)); };
+    auto records = view_.statements_of_removal(directory, name, removal);
+    EXPECT_TRUE(records) << records.error().message;
+    return records ? std::move(*records) : std::vector<Record>();
+  }
+  // Directories of a, each in the one before: the first is "d" in the root, the others are "e".
+  std::vector<Record> levels_of_a(uint64_t count) {
+    std::vector<Record> records;
+    for (uint64_t level = 0; level < count; ++level) {
+      records.emplace_back(directory(id(10 + level), 1));
+      records.emplace_back(NameRecord{level == 0 ? kRootId : id(9 + level), level == 0 ? "d" : "e", id(10 + level)});
+    }
+    return records;
   }
   ObjectId find(ObjectId directory, std::string_view name) {
     const auto found = view_.find_name(directory, name);
@@ -186,7 +204,7 @@ TEST_F(ViewTest, WhatItsNodeKeepsIsSeenAgain) {
 TEST_F(ViewTest, ANameThatWasMadeMeanwhileStaysWithItsDirectory) {
   say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, file(id(6), 10), NameRecord{id(5), "x", id(6)}});
   const ObjectId d = find(kRootId, "d");
-  std::vector<Record> records = view_.statements_of_removal(kRootId, "d").value();
+  std::vector<Record> records = removal(kRootId, "d", {"x"});
   ASSERT_EQ(records.size(), 2u) << "what is in it first";
   EXPECT_EQ(std::get<UnnameRecord>(std::get<StatementRecord>(records[0]).what).name, "x");
   const auto said = say(kB, records);
@@ -215,6 +233,57 @@ TEST_F(ViewTest, WhatASecondNodeRemovedIsSaidAgainWithItsDirectory) {
   EXPECT_FALSE(find(kRootId, "d").valid());
   EXPECT_TRUE(view_.statements_of_removal(kRootId, "d")->empty()) << "once";
   EXPECT_EQ(answer(part(kA), part(kB), said, [](ObjectId) { return false; })->size(), 3u);
+}
+
+TEST_F(ViewTest, NothingIsSaidOfADirectoryInWhichItsNodeMadeANameMeanwhile) {
+  say(kA, {directory(id(5), 10), NameRecord{kRootId, "d", id(5)}, directory(id(6), 10), NameRecord{id(5), "e", id(6)}, file(id(7), 10),
+           NameRecord{id(6), "x", id(7)}});
+  find(kRootId, "d");
+  EXPECT_TRUE(removal(kRootId, "d").empty());
+  EXPECT_TRUE(removal(kRootId, "d", {"e"}).empty()) << "x is there still";
+  EXPECT_TRUE(removal(kRootId, "d", {"x"}).empty()) << "e is there still";
+  EXPECT_EQ(removal(kRootId, "d", {"e", "x"}).size(), 3u);
+  say(kA, {file(id(9), 10), NameRecord{id(5), "z", id(9)}});
+  EXPECT_EQ(removal(kRootId, "d", {"e", "x"}).size(), 2u) << "what clients took is said, however";
+  say(kA, {UnnameRecord{id(5), "z", id(9), false}});
+  const auto said = say(kC, {gone("a", id(6), "x", id(7)), gone("a", id(5), "e", id(6))});
+  EXPECT_EQ(removal(kRootId, "d").size(), 3u) << "what others said is said, too";
+  say(kA, {file(id(8), 10), NameRecord{id(6), "y", id(8)}});
+  EXPECT_TRUE(removal(kRootId, "d").empty()) << "e is there again";
+  say(kA, answer(part(kA), part(kC), said, [](ObjectId) { return false; }).value());
+  EXPECT_EQ(find(find(find(kRootId, "d"), "e"), "y"), here(kA, 8));
+}
+
+TEST_F(ViewTest, AsManyRecordsAreMadeAtOnceAsAreAskedForAndTheRestTheNextTime) {
+  say(kA, levels_of_a(50));
+  PeersRemoval part_of_it;
+  part_of_it.is_taken = [](ObjectId, std::string_view) { return true; };
+  part_of_it.most = 20;
+  for (const size_t count : {20u, 20u, 10u, 0u}) {
+    const auto records = view_.statements_of_removal(kRootId, "d", part_of_it);
+    ASSERT_TRUE(records);
+    EXPECT_EQ(records->size(), count);
+    if (count > 0) say(kB, *records);
+  }
+  EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+// A stack has room for some 20,000 calls within each other.
+TEST_F(ViewTest, ATreeOfManyLevelsIsFoundAgainAndIsGoneAsAWhole) {
+  constexpr uint64_t kLevels = 30'000;
+  say(kA, levels_of_a(kLevels));
+  ObjectId deepest = find(kRootId, "d");
+  for (uint64_t level = 1; level < kLevels; ++level) deepest = find(deepest, "e");
+  ASSERT_EQ(deepest, here(kA, 9 + kLevels));
+  say(kA, {directory(id(5), 1), NameRecord{kRootId, "another", id(5)}});
+  EXPECT_EQ(view_.members(deepest).value(), std::vector{deepest});
+  const auto records = removal(kRootId, "d", {"e"});
+  EXPECT_EQ(records.size(), kLevels);
+  say(kC, records);
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  EXPECT_EQ(removal(kRootId, "d").size(), kLevels) << "this node has not said it";
+  EXPECT_EQ(view_.members(deepest).error().code, Code::kNotFound);
+  EXPECT_EQ(classes_.count(), 0u);
 }
 
 TEST_F(ViewTest, AttributesOfAnotherNodeAreShownUntilTheyAreTakenOver) {
@@ -263,7 +332,13 @@ TEST_F(ViewTest, DirectoriesThatContainEachOtherEndNothing) {
   say(kA, {directory(id(5), 1), directory(id(6), 1), NameRecord{kRootId, "d", id(5)}, NameRecord{id(5), "e", id(6)},
            NameRecord{id(6), "f", id(5)}});
   say(kC, {gone("a", id(5), "e", id(6)), gone("a", id(6), "f", id(5)), gone("a", kRootId, "d", id(5))});
-  EXPECT_TRUE(find(kRootId, "d").valid());
+  const ObjectId d = find(kRootId, "d");
+  ASSERT_TRUE(d.valid());
+  EXPECT_TRUE(removal(kRootId, "d", {"e", "f"}).empty()) << "it is no tree";
+  const ObjectId e = find(d, "e");
+  ASSERT_TRUE(e.valid());
+  EXPECT_FALSE(find(e, "f").valid()) << "d is not in itself";
+  EXPECT_TRUE(view_.list(e, 0, 10)->empty());
 }
 
 // Lookups remember what they found, each beside the others; batches come between them.

@@ -211,6 +211,14 @@ void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameSt
       if (state.child == child || std::count(state.older_versions.begin(), state.older_versions.end(), child) > 0) visit(state);
 }
 
+Namespace::Overridden Namespace::overridden() const {
+  Overridden found;
+  for (const auto& [parent, directory] : directories_)
+    for (const auto& [key, state] : directory)
+      for (const ObjectId child : state.overridden) found.emplace(child, key.name);
+  return found;
+}
+
 void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const {
   auto directory = directories_.find(parent);
   if (directory == directories_.end()) return;

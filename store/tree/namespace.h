@@ -123,6 +123,9 @@ class Namespace {
   void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
   // The name has several versions now; for_each_with_versions() looks at such names only, until it finds one left.
   void note_several(ObjectId parent, std::string_view name) { several_.insert({parent, {name_cookie(name), std::string(name)}}); }
+  // What clients here took of peers, with the name: that goes with the batches that journal those names.
+  using Overridden = std::set<std::pair<ObjectId, std::string>>;
+  Overridden overridden() const;
   void for_each_dirty_in(ObjectId parent, const std::function<void(const NameState&)>& visit) const;
   // For housekeeping of temporary versions.
   void for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit);

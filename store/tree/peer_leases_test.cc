@@ -126,6 +126,30 @@ TEST_F(TreeLeases, WhatWasToldIsSeenAndReadUntilItsLeaseIsOver) {
   EXPECT_EQ(tree.find(id(1, 5)), nullptr);
 }
 
+TEST_F(TreeLeases, WhatIsHiddenByALaterFileDoesNotComeBackWithoutThat) {
+  put(5, "x");
+  leases.told(kRootId, found("x"));
+  TreeBesidePeer::put(own, 7, "x", 1);
+  ASSERT_EQ(found("x"), id(0, 7));
+  evict(5, "x");
+  own.names.erase({kRootId, name_cookie("x")});
+  EXPECT_EQ(found("x"), ObjectId{});
+}
+
+TEST_F(TreeLeases, WhateverOfANameANodeRemovesItsLeaseEnds) {
+  put(5, "x");
+  put(6, "y");
+  for (const char* name : {"x", "y"}) leases.told(kRootId, found(name));
+  evict(5, "x");
+  evict(6, "y");
+  TreeBesidePeer::put(own, 7, "x");
+  const Batch batch{{}, {StatementRecord{"this", {}, UnnameRecord{kRootId, "x", id(0, 7), false}}}};
+  tree.write().follow(1, PeerBatch{batch, {}, {}});
+  own.names.erase({kRootId, name_cookie("x")});
+  EXPECT_EQ(found("x"), ObjectId{});
+  EXPECT_EQ(found("y"), id(1, 6));
+}
+
 TEST_F(TreeLeases, WhatAClientHereRemovedDoesNotComeBackWhileThatWaitsToBeJournaled) {
   put(5, "x");
   leases.told(kRootId, found("x"));

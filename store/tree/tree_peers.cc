@@ -37,6 +37,13 @@ std::vector<ObjectId> merely_listed(const LeasedNames& leased, const PeerLeases&
   return ids;
 }
 
+// Clients were told of it once, and of another file of that name since. Where they were told of it may not be known.
+bool is_hidden_by_another(const Tree::View& tree, ObjectId id, ObjectId directory, std::string_view name) {
+  if (!directory.valid()) return false;
+  const auto seen = tree.names().find(directory, name);
+  return !seen || !*seen || (*seen)->child != id;
+}
+
 }  // namespace
 
 // --- calls that take the lock ---
@@ -235,7 +242,7 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
     const auto lease = parts.leases->find(id);
     if (!lease || leased.has(id) || is_quarantined(id)) continue;
     const auto is_there = view().has_name(ordinal, *gone);
-    if (!is_there || !*is_there) continue;
+    if (!is_there || !*is_there || is_hidden_by_another(*this, id, lease->directory, gone->name)) continue;
     const auto object = get(id);
     if (!object) continue;
     uint64_t bytes = 0;
@@ -263,10 +270,10 @@ void Tree::Write::keep_leased(uint32_t ordinal, const Batch& batch) {
 // the same names in each a batch is looked through once.
 void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
   std::optional<NameView::LeasedPlaces> places;
-  const auto end_under = [&](ObjectId parent, const std::string& name) {
+  const auto end_under = [&](uint32_t node, ObjectId parent, const std::string& name) {
     if (!view().leased().has_name(name)) return;
     if (!places) places = view().leased_places();
-    for (const ObjectId directory : {ObjectId::make(ordinal, parent.epoch(), parent.number()), ObjectId{}}) {
+    for (const ObjectId directory : {ObjectId::make(node, parent.epoch(), parent.number()), ObjectId{}}) {
       const auto there = places->find(directory);
       if (there == places->end()) continue;
       const auto [first, last] = there->second.equal_range(name);
@@ -277,11 +284,12 @@ void Tree::Write::end_leases_on_names_of(uint32_t ordinal, const Batch& batch) {
   for (const Record& record : batch.records) {
     if (view().leased().empty()) return;
     if (const auto* named = std::get_if<NameRecord>(&record)) {
-      end_under(named->parent, named->name);
+      end_under(ordinal, named->parent, named->name);
     } else if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
-      if (!gone->evicted) end_under(gone->parent, gone->name);
+      if (!gone->evicted) end_under(ordinal, gone->parent, gone->name);
     } else if (const auto* said = std::get_if<StatementRecord>(&record)) {
-      if (const auto id = view().leased_of(*said)) end_lease(*id);
+      const auto* const taken = std::get_if<UnnameRecord>(&said->what);
+      if (const auto node = taken == nullptr ? std::nullopt : view().ordinal_of(said->node)) end_under(*node, taken->parent, taken->name);
     }
   }
 }

@@ -592,3 +592,29 @@ def test_fsck_checks_all_nodes_that_are_not_in_use(nodes):
     assert run_command("fsck", a.volume, "--node", "a", "--quiet").stdout.startswith("error: ")
     assert run_command("fsck", a.volume, "--repair").returncode == 1
     assert run_command("fsck", a.volume).returncode == 0
+
+
+def test_a_file_that_was_made_in_a_directory_while_another_node_removed_it_stays(new_mount):
+    a = new_mount({"node": "a", "flush_interval_ms": "15000"})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    os.makedirs(os.path.join(b.path, "d"))
+    publish(b, a)
+    assert os.listdir(os.path.join(a.path, "d")) == []
+    publish(a, b)
+    os.rmdir(os.path.join(a.path, "d"))
+    store(b, "d/f", payload(1, 100 * KIB))
+    b.drain()
+    refresh(a)  # it reads that before it has journaled what it removed
+    publish(a, b, a)
+    for node in (b, a):
+        assert load(node, "d/f") == payload(1, 100 * KIB)
+
+
+def test_a_deep_tree_of_a_node_that_is_down_is_removed(nodes):
+    a, b = nodes
+    os.makedirs(os.path.join(a.path, *["x"] * 400))
+    publish(a, b)
+    a.stop()
+    shutil.rmtree(os.path.join(b.path, "x"))
+    publish(b)
+    assert os.listdir(b.path) == []
