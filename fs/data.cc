@@ -97,14 +97,21 @@ void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
   });
 }
 
+// O_SYNC, O_DSYNC, RWF_SYNC, RWF_DSYNC, a mount with `sync`: the kernel tells of all of them by the flags of the write. In page-cache mode
+// it sends FSYNC behind it, of a file opened with FOPEN_DIRECT_IO it sends none.
+bool is_to_be_synced(const fuse_file_info& file) {
+  return (file.flags & (O_SYNC | O_DSYNC)) && !file.writepage && !(file.fh & kKernelSyncsBit);
+}
+
 void write(const Request& request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (drops_privileges(*file)) drop_privileges(request, node, handle_of(file));
   if (file->writepage) driver.store->note_page_written(handle_of(file));
   driver.store->note_writer(handle_of(file), file->writepage ? 0 : file->lock_owner);
-  driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
-                      {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
+  driver.store->write(handle_of(file), static_cast<uint64_t>(offset), {reinterpret_cast<const std::byte*>(bytes), size},
+                      [request, handle = handle_of(file), sync = is_to_be_synced(*file)](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());
+                        if (sync) return reply_written_and_synced(request, handle, *written);
                         fuse_reply_write(request, *written);
                       });
 }
@@ -153,6 +160,13 @@ void control_device(const Request& request, fuse_ino_t, unsigned, void*, fuse_fi
 
 }  // namespace
 
+void reply_written_and_synced(const Request& request, Handle* handle, size_t count) {
+  driver_of(request).store->fsync(handle, [request, count](Status status) {
+    if (!status) return reply_error(request, status.error());
+    fuse_reply_write(request, count);
+  });
+}
+
 void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle) {
   Driver& driver = driver_of(request);
   // Of the attributes alone: that waits for no lock of the inode, which a write holds.
@@ -186,6 +200,8 @@ void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
   // at a close, though: a file that is locked, or so small that it is likely to be a lock file, gets each FLUSH.
   file.noflush = (file.flags & O_ACCMODE) == O_RDONLY && driver.store->closes_quietly(handle);
   if (file.noflush) file.fh |= kUnseenCloseBit;
+  if (!file.direct_io) file.fh |= kKernelSyncsBit;
+  if (file.flags & (O_SYNC | O_DSYNC)) file.fh |= kSyncedBit;
 }
 
 void add_data_operations(fuse_lowlevel_ops& operations) {
