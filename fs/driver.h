@@ -16,7 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fs/control_texts.h"
 #include "fs/errno_map.h"
+#include "fs/handle_bits.h"
 #include "fs/interruptible_answers.h"
 #include "fs/listings.h"
 #include "fs/locks.h"
@@ -65,6 +67,7 @@ struct Driver {
   SideThread side_thread;
   FileLocks locks;
   Listings listings;
+  ControlTexts control_texts;
   InterruptibleAnswers interruptible;
   NameInvalidator gone_names;
   std::optional<Caretaker> caretaker;  // while requests are served
@@ -162,14 +165,6 @@ struct stat to_stat(const Stat& stat);
 // For an answer. If that does not reach the kernel, or tells another nodeid instead, call Passthrough::forget_node() of this one.
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
 void reply_attributes(const Request& request, const Stat& stat);
-
-// fi->fh is the store's handle. Its lowest bit says that the open was passed through, the next that its closes are not told
-// (FOPEN_NOFLUSH), the third that the kernel sends FSYNC itself after a write that is to be synced (page-cache mode), the fourth that it
-// was opened with O_SYNC or O_DSYNC.
-inline constexpr uint64_t kPassedThroughBit = 1, kUnseenCloseBit = 2, kKernelSyncsBit = 4, kSyncedBit = 8;
-inline constexpr uint64_t kHandleBits = kPassedThroughBit | kUnseenCloseBit | kKernelSyncsBit | kSyncedBit;
-static_assert(kHandleBits < __STDCPP_DEFAULT_NEW_ALIGNMENT__);  // what operator new gives has these bits free
-inline Handle* handle_of(const fuse_file_info* file) { return reinterpret_cast<Handle*>(file->fh & ~kHandleBits); }
 
 // Each family fills in its operations.
 void add_name_operations(fuse_lowlevel_ops& operations);
