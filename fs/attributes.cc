@@ -82,9 +82,9 @@ void set_attributes(const Request& request, fuse_ino_t node, struct stat* wanted
                                  });
   };
   if (!by_path) return apply();
-  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, *driver.store,
+  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite,
                           [&driver, request, apply = std::move(apply)](Passthrough::Decision decision) {
-                            if (!decision.stale) return apply();
+                            if (!decision.stale) return run_handler(request, apply);
                             const bool again = driver.store->told_stale({.read = false, .write = true}, caller_of(request));
                             fuse_reply_err(request, again ? ESTALE : ETXTBSY);
                           });

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <memory>
 #include <vector>
 
 #include "fs/driver.h"
@@ -90,22 +89,28 @@ void get_control_attributes(const Request& request, fuse_ino_t node, fuse_file_i
 
 void open_control(const Request& request, fuse_ino_t node, fuse_file_info* file) {
   if ((file->flags & O_ACCMODE) != O_RDONLY) return void(fuse_reply_err(request, EACCES));
-  auto text = std::make_unique<std::string>(content(driver_of(request), number_of(node)));  // one reader sees one moment
-  file->fh = reinterpret_cast<uint64_t>(text.get());
+  Driver& driver = driver_of(request);
+  file->fh = driver.control_texts.open(content(driver, number_of(node)));  // one reader sees one moment
   file->direct_io = 1;  // its size is known only now: reads go past the size of 0 that stat tells
   file->noflush = 1;
-  if (fuse_reply_open(request, file) == 0) text.release();
+  if (fuse_reply_open(request, file) != 0) driver.control_texts.close(file->fh);
 }
 
-void read_control(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_file_info* file) {
-  const auto& text = *reinterpret_cast<std::string*>(file->fh);
-  const size_t start = std::min(text.size(), static_cast<size_t>(offset));
-  const std::string piece = text.substr(start, size);  // once the reply is on its way RELEASE may come on another thread
-  fuse_reply_buf(request, piece.data(), piece.size());
+// Where so many were opened since that its text is gone, one that begins to read has the text of now, and one that had begun has none.
+void read_control(const Request& request, fuse_ino_t node, size_t size, off_t offset, fuse_file_info* file) {
+  Driver& driver = driver_of(request);
+  const auto start = static_cast<size_t>(offset);
+  std::optional<std::string> piece = driver.control_texts.read(file->fh, start, size);
+  if (!piece && start == 0) {
+    driver.control_texts.renew(file->fh, content(driver, number_of(node)));
+    piece = driver.control_texts.read(file->fh, start, size);
+  }
+  if (!piece) return void(fuse_reply_err(request, ESTALE));
+  fuse_reply_buf(request, piece->data(), piece->size());
 }
 
 void release_control(const Request& request, fuse_ino_t, fuse_file_info* file) {
-  delete reinterpret_cast<std::string*>(file->fh);
+  driver_of(request).control_texts.close(file->fh);
   fuse_reply_err(request, 0);
 }
 

@@ -19,12 +19,13 @@ struct Copy : std::enable_shared_from_this<Copy> {
   Handle* from;
   Handle* to;
   uint64_t from_offset, to_offset, left, copied = 0;
+  bool sync = false;  // what was copied, before the answer
 
   // Pieces that are in RAM are read and written inside the calls: one after the other here, not within each other.
   void step() {
     enum : int { kCalling, kWaits, kGoesOn };
     while (true) {
-      if (left == 0) return void(fuse_reply_write(request, copied));
+      if (left == 0) return answer();
       auto turn = std::make_shared<std::atomic<int>>(kCalling);
       copy_piece([self = shared_from_this(), turn] {
         if (turn->exchange(kGoesOn) == kWaits) self->step();
@@ -37,7 +38,7 @@ struct Copy : std::enable_shared_from_this<Copy> {
     constexpr uint64_t kPieceBytes = 1 << 20;
     store->read(from, from_offset, std::min(left, kPieceBytes), [self = shared_from_this(), next](Result<ReadReply> reply) {
       if (!reply) return self->finish(reply.error());
-      if (reply->bytes == 0) return void(fuse_reply_write(self->request, self->copied));
+      if (reply->bytes == 0) return self->answer();
       std::vector<std::byte> bytes;
       bytes.reserve(reply->bytes);
       for (const iovec& piece : reply->pieces) {
@@ -55,8 +56,12 @@ struct Copy : std::enable_shared_from_this<Copy> {
       });
     });
   }
+  void answer() {
+    if (sync && copied > 0) return reply_written_and_synced(request, to, copied);
+    fuse_reply_write(request, copied);
+  }
   void finish(const Error& error) {
-    if (copied > 0) return void(fuse_reply_write(request, copied));
+    if (copied > 0) return answer();
     reply_error(request, error);
   }
 };
@@ -73,6 +78,9 @@ void copy_file_range(const Request& request, fuse_ino_t, off_t offset_in, fuse_f
   copy->from_offset = static_cast<uint64_t>(offset_in);
   copy->to_offset = static_cast<uint64_t>(offset_out);
   copy->left = std::min<uint64_t>(length, kMostAtOnce);
+  // No flags come with the request: those of the open count, and those of the mount as it was made.
+  const auto& words = driver.options.kernel;
+  copy->sync = (file_out->fh & kSyncedBit) || std::find(words.begin(), words.end(), "sync") != words.end();
   copy->step();
 }
 

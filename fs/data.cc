@@ -2,6 +2,7 @@
 #include <linux/falloc.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "fs/driver.h"
 
@@ -36,17 +37,44 @@ bool told_to_look_again(const Request& request, const OpenRequest& how) {
   return true;
 }
 
+// An open that the store accepted, until it is answered: what throws before undoes it.
+class Accepted {
+ public:
+  Accepted(Driver& driver, Handle* handle) : driver_(&driver), handle_(handle) {}
+  Accepted(Accepted&& other) noexcept : driver_(other.driver_), handle_(std::exchange(other.handle_, nullptr)) {}
+  Accepted& operator=(Accepted&&) = delete;
+  ~Accepted() {
+    if (handle_ != nullptr) driver_->store->release(handle_);
+  }
+  Handle* get() const { return handle_; }
+  Handle* take() { return std::exchange(handle_, nullptr); }
+
+ private:
+  Driver* driver_;
+  Handle* handle_;
+};
+
 void open_to_write(const Request& request, fuse_ino_t node, const fuse_file_info& file, const OpenRequest& how) {
   Driver& driver = driver_of(request);
-  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, *driver.store,
-                          [&driver, request, node, file, how](Passthrough::Decision decision) {
-    // Without a name to look up there is no other nodeid: as of a program that is being executed.
-    if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
-    auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
-    if (handle && how.truncate && drops_privileges(file)) drop_privileges(request, node, *handle);
-    if (handle) return answer_open(request, node, file, decision, *handle, how.direct);
-    driver.passthrough.release(ObjectId{node}, false);
-    reply_error(request, handle.error());
+  driver.passthrough.open(ObjectId{node}, Passthrough::Access::kWrite, [&driver, request, node, file, how](Passthrough::Decision decision) {
+    run_handler(request, [&] {
+      // Without a name to look up there is no other nodeid: as of a program that is being executed.
+      if (decision.stale) return void(told_to_look_again(request, how) || fuse_reply_err(request, ETXTBSY));
+      struct Counted {  // by passthrough, unless it is open in the end
+        Driver& driver;
+        fuse_ino_t node;
+        bool stays = false;
+        ~Counted() {
+          if (!stays) driver.passthrough.release(ObjectId{node}, false);
+        }
+      } counted{driver, node};
+      auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
+      if (!handle) return reply_error(request, handle.error());
+      Accepted accepted(driver, *handle);
+      if (how.truncate && drops_privileges(file)) drop_privileges(request, node, accepted.get());
+      counted.stays = true;
+      answer_open(request, node, file, decision, accepted.take(), how.direct);
+    });
   });
 }
 
@@ -55,14 +83,18 @@ void open_to_read(const Request& request, fuse_ino_t node, const fuse_file_info&
   if (driver.passthrough.is_outdated(ObjectId{node}) && told_to_look_again(request, how)) return;
   auto handle = driver.store->open(object_of(request, node), how, caller_of(request));
   if (!handle) return reply_error(request, handle.error());
-  auto answer = [&driver, request, node, file, handle = *handle, direct = how.direct] {
-    const auto access = direct ? Passthrough::Access::kReadDirect : Passthrough::Access::kRead;
-    driver.passthrough.open(ObjectId{node}, access, *driver.store, [request, node, file, handle, direct](Passthrough::Decision decision) {
-      answer_open(request, node, file, decision, handle, direct);
+  Handle* const opened = *handle;
+  auto answer = [&driver, request, node, file, accepted = Accepted(driver, opened), direct = how.direct]() mutable {
+    run_handler(request, [&] {
+      const auto access = direct ? Passthrough::Access::kReadDirect : Passthrough::Access::kRead;
+      driver.passthrough.open(ObjectId{node}, access,
+                              [request, node, file, accepted = std::move(accepted), direct](Passthrough::Decision decision) mutable {
+                                answer_open(request, node, file, decision, accepted.take(), direct);
+                              });
     });
   };
   if (!driver.passthrough.enabled() || how.direct) return answer();  // O_DIRECT readers do not map
-  driver.store->await_loads(*handle, std::move(answer));
+  driver.store->await_loads(opened, std::move(answer));
 }
 
 void open(const Request& request, fuse_ino_t node, fuse_file_info* file) {
@@ -97,14 +129,21 @@ void read(const Request& request, fuse_ino_t, size_t size, off_t offset, fuse_fi
   });
 }
 
+// O_SYNC, O_DSYNC, RWF_SYNC, RWF_DSYNC, a mount with `sync`: the kernel tells of all of them by the flags of the write. In page-cache mode
+// it sends FSYNC behind it, of a file opened with FOPEN_DIRECT_IO it sends none.
+bool is_to_be_synced(const fuse_file_info& file) {
+  return (file.flags & (O_SYNC | O_DSYNC)) && !file.writepage && !(file.fh & kKernelSyncsBit);
+}
+
 void write(const Request& request, fuse_ino_t node, const char* bytes, size_t size, off_t offset, fuse_file_info* file) {
   Driver& driver = driver_of(request);
   if (drops_privileges(*file)) drop_privileges(request, node, handle_of(file));
   if (file->writepage) driver.store->note_page_written(handle_of(file));
   driver.store->note_writer(handle_of(file), file->writepage ? 0 : file->lock_owner);
-  driver.store->write(handle_of(file), static_cast<uint64_t>(offset),
-                      {reinterpret_cast<const std::byte*>(bytes), size}, [request](Result<size_t> written) {
+  driver.store->write(handle_of(file), static_cast<uint64_t>(offset), {reinterpret_cast<const std::byte*>(bytes), size},
+                      [request, handle = handle_of(file), sync = is_to_be_synced(*file)](Result<size_t> written) {
                         if (!written) return reply_error(request, written.error());
+                        if (sync) return reply_written_and_synced(request, handle, *written);
                         fuse_reply_write(request, *written);
                       });
 }
@@ -153,6 +192,13 @@ void control_device(const Request& request, fuse_ino_t, unsigned, void*, fuse_fi
 
 }  // namespace
 
+void reply_written_and_synced(const Request& request, Handle* handle, size_t count) {
+  driver_of(request).store->fsync(handle, [request, count](Status status) {
+    if (!status) return reply_error(request, status.error());
+    fuse_reply_write(request, count);
+  });
+}
+
 void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle) {
   Driver& driver = driver_of(request);
   // Of the attributes alone: that waits for no lock of the inode, which a write holds.
@@ -186,6 +232,8 @@ void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle) {
   // at a close, though: a file that is locked, or so small that it is likely to be a lock file, gets each FLUSH.
   file.noflush = (file.flags & O_ACCMODE) == O_RDONLY && driver.store->closes_quietly(handle);
   if (file.noflush) file.fh |= kUnseenCloseBit;
+  if (!file.direct_io) file.fh |= kKernelSyncsBit;
+  if (file.flags & (O_SYNC | O_DSYNC)) file.fh |= kSyncedBit;
 }
 
 void add_data_operations(fuse_lowlevel_ops& operations) {

@@ -16,7 +16,9 @@
 #include <string_view>
 #include <vector>
 
+#include "fs/control_texts.h"
 #include "fs/errno_map.h"
+#include "fs/handle_bits.h"
 #include "fs/interruptible_answers.h"
 #include "fs/listings.h"
 #include "fs/locks.h"
@@ -65,6 +67,7 @@ struct Driver {
   SideThread side_thread;
   FileLocks locks;
   Listings listings;
+  ControlTexts control_texts;
   InterruptibleAnswers interruptible;
   NameInvalidator gone_names;
   std::optional<Caretaker> caretaker;  // while requests are served
@@ -163,13 +166,6 @@ struct stat to_stat(const Stat& stat);
 fuse_entry_param to_entry(Driver& driver, const Stat& stat);
 void reply_attributes(const Request& request, const Stat& stat);
 
-// fi->fh is the store's handle; its lowest bit says that the open was passed through, the next that its closes are not told
-// (FOPEN_NOFLUSH).
-inline constexpr uint64_t kPassedThroughBit = 1, kUnseenCloseBit = 2;
-inline Handle* handle_of(const fuse_file_info* file) {
-  return reinterpret_cast<Handle*>(file->fh & ~(kPassedThroughBit | kUnseenCloseBit));
-}
-
 // Each family fills in its operations.
 void add_name_operations(fuse_lowlevel_ops& operations);
 void add_attribute_operations(fuse_lowlevel_ops& operations);
@@ -192,6 +188,8 @@ std::function<bool(uint32_t gid)> groups_of(const Request& request);
 // data.cc: fills in the answer to an open or a create. `handle` is the store's.
 void set_open_flags(Driver& driver, fuse_file_info& file, Handle* handle);
 OpenRequest open_request_of(int flags);
+// For what was written by the handle and is to be synced before that is answered: does what FSYNC does, then replies the count or the error.
+void reply_written_and_synced(const Request& request, Handle* handle, size_t count);
 // Clears the set-id bits of a file, which the kernel is told of: a write, or an open, does not make it ask for the mode again.
 void drop_privileges(const Request& request, fuse_ino_t node, Handle* handle);
 // The same where the request does not tell whether its caller may keep them. Root may.

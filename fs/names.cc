@@ -79,7 +79,7 @@ void read_link(const Request& request, fuse_ino_t node) {
 // Replies to a create. If the file existed and is passed through to readers under its nodeid, replies another nodeid.
 void answer_create(const Request& request, fuse_entry_param entry, const fuse_file_info& file, ObjectId object, Handle* handle) {
   Driver& driver = driver_of(request);
-  driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite, *driver.store,
+  driver.passthrough.open(ObjectId{entry.ino}, Passthrough::Access::kWrite,
                           [&driver, request, entry, file, object, handle](Passthrough::Decision decision) mutable {
     if (decision.stale) {
       driver.passthrough.forget_node(ObjectId{entry.ino}, 1);

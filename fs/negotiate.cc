@@ -82,7 +82,9 @@ void negotiate(void* userdata, fuse_conn_info* connection) {
     // in all: at 1 overlayfs would not take it as a layer.
     connection->max_backing_stack_depth = driver.volume_is_stacked ? 1 : 0;
     const StoreStatus status = driver.store->status();
-    driver.passthrough.enable(driver.session, status.epoch, status.network_volume,
+    driver.passthrough.enable(driver.session, {[store = driver.store](ObjectId object) { return store->backing_file(object); },
+                                               [store = driver.store](ObjectId object) { return store->stat(object); }},
+                              status.epoch, status.network_volume,
                               [&driver](bool in_memory, int error) { passthrough_refused(driver, in_memory, error); });
     if (Status memory_files = driver.store->expect_passthrough(); !memory_files)
       driver.add_lost_feature(fmt::format("passthrough of big chunks in RAM ({}); ", memory_files.error().message));

@@ -3,9 +3,14 @@
 #include <sys/ioctl.h>
 
 #include <cerrno>
+#include <exception>
+#include <new>
+#include <utility>
 
 #define FUSE_USE_VERSION 314
 #include <fuse_lowlevel.h>
+
+#include "fs/request.h"
 
 namespace kvcachefs {
 
@@ -144,7 +149,7 @@ std::optional<Passthrough::Decision> Passthrough::decide(ObjectId node, Node& st
   return std::nullopt;
 }
 
-void Passthrough::open(ObjectId node, Access access, Store& store, Then then) {
+void Passthrough::open(ObjectId node, Access access, Then then) {
   if (!enabled_) return then({});
   const ObjectId object = object_of(node);
   std::optional<Decision> decision;
@@ -156,46 +161,73 @@ void Passthrough::open(ObjectId node, Access access, Store& store, Then then) {
     if (!decision) state.opening = true;
   }
   if (decision) return then(*decision);
-  if (!remote_) return register_node(node, object, access, store, std::move(then));
-  openers_.run([this, node, object, access, &store, then = std::move(then)]() mutable {
-    register_node(node, object, access, store, std::move(then));
-  });
+  if (!remote_) return register_node(node, object, access, std::move(then));
+  struct Queued {  // else nobody would end the wait of others
+    Passthrough& passthrough;
+    ObjectId node;
+    bool done = false;
+    ~Queued() {
+      if (done) return;
+      for (Waiting& each : passthrough.end_opening(node, {})) each.then(each.decision);
+      passthrough.release(node, false);  // this open, which throws, counted as one
+    }
+  } queued{*this, node};
+  openers_.run([this, node, object, access, then = std::move(then)]() mutable { register_node(node, object, access, std::move(then)); });
+  queued.done = true;
 }
 
 // Called by the one that set `opening`, which is first to be decided; those that wait for it follow in turn.
-void Passthrough::register_node(ObjectId node, ObjectId object, Access access, Store& store, Then then) {
-  int32_t id = 0;
-  bool in_memory = false;
-  std::optional<Stat> as_opened;
-#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
-  const BackingFile file = store.backing_file(object);
-  in_memory = file.in_memory;
-  if (access != Access::kReadDirect || in_memory) id = register_file(file);
-  if (id > 0)
-    if (auto stat = store.stat(object)) as_opened = *stat;
-#else
-  (void)store;
-#endif
-  Decided decided;
-  {
-    std::lock_guard lock(mutex_);
-    Node& state = nodes_[node];
-    state.opening = false;
-    std::vector<std::pair<Access, Then>> waiting = std::move(state.waiting);
-    state.waiting.clear();
-    if (id > 0) {
-      state.backing_id = id;
-      state.in_memory = in_memory;
-      state.passed = 1;
-      state.as_opened = std::move(as_opened);
-      decided.emplace_back(std::move(then), Decision{.backing_id = id, .in_memory = in_memory});
-    } else {
-      ++state.others;
-      decided.emplace_back(std::move(then), Decision{});
-    }
-    for (auto& [each, next] : waiting) decided.emplace_back(std::move(next), *decide(node, state, each));  // it is open: decided
+void Passthrough::register_node(ObjectId node, ObjectId object, Access access, Then then) {
+  Registered registered = register_object(object, access);
+  const Decision first{.backing_id = registered.id, .in_memory = registered.in_memory};
+  std::vector<Waiting> waiting = end_opening(node, std::move(registered));
+  then(first);
+  for (Waiting& each : waiting) each.then(each.decision);
+}
+
+// Ends `opening`, for the open that set it: it counts as passed through, or as another. Decides on those that waited. Allocates nothing
+// that it could not do without.
+std::vector<Passthrough::Waiting> Passthrough::end_opening(ObjectId node, Registered registered) {
+  std::lock_guard lock(mutex_);
+  Node& state = nodes_.find(node)->second;  // nobody removes it while it is opening
+  state.opening = false;
+  std::vector<Waiting> waiting = std::exchange(state.waiting, {});
+  if (registered.id > 0) {
+    state.backing_id = registered.id;
+    state.in_memory = registered.in_memory;
+    state.passed = 1;
+    state.as_opened = std::move(registered.as_opened);
+  } else {
+    ++state.others;
   }
-  for (auto& [next, decision] : decided) next(decision);
+  for (Waiting& each : waiting) {
+    try {
+      each.decision = *decide(node, state, each.access);  // it is open: decided
+    } catch (const std::bad_alloc&) {
+      each.decision = {.stale = true};  // no alias could be made; a stale open counts nowhere
+    }
+  }
+  return waiting;
+}
+
+Passthrough::Registered Passthrough::register_object(ObjectId object, Access access) {
+  Registered registered;
+#if FUSE_VERSION >= FUSE_MAKE_VERSION(3, 16)
+  try {
+    const BackingFile file = source_.backing_file(object);
+    registered.in_memory = file.in_memory;
+    if (access != Access::kReadDirect || file.in_memory) registered.id = register_file(file);
+    if (registered.id > 0)
+      if (auto stat = source_.stat(object)) registered.as_opened = *stat;
+  } catch (const std::exception& exception) {
+    tell_of_exception(exception.what());
+    if (registered.id > 0) close_backing(registered.id);
+    registered = {};
+  }
+#else
+  static_cast<void>(object), static_cast<void>(access);
+#endif
+  return registered;
 }
 
 // 0: the kernel does not take it.
@@ -222,7 +254,12 @@ void Passthrough::release(ObjectId node, bool passed_through) {
     if (state.passed == 0 && state.others == 0 && !state.opening) nodes_.erase(found);
   }
   // Not by fuse_passthrough_close(): it asks a request, and that may have been answered.
-  if (closed > 0) ioctl(fuse_session_fd(session_), kCloseBackingFile, &closed);
+  if (closed > 0) close_backing(closed);
+}
+
+void Passthrough::close_backing(int32_t id) {
+  const auto closed = static_cast<uint32_t>(id);
+  ioctl(fuse_session_fd(session_), kCloseBackingFile, &closed);
 }
 
 }  // namespace kvcachefs

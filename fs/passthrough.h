@@ -34,8 +34,14 @@ class Passthrough {
   // either, from the thread that opens.
   // `epoch` of the mount: an alias that a file handle holds means no other file at the next mount.
   // `remote`: to open a file of the volume may take long.
-  void enable(fuse_session* session, uint32_t epoch, bool remote, std::function<void(bool in_memory, int error)> on_refusal) {
+  // `source`: the store's, see there.
+  struct Source {
+    std::function<BackingFile(ObjectId object)> backing_file;
+    std::function<Result<Stat>(ObjectId object)> stat;
+  };
+  void enable(fuse_session* session, Source source, uint32_t epoch, bool remote, std::function<void(bool in_memory, int error)> on_refusal) {
     session_ = session;
+    source_ = std::move(source);
     aliases_.set_epoch(epoch);
     remote_ = remote;
     on_refusal_ = std::move(on_refusal);
@@ -61,8 +67,9 @@ class Passthrough {
     bool by_daemon = false;  // ... but the daemon reads: FOPEN_DIRECT_IO
   };
   using Then = std::move_only_function<void(Decision)>;
-  // `then` is called once, inside the call or by another thread.
-  void open(ObjectId node, Access access, Store& store, Then then);
+  // `then` is called once, inside the call or by another thread. What it throws there ends the daemon: it answers its request by itself.
+  // Where there is no memory to find out more the open goes through the daemon; this throws only what is thrown before anything counts.
+  void open(ObjectId node, Access access, Then then);
   // True if readers of this nodeid keep an older body while writers have another nodeid; a lookup of the name answers that one.
   bool is_outdated(ObjectId node) const;
   // Of such a nodeid: the size and times that its readers' bytes have.
@@ -73,25 +80,38 @@ class Passthrough {
   void release(ObjectId node, bool passed_through);
 
  private:
+  struct Waiting {
+    Access access;
+    Then then;
+    Decision decision;  // once there is one
+  };
+  struct Registered {
+    int32_t id = 0;  // 0: nothing is passed through
+    bool in_memory = false;
+    std::optional<Stat> as_opened;
+  };
   struct Node {
     int32_t backing_id = 0;
     uint32_t passed = 0, others = 0;
     bool in_memory = false;  // its backing file
     bool opening = false;  // the kernel is asked for a backing id
-    std::vector<std::pair<Access, Then>> waiting;  // for that
+    std::vector<Waiting> waiting;  // for that
     std::optional<Stat> as_opened;  // when it was registered
   };
-  using Decided = std::vector<std::pair<Then, Decision>>;
   std::optional<Decision> decide(ObjectId node, Node& state, Access access);
-  void register_node(ObjectId node, ObjectId object, Access access, Store& store, Then then);
+  void register_node(ObjectId node, ObjectId object, Access access, Then then);
+  Registered register_object(ObjectId object, Access access);
+  std::vector<Waiting> end_opening(ObjectId node, Registered registered);
   const Node* outdated(ObjectId node) const;
   void promise(ObjectId node);
   ObjectId give_alias(ObjectId node);
   bool is_passed(ObjectId node) const;
   bool is_promised(ObjectId node);
   int32_t register_file(const BackingFile& file);
+  void close_backing(int32_t id);
 
   fuse_session* session_ = nullptr;
+  Source source_;
   std::function<void(bool, int)> on_refusal_;
   std::atomic<bool> refused_[2]{};  // files of the volume, files in RAM
   std::atomic<bool> enabled_{false};  // set once, by the request that negotiates

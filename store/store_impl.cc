@@ -251,6 +251,7 @@ Status StoreImpl::start(std::string_view holder) {
   if (care_ == Care::kRetire)
     KVC_TRY(first.remove_all_names([this] { return journal_room_->write([this] { return journal_->sync(); }); }));
   if (!read_only_) sweep_->count(unclean_start_ || found.judged_tail || index_rebuilt_);
+  if (!read_only_) sweep_->cut_raw_files();
   find_quarantined(*index_, *tree_);
   space_.set_live(index_->totals().live_bytes);
   watch_->measure_all();

@@ -64,6 +64,38 @@ TEST(StoreSettling, ARawFileThatWasEmptiedIsReadFromWhereItIsWrittenNow) {
   EXPECT_LT(store.allocated_bytes(), 100'000u);
 }
 
+// What a life wrote behind the recorded end of a raw file was never there: whatever makes it longer afterwards.
+TEST(StoreSettling, ARawFileHasNoBytesBehindItsEndAfterACrash) {
+  StoreOptions options;
+  options.raw_above_bytes = kMiB;
+  TestStore store(options);
+  for (const char* name : {"written", "sized", "allocated"}) {
+    ASSERT_TRUE(store.write_file(name, ""));
+    EXPECT_EQ(truncate(store, name, 2 * kMiB), Code::kNoData);
+  }
+  store.drain();
+  for (const char* name : {"written", "sized", "allocated"}) {
+    Handle* writer = store.open(name, {.read = true, .write = true});
+    store.pwrite(writer, kMiB, store.payload(1, 5000));
+    store.pwrite(writer, 3 * kMiB, store.payload(2, 5000));
+    store.close(writer);
+  }
+  store.crash();
+  Handle* writer = store.open("written", {.read = true, .write = true});
+  store.pwrite(writer, 4 * kMiB - 1, "x");
+  store.close(writer);
+  EXPECT_EQ(truncate(store, "sized", 4 * kMiB), Code::kNoData);
+  writer = store.open("allocated", {.read = true, .write = true});
+  EXPECT_TRUE(await<void>(store, [&](auto done) { store->allocate(writer, Store::AllocateMode::kExtend, 0, 4 * kMiB, std::move(done)); }));
+  store.close(writer);
+  for (const char* name : {"written", "sized", "allocated"}) {
+    std::string expected(4 * kMiB, '\0');
+    expected.replace(kMiB, 5000, store.payload(1, 5000));
+    if (name == std::string("written")) expected.back() = 'x';
+    EXPECT_TRUE(store.read_file(name) == expected) << name;
+  }
+}
+
 // --- a volume that is soon full ---
 
 // A stored file that fallocate makes longer, and others that fill the volume: its writer finds the room that was promised, though

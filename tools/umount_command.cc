@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cctype>
 #include <cerrno>
 #include <chrono>
 #include <condition_variable>
@@ -202,20 +203,32 @@ Status unmount(const std::string& mountpoint, bool lazy) {
   }
 }
 
-// A process that still sees the file system: in a mount namespace of its own, as of a container, the mount goes on. The number of a
-// device is given to the next mount as soon as this one is gone, so its source has to be the same as well.
-std::optional<std::string> who_sees(dev_t device, const std::string& source) {
+// Where a mountinfo file has a mount of the file system. The number of a device is given to the next mount as soon as this one is gone, so its
+// source has to be the same as well.
+std::optional<std::string> place_in(const std::filesystem::path& mountinfo, dev_t device, const std::string& source) {
   const std::string wanted = fmt::format(" {}:{} ", major(device), minor(device));
   constexpr std::string_view kType = " - fuse.kvcachefs ";
+  std::ifstream mounts(mountinfo);
+  for (std::string line; std::getline(mounts, line);) {
+    const size_t type = line.find(kType);
+    if (line.find(wanted) >= line.find('/') || type == std::string::npos) continue;
+    const std::string_view behind = std::string_view(line).substr(type + kType.size());
+    if (unescape_mountinfo(behind.substr(0, behind.find(' '))) != source) continue;
+    const size_t root = line.find('/'), place = line.find(' ', root) + 1;
+    return unescape_mountinfo(std::string_view(line).substr(place, line.find(' ', place) - place));
+  }
+  return std::nullopt;
+}
+
+// Why the file system goes on: it is mounted elsewhere as well (a bind mount), or in the mount namespace of another process.
+std::optional<std::string> where_it_goes_on(dev_t device, const std::string& source) {
+  if (const auto place = place_in("/proc/self/mountinfo", device, source)) return fmt::format("at {}, where it is mounted as well", *place);
   std::error_code error;
   for (const auto& process : std::filesystem::directory_iterator("/proc", error)) {
-    std::ifstream mounts(process.path() / "mountinfo");
-    for (std::string line; std::getline(mounts, line);)
-      if (line.find(wanted) < line.find('/'))
-        if (const size_t type = line.find(kType); type != std::string::npos) {
-          const std::string_view behind = std::string_view(line).substr(type + kType.size());
-          if (unescape_mountinfo(behind.substr(0, behind.find(' '))) == source) return process.path().filename().string();
-        }
+    const std::string number = process.path().filename().string();
+    if (!std::isdigit(static_cast<unsigned char>(number.front()))) continue;
+    if (place_in(process.path() / "mountinfo", device, source))
+      return fmt::format("in another mount namespace (process {} sees it, perhaps of a container)", number);
   }
   return std::nullopt;
 }
@@ -228,13 +241,11 @@ Status wait_for_end(const UmountArguments& arguments, const MountEntry& mount, i
   });
   constexpr int kLookMs = 2000;
   pollfd end{daemon, POLLIN, 0};
-  std::optional<std::string> process;
-  while (!process && poll(&end, 1, kLookMs) <= 0) process = device == 0 ? std::nullopt : who_sees(device, mount.source);
+  std::optional<std::string> where;
+  while (!where && poll(&end, 1, kLookMs) <= 0) where = device == 0 ? std::nullopt : where_it_goes_on(device, mount.source);
   close(daemon);
-  if (!process) return {};
-  return fail(Code::kBusy, fmt::format("{} is unmounted here and goes on in another mount namespace (process {} sees it, perhaps of "
-                                       "a container): its daemon ends when that does",
-                                       mountpoint, *process));
+  if (!where) return {};
+  return fail(Code::kBusy, fmt::format("{} is unmounted here and goes on {}: its daemon ends when that does", mountpoint, *where));
 }
 
 Status unmount_whole(const UmountArguments& arguments) {

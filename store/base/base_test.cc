@@ -30,6 +30,11 @@ TEST(Units, ParsesWhatUsersWrite) {
   EXPECT_EQ(parse_size("1.5G").value(), kGiB + kGiB / 2);
   EXPECT_EQ(parse_size("2TiB").value(), 2 * kTiB);
   EXPECT_EQ(parse_size("9m").value(), 9 * kMiB);
+  for (const uint64_t bytes : {243'521'875'968ULL, 1'234'567ULL, 1'300ULL, 3ULL << 40}) {  // what is told of an option can be set again
+    const std::string told = format_size(bytes);
+    ASSERT_TRUE(parse_size(told)) << told;
+    EXPECT_EQ(format_size(parse_size(told).value()), told);
+  }
   EXPECT_EQ(parse_size("64Mi").value(), 64 * kMiB);
 }
 

@@ -48,7 +48,7 @@ Result<uint64_t> parse_size(std::string_view text) {
     if (!rest.empty() && rest != "i" && rest != "iB") return refuse();
   }
   const double bytes = number * static_cast<double>(unit);
-  if (bytes >= 9.2e18 || bytes != std::floor(bytes)) return refuse();
+  if (bytes >= 9.2e18 || (unit == 1 && bytes != std::floor(bytes))) return refuse();  // of "226.8G", as sizes are told, the whole bytes
   return static_cast<uint64_t>(bytes);
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <span>
 #include <unordered_map>
 #include <utility>
 
@@ -15,6 +16,21 @@ namespace kvcachefs {
 
 namespace {
 constexpr size_t kUnitsPerRequest = 4;  // 1 MiB reads: several in flight beat one large one
+
+// The units of jobs as they are marked as coming, under the lock of the object; taken back unless they stay.
+struct LoadingMarks {
+  Object& object;
+  std::span<const LoadJobPtr> jobs;
+  bool stay = false;
+  template <class Each>
+  void for_each(Each each) {
+    for (const LoadJobPtr& job : jobs)
+      for (size_t unit = 0; unit < job->blocks.size(); ++unit) each(job->first + unit);
+  }
+  ~LoadingMarks() {
+    if (!stay) for_each([this](size_t index) { object.loading.erase(index); });
+  }
+};
 }  // namespace
 
 // --- what is to be read ---
@@ -81,15 +97,18 @@ bool Loader::plan(const ObjectPtr& object, LoadRange range, LoadMemory& memory, 
                                       : index < object->base.checksums.size() ? object->base.checksums[index] : 0);
       BlockPtr block = object->memory_file ? MemoryFile::make_block(object->memory_file, index) : nullptr;
       job.blocks.push_back(block ? std::move(block) : memory.blocks.make_block(block_for(index)));
-      object->loading[index];
     }
-    if (index < range.wanted)
-      if (auto loading = object->loading.find(index); loading != object->loading.end()) {
-        waiter->open.fetch_add(1);
-        loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
-      }
   }
+  // Marked as coming once all is there that takes memory; what throws all the same leaves no mark, for nobody would load that.
+  LoadingMarks marks{*object, std::span<const LoadJobPtr>(jobs).subspan(jobs_before)};
+  marks.for_each([&](size_t index) { object->loading[index]; });
+  for (size_t index = range.first; index < std::min(range.last, range.wanted); ++index)
+    if (auto loading = object->loading.find(index); loading != object->loading.end()) {
+      waiter->open.fetch_add(1);
+      loading->second.push_back([waiter](Status status) { waiter->finish_one(std::move(status)); });
+    }
   for (size_t i = jobs_before; i < jobs.size(); ++i) jobs[i]->loading = LoadingBytes(loading_bytes_, jobs[i]->memory_bytes());
+  marks.stay = true;
   return true;
 }
 

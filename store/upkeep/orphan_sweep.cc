@@ -112,6 +112,33 @@ void OrphanSweep::count(bool unclean) {
   }
 }
 
+void OrphanSweep::cut_raw_files() {
+  if (parts_.records_lost || parts_.index.totals().raw_bodies == 0) return;  // a record that is lost may have told of more
+  std::vector<std::pair<ExtentId, ObjectId>> raw;
+  Status status = parts_.index.scan_extents([&](ExtentId extent, const ExtentUsage& usage) {
+    if (usage.kind == PlaceKind::kRaw) raw.emplace_back(extent, usage.object);
+    return true;
+  });
+  for (const auto& [extent, object] : raw) {
+    if (!status) break;
+    status = cut_raw_file(extent, object);
+  }
+  if (!status) log::warn("raw files that an earlier life made longer: {}", status.error().message);
+}
+
+Status OrphanSweep::cut_raw_file(ExtentId extent, ObjectId object) {
+  KVC_ASSIGN(const auto record, parts_.index.find_object_summary(object));
+  if (!record || record->body.place.extent != extent) return {};
+  const uint64_t size_bytes = record->body.size_bytes;
+  const auto info = parts_.extents.info(extent, PlaceKind::kRaw);
+  if (!info || info->size_bytes <= size_bytes) return {};  // one that is not there is told of where it is read
+  KVC_ASSIGN(const FilePtr file, parts_.extents.open(extent, PlaceKind::kRaw));
+  KVC_TRY(file->truncate(size_bytes));
+  parts_.extents.note_unsynced(extent, PlaceKind::kRaw, file);
+  log::info("object {}: {} behind its end, which were never recorded, are cut off", object.value, format_size(info->size_bytes - size_bytes));
+  return {};
+}
+
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {
   const bool list = std::exchange(epochs_due_, false);
   if (parts_.orphans.take_extents_due() || list) sweep_extents(dead, list);

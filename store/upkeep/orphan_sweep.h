@@ -1,5 +1,5 @@
 // What earlier lives left on the volume and no record tells of: extents that were never journaled, or given up and not removed any
-// more, and dead ranges of packs. Looked for after a start that was not clean, or where the life before had to leave some, and
+// more, dead ranges of packs, and bytes of raw files behind their ends. Looked for after a start that was not clean, or where the life before had to leave some, and
 // remembered in the index for as long as it is not done (space/orphan_notes.h).
 #pragma once
 
@@ -44,6 +44,9 @@ class OrphanSweep {
   // At a start: what an earlier life left counts in Space from now on until it is swept. One stat for each pack, and for each extent
   // that no record names. `unclean`: earlier epochs are to be listed for those, whatever the index says.
   void count(bool unclean);
+  // At a start: raw files that an earlier life made longer than the journal tells are cut to what it tells, or bytes of that life would come
+  // back when one grows. One stat for each.
+  void cut_raw_files();
 
   // There is something that an earlier life may have left, and that was not looked for to its end. Where nothing can be punched what is left
   // in packs stays until they go as a whole.
@@ -62,6 +65,7 @@ class OrphanSweep {
   bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
   uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
   uint64_t unknown_bytes(const std::unordered_map<ExtentId, PlaceKind>& extents) const;
+  Status cut_raw_file(ExtentId extent, ObjectId object);
   std::unique_ptr<PackSweep> make_pack_sweep();
 
   const Parts parts_;

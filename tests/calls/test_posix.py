@@ -1,5 +1,6 @@
 """Drop-in for a directory: the calls of design's client promise that no single client explains. All of it also holds on a plain directory."""
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -805,22 +806,39 @@ def test_pread_pwrite_at_odd_offsets(root):
     root.check_everywhere(lambda: assert_bytes(read_once(path, size + 1), model, "odd"))
 
 
-def test_fsync_fdatasync_and_o_sync(root):
-    for name, flags in (("a", 0), ("b", os.O_SYNC), ("c", os.O_DSYNC)):
-        fd = os.open(root.join(name), os.O_WRONLY | os.O_CREAT | flags)
-        os.write(fd, payload(name, 100_000))
-        os.fsync(fd)
-        os.write(fd, b"tail")
-        os.fdatasync(fd)
-        os.close(fd)
+def test_fsync_and_fdatasync(root):
+    path = root.join("a")
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT)
+    os.write(fd, payload("a", 100_000))
+    os.fsync(fd)
+    os.write(fd, b"tail")
+    os.fdatasync(fd)
+    os.close(fd)
     directory = os.open(root.path, os.O_RDONLY)
     os.fsync(directory)
     os.close(directory)
-    root.check_everywhere(
-        lambda: [
-            assert_bytes(read_once(root.join(name), 200_000), payload(name, 100_000) + b"tail", name) for name in "abc"
-        ]
-    )
+    root.check_everywhere(lambda: assert_bytes(read_once(path, 200_000), payload("a", 100_000) + b"tail", "a"))
+
+
+@pytest.mark.needs_daemon
+def test_fsync_and_synced_writes_outlive_the_daemon(root):
+    """Nothing but the write itself: it is not closed, and the daemon gets kill -9 behind its answer."""
+    flags = {"fsync": 0, "O_SYNC": os.O_SYNC, "O_DSYNC": os.O_DSYNC, "O_APPEND": os.O_DSYNC | os.O_APPEND, "RWF_DSYNC": 0}
+    fds = {name: os.open(root.join(name), os.O_WRONLY | os.O_CREAT | each) for name, each in flags.items()}
+    for name, fd in fds.items():
+        for piece in (payload(name, 100_000), b"tail"):
+            if name == "RWF_DSYNC":
+                os.pwritev(fd, [piece], os.fstat(fd).st_size, os.RWF_DSYNC)
+            else:
+                os.write(fd, piece)
+    os.fsync(fds["fsync"])
+    root.mount.kill()
+    root.mount.start()
+    for fd in fds.values():
+        with contextlib.suppress(OSError):  # ENOTCONN: its mount is gone
+            os.close(fd)
+    for name in fds:
+        assert_bytes(read_once(root.join(name), 200_000), payload(name, 100_000) + b"tail", name)
 
 
 def test_open_flags(root):

@@ -485,6 +485,19 @@ def test_a_volume_that_was_removed_below_the_mount(new_mount):
     kvc_mount.watchdog().tell(op="unmount", path=mount.path)
 
 
+@pytest.mark.needs_root
+def test_umount_tells_of_a_bind_mount_beside_it(new_mount, temp_dir):
+    mount = new_mount()
+    subprocess.run(["mount", "-c", "--bind", mount.path, temp_dir], check=True)
+    try:
+        result = run_command("umount", mount.path, timeout=60)
+    finally:
+        subprocess.run(["umount", temp_dir], check=True)
+    assert result.returncode != 0
+    assert f"goes on at {temp_dir}" in result.stderr and "namespace" not in result.stderr, result.stderr
+    mount._wait_for_end(60)
+
+
 # For a shell in a mount namespace of its own: it has copies of the mounts of the tests that run beside it, whose `umount` would
 # tell of them. Only $KEEP stays.
 FORGET_OTHERS = """awk -v keep="$KEEP" '/ - fuse[.]kvcachefs / && $5 != keep { print $5 }' /proc/self/mountinfo |
