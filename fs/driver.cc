@@ -68,7 +68,7 @@ struct stat to_stat(const Stat& stat) {
 fuse_entry_param to_entry(Driver& driver, const Stat& stat) {
   fuse_entry_param entry{};
   entry.ino = driver.passthrough.tell_node(stat.id, stat.to_be_written).value;
-  entry.generation = 0;  // object ids are never used again
+  entry.generation = driver.store->generation_of(stat.id);
   entry.attr = to_stat(stat);
   entry.attr_timeout = driver.timeout_seconds(S_ISDIR(stat.mode));
   entry.entry_timeout = stat.brief ? 0 : driver.timeout_seconds(S_ISDIR(stat.mode));

@@ -84,6 +84,7 @@ class Store {
   // A directory, to list it. As open(); but a removed one (`nlink` is 0) is opened for a repetition that has no name to look up.
   virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
+  virtual uint32_t generation_of(ObjectId id) const = 0;  // of the inode; ids of other nodes carry numbers that later mounts give to others still
   // What locks of this open are kept for: the same for all opens of an object, and of the versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
   // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.
@@ -165,7 +166,7 @@ class Store {
   // All bodies on the volume are verified once from now on, beside what clients do. Does not wait for that.
   virtual Status begin_scrub() = 0;
   virtual StoreStatus status() = 0;
-  // Have all who live read what this node has journaled, answered what it said of theirs, and closed what it removed? Blocks on the volume.
+  // Have all who live read what this node journaled, answered what it said of theirs, and closed what it removed? Blocks on the volume.
   virtual FollowedByPeers followed_by_peers() = 0;
   // `then` is called once, on any thread, if another daemon or command has taken this node: nothing is accepted by the volume any more.
   virtual void set_node_lost(std::function<void()> then) = 0;

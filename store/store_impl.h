@@ -79,6 +79,7 @@ class StoreImpl final : public Store, private StoreRooms {
   bool may_look_again(const Caller& caller, bool by_name) override { return versions_->may_look_again(caller, by_name); }
   Result<Stat> open_directory(ObjectId id, const Caller& caller) override { return versions_->open_directory(id, caller); }
   ObjectId object_of(const Handle* handle) const override { return handle->object->id; }
+  uint32_t generation_of(ObjectId id) const override { return other_nodes_.generation_of(id); }
   ObjectId lock_identity(const Handle* handle) const override { return handle->object->lock_identity; }
   void note_locked(Handle* handle) override { in_place_->note_locked(handle); }
   void note_page_written(Handle* handle) override { in_place_->note_page_written(handle); }

@@ -5,12 +5,21 @@
 
 #include <fmt/format.h>
 
+#include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/node_name.h"
 #include "store/journal/file_header.h"
 #include "store/peers/slot_reader.h"
 
 namespace kvcachefs {
+
+namespace {
+// A node takes five descriptors as it is followed: of its index four, of its journal one. Where there are few HEAD is opened for each look.
+bool keeps_few_open(size_t nodes) {
+  constexpr uint64_t kOthers = 128, kOfNode = 8;
+  return descriptor_limit() < kOthers + kOfNode * nodes;
+}
+}  // namespace
 
 Outlook Discovery::Node::outlook() const {
   Outlook outlook;
@@ -90,6 +99,7 @@ void Discovery::look_at(const std::string& name, Node& node, Watch& watch, Listi
   } else if (*moved || !node.stands_since_ns) {
     node.stands_since_ns = now_ns;
   }
+  if (keeps_few_open(nodes_.size())) watch.head.reset();
   if (!moved) {
     watch.head.reset();
     node.problem = moved.error().message;

@@ -1,5 +1,7 @@
 #include "store/peers/discovery.h"
 
+#include <sys/resource.h>
+
 #include <gtest/gtest.h>
 
 #include <cerrno>
@@ -47,12 +49,33 @@ class DiscoveryTest : public ::testing::Test {
   std::shared_ptr<MemoryVolume> memory_ = std::make_shared<MemoryVolume>();
   bool fails_ = false;
   int64_t takes_ns_ = 0;
+  int opens_ = 0;
   ManualClock clock_{1000 * kSecondNs};
   std::shared_ptr<Volume> volume_ = make_fault_volume(memory_, [this](const VolumeCall& call) -> Fault {
+    opens_ += call.kind == VolumeCall::Kind::kOpen ? 1 : 0;
     if (call.kind == VolumeCall::Kind::kRead) clock_.advance_ns(takes_ns_);
     return fails_ && call.kind == VolumeCall::Kind::kRead ? Fault{EIO, -1, 0} : Fault{};
   });
 };
+
+TEST_F(DiscoveryTest, WhereDescriptorsAreFewNoneIsKept) {
+  auto a = start("a", 3);
+  ASSERT_TRUE(a->write(head(4096)));
+  Discovery discovery = make();
+  second(discovery, {a.get()});
+  const int before = opens_;
+  second(discovery, {a.get()});
+  EXPECT_EQ(opens_, before) << "it is kept open";
+  rlimit limit{};
+  ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &limit), 0);
+  const rlimit few{64, limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &few), 0);
+  second(discovery, {a.get()});
+  second(discovery, {a.get()});
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(opens_, before + 1);
+  EXPECT_EQ(node(discovery, "a").presence, Presence::kLive);
+}
 
 TEST_F(DiscoveryTest, ANodeLivesWhileItsHeadMoves) {
   auto a = start("a", 3);

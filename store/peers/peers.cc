@@ -79,10 +79,8 @@ int64_t Peers::round() {
   keep_ordinals(now_ns);
   load_due(thorough);
   if (!ending_ && show()) poll_due(thorough);
-  for (const auto& [name, peer] : peers_) {
-    commit(*peer);
-    tell_trouble(*peer);
-  }
+  commit_due();
+  for (const auto& [name, peer] : peers_) tell_trouble(*peer);
   forget_answered(parts_.clock.monotonic_ns());
   remove_leaving();
   write_acks(parts_.clock.monotonic_ns());
@@ -148,6 +146,7 @@ Peers::PeerPtr Peers::make_peer(const std::string& name, const Discovery::Node& 
   peer->replica = std::make_unique<Replica>(Replica::Setup{parts_.volume, identity, directory_of(name), node.ordinal});
   peer->extents = std::make_shared<Extents>(parts_.volume, identity, std::min<size_t>(parts_.open_extents, descriptor_shares().open_extents / 4),
                                             Extents::Whose::kPeers);
+  generations_.note(node.ordinal, name, parts_.own.volume_uuid);
   const std::lock_guard lock(mutex_);
   by_ordinal_[node.ordinal] = {name, peer->extents};
   return peer;
@@ -213,6 +212,7 @@ Status Peers::meanwhile() {
   write_head(now_ns);
   look(false, now_ns);
   if (show()) poll_due(false);
+  static_cast<void>(tell_growth());
   write_acks(parts_.clock.monotonic_ns());
   for (const auto& [name, peer] : peers_) publish(*peer);
   meanwhile_ns_ = next_round_ns();
@@ -321,16 +321,6 @@ void Peers::poll(Peer& peer, const Discovery::Node& node, bool thorough) {
 bool Peers::has_read(const std::string& node, JournalPosition position) const {
   const auto peer = peers_.find(node);
   return peer == peers_.end() || !peer->second->has_part() || peer->second->replica->position() >= position;
-}
-
-void Peers::commit(Peer& peer) {
-  const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (!peer.replica || !peer.commit_pause.may_try(now_ns)) return;
-  const Status committed = peer.replica->commit(now_ns);
-  if (!committed && peer.commit_problem.empty()) log::warn("peer {}: {}", peer.node, committed.error().message);
-  peer.commit_problem = committed ? std::string() : committed.error().message;
-  if (!committed) return peer.commit_pause.failed(now_ns);
-  peer.commit_pause.succeeded();
 }
 
 // What a peer said of objects of others, and they had answered a minute ago.

@@ -25,6 +25,7 @@
 #include "store/journal/journal.h"
 #include "store/peers/claim_holder.h"
 #include "store/peers/discovery.h"
+#include "store/peers/node_generations.h"
 #include "store/peers/ordinals_file.h"
 #include "store/peers/peer_status.h"
 #include "store/peers/slot_writer.h"
@@ -57,8 +58,9 @@ class Peers {
     // Of this node, changed within `alone` only: what peers said of its objects is forgotten when it was answered. Null: it is kept.
     std::shared_ptr<const Statements> own_statements;
     std::function<void()> head_written = {};  // on the thread of round(); may be empty
-    // Of clients, so far. Any thread; may be empty: there always are some.
-    std::function<uint64_t()> requests;
+    std::function<uint64_t()> requests;  // of clients, so far. Any thread; may be empty: there always are some
+    // On the thread of round(); may be empty: the indexes here may grow so much at their next commits. False: that is not claimed yet, they wait a little.
+    std::function<bool(uint64_t growth_bytes)> indexes_grow = {};
     ClaimUser* claim_user = nullptr;  // null: this node claims nothing of the capacity, and is held to nothing
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;
@@ -71,8 +73,7 @@ class Peers {
   int64_t round();
   // A load under way is given up, the round ends soon, and later ones do nothing.
   void end_soon() { ending_ = true; }
-  // Behind the last round(), before the view and this go: what was applied is committed. The volume is not touched: that nobody lives here any more others are told
-  // by a HEAD that stands.
+  // Behind the last round(), before the view and this go: what was applied is committed. The volume is not touched: HEAD stands, and that tells the others.
   void stop();
   // Behind stop(), when nobody reads the view any more: of the indexes here the largest stay, up to so many bytes. What goes is made anew.
   void keep_indexes_within(uint64_t most_bytes);
@@ -91,11 +92,10 @@ class Peers {
   void refresh(Refreshed done);
 
   std::vector<PeerStatus> status() const;
-  // What this node itself cannot do for the others: list them, write HEAD, ACKS or ordinals. Empty: nothing.
-  std::string problem() const;
-  // For bodies of that node: read only. Null: no such node.
-  std::shared_ptr<Extents> extents_of(uint32_t ordinal) const;
+  std::string problem() const;  // what this node itself cannot do for the others: list them, write HEAD, ACKS or ordinals. Empty: nothing
+  std::shared_ptr<Extents> extents_of(uint32_t ordinal) const;  // for bodies of that node: read only. Null: no such node
   std::optional<std::string> node_of(uint32_t ordinal) const;
+  uint32_t generation_of(uint32_t ordinal) const { return generations_.of(ordinal, instance_); }  // of ids with it
   // What its node has learned to come behind an object of a peer. Reads that node's index, which is in memory.
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   // Everything before it in the journals of that node is applied; also within `applied` and `replaced`. Zeros: nothing is.
@@ -132,7 +132,9 @@ class Peers {
   void poll_answers(bool thorough);
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
+  void commit_due();
   void commit(Peer& peer);
+  bool tell_growth();
   void forget_answered(int64_t now_ns);
   void tell_trouble(Peer& peer);
   int64_t poll_period_ns(const Discovery::Node& node) const;
@@ -154,10 +156,10 @@ class Peers {
 
   const Parts parts_;
   std::array<std::byte, 16> instance_{};
+  NodeGenerations generations_;
   std::string host_, boot_id_;
   std::atomic<bool> ending_{false}, head_soon_{false}, wants_room_{false};
   mutable std::atomic<bool> look_soon_{false};  // for a node that is not known yet
-  std::atomic<int64_t> poll_every_ns_;
 
   // Of the thread of round():
   std::unique_ptr<Discovery> discovery_;
@@ -166,24 +168,22 @@ class Peers {
   std::vector<uint32_t> unshown_;       // the view has another part, or none, of them
   struct Leaving { std::string node; std::weak_ptr<const Index> index; };
   std::vector<Leaving> leaving_;        // their directories are removed once nobody reads them
-  bool removed_unknown_ = false;
   size_t followed_ = 0;                 // nodes that are not absent
   Peer* loading_ = nullptr;
-  int64_t meanwhile_ns_ = 0;            // while one is loaded: when the rest is due
   uint64_t requests_ = 0;
-  bool quiet_ = false;                  // there were no more of them for a minute
-  int64_t refreshed_since_ns_ = 0;      // the last of those that wait was asked for
+  bool quiet_ = false, removed_unknown_ = false;  // there were no more requests for a minute; directories of nodes that are gone went
+  int64_t meanwhile_ns_ = 0, refreshed_since_ns_ = 0;  // while one is loaded: when the rest is due; the last of those that wait was asked for
   std::vector<Refreshed> refreshes_;    // the rounds are thorough for them
   Ordinals kept_ordinals_;
   Backoff ordinals_pause_{kSecondNs, 60 * kSecondNs};
   mutable Mutex<LockRank::kClaim> claim_mutex_;  // taken before all other locks, and held over I/O; guards claims_, and HEAD where there are claims
-  std::atomic<int64_t> claim_stepped_ns_{INT64_MAX};
+  std::atomic<int64_t> poll_every_ns_, claim_stepped_ns_{INT64_MAX};
   std::unique_ptr<ClaimHolder> claims_;  // null: without a claim_user
   HeadWriter head_;
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
   bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
-  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, uncovered_since_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`

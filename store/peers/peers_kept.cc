@@ -16,6 +16,10 @@
 
 namespace kvcachefs {
 
+namespace {
+constexpr int64_t kUncoveredNs = 5 * Peers::kSecondNs;
+}  // namespace
+
 // Of nodes that the volume does not have any more.
 void Peers::remove_leaving() {
   std::erase_if(leaving_, [this](const Leaving& each) {
@@ -43,6 +47,39 @@ void Peers::keep_ordinals(int64_t now_ns) {
   if (!kept) return ordinals_pause_.failed(now_ns);
   kept_ordinals_ = discovery_->ordinals();
   ordinals_pause_.succeeded();
+}
+
+// --- indexes ---
+
+// What they grow by is claimed first. Not without end: they are in memory until then, and where nobody gives anything up the claim is told all the same.
+void Peers::commit_due() {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (tell_growth()) {
+    uncovered_since_ns_.reset();
+  } else {
+    if (!uncovered_since_ns_) uncovered_since_ns_ = now_ns;
+    if (now_ns - *uncovered_since_ns_ < kUncoveredNs) return;
+  }
+  for (const auto& [name, peer] : peers_) commit(*peer);
+  static_cast<void>(tell_growth());
+}
+
+bool Peers::tell_growth() {
+  if (!parts_.indexes_grow) return true;
+  uint64_t growth_bytes = 0;
+  for (const auto& [name, peer] : peers_)
+    if (peer->replica) growth_bytes += peer->replica->growth_bytes();
+  return parts_.indexes_grow(growth_bytes);
+}
+
+void Peers::commit(Peer& peer) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!peer.replica || !peer.commit_pause.may_try(now_ns)) return;
+  const Status committed = peer.replica->commit(now_ns);
+  if (!committed && peer.commit_problem.empty()) log::warn("peer {}: {}", peer.node, committed.error().message);
+  peer.commit_problem = committed ? std::string() : committed.error().message;
+  if (!committed) return peer.commit_pause.failed(now_ns);
+  peer.commit_pause.succeeded();
 }
 
 // --- at the end ---

@@ -680,6 +680,48 @@ TEST_F(PeersTest, WhatWasAppliedIsThereAfterACleanEnd) {
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
 }
 
+// What is applied is on the disk at the next commit: before that it is claimed, where there is something to claim.
+TEST_F(PeersTest, WhatAnIndexWillGrowByIsToldAndWaitsForItsClaimForAWhile) {
+  auto a = start("a"), b = start("b");
+  b->make_file("x");
+  seconds(2, {a.get(), b.get()});
+  b->make_file("y");
+  seconds(1, {a.get(), b.get()});
+  EXPECT_GT(a->index_growth_bytes, 0u);
+  seconds(54, {a.get(), b.get()});
+  a->has_claim_for_indexes = false;
+  seconds(2, {a.get(), b.get()});
+  EXPECT_GT(a->index_growth_bytes, 0u);
+  a->has_claim_for_indexes = true;
+  seconds(1, {a.get(), b.get()});
+  a->has_claim_for_indexes = false;
+  seconds(4, {a.get(), b.get()});
+  EXPECT_GT(a->index_growth_bytes, 0u) << "a minute is over";
+  seconds(4, {a.get(), b.get()});
+  EXPECT_EQ(a->index_growth_bytes, 0u) << "not without end";
+}
+
+TEST_F(PeersTest, TheGenerationOfANodesIdsIsItsOwnAtEachMount) {
+  auto a = start("a"), m = start("m"), n = start("n");
+  seconds(2, {a.get(), m.get(), n.get()});
+  const uint32_t of_m = ordinal(*a, "m"), generation_of_m = a->peers().generation_of(of_m), generation_of_n = a->peers().generation_of(ordinal(*a, "n"));
+  EXPECT_NE(generation_of_m, 0u);
+  EXPECT_NE(generation_of_m, generation_of_n);
+  const uint32_t of_directories = a->peers().generation_of(253);
+  remove_tree("nodes/m");
+  seconds(2, {a.get(), n.get()});
+  EXPECT_EQ(a->peers().generation_of(of_m), generation_of_m) << "the kernel may know its ids still";
+  a->die();
+  std::filesystem::remove(scratch_.path("a/.ordinals"));
+  auto before = start("b");  // would be the first
+  auto again = start("a", 2, a.get());
+  again->round();
+  EXPECT_EQ(ordinal(*again, "b"), of_m);
+  EXPECT_NE(again->peers().generation_of(of_m), generation_of_m);
+  EXPECT_EQ(again->peers().generation_of(ordinal(*again, "n")), generation_of_n);
+  EXPECT_NE(again->peers().generation_of(253), of_directories) << "those are numbered anew";
+}
+
 // Each batch answers the other's last one: who reads them reads them by turns.
 TEST_F(PeersTest, ThoseWhoAnswerEachOtherAreReadInOneRound) {
   // In blocks: a file says which one comes next. Else HEAD does, a second later.

@@ -20,8 +20,6 @@
 namespace kvcachefs {
 namespace {
 
-constexpr uint64_t kMostRows = 50'000;                     // not committed
-constexpr int64_t kMostAgeNs = 60'000'000'000;             // of what is not
 constexpr uint64_t kRecordsBetween = 1000;                 // of a checkpoint, from one look at what must not wait to the next
 constexpr int64_t kPatienceForAnswerNs = 2'000'000'000;    // with an answer to what was not read yet
 constexpr int64_t kImpatientNs = 10'000'000'000;           // after that: who is not followed well has many answered
@@ -35,6 +33,12 @@ std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read)
   for (const Record& record : batch.records)
     if (const auto* seen = std::get_if<SeenRecord>(&record); seen != nullptr && !has_read(seen->node, seen->position)) return seen->node;
   return {};
+}
+
+// Of journal; at least, where there are files between.
+uint64_t bytes_between(JournalPosition before, JournalPosition after) {
+  const bool same_file = before.epoch == after.epoch && before.seq == after.seq && before.offset <= after.offset;
+  return same_file ? after.offset - before.offset : after.offset;
 }
 
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
@@ -87,6 +91,7 @@ void Replica::remove_retired() {
 Status Replica::load(const LookOut& look_out, Loading loading) {
   loading_ = std::move(loading);
   Status loaded = load_anew(look_out);
+  measure();
   loading_ = {};
   if (!loaded && loaded.error().code != Code::kCanceled) {
     state_ = State::kUnreadable;
@@ -116,6 +121,7 @@ Status Replica::load_anew(const LookOut& look_out) {
   before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
   applied_since_ns_.reset();
   if (applied) applied_since_ns_ = 0;  // the next commit writes it
+  applied_bytes_ = applied ? bytes_between(filled.position, tail.position()) : 0;
   early_since_ns_.reset();
   wants_load_ = false;
   state_ = State::kLive;
@@ -418,6 +424,7 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
   };
   KVC_ASSIGN(auto replaced, replaced_by(believed));
   KVC_TRY(change({believed, after, std::move(replaced)}, work));
+  applied_bytes_ += bytes_between(position_, after);
   position_ = after;
   return {};
 }
@@ -449,19 +456,6 @@ Batch Replica::possible(const Batch& batch, uint32_t epoch) {
       if (auto* changed = std::get_if<AttributesRecord>(&said->what)) trim_attributes(changed->attributes);
   }
   return believed;
-}
-
-Status Replica::commit(int64_t now_ns) {
-  if (index_ == nullptr || !applied_since_ns_) return {};
-  if (index_->overlay_rows() < kMostRows && now_ns - *applied_since_ns_ < kMostAgeNs) return {};
-  return commit_all();
-}
-
-Status Replica::commit_all() {
-  if (index_ == nullptr || !applied_since_ns_) return {};
-  KVC_TRY(index_->commit());
-  applied_since_ns_.reset();
-  return {};
 }
 
 Status Replica::forget(std::string_view node, JournalPosition answered) {

@@ -80,6 +80,8 @@ class Replica {
   // Makes durable on this machine what was applied, where that is much or long ago. Loses nothing if it fails.
   Status commit(int64_t now_ns);
   Status commit_all();
+  // What the next commit may add to the files on this machine: about, and rather too much.
+  uint64_t growth_bytes() const;
   // Removes a directory of indexes that no replica uses. Nothing else that may lie there is touched, and keeps it.
   static Status remove(const std::string& directory);
 
@@ -100,6 +102,7 @@ class Replica {
   uint64_t records_left_out() const { return records_left_out_; }
 
  private:
+  static constexpr uint64_t kMostRows = 50'000;  // not committed
   using IndexPtr = std::shared_ptr<Index>;
   // An index with all of the epochs before the highest one.
   struct Filled {
@@ -136,6 +139,7 @@ class Replica {
   Result<IndexPtr> open_index(uint64_t generation, Index::Found& found) const;
   std::string path_of(uint64_t generation) const;
   void remove_retired();
+  void measure();
 
   const Setup setup_;
   IndexPtr index_;
@@ -154,6 +158,8 @@ class Replica {
   std::optional<int64_t> impatient_ns_;    // an answer was waited for in vain then
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
+  uint64_t applied_bytes_ = 0;                                      // the same, as journals have them
+  uint64_t committed_bytes_ = 0, unused_bytes_ = 0;                 // files of the index behind the last commit, and what of them the next one uses again
   uint64_t reloads_ = 0, records_left_out_ = 0;
   Loading loading_;  // under way
 };

@@ -255,6 +255,30 @@ TEST_P(ReplicaTest, WhatALoadAppliedIsCommitted) {
   }
 }
 
+// Of large rows it is not much that waits until a minute has passed: it is set aside of the capacity meanwhile.
+TEST_P(ReplicaTest, TellsWhatACommitWillAddAndCommitsBeforeThatIsMuch) {
+  auto daemon = start(1);
+  daemon->make_checkpoint(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  EXPECT_EQ(replica->growth_bytes(), 0u);
+  const auto make_large = [&](uint64_t number) {
+    Record put = object(id(number), S_IFREG | 0644);
+    std::get<PutRecord>(put).object.attributes.xattrs.push_back({"user.a", std::string(60'000, 'x')});
+    daemon->say({std::move(put), NameRecord{kRootId, std::to_string(number), id(number)}});
+  };
+  for (uint64_t number = 10; number < 20; ++number) make_large(number);
+  while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 1);
+  EXPECT_GE(replica->growth_bytes(), 10 * 60'000u);
+  EXPECT_TRUE(replica->commit(2));
+  EXPECT_GT(replica->growth_bytes(), 0u) << "too little for a sync of its own";
+  for (uint64_t number = 20; number < 160; ++number) make_large(number);
+  while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 3);
+  EXPECT_TRUE(replica->commit(4));
+  EXPECT_EQ(replica->growth_bytes(), 0u);
+  EXPECT_EQ(replica->part().index->position(), daemon->end());
+}
+
 TEST_P(ReplicaTest, GoesOnWhereItWasAfterARestart) {
   auto daemon = start(1);
   daemon->make_checkpoint(1);

@@ -37,8 +37,8 @@ void RecordSpace::tell() {
   // The next checkpoint has no more than the last and the journals since, nor than the index.
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
   const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
-  space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes,
-                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth));
+  space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes + peers_bytes_,
+                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth) + peers_ahead_bytes_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
 }
 
@@ -49,6 +49,13 @@ void RecordSpace::measured(const Measured& measured) {
   measured_.journal_bytes += appended_bytes - measured.appended_bytes;
   measured_.appended_bytes = appended_bytes;
   written_ = true;
+  tell();
+}
+
+void RecordSpace::set_peers(uint64_t bytes, uint64_t ahead_bytes) {
+  std::lock_guard lock(mutex_);
+  peers_bytes_ = bytes;
+  peers_ahead_bytes_ = ahead_bytes;
   tell();
 }
 

@@ -98,6 +98,21 @@ TEST_F(RecordSpaceTest, AnIndexElsewhereTakesNothingAndTellsHowLongACheckpointGe
   EXPECT_EQ(room(), kLimit - records_.most_journal_bytes() - at_.checkpoint_bytes - at_.index_bytes - kMiB) << "of the checkpoint alone: journals are shorter yet";
 }
 
+TEST_F(RecordSpaceTest, WhatIsKeptOfOtherNodesCountsAsItIsToldWhateverIsMeasured) {
+  const uint64_t there = space_.physical_bytes(), before = room();
+  records_.set_peers(kMiB, 3 * kMiB);
+  EXPECT_EQ(space_.physical_bytes(), there + kMiB);
+  EXPECT_EQ(room(), before - 4 * kMiB) << "what is to come is set aside";
+  records_.measured(at_);
+  EXPECT_EQ(room(), before - 4 * kMiB);
+  records_.set_peers(4 * kMiB, 0);
+  EXPECT_EQ(space_.physical_bytes(), there + 4 * kMiB);
+  EXPECT_EQ(room(), before - 4 * kMiB);
+  records_.set_peers(0, 0);
+  EXPECT_EQ(space_.physical_bytes(), there) << "less of it, too";
+  EXPECT_EQ(room(), before);
+}
+
 TEST_F(RecordSpaceTest, JournalsUpToACheckpointTakeNothingMore) {
   const uint64_t before = room();
   for (uint64_t bytes = 0; bytes < records_.most_journal_bytes(); bytes += 64 * kKiB) {

@@ -261,7 +261,7 @@ void Checkpointer::measure_overhead() {
   measured.index_is_elsewhere = index_is_elsewhere();
   if (::stat(index_file().c_str(), &data) == 0)
     measured.index_bytes = static_cast<uint64_t>(data.st_blocks) * 512;
-  if (peers_ != nullptr) measured.reserve_bytes += peers_->bytes_on_volume();
+  if (peers_ != nullptr) peers_->measure();
   if (!epochs_bytes_) epochs_bytes_ = measure_epochs();
   measured.reserve_bytes += *epochs_bytes_;
   parts_.records.measured(measured);

@@ -12,6 +12,7 @@
 
 #include <fmt/format.h>
 
+#include "store/base/descriptors.h"
 #include "store/base/log.h"
 #include "store/base/thread.h"
 #include "store/peers/part_size.h"
@@ -22,7 +23,9 @@ namespace {
 constexpr int64_t kAnswerAgainNs = 5'000'000'000;  // what they said is looked through once more, for the journal may not have taken an answer
 constexpr int64_t kForgetNs = 60'000'000'000;
 constexpr int64_t kCloseNs = 1'000'000'000;
+constexpr uint64_t kFewDescriptors = 256;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
+constexpr int64_t kMeasureNs = 1'000'000'000, kRoomNs = 100'000'000;
 constexpr int64_t kTouchNs = 2'000'000'000;
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
 constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20;
@@ -74,6 +77,7 @@ PeerFollower::PeerFollower(Parts parts) : parts_(std::move(parts)), acknowledged
                                                 .own_statements = parts_.tree.statements(),
                                                 .head_written = [this] { if (parts_.fence != nullptr) parts_.fence->heard_of(); },
                                                 .requests = parts_.requests,
+                                                .indexes_grow = [this](uint64_t growth_bytes) { return take_growth(growth_bytes); },
                                                 .claim_user = parts_.claim_user});
 }
 
@@ -232,8 +236,11 @@ void PeerFollower::close_what_went() {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (now_ns - closed_ns_ < kCloseNs) return;
   closed_ns_ = now_ns;
+  const bool few_descriptors = descriptor_limit() < kFewDescriptors;
   for (const PeerStatus& peer : peers_->status()) {
     const auto extents = peers_->extents_of(peer.ordinal);
+    // Of all nodes together they would be too many, and none would be left for indexes and journals.
+    if (extents && few_descriptors) extents->give_up_descriptor();
     std::vector<ExtentId> ids = extents ? extents->cached_ids() : std::vector<ExtentId>();
     if (ids.empty()) continue;
     {
@@ -335,6 +342,25 @@ uint64_t PeerFollower::bytes_on_volume() {
   uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
   if (parts_.volume->features().network) return bytes;
   return bytes + allocated_below(parts_.directory);
+}
+
+void PeerFollower::measure() {
+  parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load());
+}
+
+// Whether there is a claim for it. They grow, and are made anew, also where nothing is stored here: each second they are looked at.
+bool PeerFollower::take_growth(uint64_t growth_bytes) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (growth_bytes_.exchange(growth_bytes) != growth_bytes || now_ns - measured_ns_ >= kMeasureNs) {
+    measured_ns_ = now_ns;
+    measure();
+  }
+  if (parts_.volume->features().network || !parts_.has_claim || parts_.has_claim()) return true;
+  if (now_ns - room_wanted_ns_ >= kRoomNs) {
+    room_wanted_ns_ = now_ns;
+    peers_->want_room();
+  }
+  return false;
 }
 
 void PeerFollower::note_checkpoint(HeadCheckpoint newest) {

@@ -24,6 +24,7 @@
 #include "store/extent/extents.h"
 #include "store/journal/node_fence.h"
 #include "store/peers/peers.h"
+#include "store/space/record_space.h"
 #include "store/tree/tree.h"
 #include "store/upkeep/lost_names.h"
 #include "store/upkeep/peer_touches.h"
@@ -45,6 +46,8 @@ class PeerFollower {
     std::function<void()> acknowledged;  // others have followed this node further than a moment ago. On the thread of the rounds
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
+    RecordSpace& own_records;  // of what this node takes on the volume: what it keeps of others is told to it
+    std::function<bool()> has_claim;  // for all that is on the volume, and that was told to come
     ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
     RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
@@ -74,6 +77,8 @@ class PeerFollower {
 
   // What HEAD, on a local volume the indexes of the peers, and ACKS take there, which are written once there is another node. Looks at local files.
   uint64_t bytes_on_volume();
+  // The same, told to Parts::own_records. Any thread.
+  void measure();
 
   void set_poll_every(int64_t every_ns);
   void note_checkpoint(HeadCheckpoint newest);
@@ -95,6 +100,7 @@ class PeerFollower {
   bool has_peers() const { return has_peers_.load(std::memory_order_relaxed); }  // also while that is not known yet
   std::shared_ptr<Extents> extents_of(uint32_t ordinal) const { return peers_->extents_of(ordinal); }
   std::string node_of(ObjectId id) const;
+  uint32_t generation_of(ObjectId id) const { return peers_->generation_of(id.node_ordinal()); }  // of one that is not this node's
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const { return peers_->successors_of(id); }
   std::vector<PeerStatus> status() const { return peers_->status(); }
   std::string problem() const { return peers_->problem(); }
@@ -113,12 +119,14 @@ class PeerFollower {
   void take_touches(const Batch& batch);
   void look_for_new_life(uint32_t ordinal, uint32_t epoch);
   Head own_head() const;
+  bool take_growth(uint64_t growth_bytes);
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;
   struct Touches { std::atomic<bool> on_their_way{false}, failed{false}; };
   const std::shared_ptr<Touches> touches_ = std::make_shared<Touches>();  // the commit that tells them may end after this
   std::atomic<bool> has_peers_{true}, stopping_{false}, acknowledged_wanted_{false}, has_thread_{false}, claim_wanted_{false}, had_peers_{false};
+  std::atomic<uint64_t> growth_bytes_{0};  // of the indexes of peers, at their next commits
   Wakeup wakeup_, claim_wakeup_;
   std::thread thread_, claim_thread_;
 
@@ -130,7 +138,7 @@ class PeerFollower {
   std::map<uint32_t, uint32_t> epochs_;   // of others, by ordinal: which are followed
   std::vector<uint32_t> begun_anew_;      // ... and who has begun another one
   std::map<std::string, JournalPosition> answered_;  // what this node said, by whom, a minute ago
-  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, closed_ns_ = 0;
+  int64_t answered_ns_ = 0, forgot_ns_ = 0, touched_ns_ = 0, closed_ns_ = 0, measured_ns_ = 0, room_wanted_ns_ = 0;
   std::atomic<int64_t> due_ns_{0};  // of stores that are pumped by hand
   Backoff acknowledged_pause_;  // longer where nothing moves
 

@@ -8,7 +8,7 @@ import pytest
 
 from kvc_data import payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import order, run_command, wait_until
 
 pytestmark = [pytest.mark.needs_daemon, pytest.mark.needs_root, pytest.mark.skipif(os.geteuid() != 0, reason="open_by_handle_at needs root")]
 
@@ -102,6 +102,36 @@ def test_handles_of_what_was_moved(new_mount):
     mount.remount()
     assert path_of(mount, directory) == "to/moved"
     assert read_handle(mount, file) == payload("from/below/file", 10_000)
+
+
+def test_handle_of_another_nodes_file_never_means_that_of_a_third(new_mount):
+    a = new_mount({"node": "a"})
+    b = new_mount({"node": "b"}, volume=a.volume)
+    volume = a.volume
+    for number in range(3):
+        put(a, f"a-{number}")
+    a.drain()
+    order(b.path, "refresh")
+    handles = [handle_of(os.path.join(b.path, f"a-{number}")) for number in range(3)]
+    b.remount()
+    wait_until(lambda: os.path.exists(os.path.join(b.path, "a-2")), 20, "what is of a is seen again")
+    for number, handle in enumerate(handles):
+        assert read_handle(b, handle) == payload(f"a-{number}", 10_000), "it lives across mounts"
+    b.stop()
+    a.stop()
+    assert run_command("gc", volume, "--node", "a", "--remove").returncode == 0
+    c = new_mount({"node": "c"}, volume=volume)
+    for number in range(3):
+        put(c, f"c-{number}")
+    c.drain()
+    b.start()
+    order(b.path, "refresh")
+    for number in range(3):
+        os.stat(os.path.join(b.path, f"c-{number}"))
+    for handle in handles:
+        with pytest.raises(OSError) as stale:
+            read_handle(b, handle)
+        assert stale.value.args[0] == errno.ESTALE
 
 
 @pytest.mark.parametrize("cold", [True, False], ids=["cold", "warm"])

@@ -113,6 +113,36 @@ def test_four_writers_on_two_nodes_store_ten_times_the_capacity(nodes):
     assert df.f_blocks * df.f_frsize == CAPACITY
 
 
+def test_what_an_idle_node_keeps_of_the_others_counts(new_mount):
+    options = {**OPTIONS, "evict": "off"}
+    mounts = [new_mount({**options, "node": "a"})]
+    mounts += [new_mount({**options, "node": name}, volume=mounts[0].volume) for name in ("b", "c")]
+    wait_until(lambda: all(sees(mounts[0], name, "live") for name in ("b", "c")), SOON, "they know each other")
+    a, idle = mounts[0], mounts[1:]
+    # Where records are all that is stored each node has as much of them as their own.
+    with Samples(a.volume) as samples:
+        for number in range(10_000):
+            path = os.path.join(a.path, f"file-{number}")
+            try:
+                with open(path, "xb"):
+                    pass
+                os.setxattr(path, "user.large", os.urandom(30_000))
+            except OSError as error:
+                assert error.errno == 28, error
+                break
+        else:
+            raise AssertionError("more was stored than there is")
+        for mount in mounts:
+            mount.drain()
+            order(mount.path, "refresh")
+        time.sleep(3)
+        for mount, name in zip(idle, ("b", "c")):
+            there = allocated_bytes(os.path.join(a.volume, "nodes", name))
+            assert physical(mount) >= there - 1 * MIB, "it counts what it has of a, though it stores nothing"
+            assert physical(mount) <= there + 4 * MIB
+    assert samples.most <= CAPACITY
+
+
 def test_who_writes_alone_gets_what_the_other_does_not_use(nodes):
     a, b = nodes
     with Samples(a.volume) as samples:

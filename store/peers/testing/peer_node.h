@@ -119,6 +119,11 @@ class PeerNode {
         .pinned = [this](uint32_t) { return pinned; },
         .own_statements = own_.statements,
         .requests = [this] { return requests; },
+        .indexes_grow =
+            [this](uint64_t growth_bytes) {
+              index_growth_bytes = growth_bytes;
+              return has_claim_for_indexes;
+            },
         .claim_user = claim_user,
     });
   }
@@ -157,6 +162,8 @@ class PeerNode {
   bool refuses = false;
   uint64_t requests = 0, physical_bytes = 4096;
   ClaimUser* claim_user = nullptr;  // set before its first round
+  uint64_t index_growth_bytes = 0;  // as it was told last
+  bool has_claim_for_indexes = true;
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;
