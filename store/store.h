@@ -192,10 +192,8 @@ class Store {
 Status check_options(const StoreOptions& options);
 // Who holds a volume's lock is told by the message of kBusy.
 // An empty or missing-but-creatable root is initialised; anything else must be a volume of ours.
-Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock,
-                                          std::string_view holder);
+Result<std::unique_ptr<Store>> open_store(std::shared_ptr<Volume> volume, StoreOptions options, Clock& clock, std::string_view holder);
 // The same for a volume in a directory of this machine.
-Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, StoreOptions options, Clock& clock,
-                                             std::string_view holder);
+Result<std::unique_ptr<Store>> open_store_at(const std::string& volume_root, StoreOptions options, Clock& clock, std::string_view holder);
 
 }  // namespace kvcachefs
