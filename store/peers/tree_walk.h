@@ -2,6 +2,8 @@
 // a volume that is damaged, or was written by somebody else, may hold one that has no end.
 #pragma once
 
+#include <sys/stat.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -12,6 +14,8 @@
 #include "store/index/index.h"
 
 namespace kvcachefs {
+
+inline bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
 
 // For one thread, while nobody changes the index.
 class TreeWalk {

@@ -13,13 +13,12 @@
 #include <fmt/format.h>
 
 #include "store/peers/removal.h"
+#include "store/peers/tree_walk.h"
 
 namespace kvcachefs {
 namespace {
 
 constexpr size_t kNamesInPage = 256;
-
-bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
 
 }  // namespace
 

@@ -12,11 +12,6 @@
 #include "store/peers/view.h"
 
 namespace kvcachefs {
-namespace {
-
-bool is_directory(const NameEntry& entry) { return S_ISDIR(entry.type_bits); }
-
-}  // namespace
 
 Result<std::vector<Record>> NameView::statements_of_removal(ObjectId directory, std::string_view name,
                                                             const PeersRemoval& removal) const {
