@@ -176,6 +176,7 @@ void Simulation::others_go_on(Seat& waits) {
 
 template <class Work>
 auto Simulation::within(Seat& seat, Work work) {
+  const AnotherMachine another;  // perhaps: in a call of the volume that one waits for, where the claim of its node is held
   ++seat.busy;
   auto result = work();
   --seat.busy;
