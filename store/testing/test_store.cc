@@ -24,6 +24,23 @@ uint64_t file_bytes(const std::string& path) {
   return ::stat(path.c_str(), &file) == 0 ? static_cast<uint64_t>(file.st_blocks) * 512 : 0;
 }
 
+uint64_t tree_bytes(const std::string& directory) {
+  uint64_t bytes = 0;
+  std::vector<std::string> left{directory};
+  while (!left.empty()) {
+    std::error_code gone;
+    const fs::directory_iterator files(left.back(), gone);
+    left.pop_back();
+    for (auto file = fs::begin(files); !gone && file != fs::end(files); file.increment(gone)) {
+      const bool is_directory = file->symlink_status(gone).type() == fs::file_type::directory;
+      if (is_directory) left.push_back(file->path());
+      else bytes += file_bytes(file->path());
+      gone.clear();
+    }
+  }
+  return bytes;
+}
+
 TestStore::TestStore(StoreOptions options, Clock& clock) : options_(std::move(options)), clock_(clock) {
   const char* base = std::getenv("TMPDIR");
   std::string name = std::string(base != nullptr ? base : "/tmp") + "/kvcachefs-store-XXXXXX";

@@ -22,6 +22,7 @@ inline StoreOptions node_options(const char* name) {
 }
 
 uint64_t file_bytes(const std::string& path);  // that it takes; 0: there is no such file
+uint64_t tree_bytes(const std::string& directory);  // ... all files below it, beside those who make and remove some
 
 class TestStore {
  public:
