@@ -96,7 +96,8 @@ Status fill(const Request& request, ObjectId directory, off_t offset, bool plus,
     const ListingPage::Item& item = page->item();
     fuse_entry_param param{};
     // The page may be older than this request: a name that means another object by now gets nodeid 0, and the kernel looks it up itself.
-    // So do directories, because the kernel caches their names for long.
+    // So does one of which probes are to be heard (what the kernel knows of it stays as it is), and so do directories, because the kernel
+    // caches their names for long.
     if (plus && !S_ISDIR(item.type_bits)) {
       auto stat = driver.store->stat_entry(directory, page->name(), item.id);
       if (stat) param = to_entry(driver, *stat);

@@ -12,17 +12,15 @@ namespace kvcachefs {
 // --- lookup ---
 
 Result<Stat> Lookups::stat_entry(ObjectId parent, std::string_view name, ObjectId id) {
+  // The kernel would answer probes of it unheard, and what they were told of could be evicted at once.
+  if (parts_.evictor.gives_leases()) return fail(Code::kNotFound, {});
   const Tree::Read tree = parts_.tree.read();
   KVC_ASSIGN(auto found, tree.find_name(parent, name));
   const bool to_be_adopted = found && found->type_bits == S_IFDIR && found->child.is_foreign();  // by a lookup
   if (!found || found->child != id || to_be_adopted || tree.has_versions(parent, name) || tree.is_one_of_several(id))
     return fail(Code::kNotFound, entry_text(parent, name));
-  KVC_ASSIGN(Stat stat, tree.stat(id));
-  // The kernel would answer probes of it unheard: what they were told of could be evicted at once.
-  stat.brief = parts_.evictor.gives_leases();
-  parts_.evictor.will_be_listed({&id, 1});
   if (found->type_bits == S_IFREG) parts_.peer_leases.listed(parent, id);
-  return stat;
+  return tree.stat(id);
 }
 
 Result<Stat> Lookups::lookup(ObjectId parent, std::string_view name, const Caller& caller) {

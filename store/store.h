@@ -38,7 +38,7 @@ class Store {
   virtual ~Store() = default;
 
   // --- names ---
-  // What a listing may tell of `name`: kNotFound if it does not mean `id` (any more), and nothing else.
+  // What a listing may tell of `name`: kNotFound if that is nothing, as it does not mean `id` (any more), or as each probe is to be heard.
   virtual Result<Stat> stat_entry(ObjectId parent, std::string_view name, ObjectId id) = 0;
   virtual Result<Stat> lookup(ObjectId parent, std::string_view name, const Caller& caller) = 0;
   virtual Result<Stat> stat(ObjectId id) = 0;

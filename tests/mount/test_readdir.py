@@ -245,6 +245,28 @@ def test_a_listing_costs_the_daemon_what_is_in_it(new_mount):
         assert page_faults(mount.pid) - before < 300 * 32  # one buffer of 1 MiB is 256 of them
 
 
+def test_a_listing_leaves_what_the_kernel_knows_of_names(new_mount):
+    """Names are leased by the probes of them, so a listing does not tell the kernel more; nor that it has to ask for each once more."""
+    mount = new_mount()
+    top = os.path.join(mount.path, "known")
+    os.mkdir(top)
+    for attempt in range(20):
+        names = [os.path.join(top, f"{attempt}-{index}") for index in range(8)]
+        start = time.monotonic()
+        for name in names:
+            os.close(os.open(name, os.O_WRONLY | os.O_CREAT))
+        assert len(os.listdir(top)) == 8 * (attempt + 1)
+        before = mount.status()["probes"]["hit"]
+        for name in names:
+            os.stat(name)
+        hits = mount.status()["probes"]["hit"] - before
+        if time.monotonic() - start < 0.9:  # the kernel goes by what it knows for a second
+            break
+    else:
+        pytest.skip("this machine is too slow today")
+    assert hits == 0
+
+
 def test_a_large_reader_gets_many_names_at_once(new_mount):
     top = os.path.join(new_mount().path, "large")
     os.mkdir(top)
