@@ -41,6 +41,12 @@ struct Attributes {
   bool operator==(const Attributes&) const = default;
 };
 
+inline uint64_t bytes_of(const std::vector<Xattr>& xattrs) {
+  uint64_t bytes = 0;
+  for (const Xattr& xattr : xattrs) bytes += xattr.name.size() + xattr.value.size();
+  return bytes;
+}
+
 struct Body {
   uint64_t size_bytes = 0;       // of the file; for kRaw as of the record (the backing file tells the truth)
   uint32_t version = 0;          // rises with every seal of the object

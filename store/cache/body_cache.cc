@@ -11,6 +11,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kReadersPart = 8;  // of the memory
+constexpr uint64_t kMostXattrBytes = 32 * kMiB;  // of bodies of which each has many
 }  // namespace
 
 Reservation BodyCache::reserve(uint64_t bytes, MemoryFor who) {
@@ -124,6 +125,31 @@ void BodyCache::trim() {
   const size_t most_objects = std::max<size_t>(100'000, parts_.pool.limit_bytes() / (32 * kKiB));
   while (clean_.count() > most_objects && drop_clean(4 * kMiB) > 0) {
   }
+  trim_xattrs(SIZE_MAX);
+}
+
+void BodyCache::trim_xattrs(size_t most_objects) {
+  if (!has_too_many_xattrs()) return;
+  for (size_t left = std::min(most_objects, clean_.count_with_many_xattrs()); left > 0 && has_too_many_xattrs(); --left)
+    if (const ObjectPtr object = clean_.next_with_many_xattrs()) drop_one_with_xattrs(object);
+}
+
+bool BodyCache::has_too_many_xattrs() const { return clean_.xattr_bytes() > kMostXattrBytes; }
+
+// They are read from the index again.
+void BodyCache::drop_one_with_xattrs(const ObjectPtr& object) {
+  DroppedBlocks dropped;
+  {
+    const auto lock = object->lock();
+    if (object->handles > 0 || object->content_dirty() || object->attributes_version != object->attributes_durable) return;
+    if (bytes_of(object->attributes.xattrs) < CleanBodies::kManyXattrBytes) return;
+    clean_.remove(object->id);  // what is loaded from here on enters it anew
+    dropped = object->drop_clean();
+  }
+  if (!dropped.blocks.empty()) parts_.accesses.left_ram(object->id);
+  dropped.blocks.clear();
+  if (dropped.keeps_some) clean_.add(object);
+  else parts_.tree.forget_when_idle(object);
 }
 
 void BodyCache::keep_to_limit() {

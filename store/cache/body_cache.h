@@ -57,11 +57,20 @@ class BodyCache {
   // The body has clean blocks: it is dropped last from now on. Its lock is not held.
   void note_clean(const ObjectPtr& object) { clean_.add(object); }
   void note_used(ObjectId id) { clean_.note_used(id); }
+  // Its last handle was closed. Waits for the Tree where bodies have many bytes of attributes.
+  void note_closed(const ObjectPtr& object) {
+    if (has_too_many_xattrs()) drop_one_with_xattrs(object);
+  }
+  // Its attributes are in the journal. The object is locked.
+  void note_xattrs(const Object& object) { clean_.note_xattrs(object); }
   // Drops clean blocks of `bytes`, and forgets bodies that nothing needs any more; how much came.
   uint64_t drop_clean(uint64_t bytes, bool spare_expected = false);
   void drop_all();
-  // An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number.
+  // An object in RAM takes a kilobyte beside its blocks, which the pool does not count: small bodies are kept by number. Nor does it count
+  // extended attributes: bodies of files that are not open and have many of those are kept as long as they are few in all.
   void trim();
+  bool has_too_many_xattrs() const;
+  void trim_xattrs(size_t most_objects = 4);  // ... where bodies come into RAM between two trim(), looking at so many. Waits for the Tree
   // After the limit was lowered: nobody else gives memory back while none is asked for.
   void keep_to_limit();
   void clear() { clean_.clear(); }  // at the end: forgets what it knows of clean bodies
@@ -89,6 +98,7 @@ class BodyCache {
     return who == MemoryFor::kWriter ? MemoryWaiters::Kind::kWriter : MemoryWaiters::Kind::kReader;
   }
   bool is_wanted_soon(const ObjectPtr& object);
+  void drop_one_with_xattrs(const ObjectPtr& object);
 
   const Parts parts_;
   CleanBodies clean_;

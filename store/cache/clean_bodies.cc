@@ -11,6 +11,7 @@ void CleanBodies::add(const ObjectPtr& object) {
   const auto object_lock = object->lock();
   if (object->forgotten) return;
   std::lock_guard lock(mutex_);
+  count_xattrs(object->id, bytes_of(object->attributes.xattrs));
   auto found = where_.find(object->id);
   if (found != where_.end()) {
     before = std::exchange(*found->second, object);  // it may have been forgotten and got again since
@@ -26,13 +27,52 @@ void CleanBodies::note_used(ObjectId id) {
   if (auto found = where_.find(id); found != where_.end()) order_.splice(order_.begin(), order_, found->second);
 }
 
+void CleanBodies::note_xattrs(const Object& object) {
+  std::lock_guard lock(mutex_);
+  if (where_.contains(object.id)) count_xattrs(object.id, bytes_of(object.attributes.xattrs));
+}
+
+void CleanBodies::count_xattrs(ObjectId id, uint64_t bytes) {
+  if (bytes < kManyXattrBytes && many_xattrs_.empty()) return;
+  if (auto counted = many_xattrs_.find(id); counted != many_xattrs_.end()) {
+    xattr_bytes_ -= counted->second.bytes;
+    turns_.erase(counted->second.turn);
+    many_xattrs_.erase(counted);
+  }
+  if (bytes < kManyXattrBytes) return;
+  many_xattrs_.emplace(id, Xattrs{bytes, turns_.insert(turns_.end(), id)});
+  xattr_bytes_ += bytes;
+}
+
 ObjectPtr CleanBodies::take() {
   std::lock_guard lock(mutex_);
   if (order_.empty()) return nullptr;
   ObjectPtr object = std::move(order_.back());
   order_.pop_back();
   where_.erase(object->id);
+  count_xattrs(object->id, 0);
   return object;
+}
+
+void CleanBodies::remove(ObjectId id) {
+  std::lock_guard lock(mutex_);
+  const auto found = where_.find(id);
+  if (found == where_.end()) return;
+  order_.erase(found->second);
+  where_.erase(found);
+  count_xattrs(id, 0);
+}
+
+size_t CleanBodies::count_with_many_xattrs() const {
+  std::lock_guard lock(mutex_);
+  return turns_.size();
+}
+
+ObjectPtr CleanBodies::next_with_many_xattrs() {
+  std::lock_guard lock(mutex_);
+  if (turns_.empty()) return nullptr;
+  turns_.splice(turns_.end(), turns_, turns_.begin());
+  return *where_.at(turns_.back());
 }
 
 size_t CleanBodies::count() const {
@@ -45,6 +85,9 @@ void CleanBodies::clear() {
   std::lock_guard lock(mutex_);
   order.swap(order_);
   where_.clear();
+  many_xattrs_.clear();
+  turns_.clear();
+  xattr_bytes_ = 0;
 }
 
 }  // namespace kvcachefs

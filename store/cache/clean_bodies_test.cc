@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace kvcachefs {
 namespace clean_bodies_test {
 
@@ -48,6 +50,33 @@ TEST(CleanBodies, AForgottenObjectDoesNotEnter) {
   }
   bodies.add(gone);
   EXPECT_EQ(bodies.count(), 0u);
+}
+
+TEST(CleanBodies, ItKnowsWhichHaveManyXattrs) {
+  CleanBodies bodies;
+  const ObjectPtr few = object(1), many = object(2), more = object(3);
+  few->attributes.xattrs = {{"user.a", std::string(100, 'x')}};
+  many->attributes.xattrs = {{"user.a", std::string(10'000, 'x')}};
+  for (const ObjectPtr& each : {few, many, more}) bodies.add(each);
+  EXPECT_EQ(bodies.xattr_bytes(), 10'006u);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), many);
+  more->attributes.xattrs = {{"user.b", std::string(20'000, 'x')}};
+  bodies.note_xattrs(*more);
+  EXPECT_EQ(bodies.xattr_bytes(), 30'012u);
+  EXPECT_EQ(bodies.count_with_many_xattrs(), 2u);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), many);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), more);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), many);
+  more->attributes.xattrs.clear();
+  bodies.note_xattrs(*more);
+  EXPECT_EQ(bodies.count_with_many_xattrs(), 1u);
+  bodies.note_xattrs(*object(4));  // is not here
+  bodies.remove(more->id);
+  EXPECT_EQ(bodies.count(), 2u);
+  EXPECT_EQ(bodies.take(), few);
+  EXPECT_EQ(bodies.take(), many);
+  EXPECT_EQ(bodies.xattr_bytes(), 0u);
+  EXPECT_EQ(bodies.next_with_many_xattrs(), nullptr);
 }
 
 }  // namespace clean_bodies_test

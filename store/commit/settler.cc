@@ -121,6 +121,7 @@ void Settler::settle_body(Tree::Write& tree, SealedBody& sealed) {
 void Settler::settle_attributes(const ObjectPtr& object, uint64_t version) {
   const auto lock = object->lock();
   object->attributes_durable = version;
+  parts_.cache.note_xattrs(*object);
   if (object->attributes_version == version) return object->unjournaled_xattrs.journaled();
   parts_.dirty.add_attributes(object);
   parts_.dirty.wake();

@@ -286,6 +286,7 @@ void Loader::note_failed(const LoadJob& job, const Status& status) {
 void Loader::settle(const LoadJobPtr& job, bool goes, Waiting waiting, const Status& status) {
   parts_.cache.note_clean(job->object);  // also without bytes: so that it is forgotten in its turn
   // By a thread that may wait for the names.
+  if (parts_.cache.has_too_many_xattrs()) parts_.later.add([this] { parts_.cache.trim_xattrs(); });
   if (goes) parts_.later.add([this, object = job->object] { parts_.tree.forget_when_idle(object); });
   parts_.cache.note_arrival();
   for (auto& each : waiting) each(status);

@@ -89,9 +89,7 @@ void DirtyQueue::stop() {
 
 uint64_t record_bytes(const Object& object) {
   constexpr uint64_t kRecordBytes = 256;  // with its share of a batch, and of a name
-  uint64_t bytes = kRecordBytes + (object.durable ? 0 : object.base.inline_bytes.size());
-  for (const Xattr& xattr : object.attributes.xattrs) bytes += xattr.name.size() + xattr.value.size();
-  return bytes;
+  return kRecordBytes + (object.durable ? 0 : object.base.inline_bytes.size()) + bytes_of(object.attributes.xattrs);
 }
 
 void mark_attributes_dirty(const ObjectPtr& object, RecordSpace& records, DirtyQueue& dirty) {

@@ -17,11 +17,6 @@ namespace kvcachefs {
 
 namespace {
 
-size_t bytes_of(const std::vector<Xattr>& xattrs) {
-  size_t bytes = 0;
-  for (const Xattr& xattr : xattrs) bytes += xattr.name.size() + xattr.value.size();
-  return bytes;
-}
 // The bits of `mode` that a write by an ordinary user, and a change of owner, take away. Of a file that its group may not
 // execute the set-group-id bit stays for a caller in that group.
 bool depends_on_group(uint32_t mode) { return (mode & S_ISGID) && !(mode & S_IXGRP); }

@@ -155,6 +155,7 @@ void OpenFiles::release(Handle* handle_pointer) {
     last = object->drop_handle();
     if (object->content_dirty()) parts_.dirty.wake();
   }
+  if (last) parts_.cache.note_closed(object);
   if (last && !parts_.tree.stays_in_ram(*object)) parts_.tree.forget_when_idle(object);
   parts_.counters.open_handles.fetch_sub(1);  // at the end: who sees none open finds nothing held by one
 }

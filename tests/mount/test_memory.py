@@ -105,6 +105,28 @@ def test_a_limit_that_is_lowered_is_kept_though_nobody_asks_for_memory(new_mount
         assert_bytes(file.read(2 * MIB), payload("chunk0", MIB), "chunk0")
 
 
+def test_attributes_of_files_that_are_not_open_do_not_stay_in_ram(new_mount):
+    """Beside bodies that do: 480 MiB of attributes."""
+    mount = new_mount({"memory": "64M"})
+    value, count = payload("attribute", 60_000), 2000
+    before = resident_bytes(mount.pid, "RssAnon")
+    most = before
+    for index in range(count):
+        path = os.path.join(mount.path, f"{index:032x}")
+        with open(path, "wb") as file:
+            file.write(payload(f"chunk{index}", 5000))
+        for part in range(4):
+            os.setxattr(path, f"user.part{part}", value)
+        most = max(most, resident_bytes(mount.pid, "RssAnon"))
+    if not kvc_env.has_sanitizer():
+        assert most - before < 360 * MIB  # those that no record has yet are 64 MiB of it
+    for index in range(0, count, 97):
+        path = os.path.join(mount.path, f"{index:032x}")
+        assert all(os.getxattr(path, f"user.part{part}") == value for part in range(4))
+        with open(path, "rb") as file:
+            assert_bytes(file.read(), payload(f"chunk{index}", 5000), path)
+
+
 def test_one_body_larger_than_the_memory(new_mount):
     """Spilled to the volume while it is still being written."""
     mount = new_mount({"memory": "64M"})
