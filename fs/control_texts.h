@@ -4,11 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
+#include "fs/kept_by_open.h"
 #include "store/base/mutex.h"
 #include "store/base/units.h"
 
@@ -29,20 +28,12 @@ class ControlTexts {
   size_t bytes() const;
 
  private:
-  struct Kept {
-    uint64_t opened;
-    std::string text;
-  };
-  using Texts = std::list<Kept>;  // oldest first
-  void keep(uint64_t opened, std::string text);
-  Texts extract(Texts::iterator kept);  // mutex_ held
+  using Texts = KeptByOpen<std::string>;
 
   const size_t most_bytes_;
   mutable LeafMutex mutex_;  // guards:
   uint64_t opened_ = 0;
-  size_t bytes_ = 0;  // of all texts
   Texts texts_;
-  std::unordered_map<uint64_t, Texts::iterator> by_file_;
 };
 
 }  // namespace kvcachefs

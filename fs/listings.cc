@@ -30,45 +30,28 @@ uint64_t Listings::open() {
   return ++opened_;
 }
 
-// With what the two containers have beside it.
-size_t Listings::bytes_of(const ListingPage& page) {
-  constexpr size_t kNodesBytes = 128;
-  return page.bytes() + kNodesBytes;
-}
-
-Listings::Pages Listings::extract(Pages::iterator kept) {
-  Pages extracted;
-  bytes_ -= bytes_of(kept->page);
-  by_listing_.erase(kept->listing);
-  extracted.splice(extracted.end(), pages_, kept);
-  return extracted;
-}
-
 std::optional<ListingPage> Listings::take(uint64_t listing) {
-  Pages taken;
+  Pages::List taken;
   {
     std::lock_guard lock(mutex_);
-    const auto found = by_listing_.find(listing);
-    if (found == by_listing_.end()) return std::nullopt;
-    taken = extract(found->second);
+    taken = pages_.extract(listing);
   }
-  return std::move(taken.front().page);
+  if (taken.empty()) return std::nullopt;
+  return std::move(taken.front().value);
 }
 
 void Listings::keep(uint64_t listing, ListingPage page) {
-  Pages kept, dropped;  // dropped ones are freed without the lock
-  kept.push_back({listing, std::move(page)});
+  const size_t bytes = page.bytes();
+  Pages::List made = Pages::make(listing, bytes, std::move(page)), dropped;
   std::lock_guard lock(mutex_);
-  if (const auto before = by_listing_.find(listing); before != by_listing_.end()) dropped = extract(before->second);  // of a request beside this one
-  by_listing_.emplace(listing, kept.begin());
-  bytes_ += bytes_of(kept.front().page);
-  pages_.splice(pages_.end(), kept);
-  while (bytes_ > most_bytes_) dropped.splice(dropped.end(), extract(pages_.begin()));
+  dropped = pages_.extract(listing);  // of a request beside this one
+  pages_.insert(made);
+  while (pages_.bytes() > most_bytes_) dropped.splice(dropped.end(), pages_.extract_oldest());
 }
 
 size_t Listings::bytes() const {
   std::lock_guard lock(mutex_);
-  return bytes_;
+  return pages_.bytes();
 }
 
 }  // namespace kvcachefs

@@ -4,11 +4,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <list>
 #include <optional>
-#include <unordered_map>
 #include <vector>
 
+#include "fs/kept_by_open.h"
 #include "store/api/request_types.h"
 #include "store/base/mutex.h"
 #include "store/base/units.h"
@@ -63,20 +62,12 @@ class Listings {
   size_t bytes() const;
 
  private:
-  struct Kept {
-    uint64_t listing;
-    ListingPage page;
-  };
-  using Pages = std::list<Kept>;  // oldest first
-  static size_t bytes_of(const ListingPage& page);
-  Pages extract(Pages::iterator kept);  // mutex_ held
+  using Pages = KeptByOpen<ListingPage>;
 
   const size_t most_bytes_;
   mutable LeafMutex mutex_;  // guards:
   uint64_t opened_ = 0;
-  size_t bytes_ = 0;  // of all pages
   Pages pages_;
-  std::unordered_map<uint64_t, Pages::iterator> by_listing_;
 };
 
 }  // namespace kvcachefs

@@ -205,12 +205,6 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (directory->second.empty()) directories_.erase(directory);
 }
 
-void Namespace::for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit) {
-  for (auto& [parent, directory] : directories_)
-    for (auto& [key, state] : directory)
-      if (state.child == child || std::count(state.older_versions.begin(), state.older_versions.end(), child) > 0) visit(state);
-}
-
 Namespace::Overridden Namespace::overridden() const {
   Overridden found;
   for (const auto& [parent, directory] : directories_)

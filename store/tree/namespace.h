@@ -119,8 +119,6 @@ class Namespace {
   // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
   void settle(const DirtyName& name, ObjectId durable);
   bool has_pending() const { return !pending_.empty(); }
-  // The dirty names of an object, as their newest or an older version (normally one).
-  void for_each_name_of(ObjectId child, const std::function<void(NameState&)>& visit);
   // The name has several versions now; for_each_with_versions() looks at such names only, until it finds one left.
   void note_several(ObjectId parent, std::string_view name) { several_.insert({parent, {name_cookie(name), std::string(name)}}); }
   // What clients here took of peers, with the name: that goes with the batches that journal those names.
