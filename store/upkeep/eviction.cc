@@ -152,31 +152,43 @@ uint64_t Eviction::room_wanted(uint64_t pressure) {
 
 bool Eviction::evict_for_room(uint64_t pressure) {
   if (!parts_.evictor.on() || parts_.read_only) return false;
+  if (parts_.refusals.is_failing()) return evict_from_one_that_refuses();
+  return evict_until_free(room_wanted(pressure) + most_left_bytes()).enough;
+}
+
+bool Eviction::evict_from_one_that_refuses() {
+  constexpr uint64_t kPart = 64;
+  const std::optional<Error> why = parts_.refusals.last();
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const uint64_t written_bytes = parts_.counters.write_volume_bytes;
+  if (!why || why->code != Code::kNoSpace || !refused_.may_try(now_ns, written_bytes)) return false;
+  const Evicted went = evict_until_free(usable_bytes() / kPart);
+  if (went.bytes > 0) refused_.tried(now_ns, written_bytes, went.bytes);
+  return went.enough;
+}
+
+Eviction::Evicted Eviction::evict_until_free(uint64_t wanted_bytes) {
   walk_.go_on(/*to_the_end=*/true);
-  // Where the volume takes nothing although it tells of room, it may be of inodes that there are none, or a quota: a little goes each
-  // time, which helps there, and does not empty a volume of which something else is wrong.
-  const bool refuses = parts_.refusals.is_failing();
-  const uint64_t wanted = refuses ? usable_bytes() / 64 : room_wanted(pressure) + most_left_bytes();
   const auto lacks = [&] {
     const uint64_t free = free_soon_bytes();
-    return wanted - std::min(free, wanted);
+    return wanted_bytes - std::min(free, wanted_bytes);
   };
   const uint64_t lacking = lacks();
-  if (lacking == 0) return true;
+  if (lacking == 0) return {0, true};
   using enum Evictor::Leases;
   uint64_t evicted = 0;
   for (const Evictor::Leases leases : {kKeep, kListed, kSettled, kHalf, kQuarter, kPaired})
     if (evicted < lacking) evicted += evict(lacks(), leases, true);
-  if (evicted >= lacking / 2) return true;
+  if (evicted >= lacking / 2) return {evicted, true};
   parts_.drain_for_room();  // what was just written may go as well
-  if (lacks() == 0) return true;
+  if (lacks() == 0) return {evicted, true};
   for (const Evictor::Leases leases : {kEighth, kBreak}) {
     if (evicted >= lacking / 2) break;
     parts_.evictor.forgive();  // units of which something was open
     evicted += evict(lacks(), leases, true);
   }
   if (evicted == 0 && parts_.evictor.filling() == 0) parts_.evictor.note_hopeless();  // else the policy was changed meanwhile
-  return evicted > 0;
+  return {evicted, evicted > 0};
 }
 
 // --- what and how ---

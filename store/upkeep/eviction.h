@@ -21,6 +21,7 @@
 #include "store/upkeep/evict_walk.h"
 #include "store/upkeep/evictor.h"
 #include "store/upkeep/reclaimer.h"
+#include "store/upkeep/refused_eviction.h"
 #include "store/upkeep/shared_capacity.h"
 #include "store/writeback/volume_refusals.h"
 
@@ -98,6 +99,12 @@ class Eviction {
   uint64_t most_left_bytes() const;
   uint64_t free_soon_bytes() const;
   uint64_t bytes_to_punch(uint64_t room_wanted_bytes) const;
+  struct Evicted {
+    uint64_t bytes = 0;
+    bool enough = false;  // comes back, of these or of what was dead, to be worth a wait
+  };
+  Evicted evict_until_free(uint64_t wanted_bytes);
+  bool evict_from_one_that_refuses();
   uint64_t evict(uint64_t bytes, Evictor::Leases leases, bool waited_for);
   void evict_stranded();
   uint64_t evict_unit(const Evictor::Victim& victim, Evictor::Leases leases, std::vector<GoneName>& gone);
@@ -106,6 +113,7 @@ class Eviction {
   const Parts parts_;
   const EvictGuard guard_;
   EvictWalk walk_;
+  RefusedEviction refused_;
   std::atomic<bool> stopping_{false}, backing_is_short_{false};
   int64_t last_ns_ = INT64_MIN / 2;  // when anything was evicted
   uint64_t left_bytes_ = 0, read_by_peers_bytes_ = 0, unpunched_bytes_ = 0;

@@ -182,6 +182,31 @@ TEST_F(EvictionTest, OfAVolumeThatRefusesOnlyALittleGoesAtATime) {
   EXPECT_EQ(there(), kBodies - 1);
 }
 
+// A thin device is full, say: its file system has room, and takes nothing.
+TEST_F(EvictionTest, OfAVolumeThatRefusesAllTheSameNothingGoesForAWhile) {
+  refusals.failed(Error{Code::kNoSpace, 0, "no room"});
+  EXPECT_TRUE(eviction.evict_for_room(0));
+  for (int again = 0; again < 100; ++again) {
+    clock.advance_ns(kSecond / 20);
+    EXPECT_FALSE(eviction.evict_for_room(3));
+  }
+  EXPECT_EQ(there(), kBodies - 1);
+  clock.advance_ns(6 * kSecond);
+  EXPECT_TRUE(eviction.evict_for_room(3)) << "10 s after the first";
+  clock.advance_ns(15 * kSecond);
+  EXPECT_FALSE(eviction.evict_for_room(3)) << "each pause is longer";
+  EXPECT_EQ(there(), kBodies - 2);
+  counters.write_volume_bytes += kBody;  // a quota: it helped
+  EXPECT_TRUE(eviction.evict_for_room(3));
+  EXPECT_EQ(there(), kBodies - 3);
+}
+
+TEST_F(EvictionTest, WhereTheVolumeIsBrokenNothingGoes) {
+  refusals.failed(Error{Code::kIo, 0, "a write failed"});
+  EXPECT_FALSE(eviction.evict_for_room(3));
+  EXPECT_EQ(there(), kBodies);
+}
+
 TEST_F(EvictionTest, AfterStopNothingGoes) {
   eviction.stop();
   EXPECT_FALSE(eviction.evict_ahead());

@@ -1,0 +1,29 @@
+// When something is evicted because the volume takes nothing although it tells of room. That helps where it is of a quota, or of inodes that there
+// are none; not where something below the file system is full (a thin device, a sparse image) or broken. So it is tried: as long as less was
+// written since than half of what went, the next try comes after a pause, each time twice as long.
+#pragma once
+
+#include <cstdint>
+
+#include "store/base/backoff.h"
+
+namespace kvcachefs {
+
+// One thread. `written_bytes`: to the volume, since the start.
+class RefusedEviction {
+ public:
+  bool may_try(int64_t now_ns, uint64_t written_bytes) {
+    if (written_bytes >= enough_bytes_) pause_.succeeded();
+    return pause_.may_try(now_ns);
+  }
+  void tried(int64_t now_ns, uint64_t written_bytes, uint64_t evicted_bytes) {
+    enough_bytes_ = written_bytes + evicted_bytes / 2;
+    pause_.failed(now_ns);
+  }
+
+ private:
+  Backoff pause_{10'000'000'000, 3'600'000'000'000};
+  uint64_t enough_bytes_ = 0;
+};
+
+}  // namespace kvcachefs
