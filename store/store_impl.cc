@@ -232,7 +232,7 @@ Status StoreImpl::start(std::string_view holder) {
                                             orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},
                         Checkpointer::Found{found.checkpoint_bytes, found.journal_files, found.older_journals_bytes, found.judged_tail});
   watch_.emplace(VolumeWatch::Parts{*volume_, identity_, *extents_, *index_, space_, *raw_space_, dead_, *reserve_, *checkpointer_, refusals_, health_,
-                                    dirty_, options_, [this](const SpaceInfo& backing) { return option_defaults(backing); }, read_only_, background_,
+                                    dirty_, options_, clock_, [this](const SpaceInfo& backing) { return option_defaults(backing); }, read_only_, background_,
                                     !read_only_ && care_ == Care::kNone},
                  backing_seen);
   keeper_.emplace(Keeper::Parts{*checkpointer_, *eviction_, *sweep_, *watch_, *drainer_, keeper_work_, keeper_wakeup_, space_waiters_, *record_waiters_,

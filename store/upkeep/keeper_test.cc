@@ -69,7 +69,7 @@ class KeeperTest : public WritebackFixture {
                                              relocator, drainer, tree, accesses, space, dead, raw_space, records, orphans, sweep, reclaimer, eviction,
                                              health, counters, clock, options, next_number},
                          found);
-    watch.emplace(VolumeWatch::Parts{*volume, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,
+    watch.emplace(VolumeWatch::Parts{*volume, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options, clock,
                                      [](const SpaceInfo& now) {
                                        return OptionDefaults{.backing_bytes = now.total_bytes, .memory_bytes = kGiB, .network_volume = false};
                                      },
@@ -249,7 +249,7 @@ TEST_F(KeeperTest, AVolumeThatIsGoneIsNoticedAndAcceptedAgain) {
 TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   begin();
   const auto remote = make_sim_volume({.direct_io = false, .network = true});
-  VolumeWatch there(VolumeWatch::Parts{*remote, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options,
+  VolumeWatch there(VolumeWatch::Parts{*remote, identity, extents, index, space, raw_space, dead, reserve, *checkpointer, refusals, health, dirty, options, clock,
                                        [](const SpaceInfo&) { return OptionDefaults{}; }, false, false, true},
                     *remote->space());
   const auto seconds_until_gone = [&](bool stores) {

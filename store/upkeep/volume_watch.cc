@@ -105,10 +105,13 @@ void VolumeWatch::keep_spare_files(const SpaceInfo& backing) {
   constexpr uint64_t kFewFiles = 500'000, kFewDescriptors = 8192;
   if (parts_.read_only || !parts_.background) return;
   if (backing.available_files > kFewFiles && descriptor_limit() >= kFewDescriptors) return;
-  if (backing.available_files == 0 && spares_refused_) return;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const bool were_refused = spares_pause_.failing_for_ns(now_ns) > 0;
+  if (were_refused && (backing.available_files == 0 || !spares_pause_.may_try(now_ns))) return;
   const Status kept = parts_.extents.keep_spares(kSpares);
-  if (!kept && !spares_refused_) log::warn("no files could be made for later: {}", kept.error().message);
-  spares_refused_ = !kept;
+  if (kept) return spares_pause_.succeeded();
+  spares_pause_.failed(now_ns);
+  if (!were_refused) log::warn("no files could be made for later: {}", kept.error().message);
 }
 
 void VolumeWatch::measure_all() {

@@ -8,6 +8,8 @@
 
 #include "store/api/live_options.h"
 #include "store/api/options.h"
+#include "store/base/backoff.h"
+#include "store/base/clock.h"
 #include "store/base/health.h"
 #include "store/extent/extents.h"
 #include "store/index/index.h"
@@ -40,6 +42,7 @@ class VolumeWatch {
     Health& health;
     DirtyQueue& dirty;
     LiveOptions& options;
+    const Clock& clock;
     std::function<OptionDefaults(const SpaceInfo&)> defaults;  // of options that depend on the size of the file system
     bool read_only, background;
     bool keeps_reserve;  // a command does not: it does not know the capacity that the node is mounted with
@@ -71,7 +74,7 @@ class VolumeWatch {
   SpaceInfo seen_;  // when it was measured last
   uint64_t used_bytes_ = 0;
   std::optional<int64_t> measured_ns_;
-  bool spares_refused_ = false;  // the last try to make one failed
+  Backoff spares_pause_{1'000'000'000, 60'000'000'000};
 };
 
 }  // namespace kvcachefs

@@ -237,7 +237,8 @@ void BulkLane::drain_for_room(StatusCompletion done) {
 }
 
 void BulkLane::add(Drain drain) {
-  parts_.refusals.try_soon();
+  // Calls that wait for room, one after another, are no reason to hurry: what came back since is.
+  if (!drain.for_room) parts_.refusals.try_soon();
   {
     std::lock_guard lock(mutex_);
     drains_.push_back(std::move(drain));
