@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "store/base/node_name.h"
+#include "store/peers/node_generations.h"
 #include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
@@ -54,6 +55,12 @@ std::optional<SuccessorsRecord> OtherNodes::successors_of(ObjectId id) const {
   if (id.is_foreign()) return rooms_.peers_ ? rooms_.peers_->successors_of(id) : std::nullopt;
   auto row = rooms_.index_->find_successors(id);
   return row ? std::move(*row) : std::nullopt;
+}
+
+uint32_t OtherNodes::generation_of(ObjectId id) const {
+  if (id == kRootId) return 0;  // the kernel makes that inode itself
+  if (id.is_foreign()) return rooms_.peers_ ? rooms_.peers_->generation_of(id) : 0;
+  return NodeGenerations::of_node(rooms_.identity_.node, rooms_.identity_.volume_uuid);
 }
 
 Status OtherNodes::check_may_change(const Object& object) const {

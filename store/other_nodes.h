@@ -24,7 +24,7 @@ class OtherNodes {
   bool are_known() const { return rooms_.peers_ && rooms_.peers_->has_peers(); }
   Status check_may_change(const Object& object) const;  // kReadOnly: it is of another node
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
-  uint32_t generation_of(ObjectId id) const { return id.is_foreign() && rooms_.peers_ ? rooms_.peers_->generation_of(id) : 0; }
+  uint32_t generation_of(ObjectId id) const;
   void tell(StoreStatus& status) const;
 
  private:

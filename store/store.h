@@ -84,7 +84,7 @@ class Store {
   // A directory, to list it. As open(); but a removed one (`nlink` is 0) is opened for a repetition that has no name to look up.
   virtual Result<Stat> open_directory(ObjectId id, const Caller& caller) = 0;
   virtual ObjectId object_of(const Handle* handle) const = 0;
-  virtual uint32_t generation_of(ObjectId id) const = 0;  // of the inode; ids of other nodes carry numbers that later mounts give to others still
+  virtual uint32_t generation_of(ObjectId id) const = 0;  // of the inode: a later mount may give the id to an object of another node or volume
   // What locks of this open are kept for: the same for all opens of an object, and of the versions of one temporary name.
   virtual ObjectId lock_identity(const Handle* handle) const = 0;
   // Somebody takes a lock of it: it is no chunk. It is not passed through any more, and gets no versions.

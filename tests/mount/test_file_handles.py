@@ -189,3 +189,27 @@ def test_handles_of_the_virtual_files(new_mount):
     handle = handle_of(os.path.join(mount.path, ".kvcachefs/metrics"))
     mount.remount()
     assert b"kvcachefs" in read_handle(mount, handle)
+
+
+@pytest.mark.parametrize("other", ["node", "volume"])
+def test_a_handle_means_no_file_of_another_node_or_volume_that_is_mounted_there(new_mount, other):
+    """Both number their first files alike."""
+    mount = new_mount({"node": "a"})
+    handles = [handle_of(put(mount, f"a{index}")) for index in range(4)]
+    os.mkdir(os.path.join(mount.path, "directory"))
+    handles.append(handle_of(os.path.join(mount.path, "directory")))
+    assert read_handle(mount, handles[0]) == payload("a0", 10_000)
+    mount.stop()
+    there = new_mount({"node": "b"}, volume=mount.volume) if other == "node" else new_mount({"node": "a"})
+    for index in range(6):
+        put(there, f"b{index}")
+    os.mkdir(os.path.join(there.path, "other"))
+    for name in os.listdir(there.path):
+        os.stat(os.path.join(there.path, name))
+    for handle in handles:
+        with pytest.raises(OSError) as caught:
+            os.close(open_handle(there, handle))
+        assert caught.value.errno == errno.ESTALE
+    there.stop()
+    mount.remount()
+    assert read_handle(mount, handles[0]) == payload("a0", 10_000)
