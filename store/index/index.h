@@ -113,6 +113,8 @@ class Index {
   virtual Result<std::optional<ExtentUsage>> find_extent(ExtentId id) const = 0;
   // Reads what is looked up into memory, as far as it is small, and keeps it there. Blocks; a hint.
   virtual void keep_in_memory() const = 0;
+  // To be called now and then: what was looked up beside that is the kernel's page cache, not memory of this process. Each commit does it, too.
+  virtual void let_go_of_mapped() const = 0;
   // Of the file, as far as it was committed: what nothing is in. It is used again, but the file does not become smaller by itself. Cheap.
   virtual uint64_t unused_bytes() const = 0;
   // Writes the file anew without what is unused_bytes(), in place of the one that is there; reads go on meanwhile, commits wait. False: it stays

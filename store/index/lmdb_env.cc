@@ -26,6 +26,7 @@
 #include "store/base/units.h"
 #include "store/index/fault_guard.h"
 #include "store/index/index_directory.h"
+#include "store/index/mapped_pages.h"
 #include "store/index/reader_pool.h"
 
 namespace kvcachefs {
@@ -412,23 +413,11 @@ uint64_t LmdbEnv::file_bytes() const {
 }
 
 void LmdbEnv::keep_in_memory(uint64_t most_bytes) const {
-  const auto kept_open = opened();
-  struct stat info = {};
-  if (kept_open == nullptr || stat((directory_ + "/data.mdb").c_str(), &info) != 0) return;
-  // LMDB does not tell where its map is.
-  std::ifstream maps("/proc/self/maps");
-  for (std::string line; std::getline(maps, line);) {
-    unsigned long begin = 0, end = 0, inode = 0;
-    unsigned major = 0, minor = 0;
-    if (std::sscanf(line.c_str(), "%lx-%lx %*s %*x %x:%x %lu", &begin, &end, &major, &minor, &inode) != 5) continue;
-    if (inode != info.st_ino || makedev(major, minor) != info.st_dev) continue;
-    void* map = reinterpret_cast<void*>(begin);
-    const size_t length = std::min<size_t>(end - begin, most_bytes);
-    if (mlock2(map, length, MLOCK_ONFAULT) != 0) log::debug("index {}: not kept in memory: {}", directory_, std::strerror(errno));
-    const size_t present = std::min<size_t>(length, static_cast<size_t>(info.st_size) / kBlockBytes * kBlockBytes);
-    if (present > 0) madvise(map, present, MADV_POPULATE_READ);
-    return;
-  }
+  if (const auto kept_open = opened()) lock_mapped_pages(directory_ + "/data.mdb", most_bytes);
+}
+
+void LmdbEnv::let_go_of_mapped(uint64_t kept_bytes, uint64_t most_bytes) const {
+  if (const auto kept_open = opened()) let_go_of_mapped_pages(directory_ + "/data.mdb", kept_bytes, most_bytes);
 }
 
 Status LmdbEnv::verify(Table table, ByteSpan key, Bytes& value) const {

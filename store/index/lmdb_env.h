@@ -100,6 +100,8 @@ class LmdbEnv {
   // Reads the file's first `most_bytes` into the page cache and keeps what is read of them there: what streams through the page
   // cache would push them out, and then each lookup waits for the disk. Reads from the disk; best effort (RLIMIT_MEMLOCK).
   void keep_in_memory(uint64_t most_bytes) const;
+  // What is mapped behind the first `kept_bytes` does not count as memory of this process any more, where that has more than `most_bytes` of files.
+  void let_go_of_mapped(uint64_t kept_bytes, uint64_t most_bytes) const;
 
   // Makes a file that tells the next open not to trust the data. Blocks.
   void mark_damaged() const;

@@ -18,6 +18,7 @@ namespace kvcachefs {
 namespace {
 
 constexpr uint64_t kLastCookie = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kKeptBytes = 128 * kMiB;  // in memory: some 600,000 chunks; more is left to the kernel to choose
 
 }  // namespace
 
@@ -253,9 +254,11 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   return std::move(effect.freed);
 }
 
-void LmdbIndex::keep_in_memory() const {
-  constexpr uint64_t kMostBytes = uint64_t{128} << 20;  // some 600,000 chunks; more is left to the kernel to choose
-  env_->keep_in_memory(kMostBytes);
+void LmdbIndex::keep_in_memory() const { env_->keep_in_memory(kKeptBytes); }
+
+void LmdbIndex::let_go_of_mapped() const {
+  constexpr uint64_t kOthersBytes = 64 * kMiB;  // the program, and what is read until this is called again
+  env_->let_go_of_mapped(kKeptBytes, kKeptBytes + kOthersBytes);
 }
 
 void LmdbIndex::freeze() {
@@ -294,6 +297,8 @@ Status LmdbIndex::commit() {
     kill_point("index-committed");
     committed_ = writing_->state.position;
     done = std::move(writing_);
+    lock.unlock();
+    let_go_of_mapped();
     return {};
   }
   if (waiting_ != nullptr) {  // frozen meanwhile

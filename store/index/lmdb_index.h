@@ -48,6 +48,7 @@ class LmdbIndex final : public Index, private RowSource {
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
   void keep_in_memory() const override;
+  void let_go_of_mapped() const override;
   uint64_t unused_bytes() const override { return env_->unused_bytes(); }
   bool give_back_unused() override;
   void freeze() override;

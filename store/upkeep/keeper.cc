@@ -15,6 +15,7 @@ constexpr int64_t kIndexIntervalNs = 5'000'000'000;    // the index follows at l
 constexpr uint64_t kIndexRows = 50'000;                // ... or when this many rows wait
 constexpr int64_t kReclaimNs = 1'000'000'000;          // at a time: what was written since is to be synced as well
 constexpr int64_t kWaitedReclaimNs = 100'000'000;      // ... while calls wait for what comes of it
+constexpr int64_t kLetGoNs = 5'000'000'000;            // of what reads of the index have mapped
 constexpr uint64_t kReclaimBytes = 64 * kMiB;          // dead bytes that are worth a sync of their own
 }  // namespace
 
@@ -30,6 +31,10 @@ void Keeper::run() {
     if (stopping_) return;
     step(false);
     parts_.cache.trim();
+    if (const int64_t now_ns = parts_.clock.monotonic_ns(); now_ns - let_go_ns_ >= kLetGoNs) {
+      parts_.index.let_go_of_mapped();
+      let_go_ns_ = now_ns;
+    }
     if (parts_.warmer.is_due()) parts_.warmer.kick();
   }
 }

@@ -122,6 +122,7 @@ class Keeper {
   uint64_t reclaimed_while_held_ = 0;
   std::string told_;  // the last error of upkeep
   int64_t told_ns_ = 0;
+  int64_t let_go_ns_ = 0;
   int64_t last_index_point_ns_ = 0, verified_again_ns_ = 0;
   uint64_t hopes_at_index_point_ = 0;
   uint64_t index_rebuilds_ = 0;  // that were seen

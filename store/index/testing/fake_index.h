@@ -66,6 +66,7 @@ class FakeIndex : public Index {
   Result<bool> is_empty(ObjectId) const override { return unsupported(); }
   Result<std::optional<SuccessorsRecord>> find_successors(ObjectId) const override { return unsupported(); }
   void keep_in_memory() const override {}
+  void let_go_of_mapped() const override {}
   uint64_t unused_bytes() const override { return 0; }
   bool give_back_unused() override { return false; }
   bool damaged() const override { return false; }
