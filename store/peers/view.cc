@@ -161,7 +161,10 @@ Result<bool> NameView::is_hidden(const Part& part, ObjectId directory, const Nam
   for (const Part& by : parts_) {
     if (&by == &part) continue;
     KVC_ASSIGN(const bool removed, is_removed(by, part, directory, entry));
-    if (removed) return true;
+    if (!removed) continue;
+    if (&part != &own() || !own_has_) return true;
+    KVC_ASSIGN(const bool has, own_has_(directory, entry));
+    return !has;
   }
   return false;
 }

@@ -15,6 +15,7 @@
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "store/base/records.h"
@@ -42,6 +43,12 @@ class NameView {
  public:
   // `shared`: there may be peers. Else nothing is remembered of directories.
   NameView(Part own, DirectoryClasses& classes, bool shared = true);
+
+  // Whether this node has a journaled name of its own still, by what was done since. What peers say of its names is done when it is read, and they
+  // are hidden by that alone: a directory in which there is a name that its journal does not tell yet stays, whatever was said of it. Where nothing
+  // is told here they are hidden by what was said, as those of peers.
+  using OwnHas = std::function<Result<bool>(ObjectId directory, const NameEntry& entry)>;
+  void tell_own_names(OwnHas own_has) { own_has_ = std::move(own_has); }
 
   // The parts of all others. Which directories are one is worked out anew.
   void set_peers(std::vector<Part> peers);
@@ -132,6 +139,7 @@ class NameView {
   std::vector<Part> parts_;  // this node's first, then by ordinal
   DirectoryClasses& classes_;
   LeasedNames leased_;
+  OwnHas own_has_;
   uint64_t as_of_ = 1;
 };
 

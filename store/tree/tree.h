@@ -61,7 +61,12 @@ class Tree {
     PeerLeases* leases = nullptr;  // null: none are given
   };
   explicit Tree(Parts parts)
-      : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {}
+      : parts_(std::move(parts)), view_({0, parts_.node, {std::shared_ptr<const Index>(), &parts_.index}, statements_}, classes_, parts_.shared), names_(parts_.index, view_) {
+    view_.tell_own_names([this](ObjectId directory, const NameEntry& entry) -> Result<bool> {
+      KVC_ASSIGN(const ObjectId now, names_.own_child(directory, entry.name));
+      return now == entry.child;
+    });
+  }
 
   class View;
   class Read;

@@ -76,12 +76,29 @@ class TreePeersTest : public ::testing::Test {
     return found && *found ? (*found)->child : ObjectId{};
   }
   std::set<std::string> list(ObjectId directory) {
-    const auto items = tree_.read().list(directory, 0, 100);
-    EXPECT_TRUE(items) << items.error().message;
     std::set<std::string> names;
-    if (items)
+    for (uint64_t after = 0;;) {
+      const auto items = tree_.read().list(directory, after, 100);
+      EXPECT_TRUE(items) << items.error().message;
+      if (!items || items->empty()) return names;
       for (const DirectoryItem& item : *items) names.insert(item.name);
-    return names;
+      after = items->back().cookie;
+    }
+  }
+  // A file that this node has made, and that waits for its body: its journal does not tell of it yet.
+  void make(ObjectId directory, uint64_t number, const std::string& name) {
+    Tree::Write names = tree_.write();
+    const auto above = names.directory_for_entry(directory);
+    ASSERT_TRUE(above) << above.error().message;
+    ASSERT_TRUE(names.make_entry(*above, name, std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes)));
+  }
+  // As a LOOKUP of a directory does it.
+  ObjectId look_up_directory(ObjectId parent, const std::string& name, uint64_t number) {
+    const ObjectId found = find(parent, name);
+    if (!found.is_foreign()) return found;
+    const auto adopted = tree_.write().adopt_directory(parent, name, id(number));
+    EXPECT_TRUE(adopted) << adopted.error().message;
+    return adopted ? (*adopted)->id : ObjectId{};
   }
   // What this node has taken away for good, and its answers behind that.
   void journal() {
@@ -175,6 +192,71 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_FALSE(find(directory, "x").valid());
   EXPECT_EQ(find(directory, "y"), id(10));
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
+}
+
+// --- a directory that was removed elsewhere, with a file here that is not journaled ---
+
+// Until the answer is journaled, and behind that until the file is, it is there as always: nobody is told that it is absent, or of another one.
+TEST_F(TreePeersTest, ADirectoryInWhichAFileWaitsForItsBodyStaysThoughAPeerRemovedIt) {
+  give_directory(kThis);
+  give(kThis, 6, "x", 10);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  make(id(5), 7, "new");
+  say(kA, {gone("this", id(5), "x", id(6)), gone("this", kRootId, "d", id(5))});
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(list(kRootId), std::set<std::string>{"d"});
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"new"});
+  EXPECT_EQ(find(id(5), "new"), id(7));
+  EXPECT_EQ(tree_.read().check_new_name(kRootId, "d").error().code, Code::kExists);
+  EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty);
+  make(id(5), 8, "newer");
+  EXPECT_EQ(list(id(5)), (std::set<std::string>{"new", "newer"}));
+}
+
+TEST_F(TreePeersTest, ADirectoryInWhichAFileWaitsForItsBodyIsOneWithThatWhichAPeerMadeAnew) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  EXPECT_EQ(directory, id(5));
+  make(directory, 7, "new");
+  say(kA, {UnnameRecord{kRootId, "d", id(5), false}, gone("this", kRootId, "d", id(5)), put(id(9), S_IFDIR | 0755), NameRecord{kRootId, "d", id(9)}});
+  EXPECT_EQ(look_up_directory(kRootId, "d", 21), directory);
+  give(kA, 10, "elsewhere", 20);  // into the one that is gone there
+  say(kA, {put(id(11), S_IFREG | 0644), NameRecord{id(9), "theirs", id(11)}});
+  EXPECT_EQ(list(directory), (std::set<std::string>{"new", "theirs"}));
+  make(look_up_directory(kRootId, "d", 22), 12, "newer");
+  EXPECT_EQ(list(directory), (std::set<std::string>{"new", "newer", "theirs"}));
+}
+
+// All above it stay with it, also where only what is in the lowest one is not journaled.
+TEST_F(TreePeersTest, DirectoriesAboveAFileThatWaitsForItsBodyStay) {
+  give_directory(kThis);
+  say(kThis, {put(id(13), S_IFDIR | 0755), NameRecord{id(5), "e", id(13)}});
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  EXPECT_EQ(find(id(5), "e"), id(13));
+  make(id(13), 7, "new");
+  say(kC, {gone("this", id(5), "e", id(13)), gone("this", kRootId, "d", id(5))});
+  say(kA, {put(id(9), S_IFDIR | 0755), NameRecord{kRootId, "d", id(9)}, put(id(10), S_IFDIR | 0755), NameRecord{id(9), "e", id(10)}});
+  EXPECT_EQ(look_up_directory(kRootId, "d", 20), id(5));
+  EXPECT_EQ(look_up_directory(id(5), "e", 21), id(13));
+  EXPECT_EQ(list(id(13)), std::set<std::string>{"new"});
+  EXPECT_EQ(tree_.write().remove_directory(id(5), "e").error().code, Code::kNotEmpty);
+}
+
+// Nothing gets a name in it from then on.
+TEST_F(TreePeersTest, ADirectoryThatWasTakenIsNoneForNewNamesAlsoWhereAPeerMadeItAnew) {
+  give_directory(kThis);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  say(kA, {gone("this", kRootId, "d", id(5)), put(id(9), S_IFDIR | 0755), NameRecord{kRootId, "d", id(9)}});
+  for (int journaled = 0; journaled < 2; ++journaled) {
+    EXPECT_EQ(find(kRootId, "d"), id_here(kA, id(9)));
+    EXPECT_FALSE(tree_.write().directory_for_entry(id(5)));
+    say(kA, {});  // which directories are one is found out anew
+    journal();
+  }
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  EXPECT_EQ(directory, id(20));
+  make(directory, 7, "new");
+  EXPECT_EQ(list(directory), std::set<std::string>{"new"});
 }
 
 }  // namespace tree_peers_test
