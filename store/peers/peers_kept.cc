@@ -17,7 +17,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kUncoveredNs = 5 * Peers::kSecondNs;
+constexpr int64_t kUnclaimedNs = 5 * Peers::kSecondNs;
 }  // namespace
 
 // Of nodes that the volume does not have any more.
@@ -52,34 +52,80 @@ void Peers::keep_ordinals(int64_t now_ns) {
 // --- indexes ---
 
 // What they grow by is claimed first. Not without end: they are in memory until then, and where nobody gives anything up the claim is told all the same.
+// All nodes together set little aside for that: the largest are committed before it is more.
 void Peers::commit_due() {
-  const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (tell_growth()) {
-    uncovered_since_ns_.reset();
-  } else {
-    if (!uncovered_since_ns_) uncovered_since_ns_ = now_ns;
-    if (now_ns - *uncovered_since_ns_ < kUncoveredNs) return;
+  const IndexRoom room = tell_growth();
+  std::vector<Peer*> growing;
+  uint64_t growth_bytes = 0;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->replica || !peer->replica->is_uncommitted()) continue;
+    growing.push_back(peer.get());
+    growth_bytes += peer->replica->growth_bytes();
   }
-  for (const auto& [name, peer] : peers_) commit(*peer);
+  std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
+
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const uint64_t most_bytes = most_growth_bytes(room, followed_ + 1);
+  uint64_t claimed_bytes = room.claimed_bytes;
+  bool lacks = false;
+  for (Peer* const peer : growing) {
+    const uint64_t bytes = peer->replica->growth_bytes();
+    if (growth_bytes <= most_bytes / 2 && !peer->replica->is_commit_due(now_ns)) continue;
+    if (bytes > claimed_bytes && !(unclaimed_since_ns_ && now_ns - *unclaimed_since_ns_ >= kUnclaimedNs)) {
+      lacks = true;
+      continue;
+    }
+    claimed_bytes -= std::min(claimed_bytes, bytes);
+    if (commit(*peer)) growth_bytes -= bytes;
+  }
+  if (!lacks) unclaimed_since_ns_.reset();
+  if (lacks && !unclaimed_since_ns_) unclaimed_since_ns_ = now_ns;
+  shrink_one(tell_growth());
+}
+
+// What was evicted leaves its place in the indexes of all. Where somebody lacks room that is given back, as far as it is worth the writing.
+void Peers::shrink_one(const IndexRoom& room) {
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (!room.is_short || (shrunk_ns_ && now_ns - *shrunk_ns_ < kSecondNs)) return;
+  shrunk_ns_ = now_ns;
+  const uint64_t least_bytes = least_given_back_bytes(room.capacity_bytes, followed_ + 1);
+  Peer* most = nullptr;
+  uint64_t most_unused = 0;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->replica || !peer->shrink_pause.may_try(now_ns)) continue;
+    const uint64_t unused = peer->replica->unused_bytes();
+    if (unused < least_bytes || unused <= most_unused) continue;
+    most = peer.get();
+    most_unused = unused;
+  }
+  if (most == nullptr) return;
+  most->shrink_pause.failed(now_ns);
+  const uint64_t bytes = allocated_below(directory_of(most->node)), copy_bytes = bytes - std::min(bytes, most_unused) + kLeastGrowthBytes;
+  if (most_unused < bytes / 2 || copy_bytes > room.free_bytes || !most->replica->give_back_unused()) return;
+  log::debug("peer {}: {} of its index's {} bytes were unused and are given back", most->node, most_unused, bytes);
   static_cast<void>(tell_growth());
 }
 
-bool Peers::tell_growth() {
-  if (!parts_.indexes_grow) return true;
+IndexRoom Peers::tell_growth() {
+  if (!parts_.indexes_grow) return {};
   uint64_t growth_bytes = 0;
   for (const auto& [name, peer] : peers_)
     if (peer->replica) growth_bytes += peer->replica->growth_bytes();
   return parts_.indexes_grow(growth_bytes);
 }
 
-void Peers::commit(Peer& peer) {
+bool Peers::commit(Peer& peer) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (!peer.replica || !peer.commit_pause.may_try(now_ns)) return;
-  const Status committed = peer.replica->commit(now_ns);
+  if (!peer.commit_pause.may_try(now_ns)) return false;
+  const Status committed = peer.replica->commit();
   if (!committed && peer.commit_problem.empty()) log::warn("peer {}: {}", peer.node, committed.error().message);
   peer.commit_problem = committed ? std::string() : committed.error().message;
-  if (!committed) return peer.commit_pause.failed(now_ns);
-  peer.commit_pause.succeeded();
+  if (committed) {
+    peer.commit_pause.succeeded();
+  } else {
+    peer.commit_pause.failed(now_ns);
+  }
+  return committed.has_value();
 }
 
 // --- at the end ---
@@ -95,7 +141,7 @@ void Peers::stop() {
   for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
   for (const auto& [name, peer] : peers_)
     if (peer->replica)
-      if (Status committed = peer->replica->commit_all(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+      if (Status committed = peer->replica->commit(); !committed) log::warn("peer {}: {}", name, committed.error().message);
 }
 
 void Peers::keep_indexes_within(uint64_t most_bytes) {

@@ -689,12 +689,12 @@ TEST_F(PeersTest, WhatAnIndexWillGrowByIsToldAndWaitsForItsClaimForAWhile) {
   seconds(1, {a.get(), b.get()});
   EXPECT_GT(a->index_growth_bytes, 0u);
   seconds(54, {a.get(), b.get()});
-  a->has_claim_for_indexes = false;
+  a->claimed_for_indexes_bytes = 0;
   seconds(2, {a.get(), b.get()});
   EXPECT_GT(a->index_growth_bytes, 0u);
-  a->has_claim_for_indexes = true;
+  a->claimed_for_indexes_bytes = UINT64_MAX;
   seconds(1, {a.get(), b.get()});
-  a->has_claim_for_indexes = false;
+  a->claimed_for_indexes_bytes = 0;
   seconds(4, {a.get(), b.get()});
   EXPECT_GT(a->index_growth_bytes, 0u) << "a minute is over";
   seconds(4, {a.get(), b.get()});
