@@ -132,10 +132,10 @@ class Peers {
   void poll_answers(bool thorough);
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
-  void commit_due();
+  void commit_due();  // and below: in peers_kept.cc
   bool commit(Peer& peer);
   IndexRoom tell_growth();
-  void shrink_one(const IndexRoom& room);
+  void give_back_unused(const IndexRoom& room);
   void forget_answered(int64_t now_ns);
   void tell_trouble(Peer& peer);
   int64_t poll_period_ns(const Discovery::Node& node) const;
@@ -184,7 +184,7 @@ class Peers {
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
   bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
-  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, unclaimed_since_ns_, shrunk_ns_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, unclaimed_since_ns_, committed_early_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -62,15 +63,22 @@ void Peers::commit_due() {
     growing.push_back(peer.get());
     growth_bytes += peer->replica->growth_bytes();
   }
-  std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
-
   const int64_t now_ns = parts_.clock.monotonic_ns();
+  // What was removed leaves its place in an index by a commit: where room is lacking a few of them each second.
+  constexpr size_t kMostEarly = 4;
+  std::set<const Peer*> early;
+  if (room.is_short && (!committed_early_ns_ || now_ns - *committed_early_ns_ >= kSecondNs)) {
+    committed_early_ns_ = now_ns;
+    std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->uncommitted_rows(); });
+    early.insert(growing.begin(), growing.begin() + static_cast<ptrdiff_t>(std::min(growing.size(), kMostEarly)));
+  }
+  std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
   const uint64_t most_bytes = most_growth_bytes(room, followed_ + 1);
   uint64_t claimed_bytes = room.claimed_bytes;
   bool lacks = false;
   for (Peer* const peer : growing) {
     const uint64_t bytes = peer->replica->growth_bytes();
-    if (growth_bytes <= most_bytes / 2 && !peer->replica->is_commit_due(now_ns)) continue;
+    if (growth_bytes <= most_bytes / 2 && !early.contains(peer) && !peer->replica->is_commit_due(now_ns)) continue;
     if (bytes > claimed_bytes && !(unclaimed_since_ns_ && now_ns - *unclaimed_since_ns_ >= kUnclaimedNs)) {
       lacks = true;
       continue;
@@ -80,30 +88,29 @@ void Peers::commit_due() {
   }
   if (!lacks) unclaimed_since_ns_.reset();
   if (lacks && !unclaimed_since_ns_) unclaimed_since_ns_ = now_ns;
-  shrink_one(tell_growth());
+  give_back_unused(tell_growth());
 }
 
-// What was evicted leaves its place in the indexes of all. Where somebody lacks room that is given back, as far as it is worth the writing.
-void Peers::shrink_one(const IndexRoom& room) {
+// Where somebody lacks room, and as far as it is worth the writing.
+void Peers::give_back_unused(const IndexRoom& room) {
+  if (!room.is_short) return;
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (!room.is_short || (shrunk_ns_ && now_ns - *shrunk_ns_ < kSecondNs)) return;
-  shrunk_ns_ = now_ns;
   const uint64_t least_bytes = least_given_back_bytes(room.capacity_bytes, followed_ + 1);
-  Peer* most = nullptr;
-  uint64_t most_unused = 0;
+  bool gave_back = false;
   for (const auto& [name, peer] : peers_) {
-    if (!peer->replica || !peer->shrink_pause.may_try(now_ns)) continue;
+    if (!peer->replica || peer->replica->wants_load() || !peer->shrink_pause.may_try(now_ns)) continue;
     const uint64_t unused = peer->replica->unused_bytes();
-    if (unused < least_bytes || unused <= most_unused) continue;
-    most = peer.get();
-    most_unused = unused;
+    if (unused < least_bytes) continue;
+    const uint64_t bytes = allocated_below(directory_of(name)), copy_bytes = less_bytes(bytes, unused) + kLeastGrowthBytes;
+    if (unused < bytes / 2 || copy_bytes > room.free_bytes) continue;
+    peer->shrink_pause.failed(now_ns);
+    if (!peer->replica->give_back_unused()) continue;
+    gave_back = true;
+    log::debug("peer {}: {} of its index's {} bytes were unused and are given back", name, unused, bytes);
   }
-  if (most == nullptr) return;
-  most->shrink_pause.failed(now_ns);
-  const uint64_t bytes = allocated_below(directory_of(most->node)), copy_bytes = bytes - std::min(bytes, most_unused) + kLeastGrowthBytes;
-  if (most_unused < bytes / 2 || copy_bytes > room.free_bytes || !most->replica->give_back_unused()) return;
-  log::debug("peer {}: {} of its index's {} bytes were unused and are given back", most->node, most_unused, bytes);
+  if (!gave_back) return;
   static_cast<void>(tell_growth());
+  want_room();  // others hear of it now, not in a second
 }
 
 IndexRoom Peers::tell_growth() {

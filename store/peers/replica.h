@@ -80,6 +80,7 @@ class Replica {
   // Makes durable on this machine what was applied. Loses nothing if it fails.
   Status commit();
   bool is_uncommitted() const { return index_ != nullptr && applied_since_ns_.has_value(); }
+  uint64_t uncommitted_rows() const { return is_uncommitted() ? index_->overlay_rows() : 0; }
   bool is_commit_due(int64_t now_ns);  // that is much, or long ago
   // What the next commit may add to the files on this machine: about, and rather too much.
   uint64_t growth_bytes();
