@@ -38,7 +38,7 @@ Status OtherNodes::follow() {
   rooms_.peers_ = std::make_unique<PeerFollower>(
       PeerFollower::Parts{rooms_.volume_, rooms_.identity_, directory, *rooms_.tree_, rooms_.commits_, rooms_.clock_,
                           own_head, [this] { rooms_.keeper_->want_reclaim(); }, requests, rooms_.fence_.get(), *rooms_.record_space_,
-                          [this] { return rooms_.space_.used_bytes() <= rooms_.space_.claim_bytes(); }, &*rooms_.shared_capacity_,
+                          [this](uint64_t growth_bytes) { return rooms_.shared_capacity_->index_room(growth_bytes); }, &*rooms_.shared_capacity_,
                           &rooms_.running_clock_, rooms_.stamps_, rooms_.touches_, *rooms_.lost_names_,
                           [this] { return rooms_.space_.backing_free_soon_bytes() > kMiB; }, *rooms_.evictor_,
                           [this] { rooms_.gone_names_.tell({{.parent = kRootId, .name = {}, .id = kRootId, .known = true}}); }});

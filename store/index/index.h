@@ -145,6 +145,8 @@ class Index {
   // overlay keeps it and a later commit tries again.
   virtual Status commit() = 0;
   virtual uint64_t overlay_rows() const = 0;
+  // What the next commit adds to the file: about, and rather too much. Looks at each row of the overlay.
+  virtual uint64_t growth_bytes() const = 0;
   // As it was committed with position(); none if nobody told, or not since. To be told before a commit(), which writes what
   // was told last, by the thread that commits.
   virtual std::optional<Leftovers> leftovers() const = 0;

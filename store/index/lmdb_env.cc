@@ -59,6 +59,24 @@ bool file_system_full(const std::string& directory) {
   return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kMiB;
 }
 
+// LMDB keeps a list for each transaction that gave pages up. Those of the newest one are not written by the next, for who reads what was
+// before it needs them.
+int pages_freed_last(MDB_txn* txn, uint64_t& pages) {
+  constexpr MDB_dbi kFreePages = 0;
+  MDB_cursor* cursor = nullptr;
+  if (const int code = mdb_cursor_open(txn, kFreePages, &cursor); code != 0) return code;
+  MDB_val key = {}, list = {};
+  const int code = mdb_cursor_get(cursor, &key, &list, MDB_LAST);
+  size_t by = 0, count = 0;
+  if (code == 0 && key.mv_size == sizeof(by) && list.mv_size >= sizeof(count)) {
+    std::memcpy(&by, key.mv_data, sizeof(by));
+    std::memcpy(&count, list.mv_data, sizeof(count));
+  }
+  mdb_cursor_close(cursor);
+  if (by == mdb_txn_id(txn)) pages = count;
+  return code == MDB_NOTFOUND ? 0 : code;
+}
+
 // What a fault left is not touched any more, nor is it lost: leak checkers find it here.
 void abandon(std::vector<MDB_txn*> transactions) {
   static LeafMutex mutex;
@@ -309,10 +327,10 @@ Status LmdbEnv::enlarge_map() {
   return {};
 }
 
-uint64_t LmdbEnv::unused_bytes() const {
+IndexPages LmdbEnv::pages() const {
   Reader reader(*this);
-  if (reader.closed() || reader.code() != 0) return 0;
-  uint64_t unused = 0;
+  if (reader.closed() || reader.code() != 0) return {};
+  IndexPages file;
   int code = 0;
   const bool whole = run_guarded([&] {
     constexpr MDB_dbi kFreePages = 0, kTables = 1;  // LMDB's own
@@ -324,15 +342,23 @@ uint64_t LmdbEnv::unused_bytes() const {
     const auto add = [&](MDB_dbi dbi) {
       if (code == 0) code = mdb_stat(reader.txn(), dbi, &table);
       used_pages += table.ms_branch_pages + table.ms_leaf_pages + table.ms_overflow_pages;
+      file.branches += table.ms_branch_pages;
+      return table.ms_leaf_pages;
     };
-    add(kFreePages);
-    add(kTables);
-    for (size_t i = 0; i < kTableCount; ++i) add(reader.table(static_cast<Table>(i)));
+    file.other_leaves = add(kFreePages) + add(kTables);
+    for (size_t i = 0; i < kTableCount; ++i) {
+      const auto each = static_cast<Table>(i);
+      (each == Table::kNames ? file.leaves_of_names : each == Table::kObjects ? file.leaves_of_objects : file.other_leaves) += add(reader.table(each));
+    }
     const uint64_t pages = info.me_last_pgno + 1;
-    unused = code == 0 && pages > used_pages ? (pages - used_pages) * table.ms_psize : 0;
+    uint64_t held_pages = 0;
+    if (code == 0) code = pages_freed_last(reader.txn(), held_pages);
+    const uint64_t unused_pages = pages > used_pages ? pages - used_pages : 0;
+    file.unused_bytes = unused_pages * table.ms_psize;
+    file.reusable_bytes = (unused_pages - std::min(unused_pages, held_pages)) * table.ms_psize;
   });
   reader.used(whole, code);
-  return whole && code == 0 ? unused : 0;
+  return whole && code == 0 ? file : IndexPages{};
 }
 
 Status LmdbEnv::rewrite(uint64_t unused_bytes) {

@@ -21,6 +21,7 @@
 #include "store/base/mutex.h"
 #include "store/base/result.h"
 #include "store/base/unique_fd.h"
+#include "store/index/growth.h"
 
 struct MDB_txn;
 
@@ -87,8 +88,7 @@ class LmdbEnv {
   // The file `with` takes the place of a damaged one, and is read and written from now on.
   Status replace_file(const std::string& with);
 
-  // Of the file's pages those in which no table has anything. 0: closed, or not to be found out.
-  uint64_t unused_bytes() const;
+  IndexPages pages() const;  // zeros: closed, or not to be found out
   // The file without its `unused_bytes` in place of the one that is there, which readers use meanwhile. Nobody writes. The caller has checked the
   // pages. An error: it stays as it is, or is damaged().
   Status rewrite(uint64_t unused_bytes);

@@ -74,6 +74,18 @@ uint64_t LmdbIndex::overlay_rows() const {
   return rows;
 }
 
+uint64_t LmdbIndex::growth_bytes() const {
+  IndexGrowth growth;
+  {
+    std::shared_lock lock(overlay_mutex_);
+    visit_layers([&growth](const Layer& layer) {
+      growth.add(layer);
+      return false;
+    });
+  }
+  return growth.bytes(env_->pages());
+}
+
 // The four reads below look into the overlay first and start to read LMDB after that: a row that moves from the overlay
 // to LMDB in between is in the newer snapshot.
 

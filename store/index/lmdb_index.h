@@ -49,11 +49,12 @@ class LmdbIndex final : public Index, private RowSource {
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition after) override;
   void keep_in_memory() const override;
   void let_go_of_mapped() const override;
-  uint64_t unused_bytes() const override { return env_->unused_bytes(); }
+  uint64_t unused_bytes() const override { return env_->pages().unused_bytes; }
   bool give_back_unused() override;
   void freeze() override;
   Status commit() override;
   uint64_t overlay_rows() const override;
+  uint64_t growth_bytes() const override;
   std::optional<Leftovers> leftovers() const override { return leftovers_; }
   void set_leftovers(Leftovers leftovers) override { leftovers_ = std::move(leftovers); }
   ScrubMark scrub_mark() const override;

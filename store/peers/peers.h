@@ -25,6 +25,7 @@
 #include "store/journal/journal.h"
 #include "store/peers/claim_holder.h"
 #include "store/peers/discovery.h"
+#include "store/peers/index_room.h"
 #include "store/peers/node_generations.h"
 #include "store/peers/ordinals_file.h"
 #include "store/peers/peer_status.h"
@@ -59,8 +60,7 @@ class Peers {
     std::shared_ptr<const Statements> own_statements;
     std::function<void()> head_written = {};  // on the thread of round(); may be empty
     std::function<uint64_t()> requests;  // of clients, so far. Any thread; may be empty: there always are some
-    // On the thread of round(); may be empty: the indexes here may grow so much at their next commits. False: that is not claimed yet, they wait a little.
-    std::function<bool(uint64_t growth_bytes)> indexes_grow = {};
+    std::function<IndexRoom(uint64_t growth_bytes)> indexes_grow = {};  // on the thread of round(); may be empty: so much the indexes here grow by at their next commits
     ClaimUser* claim_user = nullptr;  // null: this node claims nothing of the capacity, and is held to nothing
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;
@@ -132,9 +132,10 @@ class Peers {
   void poll_answers(bool thorough);
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
-  void commit_due();
-  void commit(Peer& peer);
-  bool tell_growth();
+  void commit_due();  // and below: in peers_kept.cc
+  bool commit(Peer& peer);
+  IndexRoom tell_growth();
+  void give_back_unused(const IndexRoom& room);
   void forget_answered(int64_t now_ns);
   void tell_trouble(Peer& peer);
   int64_t poll_period_ns(const Discovery::Node& node) const;
@@ -183,7 +184,7 @@ class Peers {
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
   bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
-  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, uncovered_since_ns_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, unclaimed_since_ns_, committed_early_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`

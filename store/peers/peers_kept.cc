@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <functional>
 #include <mutex>
+#include <set>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -17,7 +18,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kUncoveredNs = 5 * Peers::kSecondNs;
+constexpr int64_t kUnclaimedNs = 5 * Peers::kSecondNs;
 }  // namespace
 
 // Of nodes that the volume does not have any more.
@@ -52,34 +53,86 @@ void Peers::keep_ordinals(int64_t now_ns) {
 // --- indexes ---
 
 // What they grow by is claimed first. Not without end: they are in memory until then, and where nobody gives anything up the claim is told all the same.
+// All nodes together set little aside for that: the largest are committed before it is more.
 void Peers::commit_due() {
-  const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (tell_growth()) {
-    uncovered_since_ns_.reset();
-  } else {
-    if (!uncovered_since_ns_) uncovered_since_ns_ = now_ns;
-    if (now_ns - *uncovered_since_ns_ < kUncoveredNs) return;
+  const IndexRoom room = tell_growth();
+  std::vector<Peer*> growing;
+  uint64_t growth_bytes = 0;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->replica || !peer->replica->is_uncommitted()) continue;
+    growing.push_back(peer.get());
+    growth_bytes += peer->replica->growth_bytes();
   }
-  for (const auto& [name, peer] : peers_) commit(*peer);
-  static_cast<void>(tell_growth());
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  // What was removed leaves its place in an index by a commit: where room is lacking a few of them each second.
+  constexpr size_t kMostEarly = 4;
+  std::set<const Peer*> early;
+  if (room.is_short && (!committed_early_ns_ || now_ns - *committed_early_ns_ >= kSecondNs)) {
+    committed_early_ns_ = now_ns;
+    std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->uncommitted_rows(); });
+    early.insert(growing.begin(), growing.begin() + static_cast<ptrdiff_t>(std::min(growing.size(), kMostEarly)));
+  }
+  std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
+  const uint64_t most_bytes = most_growth_bytes(room, followed_ + 1);
+  uint64_t claimed_bytes = room.claimed_bytes;
+  bool lacks = false;
+  for (Peer* const peer : growing) {
+    const uint64_t bytes = peer->replica->growth_bytes();
+    if (growth_bytes <= most_bytes / 2 && !early.contains(peer) && !peer->replica->is_commit_due(now_ns)) continue;
+    if (bytes > claimed_bytes && !(unclaimed_since_ns_ && now_ns - *unclaimed_since_ns_ >= kUnclaimedNs)) {
+      lacks = true;
+      continue;
+    }
+    claimed_bytes -= std::min(claimed_bytes, bytes);
+    if (commit(*peer)) growth_bytes -= bytes;
+  }
+  if (!lacks) unclaimed_since_ns_.reset();
+  if (lacks && !unclaimed_since_ns_) unclaimed_since_ns_ = now_ns;
+  give_back_unused(tell_growth());
 }
 
-bool Peers::tell_growth() {
-  if (!parts_.indexes_grow) return true;
+// Where somebody lacks room, and as far as it is worth the writing.
+void Peers::give_back_unused(const IndexRoom& room) {
+  if (!room.is_short) return;
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  const uint64_t least_bytes = least_given_back_bytes(room.capacity_bytes, followed_ + 1);
+  bool gave_back = false;
+  for (const auto& [name, peer] : peers_) {
+    if (!peer->replica || peer->replica->wants_load() || !peer->shrink_pause.may_try(now_ns)) continue;
+    const uint64_t unused = peer->replica->unused_bytes();
+    if (unused < least_bytes) continue;
+    const uint64_t bytes = allocated_below(directory_of(name)), copy_bytes = less_bytes(bytes, unused) + kLeastGrowthBytes;
+    if (unused < bytes / 2 || copy_bytes > room.free_bytes) continue;
+    peer->shrink_pause.failed(now_ns);
+    if (!peer->replica->give_back_unused()) continue;
+    gave_back = true;
+    log::debug("peer {}: {} of its index's {} bytes were unused and are given back", name, unused, bytes);
+  }
+  if (!gave_back) return;
+  static_cast<void>(tell_growth());
+  want_room();  // others hear of it now, not in a second
+}
+
+IndexRoom Peers::tell_growth() {
+  if (!parts_.indexes_grow) return {};
   uint64_t growth_bytes = 0;
   for (const auto& [name, peer] : peers_)
     if (peer->replica) growth_bytes += peer->replica->growth_bytes();
   return parts_.indexes_grow(growth_bytes);
 }
 
-void Peers::commit(Peer& peer) {
+bool Peers::commit(Peer& peer) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (!peer.replica || !peer.commit_pause.may_try(now_ns)) return;
-  const Status committed = peer.replica->commit(now_ns);
+  if (!peer.commit_pause.may_try(now_ns)) return false;
+  const Status committed = peer.replica->commit();
   if (!committed && peer.commit_problem.empty()) log::warn("peer {}: {}", peer.node, committed.error().message);
   peer.commit_problem = committed ? std::string() : committed.error().message;
-  if (!committed) return peer.commit_pause.failed(now_ns);
-  peer.commit_pause.succeeded();
+  if (committed) {
+    peer.commit_pause.succeeded();
+  } else {
+    peer.commit_pause.failed(now_ns);
+  }
+  return committed.has_value();
 }
 
 // --- at the end ---
@@ -95,7 +148,7 @@ void Peers::stop() {
   for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
   for (const auto& [name, peer] : peers_)
     if (peer->replica)
-      if (Status committed = peer->replica->commit_all(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+      if (Status committed = peer->replica->commit(); !committed) log::warn("peer {}: {}", name, committed.error().message);
 }
 
 void Peers::keep_indexes_within(uint64_t most_bytes) {

@@ -33,6 +33,7 @@ struct Peers::Peer {
   Backoff pause{kSecondNs, 60 * kSecondNs};        // after errors
   Backoff load_pause{kSecondNs, 60 * kSecondNs};   // between loads, which cost much: as if each had failed, until it has been followed for a while
   Backoff commit_pause{kSecondNs, 60 * kSecondNs};
+  Backoff shrink_pause{10 * kSecondNs, 10 * kSecondNs};  // between two tries, whatever came of them
 
   bool has_part() const { return replica && replica->part().index != nullptr; }
 };

@@ -17,6 +17,7 @@
 #include "store/base/boot_id.h"
 #include "store/journal/memory_volume.h"
 #include "store/peers/slot_reader.h"
+#include "store/peers/part_size.h"
 #include "store/peers/testing/peer_node.h"
 #include "store/volume/fault_volume.h"
 #include "store/volume/test_directory.h"
@@ -689,16 +690,92 @@ TEST_F(PeersTest, WhatAnIndexWillGrowByIsToldAndWaitsForItsClaimForAWhile) {
   seconds(1, {a.get(), b.get()});
   EXPECT_GT(a->index_growth_bytes, 0u);
   seconds(54, {a.get(), b.get()});
-  a->has_claim_for_indexes = false;
-  seconds(2, {a.get(), b.get()});
-  EXPECT_GT(a->index_growth_bytes, 0u);
-  a->has_claim_for_indexes = true;
-  seconds(1, {a.get(), b.get()});
-  a->has_claim_for_indexes = false;
-  seconds(4, {a.get(), b.get()});
+  a->claimed_for_indexes_bytes = 0;
+  seconds(8, {a.get(), b.get()});
   EXPECT_GT(a->index_growth_bytes, 0u) << "a minute is over";
-  seconds(4, {a.get(), b.get()});
+  seconds(3, {a.get(), b.get()});
   EXPECT_EQ(a->index_growth_bytes, 0u) << "not without end";
+}
+
+// Each node does that for each other.
+TEST_F(PeersTest, WhatIsSetAsideForIndexesIsASmallPartOfTheCapacity) {
+  auto a = start("a"), b = start("b"), c = start("c");
+  a->capacity_for_indexes_bytes = 48 << 20;
+  constexpr uint64_t kMost = (48 << 20) / 16 / 3;  // of each
+  const auto all = {a.get(), b.get(), c.get()};
+  seconds(2, all);
+  const auto make_large = [](PeerNode& node, uint64_t number) {
+    PutRecord put = put_of(ObjectId::make(0, node.identity().epoch, 1000 + number), S_IFREG | 0644);
+    put.object.attributes.xattrs.push_back({"user.a", std::string(20'000, 'x')});
+    node.say({put, NameRecord{kRootId, node.identity().node + std::to_string(number), put.object.id}});
+  };
+  uint64_t most = 0;
+  for (uint64_t number = 0; number < 300; ++number) {
+    make_large(*b, number);
+    if (number % 4 == 0) make_large(*c, number);
+    if (number % 5 == 4) {
+      seconds(1, all);
+      most = std::max(most, a->index_growth_bytes);
+    }
+  }
+  EXPECT_GT(most, 0u);
+  EXPECT_LE(most, kMost) << "10 MB of rows came within that minute";
+  // Less where somebody lacks room.
+  a->is_short = true;
+  seconds(1, all);
+  most = 0;
+  for (uint64_t number = 300; number < 350; ++number) {
+    make_large(*b, number);
+    seconds(1, all);
+    most = std::max(most, a->index_growth_bytes);
+  }
+  EXPECT_LE(most, kMost / 4);
+  seconds(3, all);
+  EXPECT_EQ(a->paths().size(), 350u + 75u);
+}
+
+// What is claimed is enough for the smaller one.
+TEST_F(PeersTest, AnIndexForWhichThereIsAClaimIsCommittedBesideOneThatWaits) {
+  auto a = start("a"), b = start("b"), c = start("c");
+  const auto all = {a.get(), b.get(), c.get()};
+  seconds(2, all);
+  PutRecord put = put_of(ObjectId::make(0, 1, 1000), S_IFREG | 0644);
+  for (char name = 'a'; name < 'd'; ++name) put.object.attributes.xattrs.push_back({std::string("user.") + name, std::string(60'000, 'x')});
+  b->say({put, NameRecord{kRootId, "large", put.object.id}});
+  c->make_file("small");
+  seconds(3, all);
+  const uint64_t both = a->index_growth_bytes;
+  EXPECT_GT(both, 150'000u);
+  a->claimed_for_indexes_bytes = 100'000;
+  a->capacity_for_indexes_bytes = 1;  // nothing is to be set aside
+  seconds(1, all);
+  EXPECT_LT(a->index_growth_bytes, both);
+  EXPECT_GT(a->index_growth_bytes, 150'000u);
+  a->claimed_for_indexes_bytes = UINT64_MAX;
+  seconds(1, all);
+  EXPECT_EQ(a->index_growth_bytes, 0u);
+}
+
+TEST_F(PeersTest, WhatIsUnusedOfTheIndexesIsGivenBackWhereRoomIsLacking) {
+  auto a = start("a"), b = start("b");
+  a->capacity_for_indexes_bytes = 32 << 20;
+  seconds(2, {a.get(), b.get()});
+  std::vector<ObjectId> made;
+  for (uint64_t number = 0; number < 100; ++number) {
+    PutRecord put = put_of(ObjectId::make(0, 1, 1000 + number), S_IFREG | 0644);
+    put.object.attributes.xattrs.push_back({"user.a", std::string(60'000, 'x')});
+    b->say({put, NameRecord{kRootId, std::to_string(number), put.object.id}});
+    made.push_back(put.object.id);
+  }
+  seconds(5, {a.get(), b.get()});
+  for (uint64_t number = 1; number < 100; ++number) b->say({UnnameRecord{kRootId, std::to_string(number), made[number]}});
+  seconds(5, {a.get(), b.get()});
+  const auto index_bytes = [this] { return allocated_below(scratch_.path("a/b")); };
+  EXPECT_GT(index_bytes(), 5u << 20) << "it is used again, where nobody lacks room";
+  a->is_short = true;
+  seconds(3, {a.get(), b.get()});
+  EXPECT_LT(index_bytes(), 1u << 20);
+  EXPECT_EQ(a->paths(), (Paths{"/0"}));
 }
 
 TEST_F(PeersTest, TheGenerationOfANodesIdsIsItsOwnAtEachMount) {

@@ -35,12 +35,6 @@ std::string answers_unread(const Batch& batch, const Replica::HasRead& has_read)
   return {};
 }
 
-// Of journal; at least, where there are files between.
-uint64_t bytes_between(JournalPosition before, JournalPosition after) {
-  const bool same_file = before.epoch == after.epoch && before.seq == after.seq && before.offset <= after.offset;
-  return same_file ? after.offset - before.offset : after.offset;
-}
-
 std::string generation_path(const std::string& directory, uint64_t generation) { return fmt::format("{}/{}", directory, generation); }
 
 // Something else has that name.
@@ -91,7 +85,6 @@ void Replica::remove_retired() {
 Status Replica::load(const LookOut& look_out, Loading loading) {
   loading_ = std::move(loading);
   Status loaded = load_anew(look_out);
-  measure();
   loading_ = {};
   if (!loaded && loaded.error().code != Code::kCanceled) {
     state_ = State::kUnreadable;
@@ -121,7 +114,7 @@ Status Replica::load_anew(const LookOut& look_out) {
   before_epoch_ = filled.position.epoch == outlook.epoch ? JournalPosition{} : filled.position;
   applied_since_ns_.reset();
   if (applied) applied_since_ns_ = 0;  // the next commit writes it
-  applied_bytes_ = applied ? bytes_between(filled.position, tail.position()) : 0;
+  growth_bytes_.reset();
   early_since_ns_.reset();
   wants_load_ = false;
   state_ = State::kLive;
@@ -424,7 +417,7 @@ Status Replica::apply(const Batch& batch, JournalPosition after, const Change& c
   };
   KVC_ASSIGN(auto replaced, replaced_by(believed));
   KVC_TRY(change({believed, after, std::move(replaced)}, work));
-  applied_bytes_ += bytes_between(position_, after);
+  growth_bytes_.reset();
   position_ = after;
   return {};
 }
@@ -463,6 +456,7 @@ Status Replica::forget(std::string_view node, JournalPosition answered) {
   KVC_TRY(index_->forget_statements(node, answered));
   statements_->forget(node, answered);
   if (!applied_since_ns_) applied_since_ns_ = 0;  // the next commit writes it
+  growth_bytes_.reset();
   return {};
 }
 

@@ -77,11 +77,16 @@ class Replica {
   // the next call tries again.
   Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
 
-  // Makes durable on this machine what was applied, where that is much or long ago. Loses nothing if it fails.
-  Status commit(int64_t now_ns);
-  Status commit_all();
+  // Makes durable on this machine what was applied. Loses nothing if it fails.
+  Status commit();
+  bool is_uncommitted() const { return index_ != nullptr && applied_since_ns_.has_value(); }
+  uint64_t uncommitted_rows() const { return is_uncommitted() ? index_->overlay_rows() : 0; }
+  bool is_commit_due(int64_t now_ns);  // that is much, or long ago
   // What the next commit may add to the files on this machine: about, and rather too much.
-  uint64_t growth_bytes() const;
+  uint64_t growth_bytes();
+  // Of the index's file, as far as it was committed: nothing is in it. It is used again, or given back, where that can be done, by writing the file anew.
+  uint64_t unused_bytes() const { return index_ == nullptr ? 0 : index_->unused_bytes(); }
+  bool give_back_unused();
   // Removes a directory of indexes that no replica uses. Nothing else that may lie there is touched, and keeps it.
   static Status remove(const std::string& directory);
 
@@ -139,7 +144,6 @@ class Replica {
   Result<IndexPtr> open_index(uint64_t generation, Index::Found& found) const;
   std::string path_of(uint64_t generation) const;
   void remove_retired();
-  void measure();
 
   const Setup setup_;
   IndexPtr index_;
@@ -158,8 +162,7 @@ class Replica {
   std::optional<int64_t> impatient_ns_;    // an answer was waited for in vain then
   std::vector<std::pair<std::weak_ptr<Index>, uint64_t>> retired_;  // to be removed once nobody reads them
   std::optional<int64_t> applied_since_ns_;                         // not committed
-  uint64_t applied_bytes_ = 0;                                      // the same, as journals have them
-  uint64_t committed_bytes_ = 0, unused_bytes_ = 0;                 // files of the index behind the last commit, and what of them the next one uses again
+  std::optional<uint64_t> growth_bytes_;                            // of the same; none: it was not asked for since more was applied
   uint64_t reloads_ = 0, records_left_out_ = 0;
   Loading loading_;  // under way
 };

@@ -17,6 +17,7 @@
 #include "store/index/index_test_util.h"
 #include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
+#include "store/peers/part_size.h"
 #include "store/peers/testing/history.h"
 #include "store/volume/fault_volume.h"
 
@@ -107,6 +108,7 @@ class Daemon {
 class ReplicaTest : public ::testing::TestWithParam<JournalForm> {
  protected:
   std::unique_ptr<Replica> make() { return std::make_unique<Replica>(Replica::Setup{volume_, test_identity(0), scratch_.path("node-a"), 3}); }
+  static Status commit_due(Replica& replica, int64_t now_ns) { return replica.is_commit_due(now_ns) ? replica.commit() : Status(); }
   std::unique_ptr<Daemon> start(uint32_t epoch, const Daemon* before = nullptr) {
     auto daemon = std::make_unique<Daemon>(volume_, epoch, GetParam());
     if (before != nullptr) {
@@ -250,7 +252,7 @@ TEST_P(ReplicaTest, WhatALoadAppliedIsCommitted) {
     auto replica = make();
     ASSERT_TRUE(load(*replica, *daemon));
     ASSERT_LT(replica->part().index->position(), daemon->end());
-    EXPECT_TRUE(replica->commit(61 * kSecondNs));
+    EXPECT_TRUE(commit_due(*replica, 61 * kSecondNs));
     EXPECT_EQ(replica->part().index->position(), daemon->end());
   }
 }
@@ -270,13 +272,72 @@ TEST_P(ReplicaTest, TellsWhatACommitWillAddAndCommitsBeforeThatIsMuch) {
   for (uint64_t number = 10; number < 20; ++number) make_large(number);
   while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 1);
   EXPECT_GE(replica->growth_bytes(), 10 * 60'000u);
-  EXPECT_TRUE(replica->commit(2));
+  EXPECT_TRUE(commit_due(*replica, 2));
   EXPECT_GT(replica->growth_bytes(), 0u) << "too little for a sync of its own";
   for (uint64_t number = 20; number < 160; ++number) make_large(number);
   while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 3);
-  EXPECT_TRUE(replica->commit(4));
+  EXPECT_TRUE(commit_due(*replica, 4));
   EXPECT_EQ(replica->growth_bytes(), 0u);
   EXPECT_EQ(replica->part().index->position(), daemon->end());
+}
+
+// What is told is set aside of the capacity by each node for each other: it is never less than what comes, and not much more. By journals it would
+// be 8 MiB where 200 KiB come, for a frame of one file takes a block there.
+TEST_P(ReplicaTest, WhatItTellsThatACommitAddsIsCloseToWhatItAdds) {
+  struct Kind {
+    size_t name_bytes, xattr_bytes, files;
+    uint64_t most_bytes;  // that may be told
+  };
+  constexpr Kind kXattrs{120, 15'000, 40, 700 << 10}, kNames{200, 0, 400, 1536 << 10}, kPlain{20, 0, 400, 1024 << 10}, kLarge{20, 60'000, 10, 700 << 10};
+  auto daemon = start(1);
+  daemon->make_checkpoint(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  uint64_t number = 100, seed = 1;
+  const auto file_bytes = [this] { return allocated_below(scratch_.path("node-a")); };
+  for (const Kind& kind : {kXattrs, kNames, kPlain, kLarge, kXattrs})
+    for (int commits = 0; commits < 14; ++commits) {
+      for (size_t i = 0; i < kind.files; ++i, ++number) {
+        Record put = object(id(number), S_IFREG | 0644);
+        seed = seed * 6364136223846793005u + 1442695040888963407u;
+        const size_t bytes = kind.xattr_bytes == kLarge.xattr_bytes ? kind.xattr_bytes : kind.xattr_bytes == 0 ? 0 : 100 + (seed >> 33) % kind.xattr_bytes;
+        if (bytes > 0) std::get<PutRecord>(put).object.attributes.xattrs.push_back({"user.meta", std::string(bytes, 'x')});
+        daemon->say({std::move(put), NameRecord{kRootId, std::to_string(number) + std::string(kind.name_bytes, 'z'), id(number)}});
+      }
+      while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 1);
+      const uint64_t told = replica->growth_bytes(), before = file_bytes();
+      ASSERT_TRUE(replica->commit());
+      const uint64_t grown = file_bytes() - before;
+      EXPECT_GE(told, grown) << kind.name_bytes << " " << kind.xattr_bytes << " commit " << commits;
+      EXPECT_LE(told, kind.most_bytes) << kind.name_bytes << " " << kind.xattr_bytes << " commit " << commits;
+    }
+}
+
+TEST_P(ReplicaTest, GivesBackWhatIsUnusedOfItsIndex) {
+  auto daemon = start(1);
+  daemon->make_checkpoint(1);
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *daemon));
+  for (uint64_t number = 10; number < 60; ++number) {
+    Record put = object(id(number), S_IFREG | 0644);
+    std::get<PutRecord>(put).object.attributes.xattrs.push_back({"user.a", std::string(60'000, 'x')});
+    daemon->say({std::move(put), NameRecord{kRootId, std::to_string(number), id(number)}});
+  }
+  while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 1);
+  ASSERT_TRUE(replica->commit());
+  for (uint64_t number = 11; number < 60; ++number) daemon->say({UnnameRecord{kRootId, std::to_string(number), id(number)}});
+  while (replica->position() < daemon->end()) poll(*replica, daemon->outlook(), 2);
+  EXPECT_LT(replica->growth_bytes(), 64u << 10) << "nothing is added";
+  ASSERT_TRUE(replica->commit());
+  const uint64_t before = allocated_below(scratch_.path("node-a"));
+  EXPECT_GT(replica->unused_bytes(), before * 3 / 4);
+  EXPECT_TRUE(replica->give_back_unused());
+  EXPECT_LT(allocated_below(scratch_.path("node-a")), before / 4);
+  EXPECT_EQ(names(*replica), (Names{{"/10", id(10).value}}));
+  daemon->make_file(70, "x");
+  EXPECT_EQ(poll(*replica, daemon->outlook(), 3), 1u);
+  ASSERT_TRUE(replica->commit());
+  EXPECT_EQ(names(*replica).size(), 2u);
 }
 
 TEST_P(ReplicaTest, GoesOnWhereItWasAfterARestart) {
@@ -289,9 +350,9 @@ TEST_P(ReplicaTest, GoesOnWhereItWasAfterARestart) {
     ASSERT_TRUE(load(*replica, *daemon));
     daemon->make_file(7, "w");
     EXPECT_EQ(poll(*replica, daemon->outlook(), 1), 1u);
-    EXPECT_TRUE(replica->commit(2));
+    EXPECT_TRUE(commit_due(*replica, 2));
     EXPECT_EQ(replica->part().index->position().offset < daemon->end().offset, true) << "a commit at each poll would be a sync at each";
-    EXPECT_TRUE(replica->commit(1 + 60 * kSecondNs));
+    EXPECT_TRUE(commit_due(*replica, 1 + 60 * kSecondNs));
     EXPECT_EQ(replica->part().index->position(), daemon->end());
   }
   volume_->files().erase(checkpoint_path("node-a", 1, 1));  // it is not needed
@@ -327,7 +388,7 @@ TEST_P(ReplicaTest, WhatIsAnsweredIsForgottenForGood) {
   auto replica = make();
   ASSERT_TRUE(load(*replica, *daemon));
   poll(*replica, daemon->outlook(), 1);
-  EXPECT_TRUE(replica->commit(100 * kSecondNs));
+  EXPECT_TRUE(commit_due(*replica, 100 * kSecondNs));
   const auto last = daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zz", id(79), false}}});
   daemon->say({StatementRecord{"node-b", {}, UnnameRecord{kRootId, "zzz", id(80), false}}});
   poll(*replica, daemon->outlook(), 101 * kSecondNs);
@@ -335,7 +396,7 @@ TEST_P(ReplicaTest, WhatIsAnsweredIsForgottenForGood) {
   EXPECT_EQ(replica->part().statements->count(), 4u);
   ASSERT_TRUE(replica->forget("node-b", last));  // of both, what is committed and what is not
   EXPECT_EQ(replica->part().statements->count(), 2u);
-  EXPECT_TRUE(replica->commit(200 * kSecondNs));
+  EXPECT_TRUE(commit_due(*replica, 200 * kSecondNs));
   replica = make();
   ASSERT_TRUE(load(*replica, *daemon));
   poll(*replica, daemon->outlook());
@@ -472,7 +533,7 @@ TEST_P(ReplicaTest, JournalsThatAreGoneAreReloadedFromTheCheckpoint) {
   auto replica = make();
   ASSERT_TRUE(load(*replica, *daemon));
   poll(*replica, daemon->outlook());
-  EXPECT_TRUE(replica->commit(100 * kSecondNs));
+  EXPECT_TRUE(commit_due(*replica, 100 * kSecondNs));
   for (uint64_t number = 10; number < 60; ++number) daemon->make_file(number, std::to_string(number));
   ASSERT_GT(daemon->end().seq, 0u);
   daemon->make_checkpoint(1);
@@ -653,7 +714,7 @@ TEST_P(ReplicaTest, WhatIsNoIndexIsPassedOver) {
     auto replica = make();
     ASSERT_TRUE(load(*replica, *daemon));
     EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}}));
-    EXPECT_TRUE(replica->commit(100 * kSecondNs));
+    EXPECT_TRUE(commit_due(*replica, 100 * kSecondNs));
     EXPECT_TRUE(std::filesystem::exists(scratch_.path("node-a/4/data.mdb")));
     EXPECT_FALSE(std::filesystem::exists(scratch_.path("node-a/5")));
     EXPECT_EQ(std::filesystem::file_size(scratch_.path("node-a/3/data.mdb")), 14u);

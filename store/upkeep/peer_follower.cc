@@ -348,19 +348,20 @@ void PeerFollower::measure() {
   parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load());
 }
 
-// Whether there is a claim for it. They grow, and are made anew, also where nothing is stored here: each second they are looked at.
-bool PeerFollower::take_growth(uint64_t growth_bytes) {
+// They grow, and are made anew, also where nothing is stored here: each second they are looked at.
+IndexRoom PeerFollower::take_growth(uint64_t growth_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
   if (growth_bytes_.exchange(growth_bytes) != growth_bytes || now_ns - measured_ns_ >= kMeasureNs) {
     measured_ns_ = now_ns;
     measure();
   }
-  if (parts_.volume->features().network || !parts_.has_claim || parts_.has_claim()) return true;
-  if (now_ns - room_wanted_ns_ >= kRoomNs) {
+  if (parts_.volume->features().network || !parts_.index_room) return {};
+  const IndexRoom room = parts_.index_room(growth_bytes);
+  if (room.claimed_bytes < growth_bytes && now_ns - room_wanted_ns_ >= kRoomNs) {
     room_wanted_ns_ = now_ns;
     peers_->want_room();
   }
-  return false;
+  return room;
 }
 
 void PeerFollower::note_checkpoint(HeadCheckpoint newest) {

@@ -47,7 +47,7 @@ class PeerFollower {
     std::function<uint64_t()> requests;  // of clients, so far
     NodeFence* fence = nullptr;
     RecordSpace& own_records;  // of what this node takes on the volume: what it keeps of others is told to it
-    std::function<bool()> has_claim;  // for all that is on the volume, and that was told to come
+    std::function<IndexRoom(uint64_t growth_bytes)> index_room;  // of what was told to come; may be empty: as much as they want
     ClaimUser* claim_user = nullptr;  // null: this node is held to its own options
     RunningClock* running = nullptr;  // ticked while threads run; may be null
     HybridClock& stamps;
@@ -119,7 +119,7 @@ class PeerFollower {
   void take_touches(const Batch& batch);
   void look_for_new_life(uint32_t ordinal, uint32_t epoch);
   Head own_head() const;
-  bool take_growth(uint64_t growth_bytes);
+  IndexRoom take_growth(uint64_t growth_bytes);
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;

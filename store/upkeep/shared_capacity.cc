@@ -129,6 +129,13 @@ ClaimPlan SharedCapacity::plan() const {
   return plan_;
 }
 
+IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
+  const uint64_t claim_bytes = parts_.space.claim_bytes(), without_bytes = less_bytes(parts_.space.used_bytes(), growth_bytes);
+  const uint64_t free_bytes = less_bytes(claim_bytes, without_bytes);
+  const ClaimPlan plan = this->plan();
+  return {std::min(growth_bytes, free_bytes), free_bytes, plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes, plan.is_short};
+}
+
 // --- the keeper's thread ---
 
 uint64_t SharedCapacity::take_share() {

@@ -14,6 +14,7 @@
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/peers/claim_holder.h"
+#include "store/peers/index_room.h"
 #include "store/space/space.h"
 #include "store/space/space_waiters.h"
 #include "store/upkeep/evictor.h"
@@ -50,6 +51,8 @@ class SharedCapacity final : public ClaimUser {
   // ... the second of these, or the volume is waited for.
   bool others_may_make_room() const { return (is_shared() || parts_.space.claim_has_lapsed()) && may_get_room(); }
   ClaimPlan plan() const;
+  // `growth_bytes` of what was told to come are of indexes of peers. Any thread.
+  IndexRoom index_room(uint64_t growth_bytes) const;
 
   // Space came back: where others lack it, it is given up now, and not a second later.
   void gave_back() { if (parts_.space.claim_sinks()) parts_.want_claim(); }

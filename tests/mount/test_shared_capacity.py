@@ -143,6 +143,27 @@ def test_what_an_idle_node_keeps_of_the_others_counts(new_mount):
     assert samples.most <= CAPACITY
 
 
+def test_idle_nodes_set_little_aside_for_what_they_keep_of_others(new_mount):
+    options = {**OPTIONS, "capacity": "128M"}
+    mounts = [new_mount({**options, "node": "a"})]
+    mounts += [new_mount({**options, "node": name}, volume=mounts[0].volume) for name in "bcdefg"]
+    wait_until(lambda: all(sees(mounts[0], name, "live") for name in "bcdefg"), SOON, "they know each other")
+    writers = mounts[:2]
+    attribute = os.urandom(15_000)
+    with Samples(mounts[0].volume) as samples:
+        for number in range(500):  # 4 MB of bodies, and of attributes 4 MB on each node
+            path = os.path.join(writers[number % 2].path, f"{number:06}" + "z" * 100)
+            with open(path, "xb", buffering=0) as file:
+                file.write(b"y" * 5000)
+                os.setxattr(path, "user.meta", attribute[: 100 + number * 7919 % 14_900])  # ENOSPC is an error here
+        time.sleep(2)
+        for mount in mounts[2:]:
+            capacity = mount.status()["capacity"]
+            assert capacity["wish_bytes"] - capacity["physical_bytes"] < 8 * MIB, capacity
+        assert samples.most <= 128 * MIB
+    assert len(os.listdir(mounts[2].path)) == 500, "nothing had to go: it all fits"
+
+
 def test_who_writes_alone_gets_what_the_other_does_not_use(nodes):
     a, b = nodes
     with Samples(a.volume) as samples:

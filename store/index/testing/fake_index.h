@@ -77,6 +77,7 @@ class FakeIndex : public Index {
   void freeze() override {}
   Status commit() override { return unsupported(); }
   uint64_t overlay_rows() const override { return 0; }
+  uint64_t growth_bytes() const override { return 0; }
   Status begin_load() override { return unsupported(); }
   Status load(Record&&) override { return unsupported(); }
   Status finish_load(JournalPosition, Stamp) override { return unsupported(); }

@@ -5,6 +5,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -122,7 +123,7 @@ class PeerNode {
         .indexes_grow =
             [this](uint64_t growth_bytes) {
               index_growth_bytes = growth_bytes;
-              return has_claim_for_indexes;
+              return IndexRoom{std::min(growth_bytes, claimed_for_indexes_bytes), UINT64_MAX, capacity_for_indexes_bytes, is_short};
             },
         .claim_user = claim_user,
     });
@@ -163,7 +164,8 @@ class PeerNode {
   uint64_t requests = 0, physical_bytes = 4096;
   ClaimUser* claim_user = nullptr;  // set before its first round
   uint64_t index_growth_bytes = 0;  // as it was told last
-  bool has_claim_for_indexes = true;
+  uint64_t claimed_for_indexes_bytes = UINT64_MAX, capacity_for_indexes_bytes = UINT64_MAX;
+  bool is_short = false;
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;

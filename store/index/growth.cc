@@ -1,0 +1,63 @@
+#include "store/index/growth.h"
+
+#include <algorithm>
+
+#include "store/base/units.h"
+
+namespace kvcachefs {
+
+namespace {
+constexpr uint64_t kPageBytes = 4 * kKiB;
+constexpr uint64_t kLeastLargeBytes = 1900;  // a little less than half a page: then a row has pages of its own
+constexpr uint64_t kKeyBytes = 32;           // with what LMDB and the checksum take for each row
+constexpr uint64_t kFixedBytes = 64;         // of a row with little in it
+constexpr uint64_t kNumberBytes = 16;        // of an id, with what stands beside it
+constexpr int kNeighboursBits = 4;           // objects of so many numbers in a row have a page in common: what is new is, and what goes by age
+}  // namespace
+
+void IndexGrowth::add_row(uint64_t bytes) {
+  const uint64_t with_key = bytes + kKeyBytes;
+  if (with_key >= kLeastLargeBytes) {
+    large_bytes_ += (with_key / kPageBytes + 1) * kPageBytes;
+  } else {
+    small_bytes_ += with_key;
+  }
+}
+
+// What is removed changes pages, and adds nothing.
+void IndexGrowth::add(const Layer& rows) {
+  for (const auto& [id, row] : rows.objects) {
+    neighbours_.insert(id.value >> kNeighboursBits);
+    if (row == nullptr) continue;
+    const ObjectRecord& object = row->object;
+    add_row(kFixedBytes + bytes_of(object.attributes.xattrs) + object.body.inline_bytes.size() + object.body.checksums.size() * sizeof(uint64_t));
+  }
+  for (const auto& [key, row] : rows.names) {
+    uint64_t bytes = 0;
+    for (const NameEntry& entry : row) bytes += kNumberBytes + entry.name.size();
+    if (!row.empty()) add_row(bytes);
+  }
+  for (const auto& [id, usage] : rows.extents) {
+    if (usage.bodies > 0) add_row(kNumberBytes);
+  }
+  for (const auto& [id, row] : rows.successors) {
+    if (row != nullptr) add_row(kFixedBytes + row->successors.size() * kNumberBytes);
+  }
+  for (size_t i = 0; i < rows.statements.size(); ++i) add_row(2 * kFixedBytes);
+  names_ += rows.names.size();
+  others_ += rows.extents.size() + rows.successors.size() + rows.statements.size();
+}
+
+// Each row writes its page anew, and some of the way to it, as far as there are such pages. Pages that earlier commits gave up are used first, but for
+// large rows, for which they seldom lie side by side.
+uint64_t IndexGrowth::bytes(const IndexPages& pages) const {
+  constexpr uint64_t kSmallTimes = 2;  // in half-filled pages
+  constexpr uint64_t kOwnPages = 4;    // of LMDB
+  if (neighbours_.empty() && names_ + others_ == 0) return 0;
+  const uint64_t objects = std::min<uint64_t>(neighbours_.size(), pages.leaves_of_objects), names = std::min(names_, pages.leaves_of_names);
+  const uint64_t leaves = objects + names + std::min(others_, pages.other_leaves);
+  const uint64_t small = (leaves + std::min(2 * leaves, pages.branches) + kOwnPages) * kPageBytes + kSmallTimes * small_bytes_;
+  return large_bytes_ + small - std::min(small, pages.reusable_bytes);
+}
+
+}  // namespace kvcachefs
