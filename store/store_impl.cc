@@ -14,6 +14,7 @@
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
 #include "store/index/index.h"
+#include "store/journal/lost_records.h"
 #include "store/peers/idle_part.h"
 #include "store/peers/slot_reader.h"
 #include "store/recovery/first_records.h"
@@ -135,7 +136,9 @@ Status StoreImpl::start(std::string_view holder) {
   unclean_start_ = found.unclean;
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!found.judged_tail);
-  KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, identity_.epoch, *index_, form_of_journal(options_.current(), volume_->features()),
+  if (found.records_lost) KVC_TRY(journal_room_->write([&] { return note_lost_records(*volume_, identity_.node, found.last_epoch); }));
+  KVC_ASSIGN(const uint32_t kept_epoch, epochs_with_lost_records(*volume_, identity_.node));
+  KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, found.last_epoch, *index_, form_of_journal(options_.current(), volume_->features()),
                                                       [this](const auto& attempt) { return journal_room_->write(attempt); }));
   identity_.epoch = epoch.number;
   journal_ = std::move(epoch.journal);
@@ -153,7 +156,8 @@ Status StoreImpl::start(std::string_view holder) {
       Reclaimer::Users{[this](const FreedPlace& freed) { return !checkpointer_->nobody_reads() && tree_->read().still_needed(freed); },
                        [this] { return !commits_.idle(); },
                        [this](const FreedPlace& freed) { return checkpointer_->holds_for_peers(freed); },
-                       [this](ExtentId extent) { return extent.epoch < identity_.epoch && checkpointer_->holds_earlier_lives(); }},
+                       [this](ExtentId extent) { return extent.epoch < identity_.epoch && checkpointer_->holds_earlier_lives(); },
+                       [this, kept_epoch](ExtentId extent) { return extent.epoch <= kept_epoch && extent.epoch < identity_.epoch; }},
       volume_->features().punch_hole, background_ ? kReclaimThreads : 0);
   accesses_ = std::make_unique<AccessTracker>(
       [this](ObjectId id) { return other_nodes_.successors_of(id); },
@@ -226,7 +230,7 @@ Status StoreImpl::start(std::string_view holder) {
   if (!volume_->features().punch_hole && !read_only_)
     compactor_.emplace(Compactor::Parts{*tree_, *index_, dead_, space_, refusals_, *relocator_, *eviction_, counters_, clock_, options.extent_bytes});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
-                                    [this] { return checkpointer_->sync_point(); }, background_, found.records_lost});
+                                    [this] { return checkpointer_->sync_point(); }, background_, found.records_lost, kept_epoch});
   checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
                                             *extents_, *committer_, *relocator_, *drainer_, *tree_, *accesses_, space_, dead_, *raw_space_, *record_space_,
                                             orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},
@@ -241,10 +245,10 @@ Status StoreImpl::start(std::string_view holder) {
                                 compactor_ ? &*compactor_ : nullptr});
   if (shared_) KVC_TRY(other_nodes_.follow());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
-  const bool left_out = care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0);
+  const bool left_out = found.journals_lost || (care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0));
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
   if (left_out || (care_ == Care::kTend && found.unclean)) checkpointer_->want_checkpoint();  // others wait for it
-  if (shared_ && (care_ != Care::kNone || found.other_boot)) KVC_TRY(first.end_earlier(found.end, left_out));
+  if (shared_ && (care_ != Care::kNone || found.other_boot || found.journals_lost)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();

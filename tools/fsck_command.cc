@@ -31,6 +31,7 @@ constexpr int64_t kProgressIntervalNs = 1'000'000'000;
 struct FsckArguments {
   OfflineRequest where;
   bool repair = false;
+  bool remove_orphans = false;
   bool quiet = false;
 };
 
@@ -73,7 +74,7 @@ int check_one(const FsckArguments& arguments, Error& why, bool names_it) {
   const int64_t started_ns = system_clock().monotonic_ns();
   auto node = open_offline_node(arguments.where);
   auto report = !node ? std::unexpected(node.error())
-                      : check_node(*node, {.repair = arguments.repair, .journals_only = false, .progress = progress_line(arguments)});
+                      : check_node(*node, {.repair = arguments.repair, .remove_orphans = arguments.remove_orphans, .journals_only = false, .progress = progress_line(arguments)});
   if (!report) {
     why = report.error();
     return kNotChecked;
@@ -118,8 +119,9 @@ Subcommand add_fsck_command(CLI::App& parent) {
   arguments->where.purpose = "fsck";
   CLI::App* app = parent.add_subcommand("fsck", "Check a volume: every journal, index row and byte");
   app->add_option("VOLUME", arguments->where.volume, "A volume that is not mounted")->required();
-  app->add_flag("--repair", arguments->repair,
-                "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, remove a wrong index");
+  CLI::Option* const repair = app->add_flag("--repair", arguments->repair,
+                                            "Quarantine bad bodies, remove extents that nothing names, punch dead ranges, remove a wrong index");
+  app->add_flag("--remove-orphans", arguments->remove_orphans, "Also what is kept because records that were lost may have named it")->needs(repair);
   app->add_option("--node", arguments->where.node, "The part of this node alone; else of all that are not in use");
   app->add_option("--index", arguments->where.index_directory,
                   "Where the index lies, when mounts give the option index=");

@@ -23,7 +23,7 @@ constexpr uint64_t kMemoryBytes = 256 * kMiB;  // nothing is cached
 Result<std::string> remove_old_index(const OfflineRequest& request, StoreOptions& options) {
   KVC_ASSIGN(OfflineNode node, open_offline_node(request));
   KVC_TRY(check_is_not_in_use(node));
-  KVC_ASSIGN(const CheckReport report, check_node(node, {.repair = false, .journals_only = true, .progress = nullptr}));
+  KVC_ASSIGN(const CheckReport report, check_node(node, {.repair = false, .remove_orphans = false, .journals_only = true, .progress = nullptr}));
   if (report.index_has_more)
     return fail(Code::kCorrupt, fmt::format("{}. `kvcachefs fsck --repair` writes a checkpoint of the index, or sets it aside where it is not to be believed. To do without, remove {} first",
                                             report.findings.back().text, node.index_directory));

@@ -13,6 +13,7 @@ namespace kvcachefs {
 
 struct CheckOptions {
   bool repair = false;
+  bool remove_orphans = false;  // with it: also what is kept because a lost record may have named it
   bool journals_only = false;  // and the index
   // Bytes of bodies read so far, and in all. Called from the checking thread.
   std::function<void(uint64_t done_bytes, uint64_t total_bytes)> progress;

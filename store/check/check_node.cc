@@ -24,12 +24,14 @@
 #include "store/index/index.h"
 #include "store/index/index_directory.h"
 #include "store/journal/extent_header.h"
+#include "store/journal/lost_records.h"
 
 namespace kvcachefs {
 
 namespace {
 
 constexpr size_t kDifferencesShown = 20;
+constexpr const char* kKept = "kept, because a record that was lost may have named it: --repair --remove-orphans removes it";
 constexpr size_t kRandomCharacters = 6;  // of mkdtemp
 
 // A directory for scratch indexes, removed at the end: beside the index (LMDB needs a local file system, and there is room) or,
@@ -106,6 +108,8 @@ class NodeCheck {
     if (options_.repair) KVC_TRY(check_is_not_in_use(node_));
     KVC_ASSIGN(scratch_, Scratch::make(node_.index_directory));
     KVC_ASSIGN(history_, read_history(node_));
+    KVC_ASSIGN(lost_epoch_, epochs_with_lost_records(*node_.volume, node_.identity.node));
+    if (!options_.remove_orphans) kept_epoch_ = lost_epoch_;
     KVC_TRY(check_journals());
     KVC_TRY(check_index());
     if (!options_.journals_only) {
@@ -151,6 +155,7 @@ class NodeCheck {
     daemon_died_ = !existing.closed_cleanly;
     leftovers_ = std::move(existing.leftovers);
     if (existing.is_past_journals) index_past_ = existing.position;
+    node_.identity.epoch = std::max(node_.identity.epoch, existing.position.epoch);  // of which the directory may be gone
     history_damaged_ |= existing.is_past_journals;
     report_.index_has_more = existing.is_past_journals;
     if (!existing.wrong.empty()) {
@@ -300,6 +305,7 @@ class NodeCheck {
   Status tell_dead_ranges() {
     if (dead_.empty() || !node_.volume->features().punch_hole) return {};
     std::string what = fmt::format("{} packs hold {} that no record names", dead_.size(), format_size(report_.dead_range_bytes));
+    const auto is_kept = [this](const PackWithDeadRanges& pack) { return pack.extent.epoch <= kept_epoch_; };
     if (recovered_.unclean) {  // what gave them up is not synced: after a power loss it may be named again
       what += "; the next mount gives it back";
     } else if (history_damaged_) {
@@ -309,6 +315,7 @@ class NodeCheck {
     } else if (options_.repair) {
       uint64_t bytes = 0;
       for (const PackWithDeadRanges& pack : dead_) {
+        if (is_kept(pack)) continue;
         KVC_ASSIGN(const uint64_t came_back, give_back(node_, pack));
         bytes += came_back;
       }
@@ -316,12 +323,14 @@ class NodeCheck {
     } else {
       what += "; --repair gives it back";
     }
+    if (std::ranges::any_of(dead_, is_kept)) what += fmt::format(" but for that in epochs up to {}, {}", kept_epoch_, kKept);
     report_.notes.push_back(std::move(what));
     return {};
   }
 
   // Not on the word of records that are not synced: after a power loss others may count again, which name these extents. The
   // next mount judges them first, as it does what fsck cannot know, and sweeps then.
+  bool is_kept(ExtentId id) const { return id.epoch <= kept_epoch_; }
   bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
 
   // What was removed and stays for the other nodes of the volume, which may read it still: the index tells what the last mount left. Where
@@ -349,6 +358,8 @@ class NodeCheck {
       // The journals alone do not tell that a daemon died: a file that was begun after their last record left none.
       if (history_damaged_)
         found(text + "; kept, because damaged journals may have named it");
+      else if (is_kept(orphan.id))
+        report_.notes.push_back(fmt::format("{}; {}", text, kKept));
       else if (is_held_for_others(orphan.id))
         report_.notes.push_back(text + " any more; other nodes may read it still: the next mount removes it");
       else if (recovered_.unclean || (daemon_died_ && !removed))
@@ -375,7 +386,9 @@ class NodeCheck {
     return {};
   }
 
+  // Before anything tells that the journals are in order: later starts, and checks, do not know what was lost.
   Status repair() {
+    if (history_damaged_) KVC_TRY(note_lost_records(*node_.volume, node_.identity.node, node_.identity.epoch));
     if (index_has_all_) {
       KVC_TRY(write_checkpoint_of(node_, *recovered_.index, boot_of_journals()));
       if (index_past_ && !node_.has_others) KVC_TRY(remove_cut_journal(*index_past_));
@@ -386,14 +399,17 @@ class NodeCheck {
     if (!wrong.empty()) KVC_TRY(quarantine_bodies(node_, *recovered_.index, wrong, boot_of_journals()));
     if (may_remove_extents())
       for (const OrphanExtent& orphan : orphans_)
-        if (!is_held_for_others(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
+        if (!is_held_for_others(orphan.id) && !is_kept(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
+    if (options_.remove_orphans && !history_damaged_ && lost_epoch_ > 0) KVC_TRY(forget_lost_records(*node_.volume, node_.identity.node));
     if (index_wrong_) KVC_TRY(index_past_ ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
     return {};
   }
 
   // It is covered by the checkpoint, but nothing in it says that it ends there.
   Status remove_cut_journal(JournalPosition at) {
-    Status removed = node_.volume->remove_file(journal_path(node_.identity.node, at.epoch, at.seq));
+    const std::string path = journal_path(node_.identity.node, at.epoch, at.seq);
+    if (const auto info = node_.volume->info(path); info && info->is_directory) return {};  // which is no journal to anybody
+    Status removed = node_.volume->remove_file(path);
     return !removed && removed.error().code == Code::kNotFound ? Status() : removed;
   }
 
@@ -432,6 +448,7 @@ class NodeCheck {
   bool index_wrong_ = false;
   bool daemon_died_ = false;  // before it closed the index
   std::optional<Leftovers> leftovers_;
+  uint32_t lost_epoch_ = 0, kept_epoch_ = 0;  // records up to this epoch were lost once; so what nothing names stays
 };
 
 }  // namespace

@@ -44,13 +44,13 @@ class Check : public ::testing::Test {
 
   static std::string packed(int i) { return "d/e/packed" + std::to_string(i); }
 
-  CheckReport check(bool repair = false) {
+  CheckReport check(bool repair = false, bool remove_orphans = false) {
     auto node = open_offline_node({.volume = store_.root(), .node = {}, .index_directory = {}, .purpose = "test"});
     if (!node) {
       ADD_FAILURE() << node.error().message;
       return {};
     }
-    auto report = check_node(*node, {.repair = repair, .journals_only = false, .progress = nullptr});
+    auto report = check_node(*node, {.repair = repair, .remove_orphans = remove_orphans, .journals_only = false, .progress = nullptr});
     if (!report) {
       ADD_FAILURE() << report.error().message;
       return {};
@@ -482,6 +482,8 @@ class CheckLostEnd : public CheckLostJournal {
     store_.unmount();
     GetParam().lose(last_journal());
   }
+  // As a daemon that was killed after it committed the index leaves it.
+  void was_not_closed() { ASSERT_TRUE(fs::remove(index() / "clean")); }
   fs::path last_journal() {
     const auto epoch = [](const fs::path& path) { return std::stoul(path.parent_path().parent_path().filename()); };
     return std::ranges::max(files(".log"), {}, epoch);
@@ -493,6 +495,32 @@ class CheckLostEnd : public CheckLostJournal {
     EXPECT_EQ(store_.read_file("d/later"), store_.payload(9, kSoloBytes));
   }
 };
+
+TEST_P(CheckLostEnd, IsMadeUpForByAnIndexThatWasNotClosed) {
+  for (const bool by_mount : {true, false}) {
+    lose_last();
+    was_not_closed();
+    const size_t before = extents();
+    if (!by_mount) {
+      const CheckReport repaired = check(true);
+      EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+      EXPECT_GE(repaired.findings.size(), 1u);
+      expect_clean();
+    }
+    for (int life = 0; life < 3; ++life) {
+      store_.mount();
+      expect_all();
+      store_.drain();
+      store_.unmount();
+      if (life == 0) was_not_closed();
+      EXPECT_EQ(extents(), before);
+    }
+    fs::remove_all(index());
+    expect_clean();
+    store_.mount();
+    expect_all();
+  }
+}
 
 TEST_P(CheckLostEnd, IsMadeUpForByTheIndexAtAMount) {
   lose_last();
@@ -525,8 +553,11 @@ TEST_P(CheckLostEnd, IsMadeUpForByTheIndexInARepair) {
 // An extent is gone as well, as where the volume was put back to an earlier state.
 TEST_P(CheckLostEnd, IsKeptAsideWithAnIndexThatIsNotToBeBelieved) {
   for (const bool by_mount : {true, false}) {
-    if (!by_mount) store_.write_file("d/solo2", store_.payload(11, kSoloBytes));
-    lose_last();
+    store_.remount();
+    store_.write_file(by_mount ? "d/solo2" : "d/solo3", store_.payload(11, kSoloBytes));  // which nothing names then
+    store_.write_file("d/later", store_.payload(9, kSoloBytes));
+    store_.unmount();
+    GetParam().lose(last_journal());
     fs::remove(files(".solo").back());
     const size_t before = extents();
     if (!by_mount) {
@@ -538,6 +569,19 @@ TEST_P(CheckLostEnd, IsKeptAsideWithAnIndexThatIsNotToBeBelieved) {
     store_.unmount();
     EXPECT_EQ(extents(), before) << by_mount;
     EXPECT_TRUE(fs::exists(index().string() + ".damaged/data.mdb"));
+    for (int life = 0; life < 3; ++life) {  // also of lives that do not know any more what was lost
+      fs::remove(index() / "clean");
+      check(/*repair=*/life == 1);
+      store_.mount();
+      store_.drain();
+      store_.unmount();
+      EXPECT_EQ(extents(), before) << by_mount << life;
+    }
+    fs::remove(index() / "clean");
+    check(true, /*remove_orphans=*/true);
+    EXPECT_EQ(extents(), before - (std::string_view(GetParam().name) == "WithoutTheLastByte" ? 0 : 1)) << by_mount;  // where all but a mark is left it is named
+    EXPECT_FALSE(fs::exists(index().parent_path() / "LOST"));
+    expect_clean();
     fs::remove_all(index().string() + ".damaged");
     store_.mount();
   }
@@ -551,6 +595,33 @@ INSTANTIATE_TEST_SUITE_P(
                       Loss{"Truncated", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) / 2); }},
                       Loss{"WithoutTheLastByte", [](const fs::path& path) { fs::resize_file(path, fs::file_size(path) - 1); }}),
     [](const ::testing::TestParamInfo<Loss>& loss) { return std::string(loss.param.name); });
+
+// In which nothing was stored: only its checkpoint and its journal lay there, and they had taken the place of all before them.
+TEST_F(Check, TheLastEpochIsGone) {
+  const auto epochs = [this] {
+    size_t last = 0;
+    for (const auto& entry : fs::directory_iterator(index().parent_path()))
+      if (std::isdigit(static_cast<unsigned char>(entry.path().filename().string()[0]))) last = std::max(last, std::stoul(entry.path().filename().string()));
+    return last;
+  };
+  for (const bool by_mount : {true, false}) {
+    store_.remount();
+    store_.mkdir(by_mount ? "more" : "still more");
+    store_.unmount();
+    const size_t last = epochs();
+    fs::remove_all(index().parent_path() / std::to_string(last));
+    for (const fs::path& journal : files(".log")) fs::remove(journal);
+    if (!by_mount) {
+      const CheckReport repaired = check(true);
+      EXPECT_EQ(repaired.errors_left(), 0u) << repaired.findings.front().text;
+    }
+    store_.mount();
+    EXPECT_GT(epochs(), last) << "a number is taken once";
+    EXPECT_TRUE(store_.exists("more"));
+    for (int i = 0; i < 8; ++i) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
+    EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
+  }
+}
 
 // More than is read at once: what is found of it first may be the lesser evil, and other bodies are told of in between.
 TEST_F(Check, ABodyOfManyPiecesIsToldOfOnceWithTheWorst) {

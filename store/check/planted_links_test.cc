@@ -47,7 +47,7 @@ class PlantedLinks : public ::testing::Test {
   Status fsck(bool repair) { return fsck({}, repair); }
   Status fsck(const std::string& name, bool repair) {
     KVC_ASSIGN(auto node, open_offline_node({.volume = store_.root(), .node = name, .index_directory = {}, .purpose = "test"}));
-    KVC_TRY(check_node(node, {.repair = repair, .journals_only = false, .progress = nullptr}));
+    KVC_TRY(check_node(node, {.repair = repair, .remove_orphans = false, .journals_only = false, .progress = nullptr}));
     return {};
   }
   template <class T>

@@ -172,9 +172,10 @@ Result<RecoveredIndex> recover_index(const OfflineNode& node, const NodeHistory&
 namespace {
 // As a mount judges an index that has read what the journals lack. Empty: it goes by it.
 Result<std::string> why_not_to_believe(const OfflineNode& node, const NodeHistory& history, const Index& index) {
-  if (!index.was_closed_cleanly()) return std::string("it was not closed cleanly");
-  KVC_ASSIGN(std::string why, why_of_another_time(*node.volume, node.identity, index.position(), history.journals));
-  if (!why.empty()) return why;
+  if (!node.index_directory.starts_with(node.volume->root() + "/")) {
+    KVC_ASSIGN(std::string why, why_of_another_time(*node.volume, node.identity, index.position(), index.was_closed_cleanly(), history.checkpoint, history.journals));
+    if (!why.empty()) return why;
+  }
   std::set<std::string> paths;
   KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
     const Place& place = row.body.place;
@@ -221,7 +222,7 @@ Result<ExistingIndex> catch_up_existing_index(const OfflineNode& node, const Nod
       existing.wrong = fmt::format("it has read journals that are missing or cut short, but {}", why);
       return existing;
     }
-    from = {from.epoch + 1, 0, 0};
+    from = behind_what_is_lost(from, history.journals);
   }
   ReplayFilter filter(*copy.index, /*complete=*/false, [](ReplayFilter::Told, const std::string&) {});  // the fresh one tells
   if (Status status = replay_into(node, history, from, bodies, filter, copy); !status) {

@@ -18,12 +18,20 @@ Result<bool> journals_were_lost(Volume& volume, const FileIdentity& identity, Jo
   return file == journals.end() || file->size_bytes < at.offset;
 }
 
-Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, std::span<const JournalFileInfo> journals) {
+Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, bool closed, const std::optional<CheckpointInfo>& checkpoint,
+                                        std::span<const JournalFileInfo> journals) {
+  if (!checkpoint && journals.empty()) return std::string();  // there is nothing else to believe
   KVC_ASSIGN(const auto epochs, list_epochs(volume, identity.node));
   if (!std::ranges::binary_search(epochs, at.epoch)) return fmt::format("{} is not there", epoch_directory(identity.node, at.epoch));
   const auto behind = std::ranges::find_if(journals, [&](const JournalFileInfo& info) { return info.epoch == at.epoch && info.seq > at.seq; });
-  if (behind == journals.end()) return std::string();
+  if (!closed || behind == journals.end()) return std::string();
   return fmt::format("{} comes after it", journal_path(identity.node, behind->epoch, behind->seq));
+}
+
+JournalPosition behind_what_is_lost(JournalPosition at, std::span<const JournalFileInfo> journals) {
+  for (const JournalFileInfo& file : journals)
+    if (file.epoch == at.epoch && file.seq > at.seq) return {at.epoch, file.seq, 0};
+  return {at.epoch + 1, 0, 0};
 }
 
 }  // namespace kvcachefs

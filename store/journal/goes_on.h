@@ -23,8 +23,11 @@ inline bool journals_go_on_from(JournalPosition at, const std::optional<Checkpoi
 // behind what is synced of the journal. False: it is older than the checkpoint, or has read what does not count. Blocks on the volume.
 Result<bool> journals_were_lost(Volume& volume, const FileIdentity& identity, JournalPosition at, const std::optional<CheckpointInfo>& checkpoint,
                                 std::span<const JournalFileInfo> journals);
-// Why an index that was closed cleanly at `at`, the end of its epoch, may be of another time than this volume; empty: it can be of this one. A volume
-// that was put back to an earlier state has no such epoch. Blocks on the volume.
-Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, std::span<const JournalFileInfo> journals);
+// Why an index that is `at` a position which the journals lack may be of another time than this volume; empty: it can be of this one. What is part of the volume
+// is put back to an earlier state with it, so this is asked of an index that lies elsewhere. `closed`: cleanly, which is the end of its epoch. Blocks on the volume.
+Result<std::string> why_of_another_time(Volume& volume, const FileIdentity& identity, JournalPosition at, bool closed, const std::optional<CheckpointInfo>& checkpoint,
+                                        std::span<const JournalFileInfo> journals);
+// Where the journals go on behind what is lost of them at the position of the index.
+JournalPosition behind_what_is_lost(JournalPosition at, std::span<const JournalFileInfo> journals);
 
 }  // namespace kvcachefs

@@ -51,8 +51,14 @@ class JournalWriter {
   // Everything appended before this call is on the medium when it returns. May run beside append().
   Status sync();
   // Starts a new file; returns its start. For checkpoints: files before it can go once the checkpoint is durable.
-  Result<JournalPosition> rotate();
+  // `lost`: others removed the current one or put something in its place, see take_lost_file().
+  Result<JournalPosition> rotate(bool lost = false);
   JournalPosition position() const;
+  struct Current {
+    JournalPosition end;
+    uint64_t file_id = 0;  // of the file in which that is, as Volume::info() tells it; 0: not known
+  };
+  Current current() const;
   // Of frames, without the headers of files. Does not block.
   struct Appended {
     uint64_t bytes_in_all = 0;        // since create()

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "store/journal/goes_on.h"
+#include "store/journal/lost_records.h"
 #include "store/journal/journal_file.h"
 #include "store/journal/memory_volume.h"
 #include "store/journal/test_records.h"
@@ -433,6 +434,40 @@ TEST_F(JournalTest, WhetherJournalsThatAnIndexHasReadWereLost) {
   checkpoint.header.covers = at(2, 5, 400);
   EXPECT_FALSE(lost(at(2, 4, 10), checkpoint)) << "it is older";
   EXPECT_TRUE(lost(at(2, 5, 401), checkpoint));
+}
+
+TEST_F(JournalTest, AnIndexThatLiesElsewhereMayBeOfAnotherTime) {
+  const auto at = [](uint32_t epoch, uint64_t seq, uint64_t offset) { return JournalPosition{.epoch = epoch, .seq = seq, .offset = offset}; };
+  const auto why = [&](JournalPosition position, bool closed, std::vector<JournalFileInfo> files) {
+    return why_of_another_time(*volume_, test_identity(), position, closed, {}, files).value();
+  };
+  const uint32_t epoch = test_identity().epoch;
+  ASSERT_TRUE(volume_->make_directories(epoch_directory(test_identity().node, epoch)));
+  const JournalFileInfo earlier{.epoch = epoch, .seq = 0, .boot_id = "", .size_bytes = 900}, later{.epoch = epoch, .seq = 4, .boot_id = "", .size_bytes = 900};
+  EXPECT_NE(why(at(epoch + 1, 0, 10), true, {earlier}), "") << "these tell of the volume as it was before";
+  EXPECT_EQ(why(at(epoch + 1, 0, 10), true, {}), "") << "it is all that there is";
+  EXPECT_EQ(why(at(epoch, 3, 10), true, {earlier}), "");
+  EXPECT_NE(why(at(epoch, 3, 10), true, {later}), "") << "it was closed behind the last one";
+  EXPECT_EQ(why(at(epoch, 3, 10), false, {later}), "");
+  EXPECT_EQ(behind_what_is_lost(at(epoch, 3, 10), std::vector{earlier, later}), at(epoch, 4, 0));
+  EXPECT_EQ(behind_what_is_lost(at(epoch, 4, 10), std::vector{earlier, later}), at(epoch + 1, 0, 0));
+}
+
+TEST_F(JournalTest, ThatRecordsWereLostIsToldToLaterLives) {
+  const std::string node = test_identity().node;
+  ASSERT_TRUE(volume_->make_directories("nodes/" + node));
+  EXPECT_EQ(epochs_with_lost_records(*volume_, node).value(), 0u);
+  ASSERT_TRUE(note_lost_records(*volume_, node, 7));
+  ASSERT_TRUE(note_lost_records(*volume_, node, 5));
+  EXPECT_EQ(epochs_with_lost_records(*volume_, node).value(), 7u);
+  ASSERT_TRUE(note_lost_records(*volume_, node, 12));
+  EXPECT_EQ(epochs_with_lost_records(*volume_, node).value(), 12u);
+  ASSERT_TRUE(volume_->remove_file(lost_records_path(node)));
+  ASSERT_TRUE(volume_->open(lost_records_path(node), {.writable = true, .create_exclusive = true}));
+  EXPECT_EQ(epochs_with_lost_records(*volume_, node).value(), kMaxEpoch) << "it says something";
+  ASSERT_TRUE(forget_lost_records(*volume_, node));
+  EXPECT_EQ(epochs_with_lost_records(*volume_, node).value(), 0u);
+  EXPECT_TRUE(forget_lost_records(*volume_, node));
 }
 
 }  // namespace journal_test

@@ -31,6 +31,7 @@ constexpr size_t kScratchBytes = 1024 * 1024;  // kept between appends
 struct OpenJournal {
   FilePtr file;
   uint64_t seq = 0;
+  uint64_t file_id = 0;  // 0: the volume did not tell
   Bytes header;
   uint64_t start = 0;   // behind the header
   uint64_t end = 0;     // behind the last good frame
@@ -107,6 +108,7 @@ Status JournalWriter::State::open_next() {
     made = volume->open(path, options);
   }
   KVC_ASSIGN(FilePtr file, std::move(made));
+  const auto about = file->info();  // of what was just made: no round trip
   kill_point("journal-made");
   auto written = write_at(blocks, *file, bytes, 0);
   // In a block of its own it may be lost where a frame behind it is not; that one may say that everything before it is there.
@@ -118,7 +120,7 @@ Status JournalWriter::State::open_next() {
   }
   kill_point("journal-header");
   const uint64_t start = bytes.size();
-  auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, bytes, start, start, 0, false});
+  auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, about ? about->file_id : 0, bytes, start, start, 0, false});
   const bool removed = current && is_removed(*current);
   const std::lock_guard lock(mutex);
   lost_file |= removed;
@@ -300,12 +302,13 @@ Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, 
   return {};
 }
 
-Result<JournalPosition> JournalWriter::rotate() {
+Result<JournalPosition> JournalWriter::rotate(bool lost) {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
   if (state.abandoned) KVC_TRY(state.open_next());
-  if (state.current->end > state.current->start || is_removed(*state.current)) KVC_TRY(state.go_on_in_next());
+  if (state.current->end > state.current->start || lost || is_removed(*state.current)) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
+  state.lost_file |= lost;
   state.appended.bytes_since_rotate = 0;
   return state.position_locked();
 }
@@ -313,6 +316,11 @@ Result<JournalPosition> JournalWriter::rotate() {
 JournalPosition JournalWriter::position() const {
   const std::lock_guard lock(state_->mutex);
   return state_->position_locked();
+}
+
+JournalWriter::Current JournalWriter::current() const {
+  const std::lock_guard lock(state_->mutex);
+  return {state_->position_locked(), state_->current->file_id};
 }
 
 bool JournalWriter::take_lost_file() {

@@ -62,6 +62,7 @@ class Recovery {
 Recovered Recovery::take() {
   found_.end = std::max(found_.end, JournalPosition{parts_.identity.epoch, 0, 0});
   if (!journals_.empty()) found_.end = std::max(found_.end, JournalPosition{journals_.back().epoch, journals_.back().seq, journals_.back().header_bytes});
+  found_.last_epoch = std::max(found_.last_epoch, parts_.identity.epoch);
   return std::move(found_);
 }
 
@@ -85,6 +86,7 @@ Status Recovery::open_index() {
   std::string why;
   KVC_ASSIGN(found_.index, Index::open(parts_.index_directory, {parts_.identity.volume_uuid, parts_.identity.node}, &opened_, &why));
   if (!why.empty()) log::warn("index {}: {}", parts_.index_directory, why);
+  found_.last_epoch = found_.index->position().epoch;
   // The journals alone do not tell: what was begun after their last record left none.
   found_.unclean = opened_ == Index::Found::kOpened && !found_.index->was_closed_cleanly();
 
@@ -115,16 +117,19 @@ Status Recovery::open_index() {
   return fill();
 }
 
-// Of the journals something was lost that the index had read: what they lack it has. One that is not to be believed is kept aside, for there is no other
-// trace of that. In either case nothing is removed because no record names it, and a checkpoint comes before anything is given back.
+// Of the journals something was lost that the index had read: what they lack it has. All that it names was synced before it was committed, and nothing of that
+// was given back since, however the daemon ended; what came behind it in the lost journals is lost, if it was not closed. One that is not to be believed is
+// kept aside, for there is no other trace of that. In either case nothing is removed because no record names it, and a checkpoint comes before anything is
+// given back.
 Status Recovery::open_past_journals() {
   const JournalPosition at = found_.index->position();
-  const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {}", parts_.identity.node, parts_.index_directory,
-                                       journal_path(parts_.identity.node, at.epoch, at.seq));
-  found_.records_lost = found_.judged_tail = true;
+  const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {} in {}", parts_.identity.node, parts_.index_directory,
+                                       at.offset, journal_path(parts_.identity.node, at.epoch, at.seq));
+  found_.records_lost = found_.judged_tail = found_.journals_lost = true;
   KVC_ASSIGN(const std::string why, why_not_to_believe());
   if (why.empty()) {
-    log::error("{}; it has what they lack, and a checkpoint of it follows", what);
+    log::error("{}; it has what they lack, and a checkpoint of it follows{}", what,
+               found_.unclean ? ". It was not closed: what was journaled behind that, in the last seconds before the daemon ended, is lost" : "");
     goes_by_index_ = true;
     return {};
   }
@@ -134,12 +139,13 @@ Status Recovery::open_past_journals() {
   return open_fresh();
 }
 
-// Empty: it is as this volume was left by the life that closed it, with all bodies that it names.
+// Empty: it is of this volume, with all bodies that it names.
 Result<std::string> Recovery::why_not_to_believe() {
   const Index& index = *found_.index;
-  if (!index.was_closed_cleanly()) return std::string("it was not closed cleanly");
-  KVC_ASSIGN(std::string why, why_of_another_time(volume_, parts_.identity, index.position(), journals_));
-  if (!why.empty()) return why;
+  if (!parts_.index_directory.starts_with(volume_.root() + "/")) {
+    KVC_ASSIGN(std::string why, why_of_another_time(volume_, parts_.identity, index.position(), index.was_closed_cleanly(), checkpoint_, journals_));
+    if (!why.empty()) return why;
+  }
   std::map<ExtentId, PlaceKind> named;
   KVC_TRY(index.scan_objects([&](ObjectRecord&& row) {
     if (row.body.place.extent.valid() && !row.body.quarantined) named.emplace(row.body.place.extent, row.body.place.kind);
@@ -191,7 +197,7 @@ Status Recovery::replay(ReplayFilter& filter) {
   found_.end = found_.index->position();
   bool unsynced_seen = false;
   const JournalPosition at = found_.index->position();
-  auto result = replay_journals(volume_, parts_.identity, goes_by_index_ ? JournalPosition{at.epoch + 1, 0, 0} : at,
+  auto result = replay_journals(volume_, parts_.identity, goes_by_index_ ? behind_what_is_lost(at, journals_) : at,
                                 [&](const Batch& batch, JournalPosition after, bool synced) {
                                   unsynced_seen |= !synced;
                                   found_.end = after;

@@ -41,6 +41,8 @@ struct Recovered {
   bool judged_tail = false;
   bool records_lost = false;  // of a damaged checkpoint or journal: they may have named what looks dead
   std::unordered_set<ObjectId> unverified;  // kept though the volume did not give their bytes
+  bool journals_lost = false;  // what the index had read of them: peers may have read more than is left
+  uint32_t last_epoch = 0;  // that was begun, as far as anything tells: also by an index of which the directory is gone
   // Behind all that counts of the journals: what a daemon that lost this node appends later comes behind it.
   JournalPosition end;
   bool other_boot = false;  // some of them were written before this machine was started, or on another one

@@ -172,6 +172,67 @@ TEST_F(RecoveryTest, AnIndexHasWhatLostJournalsLack) {
   EXPECT_TRUE(recovered.judged_tail) << "a checkpoint comes";
 }
 
+// What it has was synced before it was committed, and nothing of that goes before the next commit.
+TEST_F(RecoveryTest, SoHasOneThatWasNotClosed) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  ASSERT_TRUE(start().index->commit());
+  ASSERT_TRUE(sim->remove_file(journal_path(identity.node, 1, 0)));
+  begin_life();
+  put_body("b");
+  mark_synced();
+  const Recovered recovered = start();
+  EXPECT_FALSE(recovered.index_rebuilt);
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.records_lost);
+  EXPECT_TRUE(recovered.journals_lost);
+  EXPECT_TRUE(recovered.unclean) << "what came behind it is lost";
+  EXPECT_TRUE(recovered.judged_tail);
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/index.damaged"));
+}
+
+TEST_F(RecoveryTest, WhatComesInTheNextFileOfTheEpochIsReplayed) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  auto kept = std::move(journal);
+  ASSERT_TRUE(start().index->commit());
+  journal = std::move(kept);
+  put_body("between");
+  ASSERT_TRUE(journal->rotate());
+  put_body("b");
+  mark_synced();
+  ASSERT_TRUE(sim->remove_file(journal_path(identity.node, 1, 0)));
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_FALSE(has_name(*recovered.index, "between"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.records_lost);
+}
+
+TEST_F(RecoveryTest, AnEpochOfWhichTheDirectoryIsGoneIsNotTakenAgain) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  begin_life();
+  append({PutRecord{object(next_id(), S_IFREG | 0644)}});
+  mark_synced();
+  ASSERT_TRUE(start().index->close_clean());
+  for (const std::string& path : sim->all_files())
+    if (path.find("/journal/") != std::string::npos) static_cast<void>(sim->remove_file(path));
+  for (const char* below : {"/journal", ""}) ASSERT_TRUE(sim->remove_directory(epoch_directory(identity.node, 2) + below));
+  identity.epoch = 1;  // as a start lists them
+  const Recovered recovered = start();
+  EXPECT_FALSE(recovered.index_rebuilt) << "there is nothing else";
+  EXPECT_TRUE(has_name(*recovered.index, "a"));
+  EXPECT_EQ(recovered.last_epoch, 2u);
+}
+
 TEST_F(RecoveryTest, AnIndexOfAnotherTimeIsSetAsideAndBuiltAnew) {
   begin_life();
   make_root();

@@ -25,9 +25,8 @@ class OrphanNotes {
   void take_leftovers(const Index& index);
   // The life before ended in a way that may have left dead ranges in packs, whatever the index says.
   void doubt_packs() { packs_unswept_ = true; }
-  // ... or extents in epochs after swept_epoch(). Until those were listed, or are left as they are.
+  // ... or extents in epochs after swept_epoch(). Until those were listed.
   void doubt_epochs() { unlisted_ = true; }
-  void leave_epochs() { unlisted_ = false; }
   bool unlisted() const { return unlisted_; }
 
   // To be called before each commit of the index: from then on replay does not tell of what the commit holds. `taken` is what
@@ -55,7 +54,9 @@ class OrphanNotes {
   // measured at a start, before anything is accepted, and told again as it falls.
   void measured(uint64_t extent_bytes, uint64_t pack_bytes);
   void packs_left(uint64_t pack_bytes);
-  uint64_t bytes() const { return extent_bytes_ + pack_bytes_; }  // of that, as Space is told
+  // What a lost record may have named, in extents and packs, is kept and counts for all of this life. At a start.
+  void kept(uint64_t bytes) { space_.set_kept(bytes); }
+  uint64_t bytes() const { return extent_bytes_ + pack_bytes_; }  // that are to be given back, as Space is told
 
  private:
   void tell_space() { space_.set_orphaned(bytes()); }

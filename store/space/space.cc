@@ -75,6 +75,11 @@ void Space::set_orphaned(uint64_t bytes) {
   orphaned_bytes_ = bytes;
 }
 
+void Space::set_kept(uint64_t bytes) {
+  std::lock_guard lock(mutex_);
+  kept_bytes_ = bytes;
+}
+
 void Space::gave_back(uint64_t dead_bytes) {
   std::lock_guard lock(mutex_);
   backing_free_bytes_ = sum(backing_free_bytes_, dead_bytes_ - std::min(dead_bytes_, dead_bytes));

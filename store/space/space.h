@@ -104,6 +104,7 @@ class Space {
   void set_dead_that_stays(uint64_t bytes);  // of the dead bytes so many do not come back by themselves
   // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
   void set_orphaned(uint64_t bytes);
+  void set_kept(uint64_t bytes);  // no record names it, and it stays
   // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
   void set_overhead(uint64_t bytes, uint64_t ahead_bytes) {
     std::lock_guard lock(mutex_);
@@ -175,7 +176,7 @@ class Space {
   }
   // backing_free_bytes_ is "no limit" until it was measured.
   static uint64_t sum(uint64_t a, uint64_t b) { return a > UINT64_MAX - b ? UINT64_MAX : a + b; }
-  uint64_t physical() const { return live_bytes_ + dead_bytes_ + orphaned_bytes_ + raw_bytes_ + overhead_bytes_; }
+  uint64_t physical() const { return live_bytes_ + dead_bytes_ + orphaned_bytes_ + kept_bytes_ + raw_bytes_ + overhead_bytes_; }
   uint64_t room(uint64_t claim_bytes) const;
   void forget_leaving(ObjectId object);
 
@@ -185,7 +186,7 @@ class Space {
   int64_t claim_until_ns_ = INT64_MAX;
   std::function<int64_t()> claim_now_ns_;
   uint64_t lone_bytes_ = UINT64_MAX;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, kept_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;

@@ -86,23 +86,27 @@ uint64_t Checkpointer::least_checkpoint_bytes() const {
   return (totals.objects + totals.directories) * kObjectBytes + totals.live_bytes / kUnitBytes * 8;
 }
 
-Status Checkpointer::rotate_journal() {
+Status Checkpointer::rotate_journal(bool lost) {
   const uint64_t bytes = parts_.committer.journal_bytes();
-  KVC_TRY(parts_.journal_room.write([this] { return parts_.journal.rotate(); }));
+  KVC_TRY(parts_.journal_room.write([this, lost] { return parts_.journal.rotate(lost); }));
   found_.older_journals_bytes += bytes;
   return {};
 }
 
 void Checkpointer::look_for_journal() {
-  const JournalPosition at = parts_.journal.position();
-  const std::string path = journal_path(parts_.identity.node, at.epoch, at.seq);
+  const JournalWriter::Current at = parts_.journal.current();
+  const std::string path = journal_path(parts_.identity.node, at.end.epoch, at.end.seq);
   const auto found = parts_.volume->info(path);
-  if (!found && found.error().code == Code::kNotFound) {
-    log::error("{}: the journal was removed by others while the volume was mounted", path);
-    if (Status rotated = rotate_journal(); !rotated) log::error("journal: {}", rotated.error().message);  // looked for again in a second
+  const char* what = nullptr;
+  if (!found && found.error().code == Code::kNotFound) what = "removed";
+  else if (found && at.file_id != 0 && found->file_id != at.file_id) what = "replaced";
+  else if (found && found->size_bytes < at.end.offset) what = "cut short";
+  if (what != nullptr) {
+    log::error("{}: the journal was {} by others while the volume was mounted", path, what);
+    if (Status rotated = rotate_journal(/*lost=*/true); !rotated) log::error("journal: {}", rotated.error().message);  // looked for again in a second
   }
   if (!parts_.journal.take_lost_file()) return;
-  log::error("what others removed of the journal is written anew: a checkpoint follows");
+  log::error("what others took from the journal is written anew: a checkpoint follows");
   wants_checkpoint_ = true;
 }
 

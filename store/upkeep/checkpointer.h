@@ -89,7 +89,7 @@ class Checkpointer {
   Status index_point(const Reclaimer::Amount& amount = {});
   // A copy of everything live, from the index as it was just committed; then the journals before it go.
   Status write_checkpoint();
-  // Files of the journal that others removed: it goes on in a new one at once, and a checkpoint takes the place of all before that with the
+  // A file of the journal that others removed, replaced or cut: it goes on in a new one at once, and a checkpoint takes the place of all before that with the
   // next index point, which is due.
   void look_for_journal();
   bool wants_checkpoint() const { return wants_checkpoint_; }
@@ -132,7 +132,7 @@ class Checkpointer {
   void reclaim(std::vector<FreedPlace> dead, const Reclaimer::Amount& amount);
   uint64_t least_checkpoint_bytes() const;
   Status remove_before_checkpoint();
-  Status rotate_journal();
+  Status rotate_journal(bool lost = false);
   JournalPosition followed_by_peers(JournalPosition covers, uint64_t bytes, int64_t since_ns) const;
   uint64_t bytes_of_journals_before_this() const;
   std::string index_file() const { return parts_.index_directory + "/data.mdb"; }

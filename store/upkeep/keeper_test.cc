@@ -59,7 +59,7 @@ class KeeperTest : public WritebackFixture {
   Drainer drainer{{bulk, urgent, *committer}};
   Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup,
                      [this] { drainer.journal_names(); }, [this] { drainer.drain(true); }, [] { return false; }, false}};
-  OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, false}};
+  OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, false, 0}};
   std::optional<Checkpointer> checkpointer;
   std::optional<VolumeWatch> watch;
   std::optional<Keeper> keeper;
@@ -271,6 +271,36 @@ TEST_F(KeeperTest, AVolumeOnANetworkIsMeasuredSeldomWhileNothingIsStored) {
   EXPECT_EQ(seconds_until_gone(/*stores=*/false), 5);
   EXPECT_EQ(seconds_until_gone(/*stores=*/true), 1);
   space.release(4096);
+}
+
+// Under its name lies another: all that is appended goes into a file that nobody finds again.
+TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
+  begin();
+  put_solo("a");
+  keeper->step(false);
+  checkpointer->look_for_journal();
+  EXPECT_FALSE(checkpointer->wants_checkpoint());
+  for (const char* how : {"replaced", "moved", "cut"}) {
+    const JournalPosition at = journal->position();
+    const std::string path = journal_path(identity.node, at.epoch, at.seq);
+    if (how == std::string("cut")) {
+      ASSERT_TRUE((*volume->open(path, {.writable = true}))->truncate(at.offset - 1));
+    } else {
+      if (how == std::string("moved")) ASSERT_TRUE(volume->rename(path, path + ".moved"));
+      else ASSERT_TRUE(volume->remove_file(path));
+      auto other = volume->open(path, {.writable = true, .create_exclusive = true});
+      ASSERT_TRUE(other);
+      ASSERT_TRUE((*other)->truncate(at.offset));
+    }
+    checkpointer->look_for_journal();
+    EXPECT_TRUE(checkpointer->wants_checkpoint()) << how;
+    EXPECT_GT(journal->position().seq, at.seq) << how;
+    ASSERT_TRUE(checkpointer->index_point()) << how;
+    EXPECT_FALSE(checkpointer->wants_checkpoint()) << how;
+    checkpointer->look_for_journal();
+    EXPECT_FALSE(checkpointer->wants_checkpoint()) << how;
+    put_solo(how);
+  }
 }
 
 }  // namespace keeper_test

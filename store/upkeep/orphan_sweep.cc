@@ -32,8 +32,8 @@ std::optional<std::pair<uint64_t, PlaceKind>> parse_extent_name(const std::strin
 
 // --- extents ---
 
-// Adds the extents of epochs (OrphanNotes::swept_epoch(), this one) that no record names. False if not all could be listed.
-bool OrphanSweep::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless) {
+// Adds the extents of these epochs, as far as they are before this one, that no record names. False if not all could be listed.
+bool OrphanSweep::list_nameless(uint32_t after, uint32_t through, std::unordered_map<ExtentId, PlaceKind>& nameless) {
   bool all = true;
   auto list = [&](const std::string& path) {
     auto entries = parts_.volume.list(path);
@@ -50,7 +50,7 @@ bool OrphanSweep::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameles
     return false;
   }
   for (const uint32_t epoch : *epochs) {
-    if (epoch <= parts_.orphans.swept_epoch() || epoch >= parts_.identity.epoch) continue;
+    if (epoch <= after || epoch > through || epoch >= parts_.identity.epoch) continue;
     const std::string root = epoch_directory(parts_.identity.node, epoch) + "/extents";
     for (const DirectoryEntry& directory : list(root)) {
       for (const DirectoryEntry& file : list(root + "/" + directory.name)) {
@@ -64,6 +64,11 @@ bool OrphanSweep::list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameles
     }
   }
   return all;
+}
+
+// Those that are to be looked through.
+bool OrphanSweep::list_due(std::unordered_map<ExtentId, PlaceKind>& nameless) {
+  return list_nameless(std::max(parts_.orphans.swept_epoch(), parts_.kept_epoch), UINT32_MAX, nameless);
 }
 
 uint64_t OrphanSweep::allocated_bytes(ExtentId extent, PlaceKind kind) const {
@@ -86,30 +91,49 @@ uint64_t OrphanSweep::unknown_bytes(const std::unordered_map<ExtentId, PlaceKind
   return bytes;
 }
 
+// Of packs: what it would give back. 0 where that cannot be told.
+uint64_t OrphanSweep::measure(PackSweep& packs) {
+  Status measured;
+  while (measured && !packs.measured())
+    if (auto step = packs.step(); !step) measured = std::unexpected(std::move(step).error());
+  if (!measured) log::warn("dead ranges that an earlier life left: {}", measured.error().message);
+  return packs.surplus_bytes();
+}
+
+// In the extents and packs of kept epochs: it stays, and counts.
+uint64_t OrphanSweep::kept_bytes() {
+  std::unordered_map<ExtentId, PlaceKind> nameless;
+  static_cast<void>(list_nameless(0, parts_.kept_epoch, nameless));
+  std::erase_if(nameless, [this](const auto& extent) {
+    return std::ranges::any_of(parts_.orphans.extents(), [&](const Leftovers::Extent& left) { return left.id == extent.first && left.kind != PlaceKind::kPacked; });
+  });
+  const uint64_t extent_bytes = unknown_bytes(nameless);
+  return extent_bytes + (parts_.volume.features().punch_hole ? measure(*make_pack_sweep({0, parts_.kept_epoch})) : 0);
+}
+
 void OrphanSweep::count(bool unclean) {
   if (unclean) parts_.orphans.doubt_epochs();
+  if (parts_.kept_epoch > 0) {
+    const uint64_t bytes = kept_bytes();
+    parts_.orphans.kept(bytes);
+    if (bytes > 0)
+      log::warn("{} that no record names are kept, for lost records may have named them: `kvcachefs fsck --repair --remove-orphans` removes them, when not mounted",
+                format_size(bytes));
+  }
   epochs_due_ = parts_.orphans.unlisted();
   const bool packs = parts_.orphans.packs_unswept() && parts_.volume.features().punch_hole;  // else DeadSpace knows them
   if (!packs && !epochs_due_ && !parts_.orphans.extents_due()) return;
   uint64_t pack_bytes = 0;
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  if (epochs_due_ && list_nameless(nameless)) nameless_at_start_ = nameless;
-  for (const Leftovers::Extent& extent : parts_.orphans.extents()) nameless.emplace(extent.id, extent.kind);
+  if (epochs_due_ && list_due(nameless)) nameless_at_start_ = nameless;
+  for (const Leftovers::Extent& extent : parts_.orphans.extents())
+    if (!is_kept(extent.id) || extent.kind != PlaceKind::kPacked) nameless.emplace(extent.id, extent.kind);
   const uint64_t extent_bytes = unknown_bytes(nameless);
   if (packs) {
     pack_sweep_ = make_pack_sweep();
-    Status measured;
-    while (measured && !pack_sweep_->measured())
-      if (auto step = pack_sweep_->step(); !step) measured = std::unexpected(std::move(step).error());
-    if (!measured) log::warn("dead ranges that an earlier life left: {}", measured.error().message);
-    pack_bytes = pack_sweep_->surplus_bytes();
-    if (pack_sweep_over_) pack_sweep_.reset();
+    pack_bytes = measure(*pack_sweep_);
   }
   parts_.orphans.measured(extent_bytes, pack_bytes);
-  if (packs && parts_.records_lost) {  // nor does the next life punch them, which does not know that; they count on in this one
-    parts_.orphans.packs_swept();
-    parts_.orphans.packs_left(pack_bytes);
-  }
 }
 
 void OrphanSweep::cut_raw_files() {
@@ -145,19 +169,19 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead) {
 }
 
 // Removes extents of earlier epochs which no record names. `list`: of all epochs that were not looked through before; a start that
-// ended before it came here leaves those of the epoch before it. Else of what the index remembers.
+// ended before it came here leaves those of the epoch before it. Else of what the index remembers, but for packs of kept epochs: what it knew of them is dead,
+// what a lost record put into them later may not be.
 void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
   std::unordered_map<ExtentId, PlaceKind> nameless;
-  if (list && parts_.records_lost) {
-    log::warn("extents that no record names are kept in this life, for records are lost: kvcachefs fsck tells of them, when not mounted");
-    parts_.orphans.leave_epochs();
-  }
-  bool all = list && !parts_.records_lost;
-  if (all && nameless_at_start_) nameless = std::move(*nameless_at_start_);
-  else if (all) all = list_nameless(nameless);
+  std::vector<Leftovers::Extent> left;  // what stays, or could not be removed, is remembered by name
+  bool all = list;
+  if (list && nameless_at_start_) nameless = std::move(*nameless_at_start_);
+  else if (list) all = list_due(nameless);
   nameless_at_start_.reset();
-  for (const Leftovers::Extent& extent : parts_.orphans.extents())
-    if (auto usage = parts_.index.find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
+  for (const Leftovers::Extent& extent : parts_.orphans.extents()) {
+    if (is_kept(extent.id) && extent.kind == PlaceKind::kPacked) left.push_back(extent);
+    else if (auto usage = parts_.index.find_extent(extent.id); usage && !*usage) nameless.emplace(extent.id, extent.kind);
+  }
   if (!nameless.empty()) {
     // Not one whose last body was removed since the start: it may be open yet, and reclaim() asks. The committer has told of
     // all that the index did not name above when it is through with one more request.
@@ -165,7 +189,6 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     for (const FreedPlace& freed : dead) nameless.erase(freed.place.extent);
     parts_.dead.for_each([&](const FreedPlace& freed) { nameless.erase(freed.place.extent); });
   }
-  std::vector<Leftovers::Extent> left;  // what could not be removed is remembered by name
   uint64_t left_bytes = 0;
   for (const auto& [extent, kind] : nameless) {
     const Status status = parts_.extents.remove(extent, kind);
@@ -176,15 +199,14 @@ void OrphanSweep::sweep_extents(std::span<const FreedPlace> dead, bool list) {
     left_bytes += allocated_bytes(extent, kind);
   }
   // The next commit of the index comes after a sync of the directories.
-  parts_.orphans.extents_swept(std::move(left), all ? std::optional(parts_.identity.epoch - 1) : std::nullopt,
-                         list && parts_.records_lost ? UINT64_MAX : left_bytes);
+  parts_.orphans.extents_swept(std::move(left), all ? std::optional(parts_.identity.epoch - 1) : std::nullopt, left_bytes);
 }
 
 // --- ranges ---
 
-std::unique_ptr<PackSweep> OrphanSweep::make_pack_sweep() {
+std::unique_ptr<PackSweep> OrphanSweep::make_pack_sweep(PackSweep::Epochs epochs) {
   constexpr unsigned kThreads = 7;
-  return std::make_unique<PackSweep>(parts_.extents, parts_.index, [this](const auto& take) {
+  return std::make_unique<PackSweep>(parts_.extents, parts_.index, epochs, [this](const auto& take) {
     parts_.dead.for_each([&](const FreedPlace& freed) {
       take(freed.place.extent, {freed.place.offset, freed.place.offset + align_up(freed.place.length, kBlockBytes)});
     });

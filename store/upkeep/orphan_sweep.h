@@ -37,7 +37,8 @@ class OrphanSweep {
     Clock& clock;
     std::function<Status()> sync_point;  // all that is accepted is journaled and synced when it returns
     bool background;                     // threads may help where a call is a round trip
-    bool records_lost;  // of a damaged checkpoint or journal, which may have named what looks dead: nothing is removed in this life
+    bool records_lost;  // of a damaged checkpoint or journal, which may have named what looks dead
+    uint32_t kept_epoch;  // 0, or: nothing of it and the epochs before it is removed because no record names it, for records that did may be lost
   };
   explicit OrphanSweep(Parts parts) : parts_(std::move(parts)) {}
 
@@ -62,15 +63,20 @@ class OrphanSweep {
  private:
   bool packs_due() const { return parts_.orphans.packs_unswept() && !pack_sweep_over_ && parts_.volume.features().punch_hole; }
   void sweep_extents(std::span<const FreedPlace> dead, bool list);
-  bool list_nameless(std::unordered_map<ExtentId, PlaceKind>& nameless);
+  bool list_nameless(uint32_t after, uint32_t through, std::unordered_map<ExtentId, PlaceKind>& nameless);
+  bool list_due(std::unordered_map<ExtentId, PlaceKind>& nameless);
+  uint64_t kept_bytes();
+  uint64_t measure(PackSweep& packs);
+  bool is_kept(ExtentId extent) const { return extent.epoch <= parts_.kept_epoch; }
   uint64_t allocated_bytes(ExtentId extent, PlaceKind kind) const;
   uint64_t unknown_bytes(const std::unordered_map<ExtentId, PlaceKind>& extents) const;
   Status cut_raw_file(ExtentId extent, ObjectId object);
-  std::unique_ptr<PackSweep> make_pack_sweep();
+  std::unique_ptr<PackSweep> make_pack_sweep(PackSweep::Epochs epochs);
+  std::unique_ptr<PackSweep> make_pack_sweep() { return make_pack_sweep({parts_.kept_epoch, UINT32_MAX}); }
 
   const Parts parts_;
   bool epochs_due_ = false;  // earlier epochs are to be listed for extents that no record names
-  bool pack_sweep_over_ = parts_.records_lost;  // this life does not look for dead ranges of packs any more
+  bool pack_sweep_over_ = false;  // this life does not look for dead ranges of packs any more
   std::unique_ptr<PackSweep> pack_sweep_;
   std::optional<std::unordered_map<ExtentId, PlaceKind>> nameless_at_start_;  // until they are swept
 };

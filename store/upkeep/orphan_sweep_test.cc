@@ -34,13 +34,13 @@ class OrphanSweepTest : public ::testing::Test {
     EXPECT_TRUE(made->file->write({&piece, 1}, kBlockBytes));
     return made->id;
   }
-  OrphanSweep make_sweep(bool records_lost = false) {
+  OrphanSweep make_sweep(bool records_lost = false, uint32_t kept_epoch = 0) {
     return OrphanSweep({*volume, identity, extents, index, dead, orphans, counters, clock,
                         [this]() -> Status {
                           ++syncs;
                           return sync_result;
                         },
-                        false, records_lost});
+                        false, records_lost, kept_epoch});
   }
   bool is_there(ExtentId id, PlaceKind kind) { return extents.info(id, kind).has_value(); }
 
@@ -114,14 +114,45 @@ TEST_F(OrphanSweepTest, AfterACleanEndNothingIsLookedFor) {
   EXPECT_EQ(space.orphaned_bytes(), 0u);
 }
 
-TEST_F(OrphanSweepTest, WhereRecordsAreLostNothingIsRemoved) {
-  OrphanSweep sweep = make_sweep(/*records_lost=*/true);
-  orphans.doubt_packs();
+TEST_F(OrphanSweepTest, WhereRecordsAreLostNothingIsRemovedInThisLifeNorInLaterOnes) {
+  for (const bool this_life : {true, false}) {
+    OrphanSweep sweep = make_sweep(this_life, /*kept_epoch=*/2);
+    orphans.doubt_packs();
+    sweep.count(/*unclean=*/true);
+    EXPECT_EQ(space.orphaned_bytes(), 0u) << "nothing is coming back";
+    EXPECT_GE(space.physical_bytes(), 32 * kBlockBytes) << "it counts";
+    sweep.sweep_extents({});
+    EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
+    while (sweep.sweep_packs() == OrphanSweep::Packs::kGoOn) {}
+    EXPECT_EQ(counters.punched_ranges, 0u);
+    EXPECT_FALSE(sweep.is_left());
+  }
+}
+
+TEST_F(OrphanSweepTest, OfEpochsBehindThoseWithLostRecordsWhatNobodyNamesGoes) {
+  Extents later(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 2}, 8);
+  const ExtentId of_later = make(later, PlaceKind::kSolo);
+  OrphanSweep sweep = make_sweep(false, /*kept_epoch=*/1);
   sweep.count(/*unclean=*/true);
   sweep.sweep_extents({});
   EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
-  EXPECT_EQ(sweep.sweep_packs(), OrphanSweep::Packs::kDone);
-  EXPECT_EQ(counters.punched_ranges, 0u);
+  EXPECT_FALSE(is_there(of_later, PlaceKind::kSolo));
+}
+
+// That all it knew in it was given up says nothing of what a lost record put there later.
+TEST_F(OrphanSweepTest, APackOfAKeptEpochStaysThoughItWasGivenUp) {
+  const ExtentId pack = make(*std::make_unique<Extents>(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 2}, 8), PlaceKind::kPacked);
+  Leftovers left;
+  left.extents = {{pack, PlaceKind::kPacked}, {nameless, PlaceKind::kSolo}};
+  index.set_leftovers(left);
+  orphans.take_leftovers(index);
+  OrphanSweep sweep = make_sweep(false, /*kept_epoch=*/2);
+  sweep.count(/*unclean=*/false);
+  sweep.sweep_extents({});
+  EXPECT_TRUE(is_there(pack, PlaceKind::kPacked));
+  EXPECT_FALSE(is_there(nameless, PlaceKind::kSolo)) << "it had one body, and that was given up";
+  ASSERT_EQ(orphans.extents().size(), 1u);
+  EXPECT_EQ(orphans.extents()[0].id, pack);
 }
 
 TEST_F(OrphanSweepTest, WithoutASyncPointNothingIsRemoved) {

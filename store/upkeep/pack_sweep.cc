@@ -16,8 +16,8 @@ constexpr size_t kPunchesAtOnce = 512;
 constexpr uint64_t kRangesAtOnce = 512 * 1024;  // 8 MiB of RAM; more packs take another scan
 }  // namespace
 
-PackSweep::PackSweep(Extents& extents, const Index& index, InHand in_hand, unsigned threads)
-    : extents_(extents), index_(index), in_hand_(std::move(in_hand)), runner_("kvc-sweep", threads) {}
+PackSweep::PackSweep(Extents& extents, const Index& index, Epochs epochs, InHand in_hand, unsigned threads)
+    : extents_(extents), index_(index), epochs_(epochs), in_hand_(std::move(in_hand)), runner_("kvc-sweep", threads) {}
 
 std::string PackSweep::path_of(ExtentId id) const {
   return extents_.path(id, PlaceKind::kPacked);
@@ -42,7 +42,7 @@ Result<bool> PackSweep::step() {
 Status PackSweep::list_packs() {
   unmeasured_.clear();
   KVC_TRY(index_.scan_extents([&](ExtentId id, const ExtentUsage& usage) {
-    if (usage.kind == PlaceKind::kPacked && id.epoch < extents_.identity().epoch)
+    if (usage.kind == PlaceKind::kPacked && id.epoch > epochs_.after && id.epoch <= epochs_.through && id.epoch < extents_.identity().epoch)
       unmeasured_.push_back({id, usage.bodies, usage.live_bytes});
     return true;
   }));

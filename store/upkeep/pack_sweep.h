@@ -26,8 +26,11 @@ class PackSweep {
   // Ranges of these packs that are dead, but perhaps in use, and will be given back by somebody else.
   using InHand = std::function<void(const std::function<void(ExtentId, ByteRange)>&)>;
 
-  // `threads` that stat packs beside the caller's: on a network volume each is a round trip.
-  PackSweep(Extents& extents, const Index& index, InHand in_hand, unsigned threads);
+  struct Epochs {
+    uint32_t after = 0, through = 0;
+  };
+  // `epochs`: of the packs it looks at, all before that of `extents`. `threads` that stat packs beside the caller's: on a network volume each is a round trip.
+  PackSweep(Extents& extents, const Index& index, Epochs epochs, InHand in_hand, unsigned threads);
 
   // A piece of the work, some tens of milliseconds (a scan of all objects takes longer). False: done. No lock of the store may
   // be held. May be taken up again after an error, but need not.
@@ -61,6 +64,7 @@ class PackSweep {
 
   Extents& extents_;
   const Index& index_;
+  const Epochs epochs_;
   const InHand in_hand_;
   ParallelRunner runner_;
   bool listed_ = false;

@@ -29,6 +29,7 @@ class Reclaimer {
     std::function<bool()> commits;                 // batches are under way, whose dead places DeadSpace does not know yet
     std::function<bool(const FreedPlace&)> held = {};  // for other nodes, which may not know yet that it was given up. May be empty
     std::function<bool(ExtentId)> may_be_read = {};    // other nodes may read there what an earlier life gave up. May be empty
+    std::function<bool(ExtentId)> keeps = {};          // a lost record may name more in the pack: it never goes as a whole. May be empty
   };
   struct Amount {
     uint64_t enough_bytes = UINT64_MAX;  // ranges are punched until so much came back; what is removed as a whole is

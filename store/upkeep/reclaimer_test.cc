@@ -42,7 +42,8 @@ class ReclaimerTest : public ::testing::Test {
     reclaimer_ = std::make_unique<Reclaimer>(
         dead_, extents_, index_, counters_, clock_,
         Reclaimer::Users{[this](const FreedPlace& freed) { return needed_.contains(freed.object.value); }, [this] { return commits_; },
-                         [this](const FreedPlace& freed) { return held_.contains(freed.object.value); }},
+                         [this](const FreedPlace& freed) { return held_.contains(freed.object.value); }, {},
+                         [this](ExtentId pack) { return kept_.contains(pack); }},
         can_punch, threads);
   }
   void SetUp() override { use(0); }
@@ -54,6 +55,7 @@ class ReclaimerTest : public ::testing::Test {
   FakeIndex index_;
   Counters counters_;
   std::set<uint64_t> needed_, held_;
+  std::set<ExtentId> kept_;
   bool commits_ = false;
   int64_t punch_takes_ns_ = 0;
   int punch_errno_ = 0;
@@ -83,6 +85,16 @@ TEST_F(ReclaimerTest, WhatIsHeldForOtherNodesStaysWithItsPack) {
   EXPECT_EQ(reclaimer_->reclaim(dead_.take(), {}).held_places, 0u);
   EXPECT_FALSE(is_there(pack));
   EXPECT_EQ(dead_.bytes(), 0u);
+}
+
+TEST_F(ReclaimerTest, APackInWhichALostRecordMayNameMoreIsPunchedAndStays) {
+  const ExtentId pack = make_pack(0);
+  kept_ = {pack};
+  reclaim({body(pack, 0, 7)});
+  EXPECT_TRUE(is_there(pack));
+  EXPECT_EQ(punches_.size(), 1u);
+  EXPECT_EQ(dead_.bytes(), 0u);
+  EXPECT_TRUE(dead_.take().empty()) << "nor is it looked at again";
 }
 
 TEST_F(ReclaimerTest, NeighboursArePunchedTogether) {

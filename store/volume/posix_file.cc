@@ -34,6 +34,7 @@ FileInfo to_file_info(const struct stat& attributes) {
   info.mtime_ns = attributes.st_mtim.tv_sec * kNanosecondsPerSecond + attributes.st_mtim.tv_nsec;
   info.is_directory = S_ISDIR(attributes.st_mode);
   info.is_removed = attributes.st_nlink == 0;
+  info.file_id = attributes.st_ino;
   return info;
 }
 

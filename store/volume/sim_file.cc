@@ -10,11 +10,12 @@ namespace {
 constexpr uint64_t kMaxFileBytes = static_cast<uint64_t>(std::numeric_limits<int64_t>::max());
 }  // namespace
 
-FileInfo to_file_info(const SimInode& inode) {
+FileInfo to_file_info(const SimInode& inode, uint64_t id) {
   return {.size_bytes = inode.content.size(),
           .allocated_bytes = inode.content.allocated_bytes(),
           .mtime_ns = inode.mtime_ns,
-          .is_directory = inode.is_directory};
+          .is_directory = inode.is_directory,
+          .file_id = id};
 }
 
 Status SimFile::check_range(const char* verb, uint64_t offset, uint64_t length) const {
@@ -106,7 +107,7 @@ Status SimFile::punch(uint64_t offset, uint64_t length) {
 Result<FileInfo> SimFile::info() {
   const std::lock_guard lock(core_->mutex);
   if (!core_->alive()) return fail_errno(EIO, path_ + ": fstat");
-  return to_file_info(core_->state.inode(inode_));
+  return to_file_info(core_->state.inode(inode_), inode_);
 }
 
 Result<uint64_t> SimFile::next_data(uint64_t offset) {

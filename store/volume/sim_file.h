@@ -11,7 +11,7 @@
 
 namespace kvcachefs {
 
-FileInfo to_file_info(const SimInode& inode);
+FileInfo to_file_info(const SimInode& inode, uint64_t id);
 
 // "PATH: read of 4096 bytes at 0", for messages.
 std::string transfer_text(const std::string& path, const char* verb, uint64_t offset, uint64_t length);

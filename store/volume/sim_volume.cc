@@ -182,7 +182,7 @@ Result<FileInfo> SimVolumeImpl::info(const std::string& path) {
   if (!core_->alive()) return fail_errno(EIO, place_of(path) + ": stat");
   const auto found = core_->state.find(path);
   if (!found) return fail_errno(found.error(), place_of(path) + ": stat");
-  return to_file_info(core_->state.inode(*found));
+  return to_file_info(core_->state.inode(*found), *found);
 }
 
 Status SimVolumeImpl::sync_directory(const std::string& path) {

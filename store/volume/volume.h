@@ -27,6 +27,7 @@ struct FileInfo {
   int64_t mtime_ns = 0;
   bool is_directory = false;
   bool is_removed = false;  // a file that is open, and has no name any more
+  uint64_t file_id = 0;  // no other file of the volume has it at the time
 };
 
 struct DirectoryEntry {

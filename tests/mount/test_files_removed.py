@@ -11,7 +11,7 @@ import pytest
 
 from kvc_data import assert_bytes, payload
 from kvc_env import MIB
-from kvc_mount import wait_until
+from kvc_mount import run_command, wait_until
 
 pytestmark = pytest.mark.needs_daemon
 
@@ -38,7 +38,8 @@ def kill_and_start(mount):
     mount.start()
 
 
-@pytest.mark.parametrize("what", ["file", "directory", "empty file", "directory when idle", "file when busy"])
+@pytest.mark.parametrize("what", ["file", "directory", "empty file", "directory when idle", "file when busy", "replaced file", "replaced file that is kept",
+                                  "cut file"])
 def test_the_journal_is_removed(new_mount, what):
     mount = new_mount({"memory": "64M"})
     journals = os.path.join(mount.volume, "nodes", os.listdir(os.path.join(mount.volume, "nodes"))[0], "1", "journal")
@@ -62,13 +63,22 @@ def test_the_journal_is_removed(new_mount, what):
     if what.startswith("directory"):
         journals = journals.replace("/1/journal", f"/{mount.status()['epoch']}/journal")
         shutil.rmtree(journals)
+    elif what.startswith("replaced"):
+        for path in glob.glob(journals + "/*"):
+            shutil.copy(path, mount.volume + "/copy")
+            os.rename(path, mount.volume + "/kept") if what.endswith("kept") else os.remove(path)
+            os.rename(mount.volume + "/copy", path)
+    elif what == "cut file":
+        for path in glob.glob(journals + "/*"):
+            os.truncate(path, 100)
     else:
         for path in glob.glob(journals + "/*"):
             os.remove(path)
-    if what != "directory when idle":
+    if what not in ("directory when idle", "cut file"):  # which grows to its length again with what is put there
         put(mount, "behind")  # into a file that nobody finds again
         stored.append("behind")
-    wait_until(lambda: "journal was removed by others" in mount.log_text(), 30, "it is seen")
+    told = f"journal was {'replaced' if what.startswith('replaced') else 'cut short' if what == 'cut file' else 'removed'} by others"
+    wait_until(lambda: told in mount.log_text(), 30, "it is seen")
     wait_until(lambda: glob.glob(journals + "/*"), 30, "another takes its place")
     put(mount, "after")
     stored.append("after")
@@ -76,7 +86,7 @@ def test_the_journal_is_removed(new_mount, what):
     ended.set()
     if what == "file when busy":
         worker.join()
-    assert mount.log_text().count("journal was removed by others") == 1
+    assert mount.log_text().count(told) == 1
     assert mount.status()["volume"]["state"] == "ok"
     shutil.rmtree(os.path.join(os.path.dirname(os.path.dirname(journals)), "index"))  # nor does the index help
     kill_and_start(mount)
@@ -105,3 +115,38 @@ def test_an_open_pack_is_removed(new_mount):
     kill_and_start(mount)
     for number in range(4):
         check(mount, f"after{number}")
+
+
+@pytest.mark.parametrize("way", ["mount", "repair"])
+@pytest.mark.parametrize("what", ["removed", "emptied", "cut", "directory removed"])
+def test_the_journal_is_lost_after_a_kill(new_mount, what, way):
+    """The index was committed, and not closed: it has all that it had read."""
+    mount = new_mount({"memory": "64M"})
+    for number in range(6):
+        put(mount, f"chunk{number}")
+    os.setxattr(os.path.join(mount.path, ".kvcachefs"), "user.kvcachefs.flush", b"1")
+    time.sleep(12)
+    mount.kill()
+    for path in glob.glob(mount.volume + "/nodes/*/1/journal/*"):
+        if what == "removed":
+            os.remove(path)
+        elif what == "directory removed":
+            shutil.rmtree(os.path.dirname(path))
+        else:
+            os.truncate(path, 100 if what == "cut" else 0)
+    packs = sorted(glob.glob(mount.volume + "/nodes/*/1/extents/*/*"))
+    if way == "repair":
+        repaired = run_command("fsck", mount.volume, "--repair")
+        assert repaired.returncode == 1, repaired.stdout + repaired.stderr
+    for _ in range(2):
+        mount.start()
+        for number in range(6):
+            check(mount, f"chunk{number}")
+        time.sleep(2)
+        mount.kill()
+    assert sorted(glob.glob(mount.volume + "/nodes/*/1/extents/*/*")) == packs
+    shutil.rmtree(glob.glob(mount.volume + "/nodes/*/index")[0])  # a checkpoint is in its place
+    mount.start()
+    for number in range(6):
+        check(mount, f"chunk{number}")
+    assert "index.damaged" not in "".join(os.listdir(glob.glob(mount.volume + "/nodes/*")[0]))

@@ -122,7 +122,7 @@ SimClient::Cached& SimClient::cached(uint64_t file) { return files_[file]; }
 
 FileInfo SimClient::fresh_info(uint64_t file) const {
   const SimInode& inode = server_->disk().inode(file);
-  FileInfo info = to_file_info(inode);
+  FileInfo info = to_file_info(inode, file);
   info.is_removed = inode.names == 0;
   return info;
 }
