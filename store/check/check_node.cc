@@ -409,8 +409,7 @@ class NodeCheck {
   Status remove_cut_journal(JournalPosition at) {
     const std::string path = journal_path(node_.identity.node, at.epoch, at.seq);
     if (const auto info = node_.volume->info(path); info && info->is_directory) return {};  // which is no journal to anybody
-    Status removed = node_.volume->remove_file(path);
-    return !removed && removed.error().code == Code::kNotFound ? Status() : removed;
+    return remove_file_if_there(*node_.volume, path);
   }
 
   std::string boot_of_journals() const { return history_.journals.empty() ? "" : history_.journals.back().boot_id; }

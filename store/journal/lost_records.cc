@@ -10,11 +10,6 @@ namespace kvcachefs {
 
 namespace {
 constexpr uint64_t kMostBytes = 32;
-
-Status remove_unless_gone(Volume& volume, const std::string& path) {
-  Status removed = volume.remove_file(path);
-  return !removed && removed.error().code == Code::kNotFound ? Status() : removed;
-}
 }  // namespace
 
 std::string lost_records_path(std::string_view node) { return fmt::format("nodes/{}/LOST", node); }
@@ -34,7 +29,7 @@ Status note_lost_records(Volume& volume, std::string_view node, uint32_t up_to_e
   KVC_ASSIGN(const uint32_t there, epochs_with_lost_records(volume, node));
   if (there >= up_to_epoch) return {};
   const std::string path = lost_records_path(node), draft = path + ".tmp", text = fmt::format("{}\n", up_to_epoch);
-  KVC_TRY(remove_unless_gone(volume, draft));
+  KVC_TRY(remove_file_if_there(volume, draft));
   KVC_ASSIGN(const FilePtr file, volume.open(draft, {.writable = true, .create_exclusive = true}));
   const auto piece = std::as_bytes(std::span(text));
   KVC_TRY(file->write({&piece, 1}, 0));
@@ -44,7 +39,7 @@ Status note_lost_records(Volume& volume, std::string_view node, uint32_t up_to_e
 }
 
 Status forget_lost_records(Volume& volume, std::string_view node) {
-  KVC_TRY(remove_unless_gone(volume, lost_records_path(node)));
+  KVC_TRY(remove_file_if_there(volume, lost_records_path(node)));
   return volume.sync_directory(fmt::format("nodes/{}", node));
 }
 

@@ -11,12 +11,6 @@
 namespace kvcachefs {
 namespace {
 
-Status remove_unless_gone(Volume& volume, const std::string& path) {
-  auto removed = volume.remove_file(path);
-  if (!removed && removed.error().code != Code::kNotFound) return removed;
-  return {};
-}
-
 Result<Bytes> read_start(Volume& volume, const std::string& path) {
   KVC_ASSIGN(const FilePtr file, volume.open(path, {}));
   Bytes start(kMaxHeaderBytes);
@@ -31,7 +25,7 @@ Status remove_below(Volume& volume, const std::string& directory, std::string_vi
   bool any = false;
   for (const uint64_t seq : seqs) {
     if (seq >= end) break;
-    KVC_TRY(remove_unless_gone(volume, fmt::format("{}/{}{}", directory, seq, suffix)));
+    KVC_TRY(remove_file_if_there(volume, fmt::format("{}/{}{}", directory, seq, suffix)));
     kill_point("journals-half-removed");
     any = true;
   }

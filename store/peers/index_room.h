@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 
 #include "store/base/units.h"
 
@@ -12,9 +13,11 @@ namespace kvcachefs {
 
 struct IndexRoom {
   uint64_t claimed_bytes = UINT64_MAX;   // of what they grow by; the rest waits a little
-  uint64_t free_bytes = UINT64_MAX;      // the same, and what else of the claim is not used: for a copy of one of them
   uint64_t capacity_bytes = UINT64_MAX;  // of the volume, if this node is held to any
   bool is_short = false;                 // somebody lacks room
+  // For a copy of one of them what is not used of the claim beside that; false: it is less. Empty: there is enough. What was reserved is released.
+  std::function<bool(uint64_t bytes)> reserve = {};
+  std::function<void(uint64_t bytes)> release = {};
 };
 
 // Less is not worth a sync of its own.

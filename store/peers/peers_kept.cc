@@ -102,9 +102,12 @@ void Peers::give_back_unused(const IndexRoom& room) {
     const uint64_t unused = peer->replica->unused_bytes();
     if (unused < least_bytes) continue;
     const uint64_t bytes = allocated_below(directory_of(name)), copy_bytes = less_bytes(bytes, unused) + kLeastGrowthBytes;
-    if (unused < bytes / 2 || copy_bytes > room.free_bytes) continue;
+    const uint64_t lacking = less_bytes(copy_bytes, room.claimed_bytes);
+    if (unused < bytes / 2 || (lacking > 0 && room.reserve && !room.reserve(lacking))) continue;
     peer->shrink_pause.failed(now_ns);
-    if (!peer->replica->give_back_unused()) continue;
+    const bool shrunk = peer->replica->give_back_unused();
+    if (lacking > 0 && room.release) room.release(lacking);
+    if (!shrunk) continue;
     gave_back = true;
     log::debug("peer {}: {} of its index's {} bytes were unused and are given back", name, unused, bytes);
   }

@@ -773,6 +773,10 @@ TEST_F(PeersTest, WhatIsUnusedOfTheIndexesIsGivenBackWhereRoomIsLacking) {
   const auto index_bytes = [this] { return allocated_below(scratch_.path("a/b")); };
   EXPECT_GT(index_bytes(), 5u << 20) << "it is used again, where nobody lacks room";
   a->is_short = true;
+  a->room_for_copies_bytes = 10'000;
+  seconds(3, {a.get(), b.get()});
+  EXPECT_GT(index_bytes(), 5u << 20) << "it is written anew beside what is there";
+  a->room_for_copies_bytes = kMiB;
   seconds(3, {a.get(), b.get()});
   EXPECT_LT(index_bytes(), 1u << 20);
   EXPECT_EQ(a->paths(), (Paths{"/0"}));

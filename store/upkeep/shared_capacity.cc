@@ -130,10 +130,13 @@ ClaimPlan SharedCapacity::plan() const {
 }
 
 IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
-  const uint64_t claim_bytes = parts_.space.claim_bytes(), without_bytes = less_bytes(parts_.space.used_bytes(), growth_bytes);
-  const uint64_t free_bytes = less_bytes(claim_bytes, without_bytes);
+  const uint64_t without_bytes = less_bytes(parts_.space.used_bytes(), growth_bytes);
   const ClaimPlan plan = this->plan();
-  return {std::min(growth_bytes, free_bytes), free_bytes, plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes, plan.is_short};
+  return {.claimed_bytes = std::min(growth_bytes, less_bytes(parts_.space.claim_bytes(), without_bytes)),
+          .capacity_bytes = plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes,
+          .is_short = plan.is_short,
+          .reserve = [&space = parts_.space](uint64_t bytes) { return space.try_reserve(bytes); },
+          .release = [&space = parts_.space](uint64_t bytes) { space.release(bytes); }};
 }
 
 // --- the keeper's thread ---

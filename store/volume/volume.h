@@ -166,4 +166,10 @@ struct PosixVolumeOptions {
 // Opens an existing directory and probes its features (by a temporary file ".kvcachefs-probe-<host>-<random>" if writable).
 Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const PosixVolumeOptions& options);
 
+// One that is not there is as good as removed.
+inline Status remove_file_if_there(Volume& volume, const std::string& path) {
+  Status removed = volume.remove_file(path);
+  return !removed && removed.error().code == Code::kNotFound ? Status() : removed;
+}
+
 }  // namespace kvcachefs
