@@ -130,13 +130,14 @@ Status StoreImpl::start(std::string_view holder) {
   });
 
   KVC_ASSIGN(identity_.epoch, node.last_epoch(identity_));
-  KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_}));
+  KVC_ASSIGN(Recovered found, recover({volume_, identity_, index_directory_, stamps_, *pool_, counters_, dead_, orphans_, [this](uint32_t last_epoch) {
+                                            return journal_room_->write([&] { return note_lost_records(*volume_, identity_.node, last_epoch); });
+                                          }}));
   index_ = std::move(found.index);
   index_rebuilt_ = found.index_rebuilt;
   unclean_start_ = found.unclean;
   index_rebuild_ = std::make_unique<IndexRebuild>(*volume_, identity_, clock_);
   index_rebuild_->allow(!found.judged_tail);
-  if (found.records_lost) KVC_TRY(journal_room_->write([&] { return note_lost_records(*volume_, identity_.node, found.last_epoch); }));
   KVC_ASSIGN(const uint32_t kept_epoch, epochs_with_lost_records(*volume_, identity_.node));
   KVC_ASSIGN(NodeStart::Epoch epoch, node.begin_epoch(identity_, found.last_epoch, *index_, form_of_journal(options_.current(), volume_->features()),
                                                       [this](const auto& attempt) { return journal_room_->write(attempt); }));
@@ -247,7 +248,7 @@ Status StoreImpl::start(std::string_view holder) {
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
   const bool left_out = found.journals_lost || (care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0));
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
-  if (left_out || (care_ == Care::kTend && found.unclean)) checkpointer_->want_checkpoint();  // others wait for it
+  if (left_out || found.checkpoint_damaged || (care_ == Care::kTend && found.unclean)) checkpointer_->want_checkpoint();  // others wait for it
   if (shared_ && (care_ != Care::kNone || found.other_boot || found.journals_lost)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());

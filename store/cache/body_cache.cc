@@ -143,7 +143,7 @@ void BodyCache::drop_one_with_xattrs(const ObjectPtr& object) {
     const auto lock = object->lock();
     if (object->handles > 0 || object->content_dirty() || object->attributes_version != object->attributes_durable) return;
     if (bytes_of(object->attributes.xattrs) < CleanBodies::kManyXattrBytes) return;
-    clean_.remove(object->id);  // what is loaded from here on enters it anew
+    clean_.remove(object);  // what is loaded from here on enters it anew
     dropped = object->drop_clean();
   }
   if (!dropped.blocks.empty()) parts_.accesses.left_ram(object->id);

@@ -54,13 +54,13 @@ ObjectPtr CleanBodies::take() {
   return object;
 }
 
-void CleanBodies::remove(ObjectId id) {
+void CleanBodies::remove(const ObjectPtr& object) {
   std::lock_guard lock(mutex_);
-  const auto found = where_.find(id);
-  if (found == where_.end()) return;
+  const auto found = where_.find(object->id);
+  if (found == where_.end() || *found->second != object) return;
   order_.erase(found->second);
   where_.erase(found);
-  count_xattrs(id, 0);
+  count_xattrs(object->id, 0);
 }
 
 size_t CleanBodies::count_with_many_xattrs() const {

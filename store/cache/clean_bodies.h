@@ -28,7 +28,7 @@ class CleanBodies {
   void note_xattrs(const Object& object);
   // The one that goes first leaves the list; null: there is none.
   ObjectPtr take();
-  void remove(ObjectId id);  // the caller holds the object
+  void remove(const ObjectPtr& object);  // not another one of its id
   size_t count() const;
   // Of those that have many.
   uint64_t xattr_bytes() const { return xattr_bytes_.load(std::memory_order_relaxed); }

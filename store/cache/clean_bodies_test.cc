@@ -71,7 +71,9 @@ TEST(CleanBodies, ItKnowsWhichHaveManyXattrs) {
   bodies.note_xattrs(*more);
   EXPECT_EQ(bodies.count_with_many_xattrs(), 1u);
   bodies.note_xattrs(*object(4));  // is not here
-  bodies.remove(more->id);
+  bodies.remove(object(2));  // another one of that id
+  EXPECT_EQ(bodies.count(), 3u);
+  bodies.remove(more);
   EXPECT_EQ(bodies.count(), 2u);
   EXPECT_EQ(bodies.take(), few);
   EXPECT_EQ(bodies.take(), many);

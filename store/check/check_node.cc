@@ -400,7 +400,7 @@ class NodeCheck {
     if (may_remove_extents())
       for (const OrphanExtent& orphan : orphans_)
         if (!is_held_for_others(orphan.id) && !is_kept(orphan.id)) KVC_TRY(node_.volume->remove_file(orphan.path));
-    if (options_.remove_orphans && !history_damaged_ && lost_epoch_ > 0) KVC_TRY(forget_lost_records(*node_.volume, node_.identity.node));
+    if (options_.remove_orphans && may_remove_extents() && lost_epoch_ > 0) KVC_TRY(forget_lost_records(*node_.volume, node_.identity.node));
     if (index_wrong_) KVC_TRY(index_past_ ? set_index_aside(node_.index_directory) : remove_index(node_.index_directory));
     return {};
   }

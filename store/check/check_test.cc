@@ -618,6 +618,7 @@ TEST_F(Check, TheLastEpochIsGone) {
     store_.mount();
     EXPECT_GT(epochs(), last) << "a number is taken once";
     EXPECT_TRUE(store_.exists("more"));
+    EXPECT_EQ(store_.exists("still more"), !by_mount);
     for (int i = 0; i < 8; ++i) EXPECT_EQ(store_.read_file(packed(i)), store_.payload(i, kPackedBytes));
     EXPECT_EQ(store_.read_file("d/solo"), store_.payload(100, kSoloBytes));
   }

@@ -443,7 +443,8 @@ void LmdbEnv::keep_in_memory(uint64_t most_bytes) const {
 }
 
 void LmdbEnv::let_go_of_mapped(uint64_t kept_bytes, uint64_t most_bytes) const {
-  if (const auto kept_open = opened()) let_go_of_mapped_pages(directory_ + "/data.mdb", kept_bytes, most_bytes);
+  const Reader reader(*this);  // the file stays mapped where it is until that is gone
+  if (!reader.closed() && reader.code() == 0) let_go_of_mapped_pages(directory_ + "/data.mdb", kept_bytes, most_bytes);
 }
 
 Status LmdbEnv::verify(Table table, ByteSpan key, Bytes& value) const {

@@ -266,11 +266,14 @@ Result<std::vector<FreedPlace>> LmdbIndex::apply(const Batch& batch, JournalPosi
   return std::move(effect.freed);
 }
 
-void LmdbIndex::keep_in_memory() const { env_->keep_in_memory(kKeptBytes); }
+void LmdbIndex::keep_in_memory() const {
+  kept_bytes_ = kKeptBytes;
+  env_->keep_in_memory(kKeptBytes);
+}
 
 void LmdbIndex::let_go_of_mapped() const {
   constexpr uint64_t kOthersBytes = 64 * kMiB;  // the program, and what is read until this is called again
-  env_->let_go_of_mapped(kKeptBytes, kKeptBytes + kOthersBytes);
+  env_->let_go_of_mapped(kept_bytes_, kKeptBytes + kOthersBytes);
 }
 
 void LmdbIndex::freeze() {

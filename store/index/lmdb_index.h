@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "store/base/mutex.h"
+#include "store/base/units.h"
 #include "store/index/batch_applier.h"
 #include "store/index/bulk_loader.h"
 #include "store/index/index.h"
@@ -128,6 +129,7 @@ class LmdbIndex final : public Index, private RowSource {
   IndexIdentity identity_;  // fixed by open()
   Mutex<LockRank::kIndexCommit> commit_mutex_;
   std::optional<Leftovers> leftovers_;  // only the thread that commits touches it
+  mutable std::atomic<uint64_t> kept_bytes_{16 * kMiB};  // of what is mapped; more once keep_in_memory() was asked for
   mutable LeafMutex scrub_mutex_;       // a leaf; guards these two
   ScrubMark scrub_mark_, scrub_found_;  // the latter: as the open found it
   mutable SharedMutex<LockRank::kIndex> overlay_mutex_;  // memory work only

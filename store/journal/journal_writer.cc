@@ -31,7 +31,7 @@ constexpr size_t kScratchBytes = 1024 * 1024;  // kept between appends
 struct OpenJournal {
   FilePtr file;
   uint64_t seq = 0;
-  uint64_t file_id = 0;  // 0: the volume did not tell
+  uint64_t file_id = 0;  // 0: the volume does not tell
   Bytes header;
   uint64_t start = 0;   // behind the header
   uint64_t end = 0;     // behind the last good frame
@@ -108,7 +108,9 @@ Status JournalWriter::State::open_next() {
     made = volume->open(path, options);
   }
   KVC_ASSIGN(FilePtr file, std::move(made));
-  const auto about = file->info();  // of what was just made: no round trip
+  // Where its number by path is another one (some network file systems) it tells nothing.
+  const auto about = file->info(), by_path = volume->info(path);
+  const uint64_t file_id = about && by_path && about->file_id == by_path->file_id ? about->file_id : 0;
   kill_point("journal-made");
   auto written = write_at(blocks, *file, bytes, 0);
   // In a block of its own it may be lost where a frame behind it is not; that one may say that everything before it is there.
@@ -120,7 +122,7 @@ Status JournalWriter::State::open_next() {
   }
   kill_point("journal-header");
   const uint64_t start = bytes.size();
-  auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, about ? about->file_id : 0, bytes, start, start, 0, false});
+  auto opened = std::make_shared<OpenJournal>(OpenJournal{std::move(file), seq, file_id, bytes, start, start, 0, false});
   const bool removed = current && is_removed(*current);
   const std::lock_guard lock(mutex);
   lost_file |= removed;

@@ -167,6 +167,7 @@ void Peers::load_due(bool thorough) {
   std::ranges::sort(due, {}, [&nodes](const Peer* peer) { return std::pair(nodes.at(peer->node).presence, std::string_view(peer->node)); });
   for (Peer* const peer : due) {
     if (ending_) return;
+    if (!may_load(*peer)) continue;
     load(*peer);
     if (!thorough) return;
   }
@@ -379,7 +380,7 @@ int64_t Peers::poll_period_ns(const Discovery::Node& node) const {
 int64_t Peers::due_ns(const Peer& peer) const {
   const auto node = discovery_->nodes().find(peer.node);
   if (!peer.replica || node == discovery_->nodes().end() || node->second.epoch == 0 || &peer == loading_) return INT64_MAX;
-  if (peer.replica->wants_load()) return std::max(peer.load_pause.next_try_ns(), peer.pause.next_try_ns());
+  if (peer.replica->wants_load()) return std::max({peer.load_pause.next_try_ns(), peer.pause.next_try_ns(), peer.look_again_ns});
   if (!peer.polled_ns) return peer.pause.next_try_ns();
   return std::max(*peer.polled_ns + poll_period_ns(node->second), peer.pause.next_try_ns());
 }

@@ -19,6 +19,9 @@ namespace kvcachefs {
 
 namespace {
 constexpr int64_t kUnclaimedNs = 5 * Peers::kSecondNs;
+constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs;
+constexpr int64_t kLookAgainNs = Peers::kSecondNs / 4;
+constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // of what reads of the indexes have mapped
 }  // namespace
 
 // Of nodes that the volume does not have any more.
@@ -89,29 +92,45 @@ void Peers::commit_due() {
   if (!lacks) unclaimed_since_ns_.reset();
   if (lacks && !unclaimed_since_ns_) unclaimed_since_ns_ = now_ns;
   give_back_unused(tell_growth());
+  if (let_go_ns_ && now_ns - *let_go_ns_ < kLetGoNs) return;
+  let_go_ns_ = now_ns;
+  for (const auto& [name, peer] : peers_)
+    if (peer->replica) peer->replica->let_go_of_mapped();
 }
 
-// Where somebody lacks room, and as far as it is worth the writing.
+// An index that is made anew lies beside the one that is served until it is whole: room for it is claimed first. Not without end, as above.
+bool Peers::may_load(Peer& peer) {
+  const uint64_t bytes = peer.replica->load_bytes();
+  const int64_t now_ns = parts_.clock.monotonic_ns();
+  if (bytes == 0 || tell_growth().claimed_bytes >= bytes || (peer.load_wanted_ns && now_ns - *peer.load_wanted_ns >= kUnclaimedLoadNs)) {
+    peer.load_wanted_ns.reset();
+    return true;
+  }
+  if (!peer.load_wanted_ns) peer.load_wanted_ns = now_ns;
+  peer.look_again_ns = now_ns + kLookAgainNs;
+  return false;
+}
+
+// Where somebody lacks room, and as far as it is worth the writing: one a round, for others wait for this thread.
 void Peers::give_back_unused(const IndexRoom& room) {
   if (!room.is_short) return;
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  const uint64_t least_bytes = least_given_back_bytes(room.capacity_bytes, followed_ + 1);
-  bool gave_back = false;
+  Peer* emptiest = nullptr;
+  uint64_t unused = least_given_back_bytes(room.capacity_bytes, followed_ + 1) - 1;
   for (const auto& [name, peer] : peers_) {
-    if (!peer->replica || peer->replica->wants_load() || !peer->shrink_pause.may_try(now_ns)) continue;
-    const uint64_t unused = peer->replica->unused_bytes();
-    if (unused < least_bytes) continue;
-    const uint64_t bytes = allocated_below(directory_of(name)), copy_bytes = less_bytes(bytes, unused) + kLeastGrowthBytes;
-    const uint64_t lacking = less_bytes(copy_bytes, room.claimed_bytes);
-    if (unused < bytes / 2 || (lacking > 0 && room.reserve && !room.reserve(lacking))) continue;
-    peer->shrink_pause.failed(now_ns);
-    const bool shrunk = peer->replica->give_back_unused();
-    if (lacking > 0 && room.release) room.release(lacking);
-    if (!shrunk) continue;
-    gave_back = true;
-    log::debug("peer {}: {} of its index's {} bytes were unused and are given back", name, unused, bytes);
+    if (!peer->replica || peer->replica->wants_load() || !peer->shrink_pause.may_try(now_ns) || peer->replica->unused_bytes() <= unused) continue;
+    emptiest = peer.get();
+    unused = peer->replica->unused_bytes();
   }
+  if (emptiest == nullptr) return;
+  emptiest->shrink_pause.failed(now_ns);
+  const uint64_t bytes = allocated_below(directory_of(emptiest->node)), copy_bytes = less_bytes(bytes, unused) + kLeastGrowthBytes;
+  const uint64_t lacking = less_bytes(copy_bytes, room.claimed_bytes);
+  if (unused < bytes / 2 || (lacking > 0 && room.reserve && !room.reserve(lacking))) return;
+  const bool gave_back = emptiest->replica->give_back_unused();
+  if (lacking > 0 && room.release) room.release(lacking);
   if (!gave_back) return;
+  log::debug("peer {}: {} of its index's {} bytes were unused and are given back", emptiest->node, unused, bytes);
   static_cast<void>(tell_growth());
   want_room();  // others hear of it now, not in a second
 }
@@ -120,7 +139,7 @@ IndexRoom Peers::tell_growth() {
   if (!parts_.indexes_grow) return {};
   uint64_t growth_bytes = 0;
   for (const auto& [name, peer] : peers_)
-    if (peer->replica) growth_bytes += peer->replica->growth_bytes();
+    if (peer->replica) growth_bytes += peer->replica->growth_bytes() + peer->replica->load_bytes();
   return parts_.indexes_grow(growth_bytes);
 }
 

@@ -26,6 +26,8 @@ struct Peers::Peer {
   uint64_t polls = 0, batches = 0;
   bool was_live = false;
   bool behind = false;   // the last poll did not come to the end
+  std::optional<int64_t> load_wanted_ns;  // since then the index that it has is to be made anew, and what that takes is not claimed
+  int64_t look_again_ns = INT64_MIN;      // ... whether it is by now
   std::string waits_for;  // because it came to an answer, and this node's journal was not read up to what that answers
   bool failed = false;   // the last load or poll did
   std::string trouble;   // that was logged and is not over

@@ -210,6 +210,35 @@ TEST_F(PeersTest, AReloadReplacesThePart) {
   EXPECT_EQ(a->replaced.at(ordinal(*a, "b")), 2);
 }
 
+// It lies beside the one before for a while.
+TEST_F(PeersTest, RoomForAnIndexThatIsMadeAnewIsClaimedFirst) {
+  auto a = start("a"), b = start("b");
+  const JournalPosition end = b->make_file("x");
+  b->make_file("late");
+  seconds(70, {a.get(), b.get()});
+  a->claimed_for_indexes_bytes = 0;
+  b->die();
+  auto second = start("b", 2, b.get());
+  second->say({EndsRecord{end, false}});
+  second->make_file("y");
+  seconds(8, {a.get(), second.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/late"})) << "it is served meanwhile";
+  EXPECT_GT(a->index_growth_bytes, 10'000u) << "and the claim is asked for";
+  a->claimed_for_indexes_bytes = UINT64_MAX;
+  seconds(1, {a.get(), second.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
+  // Where nobody gives anything up it is not put off for ever.
+  a->claimed_for_indexes_bytes = 0;
+  const JournalPosition again = second->make_file("z");
+  second->make_file("later");
+  seconds(120, {a.get(), second.get()});
+  second->die();
+  auto third = start("b", 3, second.get());
+  third->say({EndsRecord{again, false}});
+  seconds(30, {a.get(), third.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
+}
+
 TEST_F(PeersTest, OneThatCannotBeReadKeepsNobodyElseBack) {
   auto a = start("a"), b = start("b"), c = start("c");
   b->make_file("of-b");
@@ -777,7 +806,7 @@ TEST_F(PeersTest, WhatIsUnusedOfTheIndexesIsGivenBackWhereRoomIsLacking) {
   seconds(3, {a.get(), b.get()});
   EXPECT_GT(index_bytes(), 5u << 20) << "it is written anew beside what is there";
   a->room_for_copies_bytes = kMiB;
-  seconds(3, {a.get(), b.get()});
+  seconds(12, {a.get(), b.get()});
   EXPECT_LT(index_bytes(), 1u << 20);
   EXPECT_EQ(a->paths(), (Paths{"/0"}));
 }

@@ -15,6 +15,7 @@
 #include "store/index/replay_filter.h"
 #include "store/journal/epoch_ends.h"
 #include "store/journal/journal_file.h"
+#include "store/peers/part_size.h"
 #include "store/peers/peers_directory.h"
 
 namespace kvcachefs {
@@ -290,6 +291,7 @@ void Replica::follow_with(JournalTail tail) {
 void Replica::reload(std::string why) {
   log::info("peer {}: {}; loading it anew", setup_.identity.node, why);
   wants_load_ = true;
+  load_bytes_ = index_ == nullptr ? 0 : allocated_below(setup_.directory);
   ++reloads_;
 }
 

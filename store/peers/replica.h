@@ -66,6 +66,8 @@ class Replica {
   // without that it would name what the peer gave up since. After it part() is another one, which belongs into the view before the next
   // poll(). The epoch that is looked out for is not 0.
   Status load(const LookOut& look_out, Loading loading);
+  // About as much as that takes on this machine, beside what is there; 0: not known before it is read, or nothing is to be loaded.
+  uint64_t load_bytes() const { return wants_load_ ? load_bytes_ : 0; }
 
   struct Polled {
     uint64_t batches = 0;
@@ -87,6 +89,9 @@ class Replica {
   // Of the index's file, as far as it was committed: nothing is in it. It is used again, or given back, where that can be done, by writing the file anew.
   uint64_t unused_bytes() const { return index_ == nullptr ? 0 : index_->unused_bytes(); }
   bool give_back_unused();
+  void let_go_of_mapped() const {
+    if (index_ != nullptr) index_->let_go_of_mapped();
+  }
   // Removes a directory of indexes that no replica uses. Nothing else that may lie there is touched, and keeps it.
   static Status remove(const std::string& directory);
 
@@ -156,6 +161,7 @@ class Replica {
   State state_ = State::kLoading;
   std::string reason_;
   bool wants_load_ = true;
+  uint64_t load_bytes_ = 0;
   bool begun_ = false;  // the journal of the epoch that is followed has a file
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
   std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet

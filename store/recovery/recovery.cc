@@ -38,6 +38,7 @@ class Recovery {
   using Wholeness = BodyReader::Wholeness;
 
   Status open_fresh();
+  Status note_lost();
   Status open_past_journals();
   Result<std::string> why_not_to_believe();
   Status fill();
@@ -94,7 +95,7 @@ Status Recovery::open_index() {
   std::vector<std::string> problems;
   KVC_ASSIGN(checkpoint_, find_checkpoint(volume_, parts_.identity, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
-  found_.records_lost = !problems.empty();
+  found_.checkpoint_damaged = !problems.empty();
   if (checkpoint_) {
     auto file = volume_.info(checkpoint_path(parts_.identity.node, checkpoint_->epoch, checkpoint_->seq));
     found_.checkpoint_bytes = file ? file->size_bytes : checkpoint_->records * 64;
@@ -117,6 +118,11 @@ Status Recovery::open_index() {
   return fill();
 }
 
+Status Recovery::note_lost() {
+  found_.records_lost = true;
+  return parts_.note_lost(std::max(found_.last_epoch, parts_.identity.epoch));
+}
+
 // Of the journals something was lost that the index had read: what they lack it has. All that it names was synced before it was committed, and nothing of that
 // was given back since, however the daemon ended; what came behind it in the lost journals is lost, if it was not closed. One that is not to be believed is
 // kept aside, for there is no other trace of that. In either case nothing is removed because no record names it, and a checkpoint comes before anything is
@@ -125,7 +131,8 @@ Status Recovery::open_past_journals() {
   const JournalPosition at = found_.index->position();
   const std::string what = fmt::format("journals of node {} are missing or cut short: index {} has read up to {} in {}", parts_.identity.node, parts_.index_directory,
                                        at.offset, journal_path(parts_.identity.node, at.epoch, at.seq));
-  found_.records_lost = found_.judged_tail = found_.journals_lost = true;
+  found_.judged_tail = found_.journals_lost = true;
+  KVC_TRY(note_lost());
   KVC_ASSIGN(const std::string why, why_not_to_believe());
   if (why.empty()) {
     log::error("{}; it has what they lack, and a checkpoint of it follows{}", what,
@@ -165,6 +172,7 @@ Status Recovery::fill() {
   if (opened_ == Index::Found::kFresh && anything) {
     found_.index_rebuilt = true;
     log::info("rebuilding the index from {} journal files{}", journals_.size(), checkpoint_ ? " and a checkpoint" : "");
+    if (found_.checkpoint_damaged) KVC_TRY(note_lost());
     if (checkpoint_) KVC_TRY(load_checkpoint(filter));
   }
   KVC_TRY(replay(filter));
@@ -180,7 +188,8 @@ Status Recovery::load_checkpoint(ReplayFilter& filter) {
     return filter.believes(record, checkpoint_->header.covers.epoch) ? index.load(std::move(record)) : Status();
   }, problems));
   for (const std::string& problem : problems) log::error("checkpoint: {}", problem);
-  found_.records_lost |= !problems.empty();
+  found_.checkpoint_damaged |= !problems.empty();
+  if (!problems.empty()) KVC_TRY(note_lost());
   const Stamp stamp = ReplayFilter::believed(checkpoint_->header.stamp);
   parts_.stamps.observe(stamp);
   return index.finish_load(checkpoint_->header.covers, stamp);
@@ -209,7 +218,7 @@ Status Recovery::replay(ReplayFilter& filter) {
   found_.judged_tail |= found_.unclean;  // also what was trusted unread: after a reboot it would be judged anew
   parts_.counters.replayed_batches = result->batches;
   if (found_.unclean || found_.index_rebuilt) parts_.orphans.doubt_packs();
-  found_.records_lost |= result->damaged_files > 0 || filter.left_out() > 0;
+  if (result->damaged_files > 0 || filter.left_out() > 0) KVC_TRY(note_lost());
   // What a daemon that died wrote is trusted, for the page cache has it. From here on it is synced as well: neither the index,
   // nor a client that asks for a sync, nor the reclaim of what it replaced, looks at the files of an earlier epoch again.
   if (found_.unclean || found_.index_rebuilt) KVC_TRY(volume_.sync_everything());

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <unordered_set>
@@ -30,6 +31,8 @@ struct RecoveryParts {
   Counters& counters;
   DeadSpace& dead;       // told of places that the journals gave up
   OrphanNotes& orphans;  // told of what earlier lives may have left
+  // Records of epochs up to this one are lost: before anything is changed that tells of it.
+  std::function<Status(uint32_t last_epoch)> note_lost;
 };
 
 struct Recovered {
@@ -40,6 +43,7 @@ struct Recovered {
   // some are gone for good: a checkpoint comes before anything is given back.
   bool judged_tail = false;
   bool records_lost = false;  // of a damaged checkpoint or journal: they may have named what looks dead
+  bool checkpoint_damaged = false;  // the newest, or one that may have been; the index may have had no need of it
   std::unordered_set<ObjectId> unverified;  // kept though the volume did not give their bytes
   bool journals_lost = false;  // what the index had read of them: peers may have read more than is left
   uint32_t last_epoch = 0;  // that was begun, as far as anything tells: also by an index of which the directory is gone

@@ -81,7 +81,12 @@ class RecoveryTest : public ::testing::Test {
   Recovered start() {
     journal.reset();
     dead.clear();
-    auto recovered = recover({volume, identity, directory.path() + "/index", stamps, pool, counters, dead, orphans});
+    auto recovered = recover({volume, identity, directory.path() + "/index", stamps, pool, counters, dead, orphans, [this](uint32_t epoch) {
+                                EXPECT_FALSE(std::filesystem::exists(directory.path() + "/index.damaged")) << "first that is noted";
+                                noted_epoch = epoch;
+                                return note_fails ? fail(Code::kNoSpace, "no room for a mark") : Status();
+                              }});
+    if (note_fails) return {};
     EXPECT_TRUE(recovered) << recovered.error().message;
     return recovered ? std::move(*recovered) : Recovered{};
   }
@@ -102,6 +107,8 @@ class RecoveryTest : public ::testing::Test {
   std::unique_ptr<JournalWriter> journal;
   std::optional<Extents> extents;
   uint64_t number = 0;
+  std::optional<uint32_t> noted_epoch;  // up to which records are lost
+  bool note_fails = false;
   Space space;
   DeadSpace dead{space};
   OrphanNotes orphans{dead, space};
@@ -169,6 +176,7 @@ TEST_F(RecoveryTest, AnIndexHasWhatLostJournalsLack) {
   EXPECT_TRUE(has_name(*recovered.index, "a"));
   EXPECT_TRUE(has_name(*recovered.index, "b"));
   EXPECT_TRUE(recovered.records_lost) << "nothing goes because no record names it";
+  EXPECT_EQ(noted_epoch, identity.epoch);
   EXPECT_TRUE(recovered.judged_tail) << "a checkpoint comes";
 }
 
@@ -245,12 +253,45 @@ TEST_F(RecoveryTest, AnIndexOfAnotherTimeIsSetAsideAndBuiltAnew) {
   make_root();
   put_body("b");
   mark_synced();
+  note_fails = true;
+  start();
+  EXPECT_TRUE(std::filesystem::exists(directory.path() + "/index/data.mdb")) << "or the next start would know nothing of it";
+  EXPECT_FALSE(std::filesystem::exists(directory.path() + "/index.damaged"));
+  note_fails = false;
+  noted_epoch.reset();
   const Recovered recovered = start();
+  EXPECT_EQ(noted_epoch, identity.epoch);
   EXPECT_TRUE(recovered.index_rebuilt);
   EXPECT_FALSE(has_name(*recovered.index, "a"));
   EXPECT_TRUE(has_name(*recovered.index, "b"));
   EXPECT_TRUE(recovered.records_lost);
   EXPECT_TRUE(std::filesystem::exists(directory.path() + "/index.damaged/data.mdb"));
+}
+
+// The index has no need of it: nothing is lost, and another one takes its place.
+TEST_F(RecoveryTest, ADamagedCheckpointBesideAnIndexIsNoLoss) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  ASSERT_TRUE(start().index->close_clean());
+  ASSERT_TRUE(sim->make_directories(epoch_directory(identity.node, 1) + "/checkpoint"));
+  const auto damaged = sim->open(checkpoint_path(identity.node, 1, 1), {.writable = true, .create_exclusive = true});
+  ASSERT_TRUE(damaged) << damaged.error().message;
+  const std::vector<std::byte> bytes(8192, std::byte{7});
+  const std::span<const std::byte> piece(bytes);
+  ASSERT_TRUE((*damaged)->write({&piece, 1}, 0));
+  {
+    const Recovered recovered = start();
+    EXPECT_TRUE(recovered.checkpoint_damaged);
+    EXPECT_FALSE(recovered.records_lost);
+    EXPECT_EQ(noted_epoch, std::nullopt);
+    EXPECT_TRUE(has_name(*recovered.index, "a"));
+  }
+  std::filesystem::remove_all(directory.path() + "/index");
+  const Recovered anew = start();
+  EXPECT_TRUE(anew.records_lost) << "it may have had more than the journals";
+  EXPECT_EQ(noted_epoch, identity.epoch);
 }
 
 TEST_F(RecoveryTest, PlacesThatTheJournalGaveUpAreDead) {

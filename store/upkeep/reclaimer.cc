@@ -91,7 +91,7 @@ void Reclaimer::choose_how(File& file, bool in_use) const {
   const bool is_open = dead_.is_open(file.id);
   const auto usage = index_.find_extent(file.id);
   if (!usage) return void(file.how = File::How::kNotNow);
-  const bool kept = users_.keeps && users_.keeps(file.id);
+  const bool kept = can_punch_ && users_.keeps && users_.keeps(file.id);  // else nothing of it would ever come back
   if (!is_open && !kept && (!*usage || (*usage)->live_bytes == 0)) {
     // What died in it later may be read yet, or is not synced: then it is looked at once more. In this order: what a commit freed
     // is told before it counts as ended.
