@@ -101,7 +101,7 @@ class Peers {
   // Everything before it in the journals of that node is applied; also within `applied` and `replaced`. Zeros: nothing is.
   JournalPosition position_of(uint32_t ordinal) const;
   // Whether the volume has other nodes, as far as is known.
-  bool knows_any() const;
+  size_t known() const;
   // Whether another node was seen to live, and is not absent since.
   bool has_peers() const;
 

@@ -240,9 +240,9 @@ JournalPosition Peers::position_of(uint32_t ordinal) const {
   return found == positions_.end() ? JournalPosition{} : found->second;
 }
 
-bool Peers::knows_any() const {
+size_t Peers::known() const {
   const std::lock_guard lock(mutex_);
-  return !known_.empty();
+  return known_.size();
 }
 
 bool Peers::has_peers() const {

@@ -291,8 +291,15 @@ void Replica::follow_with(JournalTail tail) {
 void Replica::reload(std::string why) {
   log::info("peer {}: {}; loading it anew", setup_.identity.node, why);
   wants_load_ = true;
-  load_bytes_ = index_ == nullptr ? 0 : allocated_below(setup_.directory);
+  load_bytes_ = index_ == nullptr || setup_.volume->features().network ? 0 : bytes_to_load();
   ++reloads_;
+}
+
+// As what is there, or as what is to be read: the peer may have stored much since.
+uint64_t Replica::bytes_to_load() const {
+  const std::string epoch = setup_.volume->root() + "/" + epoch_directory(setup_.identity.node, position_.epoch);
+  const uint64_t read_bytes = allocated_below(epoch + "/checkpoint") + allocated_below(epoch + "/journal");
+  return std::max(allocated_below(setup_.directory), read_bytes + read_bytes / 4);
 }
 
 void Replica::hold(std::string why) {

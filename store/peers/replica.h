@@ -143,6 +143,7 @@ class Replica {
   Result<std::vector<ObjectId>> replaced_by(const Batch& batch) const;
   bool knows_checkpoint_of(uint32_t epoch) const { return checkpoint_ && checkpoint_->epoch >= epoch; }
   void reload(std::string why);
+  uint64_t bytes_to_load() const;
   void hold(std::string why);
   JournalTail tail_from(JournalPosition position) const;
   void follow_with(JournalTail tail);

@@ -122,7 +122,7 @@ void PeerFollower::step() {
 int64_t PeerFollower::round() {
   if (parts_.fence != nullptr && !parts_.fence->check_now_and_then() && parts_.fence->is_lost()) return parts_.clock.monotonic_ns() + Peers::kSecondNs;
   const int64_t due_ns = peers_->round();
-  const bool has_peers = peers_->knows_any();
+  const bool has_peers = peers_->known() > 0;
   if (!has_peers_.exchange(has_peers) && has_peers && parts_.appeared) parts_.appeared();
   forget_answered();
   tell_touches();
@@ -338,7 +338,7 @@ void PeerFollower::keep_indexes_within(uint64_t most_bytes) {
 }
 
 uint64_t PeerFollower::bytes_on_volume() {
-  if (peers_->knows_any()) had_peers_ = true;
+  if (peers_->known() > 0) had_peers_ = true;
   uint64_t bytes = 2 * (kHeadSlotBytes + (had_peers_ ? kAcksSlotBytes : 0));
   if (parts_.volume->features().network) return bytes;
   return bytes + allocated_below(parts_.directory);
@@ -348,16 +348,25 @@ void PeerFollower::measure() {
   parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load());
 }
 
+// Where nothing is evicted, what others store between two rounds finds room kept for it here: nobody gives any up by then.
+uint64_t PeerFollower::kept_ahead_bytes() const {
+  constexpr uint64_t kMost = 16 * kMiB, kPart = 16;
+  if (peers_->known() == 0 || parts_.volume->features().network || !parts_.index_room) return 0;
+  const IndexRoom room = parts_.index_room(0);
+  return room.evicts ? 0 : std::min(kMost, room.capacity_bytes / kPart);
+}
+
 // They grow, and are made anew, also where nothing is stored here: each second they are looked at.
 IndexRoom PeerFollower::take_growth(uint64_t growth_bytes) {
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (growth_bytes_.exchange(growth_bytes) != growth_bytes || now_ns - measured_ns_ >= kMeasureNs) {
+  const uint64_t ahead_bytes = growth_bytes + kept_ahead_bytes();
+  if (growth_bytes_.exchange(ahead_bytes) != ahead_bytes || now_ns - measured_ns_ >= kMeasureNs) {
     measured_ns_ = now_ns;
     measure();
   }
   if (parts_.volume->features().network || !parts_.index_room) return {};
-  const IndexRoom room = parts_.index_room(growth_bytes);
-  if (room.claimed_bytes < growth_bytes && now_ns - room_wanted_ns_ >= kRoomNs) {
+  const IndexRoom room = parts_.index_room(ahead_bytes);
+  if (room.claimed_bytes < ahead_bytes && now_ns - room_wanted_ns_ >= kRoomNs) {
     room_wanted_ns_ = now_ns;
     peers_->want_room();
   }

@@ -120,6 +120,7 @@ class PeerFollower {
   void look_for_new_life(uint32_t ordinal, uint32_t epoch);
   Head own_head() const;
   IndexRoom take_growth(uint64_t growth_bytes);
+  uint64_t kept_ahead_bytes() const;
 
   const Parts parts_;
   std::unique_ptr<Peers> peers_;

@@ -135,6 +135,7 @@ IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
   return {.claimed_bytes = std::min(growth_bytes, less_bytes(parts_.space.claim_bytes(), without_bytes)),
           .capacity_bytes = plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes,
           .is_short = plan.is_short,
+          .evicts = parts_.evictor.on(),
           // What it lacks is not told as what a call does: nothing is to be evicted for that.
           .reserve = [&space = parts_.space](uint64_t bytes) { return space.room_bytes() >= bytes && space.try_reserve(bytes); },
           .release = [&space = parts_.space](uint64_t bytes) { space.release(bytes); }};
