@@ -350,10 +350,11 @@ void PeerFollower::measure() {
 
 // Where nothing is evicted, what others store between two rounds finds room kept for it here: nobody gives any up by then.
 uint64_t PeerFollower::kept_ahead_bytes() const {
-  constexpr uint64_t kMost = 16 * kMiB, kPart = 16;
-  if (peers_->known() == 0 || parts_.volume->features().network || !parts_.index_room) return 0;
+  constexpr uint64_t kMost = 16 * kMiB, kPart = 8;  // of the capacity, all nodes together
+  const size_t known = peers_->known();
+  if (known == 0 || parts_.volume->features().network || !parts_.index_room) return 0;
   const IndexRoom room = parts_.index_room(0);
-  return room.evicts ? 0 : std::min(kMost, room.capacity_bytes / kPart);
+  return room.evicts ? 0 : std::min(kMost, room.capacity_bytes / kPart / (known + 1));
 }
 
 // They grow, and are made anew, also where nothing is stored here: each second they are looked at.
