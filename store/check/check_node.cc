@@ -301,11 +301,13 @@ class NodeCheck {
     return {};
   }
 
+  // Though nothing names it, or all of it: a record that was lost may have.
+  bool is_kept(ExtentId id) const { return id.epoch <= kept_epoch_; }
+
   // No error: the next mount that follows an unclean end gives them back. Nor is it told where that cannot be.
   Status tell_dead_ranges() {
     if (dead_.empty() || !node_.volume->features().punch_hole) return {};
     std::string what = fmt::format("{} packs hold {} that no record names", dead_.size(), format_size(report_.dead_range_bytes));
-    const auto is_kept = [this](const PackWithDeadRanges& pack) { return pack.extent.epoch <= kept_epoch_; };
     if (recovered_.unclean) {  // what gave them up is not synced: after a power loss it may be named again
       what += "; the next mount gives it back";
     } else if (history_damaged_) {
@@ -315,7 +317,7 @@ class NodeCheck {
     } else if (options_.repair) {
       uint64_t bytes = 0;
       for (const PackWithDeadRanges& pack : dead_) {
-        if (is_kept(pack)) continue;
+        if (is_kept(pack.extent)) continue;
         KVC_ASSIGN(const uint64_t came_back, give_back(node_, pack));
         bytes += came_back;
       }
@@ -323,14 +325,13 @@ class NodeCheck {
     } else {
       what += "; --repair gives it back";
     }
-    if (std::ranges::any_of(dead_, is_kept)) what += fmt::format(" but for that in epochs up to {}, {}", kept_epoch_, kKept);
+    if (std::ranges::any_of(dead_, [this](const PackWithDeadRanges& pack) { return is_kept(pack.extent); })) what += fmt::format(" but for that in epochs up to {}, {}", kept_epoch_, kKept);
     report_.notes.push_back(std::move(what));
     return {};
   }
 
   // Not on the word of records that are not synced: after a power loss others may count again, which name these extents. The
   // next mount judges them first, as it does what fsck cannot know, and sweeps then.
-  bool is_kept(ExtentId id) const { return id.epoch <= kept_epoch_; }
   bool may_remove_extents() const { return options_.repair && !history_damaged_ && !recovered_.unclean; }
 
   // What was removed and stays for the other nodes of the volume, which may read it still: the index tells what the last mount left. Where
