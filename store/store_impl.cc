@@ -231,7 +231,7 @@ Status StoreImpl::start(std::string_view holder) {
   if (!volume_->features().punch_hole && !read_only_)
     compactor_.emplace(Compactor::Parts{*tree_, *index_, dead_, space_, refusals_, *relocator_, *eviction_, counters_, clock_, options.extent_bytes});
   sweep_.emplace(OrphanSweep::Parts{*volume_, identity_, *extents_, *index_, dead_, orphans_, counters_, clock_,
-                                    [this] { return checkpointer_->sync_point(); }, background_, found.records_lost, kept_epoch});
+                                    [this] { return checkpointer_->sync_point(); }, background_, kept_epoch});
   checkpointer_.emplace(Checkpointer::Parts{volume_, identity_, index_directory_, *index_, *index_rebuild_, *journal_, *journal_room_, *reserve_,
                                             *extents_, *committer_, *relocator_, *drainer_, *tree_, *accesses_, space_, dead_, *raw_space_, *record_space_,
                                             orphans_, *sweep_, *reclaimer_, *eviction_, health_, counters_, clock_, options_, next_number_},

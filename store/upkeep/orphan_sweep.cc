@@ -137,10 +137,10 @@ void OrphanSweep::count(bool unclean) {
 }
 
 void OrphanSweep::cut_raw_files() {
-  if (parts_.records_lost || parts_.index.totals().raw_bodies == 0) return;  // a record that is lost may have told of more
+  if (parts_.index.totals().raw_bodies == 0) return;
   std::vector<std::pair<ExtentId, ObjectId>> raw;
   Status status = parts_.index.scan_extents([&](ExtentId extent, const ExtentUsage& usage) {
-    if (usage.kind == PlaceKind::kRaw && !is_kept(extent)) raw.emplace_back(extent, usage.object);
+    if (usage.kind == PlaceKind::kRaw && !is_kept(extent)) raw.emplace_back(extent, usage.object);  // else a lost record may have told of more
     return true;
   });
   for (const auto& [extent, object] : raw) {

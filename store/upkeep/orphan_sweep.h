@@ -37,7 +37,6 @@ class OrphanSweep {
     Clock& clock;
     std::function<Status()> sync_point;  // all that is accepted is journaled and synced when it returns
     bool background;                     // threads may help where a call is a round trip
-    bool records_lost;  // of a damaged checkpoint or journal, which may have named what looks dead
     uint32_t kept_epoch;  // 0, or: nothing of it and the epochs before it is removed because no record names it, for records that did may be lost
   };
   explicit OrphanSweep(Parts parts) : parts_(std::move(parts)) {}

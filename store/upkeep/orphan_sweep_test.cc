@@ -34,13 +34,13 @@ class OrphanSweepTest : public ::testing::Test {
     EXPECT_TRUE(made->file->write({&piece, 1}, kBlockBytes));
     return made->id;
   }
-  OrphanSweep make_sweep(bool records_lost = false, uint32_t kept_epoch = 0) {
+  OrphanSweep make_sweep(uint32_t kept_epoch = 0) {
     return OrphanSweep({*volume, identity, extents, index, dead, orphans, counters, clock,
                         [this]() -> Status {
                           ++syncs;
                           return sync_result;
                         },
-                        false, records_lost, kept_epoch});
+                        false, kept_epoch});
   }
   bool is_there(ExtentId id, PlaceKind kind) { return extents.info(id, kind).has_value(); }
 
@@ -115,8 +115,8 @@ TEST_F(OrphanSweepTest, AfterACleanEndNothingIsLookedFor) {
 }
 
 TEST_F(OrphanSweepTest, WhereRecordsAreLostNothingIsRemovedInThisLifeNorInLaterOnes) {
-  for (const bool this_life : {true, false}) {
-    OrphanSweep sweep = make_sweep(this_life, /*kept_epoch=*/2);
+  for (int life = 0; life < 2; ++life) {
+    OrphanSweep sweep = make_sweep(/*kept_epoch=*/2);
     orphans.doubt_packs();
     sweep.count(/*unclean=*/true);
     EXPECT_EQ(space.orphaned_bytes(), 0u) << "nothing is coming back";
@@ -132,7 +132,7 @@ TEST_F(OrphanSweepTest, WhereRecordsAreLostNothingIsRemovedInThisLifeNorInLaterO
 TEST_F(OrphanSweepTest, OfEpochsBehindThoseWithLostRecordsWhatNobodyNamesGoes) {
   Extents later(volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 2}, 8);
   const ExtentId of_later = make(later, PlaceKind::kSolo);
-  OrphanSweep sweep = make_sweep(false, /*kept_epoch=*/1);
+  OrphanSweep sweep = make_sweep(/*kept_epoch=*/1);
   sweep.count(/*unclean=*/true);
   sweep.sweep_extents({});
   EXPECT_TRUE(is_there(nameless, PlaceKind::kSolo));
@@ -146,7 +146,7 @@ TEST_F(OrphanSweepTest, APackOfAKeptEpochStaysThoughItWasGivenUp) {
   left.extents = {{pack, PlaceKind::kPacked}, {nameless, PlaceKind::kSolo}};
   index.set_leftovers(left);
   orphans.take_leftovers(index);
-  OrphanSweep sweep = make_sweep(false, /*kept_epoch=*/2);
+  OrphanSweep sweep = make_sweep(/*kept_epoch=*/2);
   sweep.count(/*unclean=*/false);
   sweep.sweep_extents({});
   EXPECT_TRUE(is_there(pack, PlaceKind::kPacked));
