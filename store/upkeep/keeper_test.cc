@@ -59,7 +59,7 @@ class KeeperTest : public WritebackFixture {
   Drainer drainer{{bulk, urgent, *committer}};
   Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup,
                      [this] { drainer.journal_names(); }, [this] { drainer.drain(true); }, [] { return false; }, false}};
-  OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, false, 0}};
+  OrphanSweep sweep{{*volume, identity, extents, index, dead, orphans, counters, clock, [this] { return checkpointer->sync_point(); }, false, 0}};
   std::optional<Checkpointer> checkpointer;
   std::optional<VolumeWatch> watch;
   std::optional<Keeper> keeper;
