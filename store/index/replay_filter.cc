@@ -160,7 +160,10 @@ Result<Batch> ReplayFilter::believed(const Batch& batch, uint32_t epoch, const N
     if (left) tell(record, why);
     if (const auto* body = std::get_if<PutRecord>(&record)) {
       const bool impossible = left;
-      left = left || not_whole(*body);
+      if (!left && not_whole(*body)) {
+        left = true;
+        if (taken_now_) taken_.give_back(*taken_now_);  // a body of equal bytes that shares the place is not whole either, and not impossible
+      }
       if (left) KVC_TRY(leave_out(*body, impossible));
     } else if (const auto* name = std::get_if<NameRecord>(&record); name != nullptr && !left) {
       KVC_ASSIGN(left, leaves_out(*name, result));
@@ -194,6 +197,7 @@ Result<std::string> ReplayFilter::why_refused(const Record& record, const Batch&
 
 Result<std::string> ReplayFilter::why_refused(const PutRecord& put, const Batch& batch, uint32_t epoch) {
   const ObjectId id = put.object.id;
+  taken_now_.reset();
   KVC_ASSIGN(const auto known, index_.find_object_summary(id));
   const auto in_batch = put_.find(id);
   const bool again = in_batch != put_.end();
@@ -244,7 +248,10 @@ Result<bool> ReplayFilter::may_have(ObjectId object, const Place& place, const B
       if (!known) return batch != nullptr ? is_of_replaced(place, *batch) : Result<bool>(false);
     }
   }
-  if (taken_.take(place)) return true;
+  if (taken_.take(place)) {
+    taken_now_ = place;
+    return true;
+  }
   return batch != nullptr ? is_of_replaced(place, *batch) : Result<bool>(false);
 }
 

@@ -104,6 +104,7 @@ class ReplayFilter {
   };
   std::unordered_map<ObjectId, Put> put_;                 // what was put so far
   std::optional<std::vector<Place>> replaced_;            // places of objects whose names it gives to others or takes
+  std::optional<Place> taken_now_;                        // for the record that is looked at
 
   std::unordered_set<ObjectId> absent_;  // no version of them is whole
   std::unordered_set<ObjectId> older_;   // the last version is not, one before it is: they have the names that one had

@@ -190,6 +190,30 @@ TEST_F(Filter, LetsPlacesChangeHands) {
   }
 }
 
+// After a power loss: what shared the place of a body that is not whole is not whole either, and that is no damage.
+TEST_F(Filter, APlaceThatDidNotReachTheMediumIsNotTaken) {
+  for (const bool complete : {true, false}) {
+    fresh(complete);
+    const uint64_t first = complete ? 1 : 11;
+    const Place shared = pack(first, 4, 100), solo{PlaceKind::kSolo, {kEpoch, first + 1}, 0, kBlockBytes};
+    const auto not_whole = [&](const PutRecord& put) { return put.object.body.place == shared || put.object.body.place == solo; };
+    replay({PutRecord{file(first, pack(first, 3, 100))}, NameRecord{kRootId, "before", id(first)},
+            PutRecord{file(first + 1, shared)}, NameRecord{kRootId, "a", id(first + 1)},
+            PutRecord{file(first + 2, solo)}, NameRecord{kRootId, "c", id(first + 2)}}, kEpoch, not_whole);
+    replay({PutRecord{file(first + 3, shared)}, NameRecord{kRootId, "a", id(first + 3)},
+            PutRecord{file(first + 4, solo)}, NameRecord{kRootId, "c", id(first + 4)}}, kEpoch, not_whole);
+    EXPECT_TRUE(told_.empty()) << told_.front();
+    EXPECT_FALSE(at(kRootId, "a").valid());
+    EXPECT_FALSE(at(kRootId, "c").valid());
+    // Its neighbours are as taken as before.
+    replay({PutRecord{file(first + 5, pack(first, 3, 100))}});
+    EXPECT_EQ(told_.size(), 1u);
+    replay({PutRecord{file(first + 6, pack(first, 4, 100))}, PutRecord{file(first + 7, pack(first, 4, 100))}});
+    EXPECT_EQ(told_.size(), 2u);
+    told_.clear();
+  }
+}
+
 TEST_F(Filter, ATypeOfFileNeverChanges) {
   replay({PutRecord{directory(1)}, NameRecord{kRootId, "d", id(1)}, PutRecord{file(2)}, NameRecord{id(1), "f", id(2)}});
   replay({PutRecord{file(1)}});

@@ -32,4 +32,21 @@ bool TakenPlaces::take(const Place& place) {
   return true;
 }
 
+void TakenPlaces::give_back(const Place& place) {
+  const auto at = extents_.find(place.extent);
+  if (place.kind != PlaceKind::kPacked) {
+    extents_.erase(at);
+    return;
+  }
+  std::map<uint64_t, uint64_t>& taken = at->second.taken;
+  const uint64_t begin = place.offset, end = begin + align_up(place.length, kBlockBytes);
+  if (begin != end) {
+    const auto range = std::prev(taken.upper_bound(begin));
+    if (const uint64_t range_end = range->second; range_end > end) taken.emplace(end, range_end);
+    if (range->first == begin) taken.erase(range);
+    else range->second = begin;
+  }
+  if (taken.empty()) extents_.erase(at);
+}
+
 }  // namespace kvcachefs

@@ -15,6 +15,8 @@ class TakenPlaces {
   // False, and nothing is taken, if the range or a part of it is taken, or the extent is known as one of another kind. A file of
   // its own (solo, raw) is taken as a whole.
   bool take(const Place& place);
+  // What take() took just now.
+  void give_back(const Place& place);
 
  private:
   struct Extent {

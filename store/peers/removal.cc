@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -92,14 +93,14 @@ class Answer {
     return {};
   }
 
-  Result<std::vector<Record>> finish(JournalPosition until) {
+  Result<PeerAnswer> finish(std::optional<JournalPosition> until, bool waits) {
     for (const auto& [id, given] : attributes_) {
       KVC_ASSIGN(const auto object, own_.index->find_object_summary(id));
       if (!object || ((object->attributes.mode ^ given->mode) & S_IFMT) != 0) continue;
       if (counts_more(*given, peer_.node, object->attributes, own_.node)) records_.emplace_back(AttributesRecord{id, *given});
     }
-    records_.emplace_back(SeenRecord{peer_.node, until});
-    return std::move(records_);
+    if (until) records_.emplace_back(SeenRecord{peer_.node, *until});
+    return PeerAnswer{std::move(records_), waits};
   }
 
  private:
@@ -129,21 +130,26 @@ Result<bool> is_removed(const Part& by, const Part& owner, ObjectId directory, c
   return removals.take(directory, entry);
 }
 
-Result<std::vector<Record>> answer(const Part& own, const Part& peer, JournalPosition until, const KeepsName& keeps) {
+Result<PeerAnswer> answer(const Part& own, const Part& peer, JournalPosition until, const KeepsName& keeps,
+                          const NameOnItsWay& on_its_way) {
   const JournalPosition answered = own.statements->seen(peer.node);
-  if (until <= answered || !peer.statements->speaks_of(own.node, answered)) return std::vector<Record>{};
+  if (until <= answered || !peer.statements->speaks_of(own.node, answered)) return PeerAnswer{};
   Answer answer(own, peer, keeps);
   Status status;
-  bool any = false;
+  std::optional<JournalPosition> last, before_last;  // of the batches that said something; what one batch said is answered as a whole
+  bool waits = false;
   peer.statements->for_each(own.node, answered, [&](const StatementKey& key, const Statements::What& what) {
     if (key.said > until) return false;
-    any = true;
+    if (last != key.said) before_last = std::exchange(last, key.said);
+    const auto* const removed = std::get_if<UnnameRecord>(&what);
+    waits = removed != nullptr && on_its_way && on_its_way(*removed);
+    if (waits) return false;
     status = std::visit([&answer](const auto& typed) { return answer.on(typed); }, what);
     return status.has_value();
   });
   KVC_TRY(status);
-  if (!any) return std::vector<Record>{};
-  return answer.finish(until);
+  if (!last) return PeerAnswer{};
+  return answer.finish(waits ? before_last : until, waits);
 }
 
 // Who changes an object sets its ctime beyond what it has read, so the last change counts where one knew of the other.

@@ -190,6 +190,11 @@ NameState* Namespace::state(const DirtyName& name) {
   return found == directory->second.end() ? nullptr : &found->second;
 }
 
+bool Namespace::may_be_journaled(ObjectId parent, std::string_view name, ObjectId child) const {
+  const NameState* const known = dirty(parent, name);
+  return known != nullptr && known->child == child && known->durable != child && !known->pending && !known->parked.valid();
+}
+
 void Namespace::settle(const DirtyName& name, ObjectId durable) {
   auto directory = directories_.find(name.parent);
   if (directory == directories_.end()) return;

@@ -116,6 +116,8 @@ class Namespace {
   void park(DirtyName name, ObjectId child);
   void unpark(ObjectId child);
   NameState* state(const DirtyName& name);
+  // A commit is under way that gives the name to `child`: the journal may tell of it, and the index does not yet.
+  bool may_be_journaled(ObjectId parent, std::string_view name, ObjectId child) const;
   // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
   void settle(const DirtyName& name, ObjectId durable);
   bool has_pending() const { return !pending_.empty(); }

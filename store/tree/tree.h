@@ -31,6 +31,7 @@
 #include "store/object/dirty_queue.h"
 #include "store/object/object.h"
 #include "store/peers/directory_classes.h"
+#include "store/peers/removal.h"
 #include "store/peers/view.h"
 #include "store/space/discards.h"
 #include "store/space/record_space.h"

@@ -145,7 +145,7 @@ class Tree::Write final : public Tree::View {
   // In its ids, ascending: what the peer removed or replaced and is open or being read here; a few hundred at most.
   std::vector<ObjectId> still_read(uint32_t ordinal);
   // Takes from this node what the peer said is gone, up to there. Returns what is to be journaled once these names are.
-  Result<std::vector<Record>> answer(const Part& peer, JournalPosition until);
+  Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
   // What this node said of the peer's objects up to there was answered, and everybody has read the answer.
   Status forget_statements(const std::string& peer, JournalPosition answered);
 

@@ -316,16 +316,19 @@ void Tree::Write::end_leases() {
 
 // --- what peers took ---
 
-Result<std::vector<Record>> Tree::Write::answer(const Part& peer, JournalPosition until) {
+Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) {
   const KeepsName is_shared = [&](ObjectId id) {
     const ObjectPtr object = live(id);
     if (!object) return false;
     const auto lock = object->lock();
     return object->write_handles > 0 && !object->published;
   };
-  KVC_ASSIGN(auto records, kvcachefs::answer(view().own(), peer, until, is_shared));
-  std::vector<Record> to_journal;
-  for (Record& record : records) {
+  const NameOnItsWay on_its_way = [this](const UnnameRecord& removed) {
+    return names().may_be_journaled(removed.parent, removed.name, removed.child);
+  };
+  KVC_ASSIGN(PeerAnswer said, kvcachefs::answer(view().own(), peer, until, is_shared, on_its_way));
+  PeerAnswer answered{{}, said.waits};
+  for (Record& record : said.records) {
     if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
       KVC_TRY(take_name(*gone));
     } else if (auto* given = std::get_if<AttributesRecord>(&record)) {
@@ -334,10 +337,10 @@ Result<std::vector<Record>> Tree::Write::answer(const Part& peer, JournalPositio
       object->attributes = std::move(given->attributes);
       mark_attributes_dirty(object, tree().parts_.records, tree().parts_.dirty);
     } else {
-      to_journal.push_back(std::move(record));
+      answered.records.push_back(std::move(record));
     }
   }
-  return to_journal;
+  return answered;
 }
 
 Status Tree::Write::forget_statements(const std::string& peer, JournalPosition answered) {

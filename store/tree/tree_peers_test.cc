@@ -64,7 +64,8 @@ class TreePeersTest : public ::testing::Test {
     names.follow(who, PeerBatch{batch, after, {}});
     auto answered = names.answer(*names.view().peer(who), after);
     ASSERT_TRUE(answered) << answered.error().message;
-    for (Record& record : *answered) to_journal_.push_back(std::move(record));
+    for (Record& record : answered->records) to_journal_.push_back(std::move(record));
+    waits_ = answered->waits;
   }
   void give(Who who, uint64_t number, const std::string& name, int64_t born_ns) {
     say(who, {put(id(number), S_IFREG | 0644, born_ns), NameRecord{id(5), name, id(number)}});
@@ -120,6 +121,7 @@ class TreePeersTest : public ::testing::Test {
 
   Node nodes_[3]{{"this", {}, {}}, {"a", {}, {}}, {"c", {}, {}}};
   std::vector<Record> to_journal_;
+  bool waits_ = false;  // the last answer
   ManualClock clock_{1'000'000'000'000};
   testing::TreeParts parts_;
   Tree tree_{parts_.of(*nodes_[kThis].peer.index, clock_, true, "this", true)};
@@ -192,6 +194,34 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_FALSE(find(directory, "x").valid());
   EXPECT_EQ(find(directory, "y"), id(10));
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
+}
+
+// --- a name that peers have read of in the journal, and that the index does not have yet ---
+
+TEST_F(TreePeersTest, ANameThatAPeerRemovedBeforeTheIndexHadItDoesNotComeBack) {
+  make(kRootId, 6, "x");
+  make(kRootId, 7, "y");
+  Tree::Write names = tree_.write();
+  const auto taken = names.names().take_pending();  // a commit writes it to the journal
+  ASSERT_EQ(taken.size(), 2u);
+  names.unlock();
+  say(kA, {gone("this", kRootId, "other", id(8))});
+  EXPECT_EQ(to_journal_.size(), 1u);
+  say(kA, {gone("this", kRootId, "y", id(7))});
+  say(kA, {gone("this", kRootId, "x", id(6))});
+  for (const Record& record : to_journal_)  // neither is answered: the first one waits
+    EXPECT_EQ(std::get<SeenRecord>(record).position, (JournalPosition{1, 0, 200}));
+  say(kThis, {put(id(6), S_IFREG | 0644), NameRecord{kRootId, "x", id(6)}, put(id(7), S_IFREG | 0644), NameRecord{kRootId, "y", id(7)}});
+  names = tree_.write();
+  for (const DirtyName& name : taken) names.names().settle(name, name.key.name == "x" ? id(6) : id(7));
+  names.unlock();
+  EXPECT_TRUE(waits_);
+  say(kA, {});
+  EXPECT_FALSE(waits_);
+  EXPECT_TRUE(list(kRootId).empty());
+  EXPECT_EQ(std::get<SeenRecord>(to_journal_.back()).position, (JournalPosition{1, 0, 500}));
+  journal();
+  EXPECT_TRUE(list(kRootId).empty());
 }
 
 // --- a directory that was removed elsewhere, with a file here that is not journaled ---

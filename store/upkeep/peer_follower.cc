@@ -27,6 +27,7 @@ constexpr uint64_t kFewDescriptors = 256;
 constexpr int64_t kSilentNs = 60'000'000'000;  // nothing is kept for a node whose HEAD stood so long: it is checked that its bytes are right
 constexpr int64_t kMeasureNs = 1'000'000'000, kRoomNs = 100'000'000;
 constexpr int64_t kTouchNs = 2'000'000'000;
+constexpr int64_t kAnswerWaitsNs = 100'000'000;        // the same where a commit is under way of which one spoke
 constexpr int64_t kTouchAfterFailureNs = 10'000'000'000;
 constexpr size_t kTouchesOfRecord = 4096, kMostUsedElsewhere = 1 << 20;
 constexpr int64_t kAcknowledgedNs = 250'000'000, kAcknowledgedSeldomNs = 2'000'000'000;
@@ -219,7 +220,8 @@ void PeerFollower::answer(Tree::Write& tree, uint32_t ordinal) {
   if (peer == nullptr || !peer->index) return;
   auto answered = tree.answer(*peer, peers_->position_of(ordinal));
   if (!answered) return log::error("what node {} removed of this one stays for now: {}", peer->node, answered.error().message);
-  std::ranges::move(*answered, std::back_inserter(to_journal_));
+  std::ranges::move(answered->records, std::back_inserter(to_journal_));
+  if (answered->waits) answered_ns_ = std::min(answered_ns_, parts_.clock.monotonic_ns() - kAnswerAgainNs + kAnswerWaitsNs);
 }
 
 void PeerFollower::answer_again() {
