@@ -5,6 +5,7 @@
 #include <fuse_lowlevel.h>
 #include <linux/fuse.h>
 
+#include <cerrno>
 #include <cstdlib>
 #include <utility>
 
@@ -20,7 +21,11 @@ class FuseWorker : public RequestDevice::Worker {
     std::free(aside_.mem);
   }
 
-  int receive() override { return fuse_session_receive_buf(session_, &buffer_); }
+  // A read that takes a request just as the connection ends fails with ECONNABORTED, however that ends: the next one tells whether it was unmounted.
+  int receive() override {
+    const int got = fuse_session_receive_buf(session_, &buffer_);
+    return got == -ECONNABORTED ? fuse_session_receive_buf(session_, &buffer_) : got;
+  }
   void process() override { fuse_session_process_buf(session_, &buffer_); }
   bool is_short() const override {
     switch (header().opcode) {

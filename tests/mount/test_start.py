@@ -18,7 +18,7 @@ pytestmark = pytest.mark.needs_daemon
 @pytest.fixture(scope="module")
 def preloaded(tmp_path_factory):
     """preloaded(what): the environment of a daemon whose stat() of its mount fails ("fail") or hangs ("hang"),
-    or whose process that calls it outlives the daemon for a while ("linger")."""
+    or whose process that calls it outlives the daemon for a while ("linger"); or that reads a request as the kernel unmounts ("race")."""
     library = tmp_path_factory.mktemp("preload") / "stat_of_root.so"
     source = os.path.join(os.path.dirname(kvc_mount.__file__), "native", "stat_of_root.c")
     subprocess.run(["gcc", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
@@ -178,5 +178,15 @@ def test_a_foreground_mount_that_is_unmounted_at_once_has_not_failed(start, prel
     wait_until(lambda: mount_entry(mount.path) is not None, 60, "the kernel's mount is there")
     subprocess.run(["fusermount3", "-u", "-z", mount.path], check=True)
     output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
+    assert command.returncode == 0, output
+    assert_nothing_is_left(mount, at_once=True)
+
+
+def test_a_request_that_is_read_as_the_kernel_unmounts_is_no_failure(start, preloaded):
+    mount, command = start(preloaded("race"), foreground=True)
+    wait_until(lambda: mount_entry(mount.path) is not None and os.path.exists(os.path.join(mount.path, ".kvcachefs")), 60, "it is mounted")
+    subprocess.run(["fusermount3", "-u", mount.path], check=True)
+    output, _ = command.communicate(timeout=60 * kvc_env.SCALE)
+    assert "Software caused connection abort" in output  # libfuse has seen it
     assert command.returncode == 0, output
     assert_nothing_is_left(mount, at_once=True)
