@@ -66,6 +66,7 @@ StoreImpl::StoreImpl(std::shared_ptr<Volume> volume, StoreOptions options, Clock
             return held - loading + lacks_bytes + cache_->left_to_others(MemoryFor::kWriter) <= pool_->limit_bytes();
           },
       .nothing_moves = [this] { return pool_->dirty_bytes() == 0 && loader_->loading_bytes() == 0; },
+      .no_use = [this] { return refusals_.lasting(); },
   });
 }
 

@@ -160,10 +160,14 @@ void BodyCache::keep_to_limit() {
   parts_.pool.release_beyond_limit();
 }
 
-void BodyCache::wait(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry) {
-  parts_.resumer.wait(line_of(who), object, lacks_bytes, [retry = std::move(retry)](MemoryWaiters::Try& attempt) mutable {
+void BodyCache::wait(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry, MemoryWaiters::GiveUp give_up) {
+  auto must_not_block = [retry = std::move(retry)](MemoryWaiters::Try& attempt) mutable {
     const MustNotBlock others_wait;
     return retry(attempt);
+  };
+  parts_.resumer.wait(line_of(who), object, lacks_bytes, std::move(must_not_block), [give_up = std::move(give_up)](Error why) mutable {
+    const MustNotBlock others_wait;
+    give_up(std::move(why));
   });
 }
 

@@ -77,7 +77,7 @@ class BodyCache {
 
   // A request that comes now may take memory: none that waits goes before it.
   bool may_take(MemoryFor who) const { return parts_.resumer.waiters().may_take_now(line_of(who)); }
-  void wait(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
+  void wait(MemoryFor who, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry, MemoryWaiters::GiveUp give_up);
   bool nobody_waits() const { return parts_.resumer.waiters().nobody_waits(); }
   // Bytes of a body came into RAM: requests that wait may lack nothing any more.
   void note_arrival() { parts_.resumer.waiters().note_arrival(); }

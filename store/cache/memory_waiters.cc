@@ -14,10 +14,11 @@ constexpr int64_t kStuckNs = 10'000'000'000;
 constexpr int64_t kFirstNs = 100'000'000;
 }  // namespace
 
-void MemoryWaiters::add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry) {
+void MemoryWaiters::add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry,
+                        GiveUp give_up) {
   std::lock_guard lock(mutex_);
   auto& line = lines_[static_cast<size_t>(kind)];
-  line.push_back({next_number_++, object, lacks_bytes, now_ns, false, INT64_MIN, std::move(retry)});
+  line.push_back({next_number_++, object, lacks_bytes, now_ns, false, INT64_MIN, std::move(retry), std::move(give_up)});
   counts_[static_cast<size_t>(kind)].fetch_add(1);
   count_.fetch_add(1);
 }
@@ -58,10 +59,18 @@ bool MemoryWaiters::resume_line(Kind kind, bool look_at_all, int64_t now_ns) {
     line.swap(waiting);
   }
   bool any = false, may_take = true;
+  const std::optional<Error> no_use = rules_.no_use();
   for (Entry& entry : line) {
     if (may_take && kind == Kind::kReader && writer_comes_first(entry.number, now_ns)) may_take = false;
     Try attempt{.may_take = may_take};
     if ((may_take || look_at_all) && entry.retry(attempt)) {
+      counts_[static_cast<size_t>(kind)].fetch_sub(1);
+      count_.fetch_sub(1);
+      any = true;
+      continue;
+    }
+    if (no_use && (kind == Kind::kWriter || now_ns - entry.since_ns >= kStuckNs)) {
+      entry.give_up(*no_use);
       counts_[static_cast<size_t>(kind)].fetch_sub(1);
       count_.fetch_sub(1);
       any = true;

@@ -7,6 +7,9 @@
 // any more is answered whatever its place. Readers come first: what they need is little, and comes back as soon as the volume has
 // answered. A writer that came before them, and that nothing keeps out but the memory of reads under way, is not passed any
 // more; for a tenth of a second at a time, lest all wait for a writer that finds no memory after all.
+//
+// Where the volume takes nothing for long no memory comes back from what is dirty. A request that finds none then is told so, whatever
+// its place: a writer at once, a reader once it has waited for 10 s, for what readers wait for mostly comes back all the same.
 #pragma once
 
 #include <array>
@@ -14,9 +17,11 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <optional>
 
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
+#include "store/base/result.h"
 #include "store/base/types.h"
 
 namespace kvcachefs {
@@ -31,12 +36,16 @@ class MemoryWaiters {
   };
   // True: the request goes on. Called with no lock held; it must not block.
   using Retry = std::move_only_function<bool(Try&)>;
+  // Called in place of a Retry, once, and like one: the request ends with this error.
+  using GiveUp = std::move_only_function<void(Error)>;
   // What the store knows of its memory.
   struct Rules {
     // A writer that lacks so many bytes would have them when the reads that are under way have ended.
     std::function<bool(uint64_t lacks_bytes)> has_room_without_reads;
     // Nothing is dirty and nothing is being read: no event will bring memory back.
     std::function<bool()> nothing_moves;
+    // Why to wait is of no use: the volume takes nothing for long. Nothing: it may be.
+    std::function<std::optional<Error>()> no_use = [] { return std::nullopt; };
   };
 
   // Set once before use.
@@ -52,7 +61,7 @@ class MemoryWaiters {
   // What the first reader was refused, 0 if none waits: writers leave it that much.
   uint64_t first_reader_lacks_bytes() const { return first_reader_lacks_.load(std::memory_order_relaxed); }
 
-  void add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry);
+  void add(Kind kind, ObjectId object, uint64_t lacks_bytes, int64_t now_ns, Retry retry, GiveUp give_up);
   // Something has arrived in RAM: requests behind the first may lack nothing any more. Never blocks, takes no lock.
   void note_arrival() {
     if (count_.load(std::memory_order_relaxed) > 0) look_at_all_.store(true, std::memory_order_relaxed);
@@ -69,6 +78,7 @@ class MemoryWaiters {
     bool told = false;
     int64_t first_since_ns = INT64_MIN;  // readers let it go first
     Retry retry;
+    GiveUp give_up;
   };
   bool resume_line(Kind kind, bool look_at_all, int64_t now_ns);
   bool writer_comes_first(uint64_t before_number, int64_t now_ns);

@@ -1,6 +1,7 @@
 // The lines of those that wait for memory, over a pool that is a number.
 #include "store/cache/memory_waiters.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +16,8 @@ class Lines : public ::testing::Test {
  protected:
   Lines() {
     waiters_.set_rules({.has_room_without_reads = [this](uint64_t lacks) { return lacks <= free_ + reading_; },
-                        .nothing_moves = [this] { return nothing_moves_; }});
+                        .nothing_moves = [this] { return nothing_moves_; },
+                        .no_use = [this] { return no_use_; }});
   }
   // `lacks` is looked at each time: what a request needs may come by itself.
   void add(Kind kind, const std::string& name, const uint64_t& lacks) {
@@ -26,7 +28,7 @@ class Lines : public ::testing::Test {
       if (kind == Kind::kReader) reading_ += lacks;
       went_.push_back(name);
       return true;
-    });
+    }, [this, name](const Error& why) { went_.push_back(name + ": " + why.message); });
   }
   std::vector<std::string> resume() {
     went_.clear();
@@ -38,6 +40,7 @@ class Lines : public ::testing::Test {
   uint64_t free_ = 0, reading_ = 0;
   int64_t now_ns_ = 0;
   bool nothing_moves_ = false;
+  std::optional<Error> no_use_;
   std::vector<std::string> went_;
 };
 using Names = std::vector<std::string>;
@@ -69,6 +72,26 @@ TEST_F(Lines, OneThatLacksNothingAnyMoreGoesOnWhateverItsPlace) {
   waiters_.note_arrival();
   EXPECT_EQ(resume(), Names{"last"});
   EXPECT_EQ(waiters_.count(), 2u);
+}
+
+// One that nobody gives memory must not keep those behind it from being told.
+TEST_F(Lines, WhereTheVolumeTakesNothingEachIsToldWhateverItsPlace) {
+  const uint64_t one = 1, much = 10;
+  add(Kind::kReader, "reader", much);
+  add(Kind::kWriter, "first", much);
+  add(Kind::kWriter, "second", one);
+  now_ns_ = 9'000'000'000;
+  add(Kind::kReader, "later", much);
+  EXPECT_EQ(resume(), Names{});
+  no_use_ = Error{Code::kIo, 0, "dead"};
+  EXPECT_EQ(resume(), (Names{"first: dead", "second: dead"}));
+  EXPECT_EQ(waiters_.count(), 2u);
+  now_ns_ = 10'000'000'000;
+  EXPECT_EQ(resume(), Names{"reader: dead"});
+  EXPECT_EQ(waiters_.first_reader_lacks_bytes(), 10u);
+  free_ = 10;
+  EXPECT_EQ(resume(), Names{"later"});  // what it waited for has come
+  EXPECT_TRUE(waiters_.nobody_waits());
 }
 
 TEST_F(Lines, ReadersThatCameBeforeGoFirst) {

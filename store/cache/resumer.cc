@@ -45,8 +45,9 @@ void Resumer::run() {
   }
 }
 
-void Resumer::wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry) {
-  waiters_.add(kind, object, lacks_bytes, parts_.clock.monotonic_ns(), std::move(retry));
+void Resumer::wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry,
+                   MemoryWaiters::GiveUp give_up) {
+  waiters_.add(kind, object, lacks_bytes, parts_.clock.monotonic_ns(), std::move(retry), std::move(give_up));
   memory_came_back();
   parts_.hurry();
 }

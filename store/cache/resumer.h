@@ -28,7 +28,7 @@ class Resumer {
   MemoryWaiters& waiters() { return waiters_; }
   const MemoryWaiters& waiters() const { return waiters_; }
   // The request waits; it is looked at once more soon, for memory may have come back since the refusal.
-  void wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry);
+  void wait(MemoryWaiters::Kind kind, ObjectId object, uint64_t lacks_bytes, MemoryWaiters::Retry retry, MemoryWaiters::GiveUp give_up);
   // Or may have. Never blocks.
   void memory_came_back();
   // From a thread of the volume, which must not block.

@@ -18,7 +18,7 @@ TEST(Resumer, WithoutItsThreadAnswersComeAtOnce) {
 TEST(Resumer, GivesAnswersAndTriesARequestUntilItsMemoryIsThere) {
   std::atomic<int> hurried{0};
   Resumer resumer({system_clock(), [&] { ++hurried; }});
-  resumer.waiters().set_rules({.has_room_without_reads = [](uint64_t) { return false; }, .nothing_moves = [] { return false; }});
+  resumer.waiters().set_rules({.has_room_without_reads = [](uint64_t) { return false; }, .nothing_moves = [] { return false; }, .no_use = [] { return std::nullopt; }});
   resumer.start();
   std::promise<std::thread::id> answered;
   resumer.answer_later([&] { answered.set_value(std::this_thread::get_id()); });
@@ -32,7 +32,7 @@ TEST(Resumer, GivesAnswersAndTriesARequestUntilItsMemoryIsThere) {
     if (!memory) return false;
     gone_on.set_value();
     return true;
-  });
+  }, [](const Error& why) { ADD_FAILURE() << why.message; });
   while (tries < 3) std::this_thread::yield();  // also without an event: memory may come back unseen
   memory = true;
   resumer.memory_came_back();

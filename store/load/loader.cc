@@ -154,7 +154,7 @@ void Loader::load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::
     if (!start(object, range, who, waiter, pin.get(), attempt)) return false;
     waiter->finish_one({});
     return true;
-  });
+  }, [waiter](Error why) { waiter->finish_one(std::unexpected(std::move(why))); });
 }
 
 // --- the reads ---

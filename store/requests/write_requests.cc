@@ -190,20 +190,8 @@ void WriteRequests::wait_to_write(const std::shared_ptr<PendingWrite>& pending, 
   pending->let_go_of_memory();
   pending->put_bytes_aside();
   parts_.cache.wait(MemoryFor::kWriter, pending->object->id, lacks_bytes,
-                    [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt) || give_up_write(*pending); });
-}
-
-// Of one that waits for memory: the volume has taken nothing for a while, so none comes back. Its call hears of it.
-bool WriteRequests::give_up_write(PendingWrite& pending) {
-  auto refused = parts_.refusals.lasting();
-  if (!refused) return false;
-  {
-    const auto lock = pending.object->lock();
-    pending.object->note_failed_write(*refused, pending.source.offset, pending.end());
-  }
-  pending.error = std::move(refused);
-  pending.finish();
-  return true;
+                    [this, pending](MemoryWaiters::Try& attempt) { return retry_write(pending, attempt); },
+                    [this, pending](Error why) { fail_write(pending, std::move(why)); });
 }
 
 void WriteRequests::proceed(const std::shared_ptr<PendingWrite>& pending, Progress progress) {

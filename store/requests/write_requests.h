@@ -96,7 +96,6 @@ class WriteRequests {
   void wait_to_write(const std::shared_ptr<PendingWrite>& pending, uint64_t lacks_bytes);
   bool fetch_bytes_of(const std::shared_ptr<PendingWrite>& pending);
   void fail_write(const std::shared_ptr<PendingWrite>& pending, Error error);
-  bool give_up_write(PendingWrite& pending);
 
   // --- sizes and holes (write_requests_size.cc) ---
   void resize_body(ObjectPtr object, uint64_t size_bytes, Resize how, StatusCompletion done);

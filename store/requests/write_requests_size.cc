@@ -55,16 +55,17 @@ void WriteRequests::resize_body(ObjectPtr object, uint64_t size_bytes, Resize ho
   if (cuts_spilled) return load_and_resize(std::move(object), size_bytes, how, std::move(done));
   if (!cuts) return resize_with(std::move(object), size_bytes, how, {}, std::move(done));
   const ObjectId id = object->id;
-  auto retry = [this, object = std::move(object), size_bytes, how, done = std::move(done)](MemoryWaiters::Try& attempt) mutable {
+  const auto shared_done = std::make_shared<StatusCompletion>(std::move(done));
+  auto retry = [this, object = std::move(object), size_bytes, how, shared_done](MemoryWaiters::Try& attempt) mutable {
     attempt.lacks_bytes = kUnitBytes;
     if (!attempt.may_take) return false;
     Reservation memory = parts_.cache.reserve(kUnitBytes, MemoryFor::kWriter);
     if (memory.bytes() == 0) return false;
-    resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(done));
+    resize_with(std::move(object), size_bytes, how, std::move(memory), std::move(*shared_done));
     return true;
   };
   MemoryWaiters::Try now{.may_take = parts_.cache.may_take(MemoryFor::kWriter)};
-  if (!retry(now)) parts_.cache.wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry));
+  if (!retry(now)) parts_.cache.wait(MemoryFor::kWriter, id, kUnitBytes, std::move(retry), [shared_done](Error why) { (*shared_done)(std::unexpected(std::move(why))); });
 }
 
 // What was read is held until it was tried once: it may have to go before this has the memory or the room that it waits for, and is read again.

@@ -24,7 +24,12 @@ class WriteRequestsTest : public LoadFixture {
  protected:
   static constexpr uint64_t kRawAbove = 32 * kMiB;
 
-  WriteRequestsTest() { EXPECT_TRUE(options.set("raw_above", "32M", {.backing_bytes = kGiB, .memory_bytes = kGiB})); }
+  WriteRequestsTest() {
+    EXPECT_TRUE(options.set("raw_above", "32M", {.backing_bytes = kGiB, .memory_bytes = kGiB}));
+    resumer.waiters().set_rules({.has_room_without_reads = [](uint64_t) { return false; },
+                                 .nothing_moves = [] { return false; },
+                                 .no_use = [this] { return refusals.lasting(); }});
+  }
   ~WriteRequestsTest() override {
     dirty.clear();
     space_waiters.stop();
@@ -206,6 +211,27 @@ TEST_F(WriteRequestsTest, AWriteThatWaitsIsToldThatTheVolumeTakesNothing) {
   EXPECT_TRUE(told.is_error(Code::kIo));
   const auto lock = body->lock();
   EXPECT_TRUE(body->lacks_a_write());
+}
+
+// What cuts a unit waits for memory as a write does, and what is behind it in the line is told as well.
+TEST_F(WriteRequestsTest, ATruncationThatWaitsIsToldThatTheVolumeTakesNothing) {
+  const ObjectPtr body = make();
+  const auto handle = open(body);
+  write_now(*handle, 0, bytes_of(2 * kUnitBytes, 5));
+  Reservation all = pool.try_reserve(pool.limit_bytes() - kSealingBytes - pool.held_bytes());
+  Answer cut;
+  Told<size_t> told;
+  requests.resize(body, kUnitBytes + 1, Resize::kExactly, into(cut));
+  write(*handle, 2 * kUnitBytes, bytes_of(kUnitBytes, 6), told);
+  EXPECT_FALSE(resumer.resume());
+  refusals.failed({Code::kIo, EIO, "the device is gone"});
+  clock.advance_ns(120'000'000'000);
+  refusals.failed({Code::kIo, EIO, "the device is gone"});
+  EXPECT_TRUE(resumer.resume());
+  EXPECT_TRUE(cut.is_error(Code::kIo));
+  EXPECT_TRUE(told.is_error(Code::kIo));
+  const auto lock = body->lock();
+  EXPECT_EQ(body->size_bytes, 2 * kUnitBytes);
 }
 
 TEST_F(WriteRequestsTest, AWriteLargeForTheMemoryGoesInPieces) {
