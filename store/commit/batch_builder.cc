@@ -82,7 +82,13 @@ void BatchBuilder::take_waiting(Tree::Write& tree, Commit& commit) {
   }
   commit.body_rows.clear();
   {
-    for (ObjectPtr& object : parts_.dirty.take_attributes()) {
+    std::vector<ObjectPtr> changed = parts_.dirty.take_attributes();
+    for (size_t i = 0; i < changed.size(); ++i) {
+      if (!tree.is_only_adopted(changed[i]->id)) continue;
+      tree.journal_adopted(changed[i]->id);
+      std::ranges::move(parts_.dirty.take_attributes(), std::back_inserter(changed));  // of those above it
+    }
+    for (ObjectPtr& object : changed) {
       tree.names().unpark(object->id);  // what it waits for may not come any more: a change was undone
       {
         const auto lock = object->lock();
@@ -255,6 +261,7 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
 // older body of its object shows bytes that nobody ever saw under it.
 bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const {
   const ObjectPtr object = tree.live(id);
+  if (tree.is_only_adopted(id)) return false;
   if (!object || !object->is_regular()) return true;
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
@@ -310,6 +317,11 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     DirtyName name = std::move(commit.pending.front());
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
+    if (state->child.valid() && !state->child.is_foreign() && !tree.is_only_adopted(state->child) && tree.is_only_adopted(name.parent)) {
+      tree.journal_adopted(name.parent);  // first
+      tree.names().put_back_pending(std::move(name));
+      continue;
+    }
     ObjectId named;
     const NameChange change = change_of(tree, commit, name.parent, *state, &named);
     const bool waits = change == NameChange::kWaits || change == NameChange::kWaitsForOther;

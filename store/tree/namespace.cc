@@ -45,8 +45,8 @@ Result<ObjectId> Namespace::own_child(ObjectId parent, std::string_view name) co
 Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) { return edit_name(parent, name, false); }
 Result<Namespace::Edit> Namespace::edit_own(ObjectId parent, std::string_view name) { return edit_name(parent, name, true); }
 
-Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view name, bool own) {
-  LocalName key{name_cookie(name), std::string(name)};
+// The state is dirty from here on.
+Result<NameState*> Namespace::load_state(ObjectId parent, std::string_view name, const LocalName& key, bool own) {
   Directory& directory = directories_[parent];
   auto found = directory.find(key);
   if (found == directory.end()) {
@@ -74,9 +74,34 @@ Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view n
       state.type_bits = seen->type_bits;
     }
   }
-  state.evicted = false;
-  list_pending(state, {parent, std::move(key)});
-  return Edit(this, &state);
+  return &state;
+}
+
+Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view name, bool own) {
+  LocalName key{name_cookie(name), std::string(name)};
+  KVC_ASSIGN(NameState* const state, load_state(parent, name, key, own));
+  state->evicted = false;
+  list_pending(*state, {parent, std::move(key)});
+  return Edit(this, state);
+}
+
+Result<bool> Namespace::adopt(ObjectId parent, std::string_view name, ObjectId child, uint32_t type_bits) {
+  LocalName key{name_cookie(name), std::string(name)};
+  const bool is_changing = dirty(parent, name) != nullptr;
+  KVC_ASSIGN(NameState* const state, load_state(parent, name, key, false));
+  const bool parks = !is_changing && !state->durable.valid();
+  state->child = child;
+  state->type_bits = type_bits;
+  if (parks) park({parent, std::move(key)}, child);
+  else list_pending(*state, {parent, std::move(key)});
+  note_mentions(*state);
+  return parks;
+}
+
+std::optional<DirtyName> Namespace::parked_name(ObjectId child) const {
+  const auto first = parked_.lower_bound({child, {}});
+  if (first == parked_.end() || first->first != child) return std::nullopt;
+  return first->second;
 }
 
 void Namespace::forget_mentions(NameState& state) {

@@ -112,6 +112,11 @@ class Namespace {
   // Names changed since the last call; states stay dirty until settle().
   std::vector<DirtyName> take_pending();
   void put_back_pending(DirtyName name);
+  // A name that only peers have is this node's `child` as well, from here on, and no commit looks at it before unpark(child). False, and the name
+  // is dirty and pending: it is being changed, too.
+  Result<bool> adopt(ObjectId parent, std::string_view name, ObjectId child, uint32_t type_bits);
+  // The parked name of such a child; nothing: it has none.
+  std::optional<DirtyName> parked_name(ObjectId child) const;
   // A name that cannot be journaled before the body of `child` is: no commit looks at it until the name changes or unpark().
   void park(DirtyName name, ObjectId child);
   void unpark(ObjectId child);
@@ -136,6 +141,7 @@ class Namespace {
   using LeftToPeers = std::function<Result<std::optional<Found>>(std::string_view name)>;
   Result<std::vector<NameEntry>> merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from,
                                        const LeftToPeers& left_to_peers) const;
+  Result<NameState*> load_state(ObjectId parent, std::string_view name, const LocalName& key, bool own);
   Result<Edit> edit_name(ObjectId parent, std::string_view name, bool own);
   Result<std::optional<Found>> found_of_peers(ObjectId parent, std::string_view name) const;
   void note_mentions(NameState& state);

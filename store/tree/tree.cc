@@ -217,17 +217,25 @@ Result<std::optional<ObjectRecord>> Tree::View::record_summary(ObjectId id) cons
 }
 
 Result<Stat> Tree::View::stat(ObjectId id) const {
-  if (ObjectPtr object = live(id)) {
+  ObjectPtr object = live(id);
+  std::optional<ObjectRecord> of_peers;  // it is as they have it
+  if (object && is_only_adopted(id)) {
+    KVC_ASSIGN(of_peers, view().find_object_summary(id));
+  }
+  if (object && !of_peers) {
     const auto lock = object->lock();
     return stat_of(*object);
   }
   if (auto removed = tree_->removed_.find(id); removed != tree_->removed_.end()) return removed->second;
-  KVC_ASSIGN(auto record, record_summary(id));
+  std::optional<ObjectRecord> record = std::move(of_peers);
+  if (!record) {
+    KVC_ASSIGN(record, record_summary(id));
+  }
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
-  Object object(record->id, std::move(record->attributes));
-  object.size_bytes = record->body.size_bytes;
-  object.nlink = record->nlink;
-  return stat_of(object);
+  Object journaled(record->id, std::move(record->attributes));
+  journaled.size_bytes = record->body.size_bytes;
+  journaled.nlink = record->nlink;
+  return stat_of(journaled);
 }
 
 // --- places on the volume ---

@@ -118,6 +118,7 @@ class Tree {
   mutable SharedMutex<LockRank::kNames> mutex_;  // guards the rest
   DirectoryClasses classes_;
   std::set<ObjectId> adopted_;  // directories in which this node has named nothing: they go with those of peers
+  std::set<ObjectId> unjournaled_;  // of those, and kMostUnjournaled at most: the journal does not tell of them
   GivenUpObjects given_up_by_peers_;
   ObjectId adopted_looked_at_;  // of a pass over them, the last one
   const std::shared_ptr<Statements> statements_ = std::make_shared<Statements>();  // of this node, about what peers have

@@ -37,6 +37,7 @@ class Tree::View {
   // What a probe of this name says of the body whose sidecar it is; `there`: the sidecar exists.
   std::optional<ProbedBody> body_probed_by(ObjectId parent, std::string_view name, bool there) const;
 
+  bool is_only_adopted(ObjectId id) const { return tree_->unjournaled_.contains(id); }  // in RAM alone, see adopt_directory()
   // kOtherNode if peers have a part in it: only its node may give it another name.
   Status check_own(const Object& object, const std::string& what) const;
 
@@ -122,29 +123,28 @@ class Tree::Write final : public Tree::View {
   // to have it.
   Status clear_directory(ObjectId directory);
   void drop_directory(const ObjectPtr& directory);  // it lost its name
-  // Objects that lost their last name, see UnlinkedQueue; `is_done` of a few of them at a time.
-  void note_unlinked(ObjectId id) { tree().unlinked_.add(id); }
+  void note_unlinked(ObjectId id) { tree().unlinked_.add(id); }  // it lost its last name, see UnlinkedQueue
   size_t unlinked() const { return tree_->unlinked_.size(); }
   void look_at_unlinked(size_t most, const std::function<bool(ObjectId)>& is_done) { tree().unlinked_.look_at(most, is_done); }
   void not_leaving(ObjectId id) { tree().leaving_.erase(id); }
 
   // --- peers (tree_peers.cc) ---
-  // A directory that so far only peers have named, as one of this node, with this id; or that which is there.
+  // A directory that so far only peers have named, as one of this node, with this id; or that which is there. The journal is told of it, and of
+  // those above it, by journal_adopted(): before anything in it gets a name.
   Result<ObjectPtr> adopt_directory(ObjectId parent, std::string_view name, ObjectId id);
+  void journal_adopted(ObjectId id);
   // Where a directory that was made or moved lies, which the index does not tell yet; until directory_journaled() or drop_directory().
   void hold_directory(ObjectId parent, std::string_view name, ObjectId id) { view().hold_new(parent, name, id); }
   // Directories that were adopted, and that no peer has any more, go as well: at most so many are looked at. True: all were by now.
   bool drop_left_directories(size_t most);
   void directory_journaled(ObjectId id) { tree().classes_.release(id); }
-  // A batch of a peer was applied; or all that is known of one was made anew.
-  void follow(uint32_t ordinal, const PeerBatch& batch);
-  void follow_all(uint32_t ordinal);
+  void follow(uint32_t ordinal, const PeerBatch& batch);  // it was applied
+  void follow_all(uint32_t ordinal);                      // all that is known of one was made anew
   // A batch of a peer is about to be applied: what it evicts, and clients here were told of a moment ago, keeps its name here for a while.
   void keep_leased(uint32_t ordinal, const Batch& batch);
   void end_leases();  // those that are over
-  // In its ids, ascending: what the peer removed or replaced and is open or being read here; a few hundred at most.
-  std::vector<ObjectId> still_read(uint32_t ordinal);
-  // Takes from this node what the peer said is gone, up to there. Returns what is to be journaled once these names are.
+  std::vector<ObjectId> still_read(uint32_t ordinal);  // in its ids, ascending: what it removed or replaced, and is read here; some hundreds at most
+  // Takes from this node what the peer said is gone, up to there; what is to be journaled once these names are.
   Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
   // What this node said of the peer's objects up to there was answered, and everybody has read the answer.
   Status forget_statements(const std::string& peer, JournalPosition answered);

@@ -126,6 +126,7 @@ Result<Namespace::Edit> Tree::Write::edit(ObjectId parent, std::string_view name
 // --- new names ---
 
 Status Tree::Write::give_name(ObjectId parent, std::string_view name, const ObjectPtr& object) {
+  journal_adopted(parent);
   KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
   take_from_quarantined(state->child);
   if (state->child.is_foreign()) override_peers(state, parent, name);
@@ -255,6 +256,7 @@ void Tree::Write::drop_directory(const ObjectPtr& directory) {
   }
   tree().classes_.drop(directory->id);
   tree().adopted_.erase(directory->id);
+  tree().unjournaled_.erase(directory->id);
   tree().unlinked_.add(directory->id);
   forget_if_idle(directory);
   tree().leaving_.insert(directory->id);

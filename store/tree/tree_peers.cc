@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <functional>
 #include <optional>
+#include <ranges>
 #include <utility>
 #include <variant>
 
@@ -15,6 +16,8 @@
 namespace kvcachefs {
 
 namespace {
+
+constexpr size_t kMostUnjournaled = 32'768;  // a kilobyte or more each
 
 GivenUpObjects::IsRead is_read_in(const Tree::View& tree) {
   return [&tree](ObjectId id) {
@@ -65,9 +68,9 @@ Status Tree::change_own(const Batch& batch, JournalPosition after, const std::fu
 // --- directories ---
 
 // Clients know each directory by an id of this node, so what they do in it is journaled as everything is. One that only peers have
-// named gets one here when it is looked up first; it goes when it is removed, on whichever node.
+// named gets one here when it is looked up first; it goes when it is removed, on whichever node. To look writes nothing: the journal
+// tells of it once something of this node is in it. But for the oldest of very many, for they are all in RAM until then.
 Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view name, ObjectId id) {
-  const Parts& parts = tree().parts_;
   KVC_ASSIGN(const auto found, names().find(parent, name));
   if (!found || found->type_bits != S_IFDIR) return fail(Code::kNotFound, entry_text(parent, name));
   if (!found->child.is_foreign()) return get(found->child);
@@ -75,23 +78,46 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   const ForgetAfter forget(*this, above);
   KVC_ASSIGN(auto record, view().find_object_summary(found->child));
   if (!record) return fail(Code::kNotFound, entry_text(parent, name));
-  KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
+  KVC_ASSIGN(const bool parked, names().adopt(parent, name, id, S_IFDIR));
   auto object = std::make_shared<Object>(id, std::move(record->attributes));
-  parts.records.accept(kNameRecordBytes + name.size());
-  state->child = id;
-  state->type_bits = S_IFDIR;
   object->published = true;
   {
     const auto lock = object->lock();
     object->nlink = 2;
-    mark_attributes_dirty(object, parts.records, parts.dirty);
+  }
+  {
+    const auto lock = above->lock();
+    ++above->nlink;
   }
   add(object);
   tree().adopted_.insert(id);
-  change_links(above, +1);
+  tree().unjournaled_.insert(id);
   tree().classes_.hold(parent, name, id, id);  // beside those of peers
-  parts.dirty.wake();
+  if (!parked) {
+    journal_adopted(parent);
+    journal_adopted(id);
+  }
+  if (tree().unjournaled_.size() > kMostUnjournaled) journal_adopted(*tree().unjournaled_.begin());
   return object;
+}
+
+// From the top, as they are replayed.
+void Tree::Write::journal_adopted(ObjectId id) {
+  if (!is_only_adopted(id)) return;
+  const Parts& parts = tree().parts_;
+  std::vector<ObjectId> levels;
+  for (ObjectId each = id; is_only_adopted(each); each = names().parked_name(each) ? names().parked_name(each)->parent : ObjectId{}) levels.push_back(each);
+  for (const ObjectId each : levels | std::views::reverse) {
+    tree().unjournaled_.erase(each);
+    const auto name = names().parked_name(each);
+    parts.records.accept(kNameRecordBytes + (name ? name->key.name.size() : 0));
+    names().unpark(each);
+    if (const ObjectPtr object = live(each)) {
+      const auto lock = object->lock();
+      mark_attributes_dirty(object, parts.records, parts.dirty);
+    }
+  }
+  parts.dirty.wake();
 }
 
 bool Tree::Write::drop_left_directories(size_t most) {

@@ -196,6 +196,62 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
 }
 
+// --- directories of which clients have read, and no more ---
+
+TEST_F(TreePeersTest, ALookWritesNothing) {
+  give_directory(kA);
+  say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});
+  const ObjectId directory = look_up_directory(kRootId, "d", 20), lower = look_up_directory(directory, "e", 21);
+  EXPECT_EQ(lower, id(21));
+  EXPECT_EQ(look_up_directory(kRootId, "d", 22), directory);
+  EXPECT_TRUE(tree_.write().names().take_pending().empty());
+  EXPECT_FALSE(parts_.dirty.has_attributes());
+  // It is as its node has it.
+  PutRecord touched = put(id(6), S_IFDIR | 0700);
+  touched.object.attributes.mtime_ns = 77;
+  say(kA, {touched});
+  EXPECT_EQ(tree_.read().stat(lower)->mtime_ns, 77);
+  EXPECT_EQ(tree_.read().stat(lower)->mode, S_IFDIR | 0700);
+  // And goes with it.
+  say(kA, {UnnameRecord{id(5), "e", id(6), false}, UnnameRecord{kRootId, "d", id(5), false}});
+  while (!tree_.write().drop_left_directories(100)) {
+  }
+  EXPECT_TRUE(list(kRootId).empty());
+  EXPECT_FALSE(tree_.read().is_only_adopted(directory));
+}
+
+TEST_F(TreePeersTest, WithTheFirstNameInItTheJournalIsToldOfADirectoryAndOfThoseAboveIt) {
+  give_directory(kA);
+  say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});
+  const ObjectId directory = look_up_directory(kRootId, "d", 20), lower = look_up_directory(directory, "e", 21);
+  make(lower, 23, "file");
+  std::vector<std::string> pending;
+  Tree::Write names = tree_.write();
+  for (const DirtyName& name : names.names().take_pending()) pending.push_back(name.key.name);
+  EXPECT_EQ(pending, (std::vector<std::string>{"d", "e", "file"}));
+  std::vector<ObjectId> changed;
+  for (const ObjectPtr& object : parts_.dirty.take_attributes()) changed.push_back(object->id);
+  EXPECT_NE(std::ranges::find(changed, directory), changed.end());
+  EXPECT_NE(std::ranges::find(changed, lower), changed.end());
+  EXPECT_FALSE(names.is_only_adopted(directory));
+  EXPECT_FALSE(names.is_only_adopted(lower));
+}
+
+// They are in RAM until then.
+TEST_F(TreePeersTest, OfVeryManyTheJournalIsToldOfTheOldest) {
+  constexpr uint64_t kMost = 32'768, kMany = kMost + 3;
+  std::vector<Record> records;
+  for (uint64_t i = 0; i < kMany; ++i) {
+    records.emplace_back(put(id(100 + i), S_IFDIR | 0755));
+    records.emplace_back(NameRecord{kRootId, "d" + std::to_string(i), id(100 + i)});
+  }
+  say(kA, std::move(records));
+  for (uint64_t i = 0; i < kMany; ++i) look_up_directory(kRootId, "d" + std::to_string(i), 200'000 + i);
+  std::set<std::string> pending;
+  for (const DirtyName& name : tree_.write().names().take_pending()) pending.insert(name.key.name);
+  EXPECT_EQ(pending, (std::set<std::string>{"d0", "d1", "d2"}));
+}
+
 // --- a name that peers have read of in the journal, and that the index does not have yet ---
 
 TEST_F(TreePeersTest, ANameThatAPeerRemovedBeforeTheIndexHadItDoesNotComeBack) {

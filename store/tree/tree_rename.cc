@@ -82,6 +82,10 @@ Status Tree::Write::rename(Rename& rename) {
     if (!source_is_directory && rename.target->is_directory()) return fail(Code::kIsDirectory, rename.new_text());
     if (source_is_directory) KVC_TRY(clear_directory(rename.target->id));
   }
+  journal_adopted(rename.parent);
+  journal_adopted(rename.new_parent);
+  for (const ObjectPtr& moved : {rename.source, rename.target})
+    if (moved) journal_adopted(moved->id);
   KVC_ASSIGN(Namespace::Edit old_state, edit(rename.parent, rename.name));
   KVC_ASSIGN(Namespace::Edit new_state, edit(rename.new_parent, rename.new_name));  // nothing fails from here on
   tree().parts_.records.accept(2 * kNameRecordBytes + rename.name.size() + rename.new_name.size());
