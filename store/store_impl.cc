@@ -247,10 +247,10 @@ Status StoreImpl::start(std::string_view holder) {
                                 compactor_ ? &*compactor_ : nullptr});
   if (shared_) KVC_TRY(other_nodes_.follow());
   FirstRecords first({*index_, dead_, clock_, stamps_, counters_, [this](const Batch& batch) { return committer_->append(batch); }});
-  const bool left_out = found.journals_lost || (care_ != Care::kNone && (found.records_lost || counters_.dropped_bodies + counters_.records_left_out > 0));
+  const bool left_out = found.journals_lost || ((shared_ || care_ != Care::kNone) && found.peers_want_checkpoint);
   checkpoint_at_close_ = left_out || care_ == Care::kCollect || care_ == Care::kRetire;
   if (left_out || found.checkpoint_damaged || (care_ == Care::kTend && found.unclean)) checkpointer_->want_checkpoint();  // others wait for it
-  if (shared_ && (care_ != Care::kNone || found.other_boot || found.journals_lost)) KVC_TRY(first.end_earlier(found.end, left_out));
+  if (shared_ && (care_ != Care::kNone || found.other_boot || found.tail_cut || left_out)) KVC_TRY(first.end_earlier(found.end, left_out));
   KVC_TRY(first.make_root());
   if (unclean_start_ || index_rebuilt_) KVC_TRY(first.drop_nameless());
   forget_reclaimed();

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <map>
 #include <memory>
@@ -322,6 +323,61 @@ TEST_F(StorePeers, ANodeThatDiedIsReadAsFarAsItCame) {
   a.mount();
   publish();
   EXPECT_FALSE(a.exists("d/3"));
+  expect_one_tree();
+}
+
+// A frame of the journal rots that the other has read, while the node is down.
+class StorePeersRot : public StorePeers, public ::testing::WithParamInterface<std::pair<double, bool>> {};
+
+TEST_P(StorePeersRot, IsMissedByAllAlike) {
+  const auto& [at, drop_index] = GetParam();
+  for (int i = 0; i < 20; ++i) {
+    ASSERT_TRUE(a.write_file(fmt::format("{}", i), TestStore::payload(i, 10'000)));
+    a.drain();
+  }
+  publish();
+  ASSERT_EQ(b.contents().size(), 20u);
+  a.die();
+  const std::string node = a.root() + "/nodes/test";
+  const std::string journal = node + "/1/journal/0.log";
+  {
+    std::fstream file(journal, std::ios::in | std::ios::out | std::ios::binary);
+    ASSERT_TRUE(file);
+    file.seekp(static_cast<std::streamoff>(at * static_cast<double>(std::filesystem::file_size(journal))));
+    file << std::string(300, 'x');
+  }
+  if (drop_index) std::filesystem::remove_all(node + "/index");
+  a.mount();
+  const size_t left = a.contents().size();
+  EXPECT_LT(left, 20u);
+  static_cast<void>(await<void>(b, [this](auto done) { b->refresh(std::move(done)); }));  // it may have to wait for a checkpoint
+  a.settle();
+  publish();
+  EXPECT_EQ(b.contents().size(), left);
+  expect_one_tree();
+  ASSERT_TRUE(a.write_file("new", TestStore::payload(99, 10'000)));
+  publish();
+  expect_one_tree();
+  b.remount();
+  publish();
+  expect_one_tree();
+}
+
+INSTANTIATE_TEST_SUITE_P(Of, StorePeersRot, ::testing::Values(std::pair(0.5, true), std::pair(0.9, true), std::pair(0.9, false)));
+
+// Nothing is left of the node but what the other has read.
+TEST_F(StorePeers, ANodeThatBeginsAnewIsReadAnew) {
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(a.write_file(fmt::format("old-{}", i), TestStore::payload(i, 10'000)));
+  publish();
+  ASSERT_EQ(b.contents().size(), 20u);
+  a.die();
+  std::filesystem::remove_all(a.root() + "/nodes/test");
+  a.mount();
+  publish();
+  expect_one_tree();
+  for (int i = 0; i < 20; ++i) ASSERT_TRUE(a.write_file(fmt::format("new-{}", i), TestStore::payload(i, 10'000)));
+  publish();
+  EXPECT_EQ(b.contents().size(), 20u);
   expect_one_tree();
 }
 

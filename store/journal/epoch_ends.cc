@@ -40,6 +40,7 @@ Status EpochEnds::look_at(uint32_t epoch, const EpochWalk& walk) {
   // One that came to nothing says nothing either.
   if (!fences_.empty() && fences_.back().end.epoch < epoch) return {};
   KVC_ASSIGN(const auto first, first_record(walk));
+  if (first && first->left_out) from_checkpoint_.insert(epoch);
   if (first && first->end.epoch < epoch) fences_.push_back({epoch, first->end});
   return {};
 }

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "store/base/records.h"
@@ -22,6 +23,8 @@ class EpochEnds {
   // The same of one that is open already: from the last one backwards.
   Status look_at(uint32_t epoch, const EpochWalk& walk);
 
+  // Whether it begins with a record which says that who follows the journals goes on from a checkpoint of this epoch, or a later one.
+  bool begins_with_checkpoint(uint32_t epoch) const { return from_checkpoint_.contains(epoch); }
   // Where the epoch ends; nullopt: nobody said so, and all that is good of it counts. {0, 0}: nothing of it counts.
   std::optional<JournalLink> limit(uint32_t epoch) const;
   // Whether all before this position counts.
@@ -34,6 +37,7 @@ class EpochEnds {
     JournalPosition end;      // ... nothing counts from here on
   };
   std::vector<Fence> fences_;
+  std::set<uint32_t> from_checkpoint_;
 };
 
 }  // namespace kvcachefs

@@ -81,6 +81,8 @@ struct ReplayStatistics {
   uint64_t bytes = 0;
   uint64_t damaged_files = 0;   // unreadable header or a bad frame that valid frames follow
   uint64_t torn_tails = 0;      // a file that ends in a broken frame: what a crash leaves
+  // Where the first epoch that a torn tail ends does so: nothing that lies behind it in that epoch was given. Not where a writer said so itself.
+  std::optional<JournalPosition> first_cut;
   std::vector<std::string> problems;  // one line each, file and offset named
 };
 
@@ -105,6 +107,7 @@ struct JournalFileInfo {
   uint64_t held_bytes = 0;      // at most, of the volume: less where most of the file is a hole
   uint64_t header_bytes = 0;    // 0 if it is unreadable
   uint64_t counting_bytes = 0;  // less where a later epoch says that this one ended before that
+  bool wants_checkpoint = false;  // its epoch begins with a record which says that peers go on from a checkpoint of that epoch, or a later one
 };
 // Every journal file of the node, in order.
 Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIdentity& identity);

@@ -84,6 +84,7 @@ class EpochReplay {
       return true;
     }
     ++statistics_.torn_tails;
+    if (!statistics_.first_cut) statistics_.first_cut = where;
     statistics_.problems.push_back(
         gap.what + (where < reach_.last_valid ? "; what follows in this epoch was never synced and is left out" : ""));
     return false;
@@ -142,7 +143,8 @@ Result<std::vector<JournalFileInfo>> list_journals(Volume& volume, const FileIde
                        .size_bytes = file.size_bytes,
                        .held_bytes = std::min(file.size_bytes, file.allocated_bytes + kMiB),  // what is small may lie beside its inode
                        .header_bytes = file.header ? file.header->size_bytes : 0,
-                       .counting_bytes = counts});
+                       .counting_bytes = counts,
+                       .wants_checkpoint = ends.begins_with_checkpoint(epoch)});
     }
   }
   return infos;

@@ -284,6 +284,30 @@ TEST_F(PeersTest, DamageOfOneIsHeldUntilItsNextCheckpoint) {
   EXPECT_EQ(a->paths(), (Paths{"/of-c", "/x", "/y"}));
 }
 
+// What held it is over when its checkpoint is seen, though that is loaded in the next round only.
+TEST_F(PeersTest, ARefreshWaitsForTheLoadOfTheCheckpointThatEndsAHold) {
+  auto a = start("a"), b = start("b");
+  b->make_file("x");
+  seconds(2, {a.get(), b.get()});
+  const JournalPosition good = b->end();
+  b->make_file("y");
+  (*memory_->files().at(journal_path("b", 1, good.seq)))[good.offset + 20] ^= std::byte{1};
+  seconds(8, {a.get(), b.get()});
+  ASSERT_EQ(state(*a, "b"), State::kHeld);
+  auto answer = refresh(*a);
+  a->round();
+  ASSERT_TRUE(*answer);
+  EXPECT_FALSE(**answer);
+  b->make_checkpoint(1);
+  b->peers().tell_soon();
+  b->round();
+  answer = refresh(*a);
+  for (int round = 0; round < 4 && !*answer; ++round) quarters(1, {a.get()});
+  ASSERT_TRUE(*answer);
+  EXPECT_TRUE(**answer) << (*answer)->error().message;
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
+}
+
 TEST_F(PeersTest, ANodeThatIsGoneLeavesTheView) {
   auto a = start("a"), b = start("b"), c = start("c");
   b->make_file("of-b");
@@ -301,6 +325,11 @@ TEST_F(PeersTest, ANodeThatIsGoneLeavesTheView) {
   EXPECT_EQ(a->peers().node_of(gone), std::nullopt);
   EXPECT_EQ(a->replaced.at(gone), 2);
   EXPECT_FALSE(std::filesystem::exists(scratch_.path("a/b")));
+  const auto acks = decode_acks(a->identity(), *memory_->files().at("nodes/a/1/ACKS"));
+  ASSERT_TRUE(acks);
+  ASSERT_EQ(acks->peers.size(), 2u);
+  EXPECT_EQ(acks->peers[0], (Acks::Peer{"b", b->end(), {}})) << "for a start of that name: it is not to begin this epoch again";
+  EXPECT_EQ(acks->peers[1].node, "c");
   // Another one of its name is as new, under the same number.
   auto again = start("b");
   again->make_file("new");

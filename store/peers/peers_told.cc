@@ -109,6 +109,13 @@ std::optional<Acks> Peers::acks_to_write() const {
     });
     if (!asked) return std::nullopt;
   }
+  // Of a node that is not there any more, or not read anew yet: it is not to begin an epoch again that was read here.
+  constexpr size_t kMostGone = 16;
+  std::vector<Acks::Peer> gone;
+  for (const Acks::Peer& told : written_acks_)
+    if (gone.size() < kMostGone && std::ranges::find(acks.peers, told.node, &Acks::Peer::node) == acks.peers.end()) gone.push_back({told.node, told.applied, {}});
+  std::ranges::move(gone, std::back_inserter(acks.peers));
+  std::ranges::sort(acks.peers, {}, &Acks::Peer::node);
   if (acks.peers == written_acks_) return std::nullopt;
   return acks;
 }
@@ -279,7 +286,7 @@ std::optional<Status> Peers::refreshed() const {
     const Replica::State state = peer->replica->state();
     const bool unknown = node->second.epoch == 0 && !node->second.problem.empty();
     if (unknown) return fail(Code::kIo, fmt::format("peer {}: {}", name, node->second.problem));
-    if (peer->failed || state == Replica::State::kHeld) return fail(Code::kIo, fmt::format("peer {}: {}", name, peer->replica->reason()));
+    if (peer->failed || (state == Replica::State::kHeld && !peer->replica->wants_load())) return fail(Code::kIo, fmt::format("peer {}: {}", name, peer->replica->reason()));
     if (peer->replica->wants_load() && is_loaded_for_refresh(*peer) && peer->load_pause.next_try_ns() > parts_.clock.monotonic_ns() + kSecondNs)
       return fail(Code::kBusy, fmt::format("peer {}: it was loaded a moment ago, and has to be again", name));
     if (node->second.epoch != 0) complete &= !peer->replica->wants_load() && !peer->behind;

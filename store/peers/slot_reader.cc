@@ -9,7 +9,9 @@
 #include <fmt/format.h>
 
 #include "store/base/boot_id.h"
+#include "store/base/log.h"
 #include "store/journal/file_header.h"
+#include "store/peers/discovery.h"
 
 namespace kvcachefs {
 namespace {
@@ -22,6 +24,26 @@ Result<T> read_slots(File& file, const FileIdentity& identity, BlockBuffer& buff
   auto decoded = decode(identity, ByteSpan(slots).first(bytes));
   if (!decoded) return std::unexpected(std::move(decoded).error().at(file.path()));
   return decoded;
+}
+
+// As `node` says; 0: it says nothing of that.
+Result<uint32_t> last_epoch_read_by(Volume& volume, const FileIdentity& own, const std::string& node, BlockBuffer& buffer) {
+  constexpr size_t kMostRead = 8;  // a node that nobody has read asks in vain
+  FileIdentity identity = own;
+  identity.node = node;
+  KVC_ASSIGN(const auto epochs, list_epochs(volume, node));
+  for (size_t at = epochs.size(), read = 0; at-- > 0 && read < kMostRead;) {
+    identity.epoch = epochs[at];
+    KVC_ASSIGN(const FilePtr file, open_slots(volume, identity, kAcksFileName));
+    if (!file) continue;
+    ++read;
+    const auto acks = read_acks(*file, identity, buffer);
+    if (!acks && acks.error().code == Code::kCorrupt) continue;  // cut short while it was made
+    KVC_TRY(acks);
+    const auto here = std::ranges::find(acks->peers, own.node, &Acks::Peer::node);
+    if (here != acks->peers.end() && here->applied.epoch <= kMaxEpoch) return here->applied.epoch;
+  }
+  return 0;
 }
 
 // Of the last epoch that has one.
@@ -52,6 +74,18 @@ Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& bu
 
 Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer) {
   return read_slots<Acks>(file, identity, buffer, kAcksSlotBytes, decode_acks);
+}
+
+Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& own) {
+  KVC_ASSIGN(const auto others, list_other_nodes(volume, own));
+  uint32_t last = 0;
+  BlockBuffer buffer;
+  for (const std::string& node : others) {
+    auto read = last_epoch_read_by(volume, own, node, buffer);
+    if (!read) log::warn("what node {} has read of this node is not known: {}", node, read.error().message);
+    last = std::max(last, read.value_or(0));
+  }
+  return last;
 }
 
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,

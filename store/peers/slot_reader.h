@@ -21,6 +21,10 @@ Result<FilePtr> open_slots(Volume& volume, const FileIdentity& identity, const c
 Result<Head> read_head(File& file, const FileIdentity& identity, BlockBuffer& buffer);
 Result<Acks> read_acks(File& file, const FileIdentity& identity, BlockBuffer& buffer);
 
+// The last epoch of `own`'s node that another node says in its ACKS to have read of it; 0: nobody says so. Of each node the newest one counts that names this one, of its
+// last few: a daemon that has just begun names nobody. One that cannot be read says nothing, and keeps nobody back.
+Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& own);
+
 // Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 that is mounted
 // with "nolock" end at the machine. To be asked before this life makes its epoch. The host that runs it, if the newest HEAD of the node moves
 // while `sleep` is called for `most_ns` in all; at once, without sleep, if there is no HEAD, or one of this start of this machine, on which

@@ -10,8 +10,10 @@
 #include "store/base/boot_id.h"
 #include "store/base/node_name.h"
 #include "store/base/units.h"
+#include "store/journal/lost_records.h"
 #include "store/journal/make_volume.h"
 #include "store/journal/removed_nodes.h"
+#include "store/peers/slot_reader.h"
 
 namespace kvcachefs {
 
@@ -79,7 +81,10 @@ Status NodeStart::check_is_only_node(const FileIdentity& identity) {
 Result<uint32_t> NodeStart::last_epoch(const FileIdentity& identity) const {
   KVC_ASSIGN(auto epochs, list_epochs(*volume_, identity.node));
   KVC_ASSIGN(const uint32_t removed, last_removed_epoch(*volume_, identity.node));
-  return std::max(removed, epochs.empty() ? 0 : epochs.back());
+  KVC_ASSIGN(const uint32_t read, last_epoch_read_by_others(*volume_, identity));
+  KVC_ASSIGN(uint32_t lost, epochs_with_lost_records(*volume_, identity.node));
+  if (lost == kMaxEpoch) lost = 0;  // it cannot be read
+  return std::max({removed, read, lost, epochs.empty() ? 0 : epochs.back()});
 }
 
 Result<NodeStart::Epoch> NodeStart::begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,

@@ -30,7 +30,8 @@ class NodeStart {
   // the machine's name. Where the directory holds something else, or another node has the volume, and this one may not join it, an error
   // that says what to do.
   Result<FileIdentity> settle(const std::string& node, bool read_only, bool may_join);
-  // The largest epoch of the node that was begun, also of one of that name that was taken out of the volume; 0: none.
+  // The largest epoch of the node that was begun, as far as the volume tells: also of one of that name that was taken out of it, and one of which the directory is
+  // gone but LOST or the ACKS of another node know it, whose peers would go on with what they have read of it. 0: none.
   Result<uint32_t> last_epoch(const FileIdentity& identity) const;
   // The next one, with its journal. Older ones are only read from now on.
   Result<Epoch> begin_epoch(FileIdentity identity, uint32_t last_epoch, const Index& index, JournalForm form,

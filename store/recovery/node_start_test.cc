@@ -10,6 +10,8 @@
 #include "store/base/boot_id.h"
 #include "store/base/units.h"
 #include "store/index/testing/fake_index.h"
+#include "store/journal/lost_records.h"
+#include "store/peers/slot_writer.h"
 #include "store/volume/fault_volume.h"
 #include "store/volume/test_directory.h"
 
@@ -120,6 +122,46 @@ TEST_F(NodeStartTest, OneOfTheNameOfANodeThatWasTakenOutBeginsBehindIt) {
   auto next = begin(identity);
   ASSERT_TRUE(next);
   EXPECT_EQ(next->number, 43u);
+}
+
+TEST_F(NodeStartTest, AnEpochOfWhichRecordsWereLostIsNotGivenOutAgain) {
+  const FileIdentity identity = settled();
+  ASSERT_TRUE(note_lost_records(*sim, "one", 3));
+  auto epoch = begin(identity);
+  ASSERT_TRUE(epoch) << epoch.error().message;
+  EXPECT_EQ(epoch->number, 4u);
+}
+
+TEST_F(NodeStartTest, WhereThatCannotBeReadTheDirectoriesTell) {
+  const FileIdentity identity = settled();
+  make_file("nodes/one/LOST");
+  auto epoch = begin(identity);
+  ASSERT_TRUE(epoch) << epoch.error().message;
+  EXPECT_EQ(epoch->number, 1u);
+}
+
+// Of the directory nothing is left: the peers would go on with what they have read of it.
+TEST_F(NodeStartTest, AnEpochThatAnotherNodeHasReadIsNotGivenOutAgain) {
+  const FileIdentity identity = settled();
+  const auto tell = [&](const std::string& node, uint32_t epoch, std::vector<Acks::Peer> peers) {
+    FileIdentity other = identity;
+    other.node = node;
+    other.epoch = epoch;
+    ASSERT_TRUE(sim->make_directories(epoch_directory(node, epoch)));
+    Acks acks;
+    acks.peers = std::move(peers);
+    AcksWriter writer(sim, other);
+    ASSERT_TRUE(writer.write(std::move(acks)));
+  };
+  tell("two", 3, {{"one", {5, 0, 700}, {}}});
+  tell("two", 4, {{"three", {9, 0, 700}, {}}});  // it has begun and reads "one" just now
+  tell("three", 9, {{"one", {4, 2, 900}, {}}, {"two", {4, 0, 700}, {}}});
+  make_file("nodes/two/5");
+  ASSERT_TRUE(sim->make_directories("nodes/four/1"));
+  make_file("nodes/four/1/ACKS");
+  auto epoch = begin(identity);
+  ASSERT_TRUE(epoch) << epoch.error().message;
+  EXPECT_EQ(epoch->number, 6u);
 }
 
 }  // namespace node_start_test

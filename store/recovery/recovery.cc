@@ -56,14 +56,22 @@ class Recovery {
   Index::Found opened_{};
   Journals journals_;
   std::optional<CheckpointInfo> checkpoint_;
+  std::optional<JournalPosition> cut_;  // where a torn tail ends what counts of an epoch
   bool goes_by_index_ = false;  // whose position lies behind the journals that are there, or in one that is not
 };
 
-// Of a file, or an epoch, that was begun and in which nothing is, the beginning was passed by who follows it.
+// Of a file, or an epoch, that was begun and in which nothing is, the beginning was passed by who follows it; not where a torn tail ends what counts before that, for
+// peers who have come there have read that tail. One that lies before something that counts cannot be taken back so.
 Recovered Recovery::take() {
+  found_.last_epoch = std::max(found_.last_epoch, parts_.identity.epoch);
+  if (cut_ && found_.end <= *cut_) {
+    found_.tail_cut = true;
+    found_.end = *cut_;
+    return std::move(found_);
+  }
+  found_.peers_want_checkpoint |= cut_.has_value();
   found_.end = std::max(found_.end, JournalPosition{parts_.identity.epoch, 0, 0});
   if (!journals_.empty()) found_.end = std::max(found_.end, JournalPosition{journals_.back().epoch, journals_.back().seq, journals_.back().header_bytes});
-  found_.last_epoch = std::max(found_.last_epoch, parts_.identity.epoch);
   return std::move(found_);
 }
 
@@ -100,7 +108,10 @@ Status Recovery::open_index() {
     auto file = volume_.info(checkpoint_path(parts_.identity.node, checkpoint_->epoch, checkpoint_->seq));
     found_.checkpoint_bytes = file ? file->size_bytes : checkpoint_->records * 64;
   }
-  for (const JournalFileInfo& file : journals_) found_.older_journals_bytes += file.held_bytes;
+  for (const JournalFileInfo& file : journals_) {
+    found_.older_journals_bytes += file.held_bytes;
+    found_.peers_want_checkpoint |= file.wants_checkpoint && (!checkpoint_ || checkpoint_->epoch < file.epoch);
+  }
   found_.journal_files = journals_.size() + 1;
 
   if (opened_ == Index::Found::kOpened && !journals_go_on_from(found_.index->position(), checkpoint_, journals_)) {
@@ -119,7 +130,7 @@ Status Recovery::open_index() {
 }
 
 Status Recovery::note_lost() {
-  found_.records_lost = true;
+  found_.records_lost = found_.peers_want_checkpoint = true;
   return parts_.note_lost(std::max(found_.last_epoch, parts_.identity.epoch));
 }
 
@@ -214,6 +225,7 @@ Status Recovery::replay(ReplayFilter& filter) {
                                 });
   if (!result) return std::unexpected(std::move(result).error());
   KVC_TRY(filter.finish([&](const Batch& batch, JournalPosition after) { return apply_believed(batch, after); }));
+  cut_ = result->first_cut;
   found_.unclean |= unsynced_seen || result->torn_tails > 0;
   found_.judged_tail |= found_.unclean;  // also what was trusted unread: after a reboot it would be judged anew
   parts_.counters.replayed_batches = result->batches;
@@ -250,7 +262,10 @@ bool Recovery::is_absent(const ObjectRecord& object) {
   const Wholeness wholeness = reader_.wholeness(object, [this](uint64_t bytes) { return parts_.pool.reserve_to_seal(bytes); });
   if (wholeness == Wholeness::kUnknown) found_.unverified.insert(object.id);
   if (wholeness == Wholeness::kWhole) found_.unverified.erase(object.id);
-  if (wholeness == Wholeness::kAbsent) parts_.counters.dropped_bodies.fetch_add(1);
+  if (wholeness == Wholeness::kAbsent) {
+    parts_.counters.dropped_bodies.fetch_add(1);
+    found_.peers_want_checkpoint = true;  // its records are in the journals, for all to read
+  }
   return wholeness == Wholeness::kAbsent;
 }
 

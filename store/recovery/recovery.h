@@ -45,9 +45,12 @@ struct Recovered {
   bool records_lost = false;  // of a damaged checkpoint or journal: they may have named what looks dead
   bool checkpoint_damaged = false;  // the newest, or one that may have been; the index may have had no need of it
   std::unordered_set<ObjectId> unverified;  // kept though the volume did not give their bytes
-  bool journals_lost = false;  // what the index had read of them: peers may have read more than is left
+  bool journals_lost = false;  // what the index had read of them
+  // Peers may have read more than is left, and not only behind `end`; or an earlier life said so and ended before its checkpoint. They go on from one of this life.
+  bool peers_want_checkpoint = false;
+  bool tail_cut = false;  // the journals go on behind `end` with what does not count: peers may have read that before it broke
   uint32_t last_epoch = 0;  // that was begun, as far as anything tells: also by an index of which the directory is gone
-  // Behind all that counts of the journals: what a daemon that lost this node appends later comes behind it.
+  // Behind all that counts of the journals: what a daemon that lost this node appends later comes behind it, and what a torn tail took along.
   JournalPosition end;
   bool other_boot = false;  // some of them were written before this machine was started, or on another one
   uint64_t checkpoint_bytes = 0;

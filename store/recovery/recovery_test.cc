@@ -324,6 +324,7 @@ TEST_F(RecoveryTest, AfterAnotherBootOnlyWholeBodiesAreBelieved) {
   EXPECT_EQ(recovered.unverified, std::unordered_set<ObjectId>{silent.id});
   EXPECT_EQ(counters.verified_bodies, 3u);
   EXPECT_EQ(counters.dropped_bodies, 1u);
+  EXPECT_TRUE(recovered.peers_want_checkpoint) << "the journals name it, to whoever reads them";
   EXPECT_TRUE(recovered.unclean);
   EXPECT_TRUE(recovered.judged_tail);
 }
@@ -362,6 +363,8 @@ TEST_F(RecoveryTest, TheEndIsBehindAllThatCounts) {
   const JournalPosition last = append({SyncedRecord{}});
   EXPECT_EQ(start().end, last);
   EXPECT_EQ(start().end, last) << "of an index that has it all";
+  EXPECT_FALSE(start().tail_cut);
+  EXPECT_FALSE(start().peers_want_checkpoint);
   begin_life("another boot");
   const JournalPosition begun = journal->position();
   EXPECT_EQ(start().end, begun) << "its header was read, perhaps";
@@ -369,6 +372,93 @@ TEST_F(RecoveryTest, TheEndIsBehindAllThatCounts) {
   ++identity.epoch;
   ASSERT_TRUE(volume->make_directory(epoch_directory(identity.node, identity.epoch)));
   EXPECT_EQ(start().end, (JournalPosition{identity.epoch, 0, 0}));
+}
+
+class RecoveryOfRot : public RecoveryTest {
+ protected:
+  void rot_at(JournalPosition position) { ASSERT_TRUE(sim->corrupt(journal_path(identity.node, position.epoch, position.seq), position.offset + 9, std::byte{1})); }
+};
+
+// Within one boot of the machine nothing is torn that anybody had read; what rots behind the last mark looks the same.
+TEST_F(RecoveryOfRot, BehindTheLastMarkTheEndIsWhereItBegins) {
+  begin_life();
+  make_root();
+  put_body("a");
+  mark_synced();
+  put_body("b");
+  const JournalPosition end = journal->position();
+  put_body("c");
+  put_body("d");
+  rot_at(end);
+  const Recovered recovered = start();
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_FALSE(has_name(*recovered.index, "c"));
+  EXPECT_FALSE(recovered.other_boot);
+  EXPECT_TRUE(recovered.tail_cut);
+  EXPECT_EQ(recovered.end, end);
+  EXPECT_FALSE(recovered.peers_want_checkpoint) << "whoever reads up to there reads what is left";
+}
+
+// Whoever has come to the beginning of the next file has read the end of the one before.
+TEST_F(RecoveryOfRot, TheNextFileIsBehindThatToo) {
+  begin_life();
+  make_root();
+  const JournalPosition end = journal->position();
+  put_body("a");
+  ASSERT_TRUE(journal->rotate());
+  rot_at(end);
+  const Recovered recovered = start();
+  EXPECT_TRUE(recovered.tail_cut);
+  EXPECT_EQ(recovered.end, end);
+  EXPECT_FALSE(recovered.peers_want_checkpoint);
+}
+
+TEST_F(RecoveryOfRot, BeforeAMarkPeersTakeACheckpoint) {
+  begin_life();
+  make_root();
+  const JournalPosition before = journal->position();
+  put_body("a");
+  put_body("b");
+  mark_synced();
+  rot_at(before);
+  const Recovered recovered = start();
+  EXPECT_FALSE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.records_lost);
+  EXPECT_TRUE(recovered.peers_want_checkpoint);
+  EXPECT_FALSE(recovered.tail_cut);
+}
+
+// The beginning of an epoch says where those before it end, and not that something is missing before that.
+TEST_F(RecoveryOfRot, InAnEpochBeforeTheLastPeersTakeACheckpoint) {
+  begin_life();
+  make_root();
+  const JournalPosition before = journal->position();
+  put_body("a");
+  begin_life();
+  put_body("b");
+  rot_at(before);
+  const Recovered recovered = start();
+  EXPECT_FALSE(has_name(*recovered.index, "a"));
+  EXPECT_TRUE(has_name(*recovered.index, "b"));
+  EXPECT_TRUE(recovered.peers_want_checkpoint);
+  EXPECT_FALSE(recovered.tail_cut);
+}
+
+// Its life ended before there was one.
+TEST_F(RecoveryTest, ACheckpointThatAnEpochAnnouncedIsWantedUntilItIsThere) {
+  begin_life();
+  make_root();
+  const JournalPosition end = append({SyncedRecord{}});
+  begin_life();
+  append({EndsRecord{end, true}});
+  const JournalPosition covers = append({SyncedRecord{}});
+  ASSERT_TRUE(start().index->close_clean());
+  EXPECT_TRUE(start().peers_want_checkpoint);
+  auto writer = CheckpointWriter::create(volume, identity, 0, {.covers = covers, .stamp = stamps.next(), .next_number = 1});
+  ASSERT_TRUE(writer) << writer.error().message;
+  ASSERT_TRUE((*writer)->finish());
+  EXPECT_FALSE(start().peers_want_checkpoint);
 }
 
 TEST_F(RecoveryTest, WhatALostDaemonAppendsLaterDoesNotCount) {
