@@ -108,8 +108,8 @@ TEST_F(LanesTest, NamesThatTheJournalDoesNotTakeAreTriedAgainAfterPausesThatGrow
     committer->step();
     clock.advance_ns(kSecondNs / 1000);
   }
-  EXPECT_GE(tries, 8);
-  EXPECT_LE(tries, 12);
+  EXPECT_GE(tries, 50) << "calls may wait for it";
+  EXPECT_LE(tries, 110);
   EXPECT_TRUE(named_in_index("a").valid());
   on_call = nullptr;
   clock.advance_ns(kSecondNs / 1000);

@@ -49,7 +49,8 @@ class VolumeRefusals {
  private:
   const Clock& clock_;
   Space& space_;
-  Backoff backoff_{20'000'000, 2'000'000'000}, journal_pause_{20'000'000, 2'000'000'000};
+  Backoff backoff_{20'000'000, 2'000'000'000};
+  Backoff journal_pause_{20'000'000, 100'000'000};  // short: bodies, and drains with them, may wait for the first batch that is taken
   std::atomic<int64_t> journal_lacks_until_ns_{INT64_MIN};
   mutable LeafMutex mutex_;
   std::optional<Error> last_, gone_why_;
