@@ -27,13 +27,13 @@ constexpr std::string_view kPin = "pin";         // can be set and removed
 constexpr std::string_view kAllFacts = "info";  // a line for each
 constexpr std::string_view kCapability = "security.capability";  // not kept: the kernel asks for it before every first write
 
-// Not kept here: neither set, got nor listed.
-bool is_refused(std::string_view name) { return name.starts_with("system.posix_acl_") || name == "security.selinux"; }
+// Not kept here: neither set, got, removed nor listed. What lies in `system.` is of the file system itself, which has none.
+bool is_refused(std::string_view name) { return name.starts_with("system.") || name == "security.selinux"; }
 
 // What other file systems answer to a name that lies in no namespace, or is one without a name.
 int refusal_of(std::string_view name) {
   if (is_refused(name) || name == kCapability) return EOPNOTSUPP;
-  for (const std::string_view space : {"user.", "trusted.", "security.", "system."})
+  for (const std::string_view space : {"user.", "trusted.", "security."})
     if (name.starts_with(space)) return name.size() > space.size() ? 0 : EINVAL;
   return EOPNOTSUPP;
 }
@@ -214,6 +214,7 @@ void remove_xattr(const Request& request, fuse_ino_t node, const char* name) {
   if (std::string_view(name) == std::string(kOwnPrefix).append(kPin))
     return reply_object_status(request, driver.store->set_pinned(object_of(request, node), false));
   if (std::string_view(name).starts_with(kOwnPrefix)) return void(fuse_reply_err(request, EPERM));
+  if (is_refused(name)) return void(fuse_reply_err(request, EOPNOTSUPP));
   reply_object_status(request, driver.store->remove_xattr(object_of(request, node), name));
 }
 

@@ -38,7 +38,7 @@ class FailedWrites : public ::testing::Test {
       if (room <= left_bytes + 64 * kKiB) break;
       fills_.push_back("fill" + std::to_string(i));
       const uint64_t size = std::min<uint64_t>(kMiB, align_down(room - left_bytes - 32 * kKiB, 4096));  // a name is to be made after that
-      if (!store_.write_file(fills_.back(), std::string(size, 'f'))) break;
+      if (!store_.try_write_file(fills_.back(), std::string(size, 'f'))) break;
       store_.drain();
     }
   }

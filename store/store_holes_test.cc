@@ -66,7 +66,7 @@ class Holes : public ::testing::Test {
   }
   void fill() {
     for (int i = 0;; ++i) {
-      if (!store_.write_file("fill" + std::to_string(i), std::string(kMiB, 'f'))) break;
+      if (!store_.try_write_file("fill" + std::to_string(i), std::string(kMiB, 'f'))) break;
       store_.drain();
     }
   }

@@ -267,7 +267,7 @@ TEST(StoreSettling, SmallBodiesCountAgainstTheCapacityAndComeBack) {
     return store->space().blocks_free > 0;
   };
   const auto fill = [&] {
-    for (files = 0; files < kMost && space_is_left() && store.write_file(std::to_string(files), store.payload(files, 60'000)); ++files)
+    for (files = 0; files < kMost && space_is_left() && store.try_write_file(std::to_string(files), store.payload(files, 60'000)); ++files)
       if (files % 50 == 0) {
         ASSERT_TRUE(drain(store));
       }

@@ -386,7 +386,7 @@ void BatchBuilder::add_rows(const Tree::View& tree, Commit& commit) {
 
 // --- the journal takes nothing ---
 
-void BatchBuilder::give_up(Commit& commit, const Status& why) {
+void BatchBuilder::give_up(Commit& commit) {
   Tree::Write tree = parts_.tree.write();
   if (!commit.taken) take_waiting(tree, commit);
   auto abandon = [&](SealedBody& sealed) {
@@ -415,7 +415,6 @@ void BatchBuilder::give_up(Commit& commit, const Status& why) {
   }
   for (ObjectPtr& object : commit.changed) parts_.dirty.add_attributes(std::move(object));
   keep_answers(commit);
-  log::error("{} records could not be journaled and wait in memory: {}", commit.batch.records.size(), why.error().message);
 }
 
 }  // namespace kvcachefs

@@ -43,7 +43,7 @@ class BatchBuilder {
   // Makes the next batch; false if nothing is left.
   bool build(Commit& commit);
   // The journal takes nothing: all that the commit has, in a batch or not, waits again, and bodies are sealed anew.
-  void give_up(Commit& commit, const Status& why);
+  void give_up(Commit& commit);
   // How often a name was looked at so far, for tests: some times for each that waits, whatever they wait for.
   uint64_t looks() const { return looks_; }
 

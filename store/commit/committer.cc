@@ -42,15 +42,17 @@ bool Committer::step() {
     if (status && commit.sync_all && marked) status = mark_synced();
     if (status && commit.sync) parts_.counters.syncs.fetch_add(1, std::memory_order_relaxed);
   } else {
-    builder_.give_up(commit, status);
+    builder_.give_up(commit);
   }
   parts_.health.report(Health::Of::kJournal, status);
   parts_.builds.records.settle(commit.accepted_bytes, status.has_value());
   parts_.settles.record_waiters.resume();
   if (!status) {
     parts_.counters.errors_journal.fetch_add(1, std::memory_order_relaxed);
-    log::error("journal: {}", status.error().message);
+    failure_.tell("journal: " + status.error().message);
     parts_.builds.dirty.wake();  // to try again
+  } else if (commit.appended_bytes > 0 || commit.sync) {  // it took something
+    failure_.over();
   }
   parts_.builds.accesses.not_kept(commit.early_rows);
   for (const CommitRequest& request : commit.requests)

@@ -13,6 +13,7 @@
 
 #include "store/api/counters.h"
 #include "store/base/health.h"
+#include "store/base/lasting_failure.h"
 #include "store/cache/resumer.h"
 #include "store/commit/batch_builder.h"
 #include "store/commit/commit_queue.h"
@@ -71,6 +72,7 @@ class Committer {
   const Parts parts_;
   BatchBuilder builder_;
   Settler settler_;
+  log::LastingFailure failure_;  // of the journal, or of syncs before it
   std::atomic<bool> running_{false};
   std::thread thread_;
 };

@@ -262,7 +262,7 @@ TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   EXPECT_TRUE(builder.build(commit));
   EXPECT_EQ(commit.named_as_is.size(), kFiles - 1) << "or this is no test";
   EXPECT_LT(builder.looks(), 10 * kFiles);
-  builder.give_up(commit, fail(Code::kIo, "a test"));
+  builder.give_up(commit);
 
   queue.add({});
   EXPECT_TRUE(committer->step());
@@ -310,7 +310,7 @@ TEST_F(CommitterTest, AChainOfSharedPlacesOfWhichNoneChangesHandsTakesWorkInProp
   EXPECT_LT(builder.looks(), 10 * kFiles);
   for (const ObjectPtr& each : fresh) EXPECT_TRUE(is_queued(each)) << "it is written after all";
   EXPECT_TRUE(commit.sealed.empty());
-  builder.give_up(commit, fail(Code::kIo, "a test"));
+  builder.give_up(commit);
 }
 
 // What a client removed with a peer's directory is said; a name that the peer made in it since stays, with the directory.

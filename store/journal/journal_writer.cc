@@ -62,7 +62,7 @@ struct JournalWriter::State {
   Mutex<LockRank::kJournal> commit_mutex;
   bool abandoned = false;  // the current file takes no more frames: a write to it failed
   uint64_t next_try_at = 0;  // length of the current file at which another is tried to be made
-  uint64_t next_seq = 0;   // of the next file; rises with every attempt to make one
+  uint64_t next_seq = 0;   // of the next file; no file had it before, whether it got its header or not
   Bytes payload, frame;    // scratch of append()
   BlockBuffer blocks;      // as well
   Stamp stamp;             // of the last batch
@@ -94,7 +94,7 @@ Status JournalWriter::State::write_at(BlockBuffer& buffer, File& file, ByteSpan 
 
 // Makes the file after `current` (or the first) and switches to it. On failure `current` stays.
 Status JournalWriter::State::open_next() {
-  const uint64_t seq = next_seq++;
+  const uint64_t seq = next_seq;
   const std::string path = journal_path(identity.node, identity.epoch, seq);
   JournalFileHeader header{identity, seq, boot_id, std::nullopt, in_blocks()};
   if (current) header.previous = JournalLink{current->seq, current->end};
@@ -107,6 +107,9 @@ Status JournalWriter::State::open_next() {
     KVC_TRY(volume->sync_directory(std::string(parent_path(directory))));
     made = volume->open(path, options);
   }
+  // What was not made keeps its number: nothing of it can be read, and no link names it. If it was made all the same (a network file system
+  // may do it and lose the answer), the next attempt finds it there, and the one after that goes on behind it.
+  if (made || made.error().code == Code::kExists) ++next_seq;
   KVC_ASSIGN(FilePtr file, std::move(made));
   // Where its number by path is another one (some network file systems) it tells nothing.
   const auto about = file->info(), by_path = volume->info(path);

@@ -238,7 +238,6 @@ Status AttributeRequests::set_xattr_of(const ObjectPtr& object, std::string_view
   if (grows && !parts_.records.has_room_for_xattrs(name.size() + value.size()))
     return fail(Code::kNoSpace, fmt::format("attribute '{}' of object {}: {} of attributes are not in the journal, of files that are open perhaps",
                                             name, id.value, format_size(RecordSpace::kMostXattrBytes)));
-  parts_.records.accept(name.size() + value.size());  // more than once where it is set again and again
   if (there)
     where->value = value;
   else

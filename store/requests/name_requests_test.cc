@@ -147,6 +147,19 @@ TEST_F(NameRequestsTest, AFullVolumeTakesNoNewNamesOrAttributesUnlessRoomMayBeMa
   EXPECT_EQ(counters.errors_no_space, 2u);
 }
 
+// One record tells the last value.
+TEST_F(NameRequestsTest, AnAttributeThatIsSetAgainAndAgainIsSetAsideForOnce) {
+  const ObjectId file = store_file("a");
+  run();
+  const uint64_t before = records.accepted_bytes();
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(attributes.set_xattr(file, "user.x", std::string(60'000, static_cast<char>('a' + i % 26)), XattrMode::kAny));
+  EXPECT_GE(records.accepted_bytes(), before + 60'000);
+  EXPECT_LE(records.accepted_bytes(), before + 61'000);
+  run();
+  ASSERT_TRUE(attributes.set_xattr(file, "user.x", std::string(60'000, 'z'), XattrMode::kAny));
+  EXPECT_GE(records.accepted_bytes(), before + 60'000) << "that is another record";
+}
+
 TEST_F(NameRequestsTest, ARenameIsAnsweredOnceItIsJournaledIfThatWasAskedFor) {
   const ObjectId file = store_file("a.tmp");
   EXPECT_TRUE(rename_to("a.tmp", "a").is_good());

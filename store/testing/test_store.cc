@@ -201,7 +201,17 @@ bool TestStore::close(Handle* handle) {
 
 bool TestStore::write_file(const std::string& path, const std::string& content, uint32_t thread) {
   Handle* handle = create(path, thread);
-  if (handle == nullptr) return false;
+  return handle != nullptr && write_and_close(handle, content);
+}
+
+bool TestStore::try_write_file(const std::string& path, const std::string& content, uint32_t thread) {
+  auto [parent, name] = parent_of(path);
+  auto made = store_->create(parent, name, 0644, {.read = true, .write = true}, {.thread_id = thread});
+  EXPECT_TRUE(made || made.error().code == Code::kNoSpace) << made.error().message;
+  return made && write_and_close(made->second, content);
+}
+
+bool TestStore::write_and_close(Handle* handle, const std::string& content) {
   bool good = true;
   for (size_t at = 0; at < content.size(); at += kMiB) {
     const std::string piece = content.substr(at, kMiB);

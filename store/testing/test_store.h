@@ -52,6 +52,8 @@ class TestStore {
   static std::string payload(int seed, size_t bytes);
   void mkdir(const std::string& path);
   bool write_file(const std::string& path, const std::string& content, uint32_t thread = 1);
+  // Where room may be short: false as well where the file was not made for want of it. What was made, and not written whole, stays.
+  bool try_write_file(const std::string& path, const std::string& content, uint32_t thread = 1);
   std::string read_file(const std::string& path);
   Code try_read_file(const std::string& path);  // the error; kNoData if there was none
   bool exists(const std::string& path);
@@ -74,6 +76,7 @@ class TestStore {
   void flip_in_extents(const std::string& needle);
 
  private:
+  bool write_and_close(Handle* handle, const std::string& content);
   ObjectId resolve(const std::string& path);  // 0 if absent
   std::pair<ObjectId, std::string> parent_of(const std::string& path);
   template <class T, class Call>

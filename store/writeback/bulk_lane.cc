@@ -154,6 +154,10 @@ bool BulkLane::records_wait() const {
 
 void BulkLane::commit_pending_names(Remaining& remaining) {
   if (!records_wait()) return;
+  if (!parts_.refusals.may_try_journal()) {
+    remaining.some = true;
+    return;
+  }
   CommitRequest request;
   request.done = [this](const Status& committed) { parts_.refusals.journal_ended(committed); };
   if (parts_.commits.idle())

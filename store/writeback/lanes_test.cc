@@ -93,6 +93,34 @@ TEST_F(LanesTest, NamesThatWaitAloneAreCommitted) {
   EXPECT_FALSE(named_in_index("a").valid());
 }
 
+TEST_F(LanesTest, NamesThatTheJournalDoesNotTakeAreTriedAgainAfterPausesThatGrow) {
+  write_new("a", 5000);
+  run();
+  unlink("a");
+  int tries = 0;
+  on_call = [&](const VolumeCall& each) {
+    if (!each.path.ends_with(".log")) return Fault{};
+    tries += each.kind == VolumeCall::Kind::kCreate ? 1 : 0;
+    return Fault{.sys_errno = EIO};
+  };
+  for (int milliseconds = 0; milliseconds < 10'000; ++milliseconds) {
+    bulk.step(false);
+    committer->step();
+    clock.advance_ns(kSecondNs / 1000);
+  }
+  EXPECT_GE(tries, 50) << "calls may wait for it";
+  EXPECT_LE(tries, 110);
+  EXPECT_TRUE(named_in_index("a").valid());
+  on_call = nullptr;
+  clock.advance_ns(kSecondNs / 1000);
+  run();
+  EXPECT_TRUE(named_in_index("a").valid()) << "a pause";
+  refusals.try_soon();
+  run();
+  EXPECT_FALSE(named_in_index("a").valid());
+  EXPECT_EQ(journal->position().seq, 1u) << "none of the files that could not be made took a number";
+}
+
 TEST_F(LanesTest, AVolumeThatIsFullIsTriedAgainAfterAPauseAndNothingIsAcceptedMeanwhile) {
   const ObjectPtr body = write_new("a", 5000);
   on_call = [](const VolumeCall& each) { return fail_writes_of(each, ".pack", ENOSPC); };

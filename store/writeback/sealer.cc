@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "store/base/checksum.h"
 #include "store/base/kill_point.h"
 #include "store/base/log.h"
@@ -296,6 +298,7 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
   if (!plans.empty()) kill_point("body-written");
   std::vector<SealedBody> sealed;
   size_t failed = 0, stay = 0;
+  bool wrote = false;  // something, and not to the journal alone
   for (Plan& plan : plans) {
     if (plan.status) plan.status = finish_solo(plan);
     const ObjectPtr& object = plan.snapshot.object;
@@ -307,8 +310,10 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
     }
     if (!plan.status) {
       parts_.counters.errors_volume_write.fetch_add(1, std::memory_order_relaxed);
-      if (++failed == 1 || plan.base_lost)
-        log::error("object {} could not be written: {}", object->id.value, plan.status.error().message);
+      ++failed;
+      const auto told = [&] { return fmt::format("object {} could not be written: {}", object->id.value, plan.status.error().message); };
+      if (plan.base_lost) log::error("{}", told());
+      else if (failed == 1) failure_.tell(told());
       const bool gone = plan.base_lost && parts_.quarantine.put_moving(object, plan.status.error().message);
       if (gone) {
         // Nobody wrote to it.
@@ -325,13 +330,15 @@ std::vector<SealedBody> Sealer::seal(std::vector<Snapshot> snapshots, PackTarget
       parts_.tree.forget_when_idle(object);
       continue;
     }
+    wrote |= plan.file != nullptr;
     if (plan.file) parts_.extents.note_unsynced(plan.extent, plan.body.place.kind, plan.file);
     if (!plan.snapshot.raw) parts_.commits.note_written(plan.body.size_bytes);
     parts_.counters.sealed_bodies.fetch_add(1, std::memory_order_relaxed);
     sealed.push_back({std::move(plan.snapshot), std::move(plan.body), plan.extent, plan.shared_with});
   }
   if (stay > 1) log::warn("... and {} more objects", stay - 1);
-  if (failed > 1) log::error("... and {} more objects of {} could not be written", failed - 1, plans.size());
+  if (failed > 1) failure_.tell(fmt::format("... and {} more objects of {} could not be written", failed - 1, plans.size()));
+  if (failed == 0 && wrote) failure_.over();
   return sealed;
 }
 

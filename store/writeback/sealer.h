@@ -6,6 +6,7 @@
 
 #include "store/api/counters.h"
 #include "store/api/live_options.h"
+#include "store/base/lasting_failure.h"
 #include "store/cache/body_cache.h"
 #include "store/commit/commit_queue.h"
 #include "store/commit/quarantine.h"
@@ -69,6 +70,7 @@ class Sealer {
   void undo_write(Plan& plan);
 
   const Parts parts_;
+  log::LastingFailure failure_;  // of writes of bodies
 };
 
 }  // namespace kvcachefs

@@ -35,7 +35,11 @@ void VolumeRefusals::set_gone(std::optional<Error> gone) {
 
 void VolumeRefusals::journal_ended(const Status& status) {
   constexpr int64_t kMostNs = 35'000'000'000;
-  if (status) return journal_lacks_until_ns_.store(INT64_MIN, std::memory_order_relaxed);
+  if (status) {
+    journal_pause_.succeeded();
+    return journal_lacks_until_ns_.store(INT64_MIN, std::memory_order_relaxed);
+  }
+  journal_pause_.failed(clock_.monotonic_ns());
   if (status.error().code != Code::kNoSpace || journal_lacks_room()) return;
   journal_lacks_until_ns_.store(clock_.monotonic_ns() + kMostNs, std::memory_order_relaxed);
 }

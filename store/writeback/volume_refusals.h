@@ -27,13 +27,17 @@ class VolumeRefusals {
   void set_gone(std::optional<Error> gone);
   bool is_gone() const { return gone_.load(std::memory_order_relaxed); }
   // The reason may be over: the next try is made at once.
-  void try_soon() { backoff_.try_soon(); }
+  void try_soon() {
+    backoff_.try_soon();
+    journal_pause_.try_soon();
+  }
   bool may_try() const { return backoff_.may_try(clock_.monotonic_ns()); }
   bool is_failing() const { return backoff_.failing_for_ns(clock_.monotonic_ns()) > 0; }
-  // How a batch of the journal ended. As long as it lacks room, bodies would take what comes back, and nothing comes back for good
-  // before the removals that wait are journaled. Until it is told that there is some, but no longer than btrfs takes to give back what
-  // was removed.
+  // How a batch of the journal ended. After one that failed, the next that only the journal is needed for comes after a pause that grows.
   void journal_ended(const Status& status);
+  bool may_try_journal() const { return journal_pause_.may_try(clock_.monotonic_ns()); }
+  // As long as the journal lacks room, bodies would take what comes back, and nothing comes back for good before the removals that wait
+  // are journaled. Until it is told that there is some, but no longer than btrfs takes to give back what was removed.
   bool journal_lacks_room() const { return clock_.monotonic_ns() < journal_lacks_until_ns_.load(std::memory_order_relaxed); }
   // Why the last try failed; nothing: it did not.
   std::optional<Error> last() const;
@@ -46,6 +50,7 @@ class VolumeRefusals {
   const Clock& clock_;
   Space& space_;
   Backoff backoff_{20'000'000, 2'000'000'000};
+  Backoff journal_pause_{20'000'000, 100'000'000};  // short: bodies, and drains with them, may wait for the first batch that is taken
   std::atomic<int64_t> journal_lacks_until_ns_{INT64_MIN};
   mutable LeafMutex mutex_;
   std::optional<Error> last_, gone_why_;

@@ -76,6 +76,10 @@ TEST(VolumeRefusals, TheJournalGoesFirstWhereItLacksRoomForAWhile) {
   EXPECT_FALSE(refusals.journal_lacks_room());
   refusals.journal_ended(fail(Code::kIo, "device"));
   EXPECT_FALSE(refusals.journal_lacks_room()) << "that is another matter";
+  EXPECT_FALSE(refusals.may_try_journal());
+  EXPECT_TRUE(refusals.may_try()) << "bodies are written elsewhere";
+  refusals.try_soon();
+  EXPECT_TRUE(refusals.may_try_journal());
   refusals.journal_ended(fail(Code::kNoSpace, "quota"));
   refusals.try_soon();
   EXPECT_TRUE(refusals.journal_lacks_room());

@@ -803,6 +803,11 @@ def test_xattr_limits(root_or_mount):
         with pytest.raises(OSError) as caught:
             os.setxattr(target, name, b"v")
         assert caught.value.errno == wanted, name
+    for name in ("system.x", "system.", "system.posix_acl_other"):
+        for call in (lambda: os.setxattr(target, name, b"1"), lambda: os.getxattr(target, name), lambda: os.removexattr(target, name)):
+            with pytest.raises(OSError) as caught:
+                call()
+            assert caught.value.errno == errno.EOPNOTSUPP, name
     with contextlib.suppress(OSError):  # refused, or taken and dropped so that copies give no error
         os.setxattr(target, "user.kvcachefs.kind", b"forged")
     with contextlib.suppress(OSError):
