@@ -261,8 +261,9 @@ void BatchBuilder::add_attributes(const Tree::View&, Commit& commit) {
 // older body of its object shows bytes that nobody ever saw under it.
 bool BatchBuilder::is_known(const Tree::View& tree, const Commit& commit, ObjectId id) const {
   const ObjectPtr object = tree.live(id);
-  if (tree.is_only_adopted(id)) return false;
-  if (!object || !object->is_regular()) return true;
+  if (!object) return true;
+  // What was made while an earlier batch of this commit was written is put by the next one; before attributes are added, all of `changed` will be.
+  if (!object->is_regular()) return object->durable || !commit.changed.empty() || commit.put.contains(id);
   const auto put = commit.put.find(id);
   if (!object->durable && put == commit.put.end()) return false;
   const auto lock = object->lock();
@@ -281,7 +282,7 @@ BatchBuilder::NameChange BatchBuilder::change_of(const Tree::View& tree, const C
   ++looks_;
   *named = tree.version_to_keep(state);
   if (named->is_foreign()) *named = {};
-  if (named->valid() && is_known(tree, commit, *named) && is_known(tree, commit, parent))
+  if (named->valid() && is_known(tree, commit, *named) && !tree.is_only_adopted(parent))
     return NameChange::kGiven;
   if (state.durable.valid() && (!state.child.valid() || state.erase_durable))
     return would_be_nameless(tree, commit, state.durable) ? NameChange::kWaitsForOther : NameChange::kTaken;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <thread>
@@ -46,6 +48,39 @@ TEST_F(CommitterTest, ABodyAndItsNameAreOneBatchAndTheCallIsAnsweredWhenTheIndex
   EXPECT_EQ(space.reserved_bytes(), 0u) << "what was set aside for it is on the volume";
   EXPECT_TRUE(queue.idle());
   EXPECT_FALSE(committer->step());
+}
+
+// One that is put by a later commit: the index would pass over its name, and nobody would say it again.
+TEST_F(CommitterTest, ADirectoryMadeBetweenTwoBatchesIsNotNamedBeforeItIsPut) {
+  const auto make_directory = [this](const std::string& name, size_t xattr_bytes = 0) {
+    Attributes attributes;
+    attributes.mode = S_IFDIR | 0755;
+    if (xattr_bytes > 0) attributes.xattrs.push_back(Xattr{"user.x", std::string(xattr_bytes, 'x')});
+    const auto made = std::make_shared<Object>(ObjectId{next_id++}, attributes);
+    Tree::Write names = tree.write();
+    const auto above = names.directory_for_entry(kRootId);
+    EXPECT_TRUE(above && names.make_entry(*above, name, made));
+    return made;
+  };
+  make_directory("n");
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  EXPECT_TRUE(tree.write().remove_directory(kRootId, "n"));
+  for (int i = 0; i < 140; ++i) make_directory(std::to_string(i), 65'000);  // more than one batch
+  ObjectPtr anew;
+  on_call = [&](const VolumeCall& call) {
+    if (!anew && call.kind == VolumeCall::Kind::kWrite && is_journal(call)) anew = make_directory("n");
+    return Fault{};
+  };
+  queue.add({});
+  EXPECT_TRUE(committer->step());
+  ASSERT_TRUE(anew);
+  queue.add({});
+  committer->step();
+  EXPECT_EQ(named_in_index("n"), anew->id);
+  const auto found = tree.read().find_name(kRootId, "n");
+  ASSERT_TRUE(found && *found);
+  EXPECT_EQ((*found)->child, anew->id);
 }
 
 TEST_F(CommitterTest, RequestsThatWaitAreJournaledTogether) {

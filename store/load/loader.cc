@@ -154,7 +154,10 @@ void Loader::load(const ObjectPtr& object, LoadRange range, MemoryFor who, std::
     if (!start(object, range, who, waiter, pin.get(), attempt)) return false;
     waiter->finish_one({});
     return true;
-  }, [waiter](Error why) { waiter->finish_one(std::unexpected(std::move(why))); });
+  }, [waiter, who](Error why) {
+    if (who != MemoryFor::kWriter) why.code = Code::kIo;  // to a reader it is no matter of room
+    waiter->finish_one(std::unexpected(std::move(why)));
+  });
 }
 
 // --- the reads ---

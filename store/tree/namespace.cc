@@ -86,16 +86,16 @@ Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view n
 }
 
 Result<bool> Namespace::adopt(ObjectId parent, std::string_view name, ObjectId child, uint32_t type_bits) {
+  if (dirty(parent, name) != nullptr) return false;
+  KVC_ASSIGN(const auto own, index_.find_name(parent, name));
+  if (own) return false;
   LocalName key{name_cookie(name), std::string(name)};
-  const bool is_changing = dirty(parent, name) != nullptr;
   KVC_ASSIGN(NameState* const state, load_state(parent, name, key, false));
-  const bool parks = !is_changing && !state->durable.valid();
   state->child = child;
   state->type_bits = type_bits;
-  if (parks) park({parent, std::move(key)}, child);
-  else list_pending(*state, {parent, std::move(key)});
+  park({parent, std::move(key)}, child);
   note_mentions(*state);
-  return parks;
+  return true;
 }
 
 std::optional<DirtyName> Namespace::parked_name(ObjectId child) const {

@@ -112,8 +112,8 @@ class Namespace {
   // Names changed since the last call; states stay dirty until settle().
   std::vector<DirtyName> take_pending();
   void put_back_pending(DirtyName name);
-  // A name that only peers have is this node's `child` as well, from here on, and no commit looks at it before unpark(child). False, and the name
-  // is dirty and pending: it is being changed, too.
+  // A name that only peers have is this node's `child` as well, from here on, and no commit looks at it before unpark(child). False, and nothing
+  // is done: it is being changed, or this node has it, too.
   Result<bool> adopt(ObjectId parent, std::string_view name, ObjectId child, uint32_t type_bits);
   // The parked name of such a child; nothing: it has none.
   std::optional<DirtyName> parked_name(ObjectId child) const;

@@ -22,14 +22,23 @@ std::optional<Tree::Write> Tree::try_write() {
 ObjectPtr Tree::find(ObjectId id) const { return read().live(id); }
 
 Result<ObjectPtr> Tree::get(ObjectId id) {
-  if (ObjectPtr object = find(id)) return object;
+  {
+    const Read names = read();
+    if (ObjectPtr object = names.live(id)) {
+      refresh_adopted(names, *object);
+      return object;
+    }
+  }
   return write().get(id);
 }
 
 Result<Tree::Kept> Tree::get_kept(ObjectId id) {
   while (true) {
     Read names = read();
-    if (ObjectPtr object = names.live(id)) return Kept{std::move(names), std::move(object)};
+    if (ObjectPtr object = names.live(id)) {
+      refresh_adopted(names, *object);
+      return Kept{std::move(names), std::move(object)};
+    }
     names.unlock();
     KVC_TRY(get(id));  // it may be forgotten as idle before the next look
   }
@@ -217,25 +226,18 @@ Result<std::optional<ObjectRecord>> Tree::View::record_summary(ObjectId id) cons
 }
 
 Result<Stat> Tree::View::stat(ObjectId id) const {
-  ObjectPtr object = live(id);
-  std::optional<ObjectRecord> of_peers;  // it is as they have it
-  if (object && is_only_adopted(id)) {
-    KVC_ASSIGN(of_peers, view().find_object_summary(id));
-  }
-  if (object && !of_peers) {
+  if (ObjectPtr object = live(id)) {
+    tree_->refresh_adopted(*this, *object);
     const auto lock = object->lock();
     return stat_of(*object);
   }
   if (auto removed = tree_->removed_.find(id); removed != tree_->removed_.end()) return removed->second;
-  std::optional<ObjectRecord> record = std::move(of_peers);
-  if (!record) {
-    KVC_ASSIGN(record, record_summary(id));
-  }
+  KVC_ASSIGN(auto record, record_summary(id));
   if (!record) return fail(Code::kNotFound, fmt::format("object {} is gone", id.value));
-  Object journaled(record->id, std::move(record->attributes));
-  journaled.size_bytes = record->body.size_bytes;
-  journaled.nlink = record->nlink;
-  return stat_of(journaled);
+  Object object(record->id, std::move(record->attributes));
+  object.size_bytes = record->body.size_bytes;
+  object.nlink = record->nlink;
+  return stat_of(object);
 }
 
 // --- places on the volume ---

@@ -110,6 +110,9 @@ class Tree {
     uint64_t bytes = 0;
   };
 
+  // A directory that is only adopted is as its nodes have it, as long as nothing was changed here.
+  void refresh_adopted(const View& names, Object& object) const;
+
   const Parts parts_;
   TemporaryNames temporary_names_;
   std::atomic<bool> has_versions_{false};  // some temporary name has several writers

@@ -43,17 +43,15 @@ class Tree::View {
 
   // Several write the name, each a version of its own.
   bool has_versions(ObjectId parent, std::string_view name) const;
-  // It is a version of a temporary name, which the kernel does not cache under that name, also when it is the last one left: a
-  // lookup can be answered after another's rename was done here, and before the kernel moved its entry, which would take the
-  // time-out along to the target.
+  // It is a version of a temporary name, which the kernel does not cache under that name, also when it is the last one left: a lookup can be
+  // answered after another's rename was done here, and before the kernel moved its entry, which would take the time-out along to the target.
   bool is_one_of_several(ObjectId id) const;
   // What the journal says a name is: its object; while several write it the newest finished version, for the mount may end before
   // the last of them does.
   ObjectId version_to_keep(const NameState& state) const;
   bool still_written_by_other(Object& object, uint32_t thread_id) const;
 
-  // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another
-  // does, whose place it took over.
+  // The object lives on in RAM and reads from there: it is open, or an older version of a name with several writers. Or another whose place it has.
   bool still_needed(const FreedPlace& freed) const;
   static bool is_read_still(Object& object);
 
@@ -187,6 +185,8 @@ class Tree::Write final : public Tree::View {
   void end_lease(ObjectId id);
   void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
+  Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);
+  Result<bool> leave_adopted_in(ObjectId directory);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);
   void note_moved(Rename& rename);
   void settle_links(const Rename& rename, std::span<const ObjectId> dropped_versions);

@@ -79,6 +79,11 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
   KVC_ASSIGN(auto record, view().find_object_summary(found->child));
   if (!record) return fail(Code::kNotFound, entry_text(parent, name));
   KVC_ASSIGN(const bool parked, names().adopt(parent, name, id, S_IFDIR));
+  if (!parked) {  // the journal is told at once
+    KVC_ASSIGN(Namespace::Edit state, edit(parent, name));
+    state->child = id;
+    state->type_bits = S_IFDIR;
+  }
   auto object = std::make_shared<Object>(id, std::move(record->attributes));
   object->published = true;
   {
@@ -108,16 +113,75 @@ void Tree::Write::journal_adopted(ObjectId id) {
   std::vector<ObjectId> levels;
   for (ObjectId each = id; is_only_adopted(each); each = names().parked_name(each) ? names().parked_name(each)->parent : ObjectId{}) levels.push_back(each);
   for (const ObjectId each : levels | std::views::reverse) {
+    const ObjectPtr object = live(each);
+    if (object) tree().refresh_adopted(*this, *object);
     tree().unjournaled_.erase(each);
     const auto name = names().parked_name(each);
     parts.records.accept(kNameRecordBytes + (name ? name->key.name.size() : 0));
     names().unpark(each);
-    if (const ObjectPtr object = live(each)) {
+    if (object) {
       const auto lock = object->lock();
       mark_attributes_dirty(object, parts.records, parts.dirty);
     }
   }
   parts.dirty.wake();
+}
+
+void Tree::refresh_adopted(const View& names, Object& object) const {
+  if (!object.is_directory() || !names.is_only_adopted(object.id)) return;
+  auto record = names.view().find_object_summary(object.id);
+  if (!record || !*record) return;
+  const auto lock = object.lock();
+  if (object.attributes_version == object.attributes_durable) object.attributes = std::move((*record)->attributes);
+}
+
+// A directory of this node, in which it has nothing, goes as that of a peer did. Nothing is said of what peers have there by now, and of one that the journal
+// does not know nothing is written.
+Status Tree::Write::leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory) {
+  const ForgetAfter forget(*this, directory);
+  const bool only_adopted = is_only_adopted(directory->id);
+  KVC_ASSIGN(Namespace::Edit state, names().edit_own(parent, name));
+  state->leave_to_peers();
+  tree().parts_.records.accept(kNameRecordBytes + name.size());
+  drop_directory(directory);
+  const auto above = get(parent);
+  if (!above) return {};
+  const ForgetAfter forget_above(*this, *above);
+  if (!only_adopted) {
+    change_links(*above, -1);
+    return {};
+  }
+  const auto lock = (*above)->lock();
+  --(*above)->nlink;
+  return {};
+}
+
+// Those in it that are only adopted go with a directory: nobody but this node knows of them. False, and none went: there is something else in it.
+Result<bool> Tree::Write::leave_adopted_in(ObjectId directory) {
+  constexpr size_t kPageNames = 64;
+  struct Adopted {
+    ObjectId parent;
+    std::string name;
+    ObjectId id;
+  };
+  std::vector<Adopted> found;
+  for (size_t looked = 0; looked <= found.size(); ++looked) {
+    const ObjectId at = looked == 0 ? directory : found[looked - 1].id;
+    for (uint64_t after = 0;;) {
+      KVC_ASSIGN(auto page, names().list_own(at, after, kPageNames));
+      if (page.empty()) break;
+      for (NameEntry& entry : page) {
+        if (!is_only_adopted(entry.child)) return false;
+        after = entry.cookie;
+        found.push_back({at, std::move(entry.name), entry.child});
+      }
+    }
+  }
+  for (const Adopted& each : found | std::views::reverse) {
+    KVC_ASSIGN(const ObjectPtr object, get(each.id));
+    KVC_TRY(leave_directory(each.parent, each.name, object));
+  }
+  return true;
 }
 
 bool Tree::Write::drop_left_directories(size_t most) {
@@ -130,12 +194,13 @@ bool Tree::Write::drop_left_directories(size_t most) {
     const auto path = tree().classes_.find(id);
     const auto shared = view().has_foreign_member(id);
     if (!path || !shared || *shared) continue;
-    const ObjectPtr object = live(id);
-    if (object && object->handles > 0) continue;
+    const auto object = get(id);
+    if (!object || (*object)->handles > 0) continue;
+    const ForgetAfter forget(*this, *object);
     const auto own = names().own_child(path->parent, path->name);
     const auto left = names().list_own(id, 0, 1);
     if (!own || *own != id || !left || !left->empty()) continue;
-    if (Status gone = remove_directory(path->parent, path->name); !gone) {
+    if (Status gone = leave_directory(path->parent, path->name, *object); !gone) {
       log::debug("directory {}: {}", id.value, gone.error().message);
       continue;
     }
@@ -387,20 +452,19 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   KVC_ASSIGN(const ObjectPtr object, get(gone.child));
   const ForgetAfter forget(*this, object);
   if (object->is_directory()) {
-    KVC_ASSIGN(const auto left, names().list_own(gone.child, 0, 1));
-    if (!left.empty()) return {};  // a name was given in it since, which its journal does not tell yet
+    KVC_ASSIGN(const bool is_empty, leave_adopted_in(gone.child));
+    if (!is_empty) return {};  // a name was given in it since, which its journal does not tell yet
+    KVC_TRY(leave_directory(gone.parent, gone.name, object));
+    forget_removed(gone.child);
+    tree().parts_.dirty.wake();
+    return {};
   }
   // What peers have there is asked for when a client looks: which directories of theirs this one goes with need not be known yet, and more may come.
   KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
   state->leave_to_peers();
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
-  if (object->is_directory()) {
-    drop_directory(object);
-    if (auto above = get(gone.parent)) change_links(*above, -1);
-  } else {
-    change_links(object, -1);
-    forget_if_idle(object);
-  }
+  change_links(object, -1);
+  forget_if_idle(object);
   forget_removed(gone.child);
   tree().parts_.dirty.wake();
   return {};

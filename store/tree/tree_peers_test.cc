@@ -11,6 +11,7 @@
 
 #include "store/base/units.h"
 #include "store/peers/testing/memory_part.h"
+#include "store/tree/rename.h"
 #include "store/tree/testing/tree_parts.h"
 
 namespace kvcachefs {
@@ -100,6 +101,11 @@ class TreePeersTest : public ::testing::Test {
     const auto adopted = tree_.write().adopt_directory(parent, name, id(number));
     EXPECT_TRUE(adopted) << adopted.error().message;
     return adopted ? (*adopted)->id : ObjectId{};
+  }
+  // As after each round.
+  void drop_left() {
+    while (!tree_.write().drop_left_directories(100)) {
+    }
   }
   // What this node has taken away for good, and its answers behind that.
   void journal() {
@@ -214,8 +220,7 @@ TEST_F(TreePeersTest, ALookWritesNothing) {
   EXPECT_EQ(tree_.read().stat(lower)->mode, S_IFDIR | 0700);
   // And goes with it.
   say(kA, {UnnameRecord{id(5), "e", id(6), false}, UnnameRecord{kRootId, "d", id(5), false}});
-  while (!tree_.write().drop_left_directories(100)) {
-  }
+  drop_left();
   EXPECT_TRUE(list(kRootId).empty());
   EXPECT_FALSE(tree_.read().is_only_adopted(directory));
 }
@@ -235,6 +240,107 @@ TEST_F(TreePeersTest, WithTheFirstNameInItTheJournalIsToldOfADirectoryAndOfThose
   EXPECT_NE(std::ranges::find(changed, lower), changed.end());
   EXPECT_FALSE(names.is_only_adopted(directory));
   EXPECT_FALSE(names.is_only_adopted(lower));
+}
+
+TEST_F(TreePeersTest, WhatAClientChangesOfADirectoryThatIsOnlyAdoptedIsSeen) {
+  give_directory(kA);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  {
+    Tree::Write names = tree_.write();
+    const ObjectPtr object = names.live(directory);
+    const auto lock = object->lock();
+    object->attributes.mode = S_IFDIR | 0700;
+    mark_attributes_dirty(object, parts_.records, parts_.dirty);
+  }
+  EXPECT_EQ(tree_.read().stat(directory)->mode, S_IFDIR | 0700U);
+}
+
+TEST_F(TreePeersTest, ADirectoryIsJournaledAsItsNodeHasItByThen) {
+  give_directory(kA);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  say(kA, {put(id(5), S_IFDIR | 0700)});
+  make(directory, 23, "file");
+  EXPECT_FALSE(tree_.read().is_only_adopted(directory));
+  EXPECT_EQ(tree_.read().stat(directory)->mode, S_IFDIR | 0700U);
+}
+
+TEST_F(TreePeersTest, WhatGoesWithADirectoryOfAPeerWritesNothing) {
+  give_directory(kA);
+  say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  look_up_directory(directory, "e", 21);
+  say(kA, {UnnameRecord{id(5), "e", id(6), false}});
+  drop_left();
+  EXPECT_FALSE(parts_.dirty.has_attributes());
+  EXPECT_TRUE(tree_.read().is_only_adopted(directory));
+}
+
+// Who merely looked at the directory says nothing of that.
+TEST_F(TreePeersTest, WhatAPeerPutsInPlaceOfItsDirectoryStays) {
+  give_directory(kA);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  say(kA, {UnnameRecord{kRootId, "d", id(5), false}, put(id(9), S_IFREG | 0644), NameRecord{kRootId, "d", id(9)}});
+  drop_left();
+  Tree::Write names = tree_.write();
+  EXPECT_FALSE(names.live(directory));
+  const NameState* const state = names.names().dirty(kRootId, "d");
+  EXPECT_TRUE(state == nullptr || state->overridden.empty());
+  names.unlock();
+  EXPECT_EQ(find(kRootId, "d"), id_here(kA, id(9)));
+}
+
+// It is nothing that its node knows of, and that could keep the directory.
+TEST_F(TreePeersTest, ADirectoryIsTakenThoughClientsLookedAtOneInIt) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}, put(id(7), S_IFDIR | 0755), NameRecord{id(6), "f", id(7)}});
+  const ObjectId directory = look_up_directory(kRootId, "d", 20), lower = look_up_directory(directory, "e", 21),
+                 lowest = look_up_directory(lower, "f", 22);
+  EXPECT_TRUE(tree_.read().is_only_adopted(lowest));
+  say(kA, {UnnameRecord{id(6), "f", id(7), false}, UnnameRecord{id(5), "e", id(6), false}, UnnameRecord{kRootId, "d", id(5), false},
+           gone("this", kRootId, "d", id(5))});
+  drop_left();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+  journal();
+  EXPECT_FALSE(find(kRootId, "d").valid());
+}
+
+TEST_F(TreePeersTest, ADirectoryInWhichClientsLookedAtOneAndMadeAFileStays) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  say(kA, {put(id(6), S_IFDIR | 0755), NameRecord{id(5), "e", id(6)}});
+  const ObjectId directory = look_up_directory(kRootId, "d", 20), lower = look_up_directory(directory, "e", 21);
+  make(lower, 23, "file");
+  say(kA, {UnnameRecord{id(5), "e", id(6), false}, UnnameRecord{kRootId, "d", id(5), false}, gone("this", kRootId, "d", id(5))});
+  drop_left();
+  EXPECT_EQ(find(kRootId, "d"), directory);
+  EXPECT_EQ(find(directory, "e"), lower);
+  EXPECT_EQ(find(lower, "file"), id(23));
+}
+
+TEST_F(TreePeersTest, ADirectoryThatAClientRenamedHereStays) {
+  give_directory(kA);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  say(kA, {UnnameRecord{kRootId, "d", id(5), false}});
+  Rename asked{kRootId, "d", kRootId, "mine", RenameMode::kReplace};
+  Tree::Write names = tree_.write();
+  ASSERT_TRUE(names.resolve_rename(asked));
+  ASSERT_TRUE(names.rename(asked));
+  names.unlock();
+  drop_left();
+  EXPECT_EQ(find(kRootId, "mine"), directory);
+}
+
+TEST_F(TreePeersTest, AFileThatADirectoryOfAPeerHidesLosesItsLinkWithTheLook) {
+  say(kThis, {put(id(7), S_IFREG | 0644), NameRecord{kRootId, "d", id(7)}});
+  Tree::Write names = tree_.write();
+  const auto file = names.get(id(7));
+  ASSERT_TRUE(file);
+  names.unlock();
+  give_directory(kA);
+  const ObjectId directory = look_up_directory(kRootId, "d", 20);
+  EXPECT_EQ(directory, id(20));
+  EXPECT_FALSE(tree_.read().is_only_adopted(directory));
+  EXPECT_EQ((*file)->nlink, 0U);
+  EXPECT_FALSE(tree_.read().names().dirty(kRootId, "d")->hidden.valid());
 }
 
 // They are in RAM until then.

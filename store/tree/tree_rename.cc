@@ -122,7 +122,8 @@ std::vector<ObjectId> Tree::Write::move_name(const Rename& rename, Namespace::Ed
   std::vector<ObjectId> dropped = std::exchange(new_state->older_versions, {});  // an exchange finds none
   new_state->child = source_id;
   new_state->type_bits = rename.source->type_bits;
-  tree().adopted_.erase(rename.new_parent);
+  for (const ObjectId kept : {rename.new_parent, source_id, rename.exchanges() ? rename.parent : ObjectId{}, rename.exchanges() ? rename.target->id : ObjectId{}})
+    tree().adopted_.erase(kept);
   if (!rename.exchanges()) override_peers(new_state, rename.new_parent, rename.new_name);
   if (rename.source->is_directory()) hold_directory(rename.new_parent, rename.new_name, source_id);
   if (rename.exchanges() && rename.target->is_directory()) hold_directory(rename.parent, rename.name, rename.target->id);

@@ -40,7 +40,7 @@ class BatchIndex : public FakeIndex {
       if (const auto* row = std::get_if<AttributesRecord>(&record)) objects.at(row->id).attributes = row->attributes;
       if (const auto* touch = std::get_if<TouchRecord>(&record))
         for (const auto& [id, atime_ns] : touch->atimes_ns) objects.at(id).attributes.atime_ns = atime_ns;
-      if (const auto* name = std::get_if<NameRecord>(&record)) {
+      if (const auto* name = std::get_if<NameRecord>(&record); name != nullptr && objects.contains(name->child)) {
         unname(name->parent, name->name, freed);
         put_name(name->parent, name->name, name->child, objects.at(name->child).attributes.mode & S_IFMT);
         ++objects.at(name->child).nlink;
