@@ -68,9 +68,8 @@ TEST_F(CommitterTest, ADirectoryMadeBetweenTwoBatchesIsNotNamedBeforeItIsPut) {
   EXPECT_TRUE(tree.write().remove_directory(kRootId, "n"));
   for (int i = 0; i < 140; ++i) make_directory(std::to_string(i), 65'000);  // more than one batch
   ObjectPtr anew;
-  on_call = [&](const VolumeCall& call) {
-    if (!anew && call.kind == VolumeCall::Kind::kWrite && is_journal(call)) anew = make_directory("n");
-    return Fault{};
+  index.on_apply = [&] {
+    if (!anew) anew = make_directory("n");
   };
   queue.add({});
   EXPECT_TRUE(committer->step());

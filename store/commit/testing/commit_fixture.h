@@ -30,9 +30,11 @@ class BatchIndex : public FakeIndex {
  public:
   uint64_t batches = 0, frozen = 0;
   bool fails = false, gave_up = false, commit_fails = false;
+  std::function<void()> on_apply;  // a batch is in the journal; no lock is held
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition) override {
     if (fails) return fail(Code::kCorrupt, "the index is damaged");
+    if (on_apply) on_apply();
     ++batches;
     std::vector<FreedPlace> freed;
     for (const Record& record : batch.records) {
