@@ -63,14 +63,10 @@ bool MemoryWaiters::resume_line(Kind kind, bool look_at_all, int64_t now_ns) {
   for (Entry& entry : line) {
     if (may_take && kind == Kind::kReader && writer_comes_first(entry.number, now_ns)) may_take = false;
     Try attempt{.may_take = may_take};
-    if ((may_take || look_at_all) && entry.retry(attempt)) {
-      counts_[static_cast<size_t>(kind)].fetch_sub(1);
-      count_.fetch_sub(1);
-      any = true;
-      continue;
-    }
-    if (no_use && (kind == Kind::kWriter || now_ns - entry.since_ns >= kStuckNs)) {
-      entry.give_up(*no_use);
+    const bool goes_on = (may_take || look_at_all) && entry.retry(attempt);
+    const bool gives_up = !goes_on && no_use && (kind == Kind::kWriter || now_ns - entry.since_ns >= kStuckNs);
+    if (gives_up) entry.give_up(*no_use);
+    if (goes_on || gives_up) {
       counts_[static_cast<size_t>(kind)].fetch_sub(1);
       count_.fetch_sub(1);
       any = true;

@@ -319,7 +319,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
     NameState* state = tree.names().state(name);
     if (state == nullptr) continue;
     if (state->child.valid() && !state->child.is_foreign() && !tree.is_only_adopted(state->child) && tree.is_only_adopted(name.parent)) {
-      tree.journal_adopted(name.parent);  // first
+      tree.journal_adopted(name.parent);  // whoever gives a name in it sees to that first; where one did not, the index would pass over the name
       tree.names().put_back_pending(std::move(name));
       continue;
     }

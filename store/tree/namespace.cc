@@ -45,8 +45,8 @@ Result<ObjectId> Namespace::own_child(ObjectId parent, std::string_view name) co
 Result<Namespace::Edit> Namespace::edit(ObjectId parent, std::string_view name) { return edit_name(parent, name, false); }
 Result<Namespace::Edit> Namespace::edit_own(ObjectId parent, std::string_view name) { return edit_name(parent, name, true); }
 
-// The state is dirty from here on.
-Result<NameState*> Namespace::load_state(ObjectId parent, std::string_view name, const LocalName& key, bool own) {
+Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view name, bool own) {
+  LocalName key{name_cookie(name), std::string(name)};
   Directory& directory = directories_[parent];
   auto found = directory.find(key);
   if (found == directory.end()) {
@@ -74,27 +74,21 @@ Result<NameState*> Namespace::load_state(ObjectId parent, std::string_view name,
       state.type_bits = seen->type_bits;
     }
   }
-  return &state;
-}
-
-Result<Namespace::Edit> Namespace::edit_name(ObjectId parent, std::string_view name, bool own) {
-  LocalName key{name_cookie(name), std::string(name)};
-  KVC_ASSIGN(NameState* const state, load_state(parent, name, key, own));
-  state->evicted = false;
-  list_pending(*state, {parent, std::move(key)});
-  return Edit(this, state);
+  state.evicted = false;
+  list_pending(state, {parent, std::move(key)});
+  return Edit(this, &state);
 }
 
 Result<bool> Namespace::adopt(ObjectId parent, std::string_view name, ObjectId child, uint32_t type_bits) {
   if (dirty(parent, name) != nullptr) return false;
   KVC_ASSIGN(const auto own, index_.find_name(parent, name));
   if (own) return false;
-  LocalName key{name_cookie(name), std::string(name)};
-  KVC_ASSIGN(NameState* const state, load_state(parent, name, key, false));
-  state->child = child;
-  state->type_bits = type_bits;
-  park({parent, std::move(key)}, child);
-  note_mentions(*state);
+  DirtyName adopted{parent, {name_cookie(name), std::string(name)}};
+  NameState& state = directories_[parent][adopted.key];
+  state.child = child;
+  state.type_bits = type_bits;
+  park(std::move(adopted), child);
+  note_mentions(state);
   return true;
 }
 

@@ -141,7 +141,6 @@ class Namespace {
   using LeftToPeers = std::function<Result<std::optional<Found>>(std::string_view name)>;
   Result<std::vector<NameEntry>> merge(ObjectId parent, uint64_t after, size_t limit, const JournaledFrom& journaled_from,
                                        const LeftToPeers& left_to_peers) const;
-  Result<NameState*> load_state(ObjectId parent, std::string_view name, const LocalName& key, bool own);
   Result<Edit> edit_name(ObjectId parent, std::string_view name, bool own);
   Result<std::optional<Found>> found_of_peers(ObjectId parent, std::string_view name) const;
   void note_mentions(NameState& state);

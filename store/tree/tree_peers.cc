@@ -110,13 +110,17 @@ Result<ObjectPtr> Tree::Write::adopt_directory(ObjectId parent, std::string_view
 void Tree::Write::journal_adopted(ObjectId id) {
   if (!is_only_adopted(id)) return;
   const Parts& parts = tree().parts_;
-  std::vector<ObjectId> levels;
-  for (ObjectId each = id; is_only_adopted(each); each = names().parked_name(each) ? names().parked_name(each)->parent : ObjectId{}) levels.push_back(each);
-  for (const ObjectId each : levels | std::views::reverse) {
+  std::vector<std::pair<ObjectId, std::optional<DirtyName>>> levels;
+  for (ObjectId each = id; is_only_adopted(each);) {
+    auto name = names().parked_name(each);
+    const ObjectId above = name ? name->parent : ObjectId{};
+    levels.emplace_back(each, std::move(name));
+    each = above;
+  }
+  for (const auto& [each, name] : levels | std::views::reverse) {
     const ObjectPtr object = live(each);
     if (object) tree().refresh_adopted(*this, *object);
     tree().unjournaled_.erase(each);
-    const auto name = names().parked_name(each);
     parts.records.accept(kNameRecordBytes + (name ? name->key.name.size() : 0));
     names().unpark(each);
     if (object) {
