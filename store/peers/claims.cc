@@ -144,7 +144,7 @@ ClaimPlan plan_claim(const OwnFigures& own, uint64_t claim_bytes, std::span<cons
   }
 
   const uint64_t most_ahead = reach / (competes || peers.empty() ? kAheadPart * living : kAloneAheadPart), writing = kAheadSeconds * own.written_per_s;
-  const uint64_t left = less_bytes(claim_bytes, own.used_bytes);
+  const uint64_t left = less_bytes(claim_bytes, add_bytes(own.used_bytes, own.wanted_bytes));
   uint64_t ahead = own.waits ? std::max(most_ahead, std::min(grain, capacity)) : std::min(std::max(writing, grain), std::max(most_ahead, grain));
   if (own.lacking_bytes > 0) ahead = std::max(ahead, std::min(add_bytes(left, own.lacking_bytes), capacity));
   plan.wish_bytes = std::min(add_bytes(own.used_soon_bytes, ahead), peers.empty() ? most_here : capacity);

@@ -20,7 +20,8 @@ struct OwnFigures {
   uint64_t capacity_bytes = 0;    // as its options say; 0: it says nothing
   uint64_t physical_bytes = 0;    // on the volume
   uint64_t used_bytes = 0;        // the same, and what was accepted and will be there: what its claim has to cover
-  uint64_t used_soon_bytes = 0;   // without what comes back by itself
+  uint64_t wanted_bytes = 0;      // by the indexes of peers, which wait until it is claimed
+  uint64_t used_soon_bytes = 0;   // both, without what comes back by itself
   uint64_t written_per_s = 0;     // bytes that clients write
   bool grows = true;              // false: nothing is stored there (it may evict), and it holds what it uses and no more
   bool evicts = false;            // where it lacks room, as far as there is anything to evict

@@ -118,6 +118,19 @@ TEST(Claims, BesideOneOfWhichNothingIsKnownNothingIsClaimed) {
   EXPECT_TRUE(beside.others_make_room) << "it is worth waiting for";
 }
 
+// It waits, so it is no use of the claim; and it is wished for until it is claimed.
+TEST(Claims, WhatIndexesOfPeersWantIsWishedForAndRaisedLikeAnythingElse) {
+  OwnFigures wants = own(4 * kMiB);
+  wants.wanted_bytes = 20 * kMiB;
+  wants.used_soon_bytes += wants.wanted_bytes;
+  const ClaimPlan room = plan(wants, 8 * kMiB, {peer(16 * kMiB)});
+  EXPECT_GE(room.wish_bytes, 24 * kMiB);
+  EXPECT_GE(room.target_bytes, 24 * kMiB);
+  const ClaimPlan none = plan(wants, 8 * kMiB, {peer(kCapacity - 8 * kMiB)});
+  EXPECT_GE(none.wish_bytes, 24 * kMiB) << "others hear of it";
+  EXPECT_EQ(none.target_bytes, 8 * kMiB);
+}
+
 TEST(Claims, NothingIsRaisedBeyondWhatIsLeft) {
   OwnFigures writer = own(4 * kMiB);
   writer.waits = true;

@@ -15,6 +15,7 @@ struct IndexRoom {
   uint64_t claimed_bytes = UINT64_MAX;   // of what they grow by; the rest waits a little
   uint64_t capacity_bytes = UINT64_MAX;  // of the volume, if this node is held to any
   bool is_short = false;                 // somebody lacks room
+  bool may_get_more = true;              // of what is not claimed some may be before long
   bool evicts = true;                    // this node
   // For a copy of one of them what is not used of the claim beside that; false: it is less. Empty: there is enough. What was reserved is released.
   std::function<bool(uint64_t bytes)> reserve = {};

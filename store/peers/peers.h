@@ -100,8 +100,7 @@ class Peers {
   std::optional<SuccessorsRecord> successors_of(ObjectId id) const;
   // Everything before it in the journals of that node is applied; also within `applied` and `replaced`. Zeros: nothing is.
   JournalPosition position_of(uint32_t ordinal) const;
-  // Whether the volume has other nodes, as far as is known.
-  size_t known() const;
+  size_t known() const;  // other nodes of the volume
   // Whether another node was seen to live, and is not absent since.
   bool has_peers() const;
 
@@ -124,7 +123,6 @@ class Peers {
   std::string directory_of(const std::string& node) const { return parts_.directory + "/" + node; }
   void load_due(bool thorough);
   bool is_loaded_for_refresh(const Peer& peer) const;
-  bool may_load(Peer& peer);  // in peers_kept.cc
   void load(Peer& peer);
   Status meanwhile();
   Status show();
@@ -133,6 +131,8 @@ class Peers {
   void poll(Peer& peer, const Discovery::Node& node, bool thorough);
   bool has_read(const std::string& node, JournalPosition position) const;
   void commit_due();  // and below: in peers_kept.cc
+  bool may_load(Peer& peer);
+  void let_go(Peer& peer);
   bool commit(Peer& peer);
   IndexRoom tell_growth();
   void give_back_unused(const IndexRoom& room);

@@ -19,7 +19,7 @@ namespace kvcachefs {
 
 namespace {
 constexpr int64_t kUnclaimedNs = 5 * Peers::kSecondNs;
-constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs;
+constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs, kHopelessLoadNs = Peers::kSecondNs;
 constexpr int64_t kLookAgainNs = Peers::kSecondNs / 4;
 constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // of what reads of the indexes have mapped
 }  // namespace
@@ -98,17 +98,34 @@ void Peers::commit_due() {
     if (peer->replica) peer->replica->let_go_of_mapped();
 }
 
-// An index that is made anew lies beside the one that is served until it is whole: room for it is claimed first. Not without end, as above.
+// An index that is made anew lies beside the one that is served until it is whole: room for both is claimed first. Not without end: then the served one
+// goes before.
 bool Peers::may_load(Peer& peer) {
-  const uint64_t bytes = peer.replica->load_bytes();
+  Replica& replica = *peer.replica;
   const int64_t now_ns = parts_.clock.monotonic_ns();
-  if (bytes == 0 || tell_growth().claimed_bytes >= bytes || (peer.load_wanted_ns && now_ns - *peer.load_wanted_ns >= kUnclaimedLoadNs)) {
-    peer.load_wanted_ns.reset();
-    return true;
-  }
+  const uint64_t bytes = replica.measure_load();
+  const IndexRoom room = bytes == 0 ? IndexRoom() : tell_growth();
   if (!peer.load_wanted_ns) peer.load_wanted_ns = now_ns;
-  peer.look_again_ns = now_ns + kLookAgainNs;
-  return false;
+  const int64_t waited_ns = now_ns - *peer.load_wanted_ns;
+  if (peer.has_part() && room.claimed_bytes < bytes && waited_ns >= (room.may_get_more ? kUnclaimedLoadNs : kHopelessLoadNs)) let_go(peer);
+  if (replica.is_let_go() || (peer.has_part() && room.claimed_bytes < bytes)) {
+    peer.look_again_ns = now_ns + kLookAgainNs;
+    return false;
+  }
+  peer.load_wanted_ns.reset();
+  return true;
+}
+
+// Its names are absent until it is loaded; what clients have open they read on.
+void Peers::let_go(Peer& peer) {
+  log::warn("peer {}: there is no room to load it beside what was read of it before: its names are absent until it is loaded", peer.node);
+  {
+    const std::lock_guard lock(mutex_);
+    indexes_.erase(peer.ordinal);
+  }
+  peer.replica->let_go();
+  unshown_.push_back(peer.ordinal);
+  static_cast<void>(show());  // else it is tried again before anything is loaded or polled
 }
 
 // Where somebody lacks room, and as far as it is worth the writing: one a round, for others wait for this thread.

@@ -235,8 +235,29 @@ TEST_F(PeersTest, RoomForAnIndexThatIsMadeAnewIsClaimedFirst) {
   second->die();
   auto third = start("b", 3, second.get());
   third->say({EndsRecord{again, false}});
-  seconds(30, {a.get(), third.get()});
+  seconds(8, {a.get(), third.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z", "/later"}));
+  seconds(22, {a.get(), third.get()});
   EXPECT_EQ(a->paths(), (Paths{"/x", "/y", "/z"}));
+  EXPECT_EQ(a->replaced.at(ordinal(*a, "b")), 4) << "what was served went before, to make room";
+}
+
+// Where nobody has anything to give up nothing is waited for.
+TEST_F(PeersTest, AnIndexForWhichThereIsNoRoomIsMadeAnewInPlaceOfTheOneThatIsServed) {
+  auto a = start("a"), b = start("b");
+  const JournalPosition end = b->make_file("x");
+  b->make_file("late");
+  seconds(70, {a.get(), b.get()});
+  a->claimed_for_indexes_bytes = 0;
+  a->may_get_more = false;
+  b->die();
+  auto second = start("b", 2, b.get());
+  second->say({EndsRecord{end, false}});
+  seconds(7, {a.get(), second.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x"}));
+  second->make_file("y");
+  seconds(2, {a.get(), second.get()});
+  EXPECT_EQ(a->paths(), (Paths{"/x", "/y"}));
 }
 
 TEST_F(PeersTest, OneThatCannotBeReadKeepsNobodyElseBack) {

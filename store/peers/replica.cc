@@ -295,11 +295,32 @@ void Replica::reload(std::string why) {
   ++reloads_;
 }
 
+uint64_t Replica::measure_load() {
+  if (load_bytes_ > 0) load_bytes_ = bytes_to_load();
+  return load_bytes();
+}
+
+void Replica::let_go() {
+  if (index_ == nullptr) return;
+  retired_.emplace_back(std::exchange(index_, nullptr), generation_);
+  statements_.reset();
+  applied_since_ns_.reset();
+  growth_bytes_.reset();
+  state_ = State::kLoading;
+  let_go_ = true;
+}
+
+bool Replica::is_let_go() {
+  if (!let_go_) return false;
+  remove_retired();
+  return let_go_ = !retired_.empty();
+}
+
 // As what is there, or as what is to be read: the peer may have stored much since.
 uint64_t Replica::bytes_to_load() const {
   const std::string epoch = setup_.volume->root() + "/" + epoch_directory(setup_.identity.node, position_.epoch);
   const uint64_t read_bytes = allocated_below(epoch + "/checkpoint") + allocated_below(epoch + "/journal");
-  return std::max(allocated_below(setup_.directory), read_bytes + read_bytes / 4);
+  return std::max(index_ == nullptr ? 0 : allocated_below(setup_.directory), read_bytes + read_bytes / 4);
 }
 
 void Replica::hold(std::string why) {

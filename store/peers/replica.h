@@ -68,6 +68,10 @@ class Replica {
   Status load(const LookOut& look_out, Loading loading);
   // About as much as that takes on this machine, beside what is there; 0: not known before it is read, or nothing is to be loaded.
   uint64_t load_bytes() const { return wants_load_ ? load_bytes_ : 0; }
+  uint64_t measure_load();  // the same as it is now: the peer goes on writing
+  // Before load(): what is served is given up, so that there need not be room for both. It is removed once nobody reads it; until then the load waits.
+  void let_go();
+  bool is_let_go();  // and not removed yet
 
   struct Polled {
     uint64_t batches = 0;
@@ -163,6 +167,7 @@ class Replica {
   std::string reason_;
   bool wants_load_ = true;
   uint64_t load_bytes_ = 0;
+  bool let_go_ = false;
   bool begun_ = false;  // the journal of the epoch that is followed has a file
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
   std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet

@@ -451,6 +451,38 @@ TEST_P(ReplicaTest, GoesFromOneEpochToTheNext) {
   EXPECT_EQ(names(*late), names(*replica));
 }
 
+// Where there is no room for two.
+TEST_P(ReplicaTest, WhatIsServedCanBeLetGoOfBeforeTheNextLoad) {
+  auto first = start(1);
+  const auto end = first->make_file(5, "a");
+  auto replica = make();
+  ASSERT_TRUE(load(*replica, *first));
+  first->make_file(6, "late");
+  EXPECT_EQ(poll(*replica, first->outlook()), 1u);
+  ASSERT_TRUE(replica->commit());
+  auto second = start(2, first.get());
+  second->say({EndsRecord{end, false}});
+  EXPECT_EQ(poll(*replica, second->outlook()), 0u);
+  ASSERT_TRUE(replica->wants_load());
+  {
+    const Part read = replica->part();
+    replica->let_go();
+    EXPECT_EQ(replica->part().index, nullptr);
+    EXPECT_EQ(replica->state(), State::kLoading);
+    EXPECT_EQ(replica->objects(), 0u);
+    EXPECT_TRUE(replica->is_let_go()) << "somebody reads it";
+    EXPECT_TRUE(std::filesystem::exists(scratch_.path("node-a/1")));
+    ASSERT_TRUE(read.index->find_name(kRootId, "late"));
+  }
+  EXPECT_FALSE(replica->is_let_go());
+  EXPECT_FALSE(std::filesystem::exists(scratch_.path("node-a/1")));
+  ASSERT_TRUE(load(*replica, *second));
+  EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}}));
+  second->make_file(7, "c");
+  EXPECT_EQ(poll(*replica, second->outlook()), 1u);
+  EXPECT_EQ(names(*replica), (Names{{"/a", id(5).value}, {"/c", id(7).value}}));
+}
+
 TEST_P(ReplicaTest, WhatAnEpochTakesBackIsReadAnew) {
   auto first = start(1);
   const auto end = first->make_file(5, "a");

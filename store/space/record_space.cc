@@ -38,7 +38,7 @@ void RecordSpace::tell() {
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
   const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
   space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes + peers_bytes_,
-                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth) + peers_ahead_bytes_);
+                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
 }
 

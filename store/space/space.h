@@ -37,7 +37,7 @@ class Space {
   // --- a volume that several nodes share: its capacity is that of all together, and of it a node uses no more than its claim
   // (space_claim.cc)
   void set_claim(uint64_t bytes);
-  // From here on no more than `bytes` are used, or as much as is used already: what it is then.
+  // From here on no more than `bytes` are used, or as much as used_bytes(): what it is then.
   uint64_t lower_claim(uint64_t bytes);
   // Of the claim no more than that is used anew, until set_claim(): what comes back beyond it is for other nodes.
   void sink_claim(uint64_t bytes);
@@ -56,9 +56,10 @@ class Space {
   // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
   uint64_t take_lacking_bytes();
   void note_lacking(uint64_t bytes);  // a call found less room than it takes, without reserving
-  // Everything on the volume, and what may come to be there by what was accepted; without what comes back by itself.
+  // Everything on the volume, and what may come to be there by what was accepted here: what the claim has to cover, whatever the others have.
   uint64_t used_bytes() const;
-  uint64_t used_soon_bytes() const;
+  uint64_t wanted_bytes() const { return get(wanted_bytes_); }  // as set_overhead() told it
+  uint64_t used_soon_bytes() const;  // both, without what comes back by itself
   // What the file system has free, as far as it may be used, with what comes back.
   uint64_t backing_free_soon_bytes() const {
     std::lock_guard lock(mutex_);
@@ -105,11 +106,13 @@ class Space {
   // What earlier lives left and no record names, until it is swept: it is on the volume, and comes back by itself.
   void set_orphaned(uint64_t bytes);
   void set_kept(uint64_t bytes);  // no record names it, and it stays
-  // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h).
-  void set_overhead(uint64_t bytes, uint64_t ahead_bytes) {
+  // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h). `wanted_bytes` are for what
+  // can wait until they are claimed: nothing else is reserved in them, and the claim need not cover them.
+  void set_overhead(uint64_t bytes, uint64_t ahead_bytes, uint64_t wanted_bytes = 0) {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
     ahead_bytes_ = ahead_bytes;
+    wanted_bytes_ = wanted_bytes;
   }
   void set_backing(const SpaceInfo& backing) {
     std::lock_guard lock(mutex_);
@@ -165,7 +168,8 @@ class Space {
     const uint64_t backing = sum(backing_free_bytes_, coming());
     return backing - std::min(reserved_bytes_, backing);
   }
-  uint64_t used() const { return physical() + reserved_bytes_ + ahead_bytes_; }
+  uint64_t held() const { return physical() + reserved_bytes_ + ahead_bytes_; }
+  uint64_t used() const { return held() + wanted_bytes_; }
   uint64_t limit() const { return std::min(limit_bytes_, shared_limit_bytes_); }
   uint64_t usable_claim() const { return std::min(claim_bytes_, sinks_to_bytes_); }
   uint64_t own_bytes() const { return std::max(usable_claim(), lone_bytes_); }
@@ -186,7 +190,8 @@ class Space {
   int64_t claim_until_ns_ = INT64_MAX;
   std::function<int64_t()> claim_now_ns_;
   uint64_t lone_bytes_ = UINT64_MAX;
-  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, kept_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, raw_bytes_ = 0, lacking_bytes_ = 0;
+  uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, kept_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, wanted_bytes_ = 0, raw_bytes_ = 0,
+           lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
   bool refused_ = false;
   uint64_t tell_below_bytes_ = 0;

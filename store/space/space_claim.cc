@@ -32,7 +32,7 @@ bool Space::claim_sinks() const {
 
 uint64_t Space::lower_claim(uint64_t bytes) {
   std::lock_guard lock(mutex_);
-  return claim_bytes_ = std::max(bytes, used());
+  return claim_bytes_ = std::max(bytes, held());
 }
 
 void Space::set_shared(uint64_t unclaimed_bytes, uint64_t capacity_bytes, uint64_t lone_bytes) {
@@ -78,7 +78,7 @@ void Space::note_lacking(uint64_t bytes) {
 
 uint64_t Space::used_bytes() const {
   std::lock_guard lock(mutex_);
-  return used();
+  return held();
 }
 
 uint64_t Space::used_soon_bytes() const {

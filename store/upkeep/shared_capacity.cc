@@ -32,6 +32,7 @@ OwnFigures SharedCapacity::figures(bool alone) {
   own.capacity_bytes = parts_.grows ? parts_.options.current().capacity_bytes : 0;
   own.physical_bytes = parts_.space.physical_bytes();
   own.used_bytes = parts_.space.used_bytes();
+  own.wanted_bytes = parts_.space.wanted_bytes();
   own.used_soon_bytes = parts_.space.used_soon_bytes();
   const uint64_t written = parts_.counters.write_received_bytes.load(std::memory_order_relaxed);
   if (const int64_t since_ns = now_ns - rated_ns_; since_ns >= kRatedNs) {
@@ -130,11 +131,13 @@ ClaimPlan SharedCapacity::plan() const {
 }
 
 IndexRoom SharedCapacity::index_room(uint64_t growth_bytes) const {
-  const uint64_t without_bytes = less_bytes(parts_.space.used_bytes(), growth_bytes);
   const ClaimPlan plan = this->plan();
-  return {.claimed_bytes = std::min(growth_bytes, less_bytes(parts_.space.claim_bytes(), without_bytes)),
+  // One that stores nothing claims nothing: it holds what it uses.
+  const uint64_t claimed_bytes = parts_.grows ? less_bytes(parts_.space.claim_bytes(), parts_.space.used_bytes()) : UINT64_MAX;
+  return {.claimed_bytes = std::min(growth_bytes, claimed_bytes),
           .capacity_bytes = plan.capacity_bytes == 0 ? UINT64_MAX : plan.capacity_bytes,
           .is_short = plan.is_short,
+          .may_get_more = may_get_room(),
           .evicts = parts_.evictor.on(),
           // What it lacks is not told as what a call does: nothing is to be evicted for that.
           .reserve = [&space = parts_.space](uint64_t bytes) { return space.room_bytes() >= bytes && space.try_reserve(bytes); },

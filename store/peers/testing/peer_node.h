@@ -123,7 +123,7 @@ class PeerNode {
         .indexes_grow =
             [this](uint64_t growth_bytes) {
               index_growth_bytes = growth_bytes;
-              IndexRoom room{std::min(growth_bytes, claimed_for_indexes_bytes), capacity_for_indexes_bytes, is_short};
+              IndexRoom room{std::min(growth_bytes, claimed_for_indexes_bytes), capacity_for_indexes_bytes, is_short, may_get_more};
               room.reserve = [this](uint64_t bytes) { return bytes <= room_for_copies_bytes; };
               return room;
             },
@@ -168,7 +168,7 @@ class PeerNode {
   uint64_t index_growth_bytes = 0;  // as it was told last
   uint64_t claimed_for_indexes_bytes = UINT64_MAX, capacity_for_indexes_bytes = UINT64_MAX;
   uint64_t room_for_copies_bytes = UINT64_MAX;  // of its claim, beside that
-  bool is_short = false;
+  bool is_short = false, may_get_more = true;
   std::map<uint32_t, int> applied, replaced;  // calls
   JournalPosition applied_up_to;
   std::function<void(uint32_t)> on_replaced;
