@@ -335,6 +335,7 @@ void BatchBuilder::add_names(Tree::Write& tree, Commit& commit) {
       case NameChange::kGiven:
         commit.replaces |= state->durable.valid() && named != state->durable;
         if (named != state->durable) commit.add(NameRecord{name.parent, name.key.name, named}, bytes_of(name));
+        state->on_its_way = named;
         commit.names.emplace_back(std::move(name), named);
         break;
       case NameChange::kTaken:

@@ -105,6 +105,31 @@ TEST_F(CommitterTest, ANameWaitsForItsBody) {
   EXPECT_EQ(named_in_index("a"), body->id);
 }
 
+// A peer reads the journal before the index here has it, and its removal is not to be answered before.
+TEST_F(CommitterTest, WhatABatchNamesIsKnownUntilTheIndexHasItWhateverTheNameIsByThen) {
+  const ObjectPtr body = make("a"), other = make("b");
+  write(body, 5000);
+  write(other, 5000);
+  const auto may_be_journaled = [&](const ObjectPtr& child) { return tree.read().names().may_be_journaled(kRootId, "a", child->id); };
+  EXPECT_FALSE(may_be_journaled(body)) << "no batch has it";
+  int looked = 0;
+  index.on_apply = [&] {
+    if (looked++ > 0) return;
+    EXPECT_TRUE(may_be_journaled(body));
+    rename("b", "a");
+    EXPECT_TRUE(may_be_journaled(body));
+    EXPECT_FALSE(may_be_journaled(other));
+  };
+  queue.add(request_of(body));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(looked, 1);
+  EXPECT_FALSE(may_be_journaled(body)) << "the index has it";
+  queue.add(request_of(other));
+  EXPECT_TRUE(committer->step());
+  EXPECT_EQ(named_in_index("a"), other->id);
+  EXPECT_FALSE(may_be_journaled(other));
+}
+
 TEST_F(CommitterTest, WhatWasRenamedAndWrittenSinceIsNotNamedByItsOlderBody) {
   const ObjectPtr body = make("tmp");
   write(body, 5000);

@@ -34,11 +34,9 @@ class Space {
     tell_below_bytes_ = bytes;
   }
 
-  // --- a volume that several nodes share: its capacity is that of all together, and of it a node uses no more than its claim
-  // (space_claim.cc)
+  // --- space_claim.cc: a volume that several nodes share has the capacity of all together, and of it a node uses no more than its claim
   void set_claim(uint64_t bytes);
-  // From here on no more than `bytes` are used, or as much as used_bytes(): what it is then.
-  uint64_t lower_claim(uint64_t bytes);
+  uint64_t lower_claim(uint64_t bytes);  // or to used_bytes(), where that is more: what it is then
   // Of the claim no more than that is used anew, until set_claim(): what comes back beyond it is for other nodes.
   void sink_claim(uint64_t bytes);
   bool claim_sinks() const;
@@ -53,8 +51,7 @@ class Space {
   void set_claim_low_callback(std::function<void()> low) { claim_low_ = std::move(low); }
   void tell_claim_below(uint64_t bytes);
   uint64_t claim_bytes() const { return get(claim_bytes_); }
-  // So much was lacking for the largest reservation that did not fit since this was asked last; 0: all did.
-  uint64_t take_lacking_bytes();
+  uint64_t take_lacking_bytes();  // of the largest reservation that did not fit since this was asked last; 0: all did
   void note_lacking(uint64_t bytes);  // a call found less room than it takes, without reserving
   // Everything on the volume, and what may come to be there by what was accepted here: what the claim has to cover, whatever the others have.
   uint64_t used_bytes() const;
@@ -82,8 +79,7 @@ class Space {
     std::lock_guard lock(mutex_);
     refused_ = refused;
   }
-  // What could be reserved now.
-  uint64_t room_bytes() const {
+  uint64_t room_bytes() const {  // what could be reserved now
     std::lock_guard lock(mutex_);
     return room(usable_claim());
   }

@@ -177,7 +177,10 @@ std::vector<DirtyName> Namespace::take_pending() {
 }
 
 void Namespace::put_back_pending(DirtyName name) {
-  if (NameState* known = state(name)) list_pending(*known, std::move(name));
+  NameState* const known = state(name);
+  if (known == nullptr) return;
+  known->on_its_way = {};
+  list_pending(*known, std::move(name));
 }
 
 void Namespace::list_pending(NameState& state, DirtyName name) {
@@ -211,7 +214,7 @@ NameState* Namespace::state(const DirtyName& name) {
 
 bool Namespace::may_be_journaled(ObjectId parent, std::string_view name, ObjectId child) const {
   const NameState* const known = dirty(parent, name);
-  return known != nullptr && known->child == child && known->durable != child && !known->pending && !known->parked.valid();
+  return known != nullptr && known->on_its_way == child && known->durable != child;
 }
 
 void Namespace::settle(const DirtyName& name, ObjectId durable) {
@@ -221,6 +224,7 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   if (found == directory->second.end()) return;
   NameState& state = found->second;
   state.durable = durable;
+  state.on_its_way = {};
   if (!state.pending) state.overridden.clear();
   const ObjectId own = state.child.is_foreign() ? ObjectId{} : state.child;
   if (own != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);

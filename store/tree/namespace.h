@@ -33,6 +33,7 @@ struct NameState {
   std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: it goes, too
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
   bool pending = false;        // listed for the next commit
+  ObjectId on_its_way;         // given the name by a batch that is being journaled, whatever the name is by now
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled
   std::vector<ObjectId> mentioned;  // Namespace's own: the objects this name was counted for
 
@@ -121,7 +122,7 @@ class Namespace {
   void park(DirtyName name, ObjectId child);
   void unpark(ObjectId child);
   NameState* state(const DirtyName& name);
-  // A commit is under way that gives the name to `child`: the journal may tell of it, and the index does not yet.
+  // A batch is under way that gives the name to `child`: the journal may tell of it, and the index does not yet.
   bool may_be_journaled(ObjectId parent, std::string_view name, ObjectId child) const;
   // After the journal took (parent, name) -> durable (invalid: nothing): forgets the state if it is no longer dirty.
   void settle(const DirtyName& name, ObjectId durable);
