@@ -207,7 +207,12 @@ Status StoreImpl::start(std::string_view holder) {
   sealer_.emplace(Sealer::Parts{*volume_, *extents_, *reader_, *cache_, *tree_, *index_, *quarantine_, commits_, *changes_, space_, dead_,
                                 options_, counters_, options.extent_bytes});
   scrubber_.emplace(Scrubber::Parts{*index_, *tree_, *reader_, *quarantine_, counters_, clock_, sealer_->memory_to_seal(nullptr),
-                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; }});
+                                    [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; },
+                                    [records = RecordScrub({*volume_, identity_, *index_, counters_,
+                                                            [this] {
+                                                              checkpointer_->want_checkpoint();
+                                                              keeper_wakeup_.wake();
+                                                            }})](const std::function<bool()>& goes_on) { return records.run(goes_on); }});
   options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });
   spiller_.emplace(Spiller::Parts{dirty_, *tree_, *changes_, *extents_, *pool_, refusals_, health_, counters_});
   relocator_.emplace(Relocator::Parts{*extents_, unmarked_, *tree_, *quarantine_, *changes_, space_, clock_});

@@ -78,6 +78,7 @@
 #include "store/upkeep/peer_follower.h"
 #include "store/upkeep/peer_touches.h"
 #include "store/upkeep/reclaimer.h"
+#include "store/upkeep/record_scrub.h"
 #include "store/upkeep/scrubber.h"
 #include "store/upkeep/volume_watch.h"
 #include "store/volume/volume.h"

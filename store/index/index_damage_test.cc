@@ -8,6 +8,7 @@
 
 #include <csignal>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 
@@ -227,6 +228,56 @@ TEST_F(IndexDamageTest, PagesFlippedUnderAnOpenIndexNeverAnswerWrongRows) {
     }
   }
   EXPECT_TRUE(index->damaged());
+}
+
+// LMDB takes the newest meta page there is for the newest commit. Bytes 144 to 151 of a meta page are the number of its transaction.
+TEST_F(IndexDamageTest, MetaPagesThatChangeUnderAnOpenIndexAreNotBelieved) {
+  constexpr off_t kNumberAt = 144;
+  for (const char* how : {"newest looks old", "oldest looks new", "an older file", "nonsense"}) {
+    SCOPED_TRACE(how);
+    write_all(data(), pristine_);
+    std::filesystem::remove(path() + "/damaged");
+    auto index = open_index(path(), Index::Found::kOpened);
+    ASSERT_NE(index, nullptr);
+    ASSERT_TRUE(index->apply(Batch{Stamp{~uint64_t{0} >> 2}, {NameRecord{kRootId, "late", kLarge}}}, {newest_at_.epoch, 0, newest_at_.offset + 1}));
+    ASSERT_TRUE(index->commit());
+    ASSERT_TRUE(index->commit());
+    EXPECT_TRUE(index->find_name(kRootId, "late").value_or(std::nullopt));
+    const int fd = open(data().c_str(), O_RDWR | O_CLOEXEC);
+    uint64_t numbers[2] = {};
+    for (off_t page = 0; page < 2; ++page) ASSERT_EQ(pread(fd, &numbers[page], 8, page * 4096 + kNumberAt), 8);
+    const off_t newest = numbers[1] > numbers[0] ? 1 : 0;
+    uint64_t number = 0;
+    if (how == std::string_view("newest looks old")) {
+      ASSERT_EQ(pwrite(fd, &number, 8, newest * 4096 + kNumberAt), 8);
+    } else if (how == std::string_view("oldest looks new")) {
+      number = numbers[1 - newest] | uint64_t{1} << 20;
+      ASSERT_EQ(pwrite(fd, &number, 8, (1 - newest) * 4096 + kNumberAt), 8);
+    } else if (how == std::string_view("an older file")) {
+      ASSERT_EQ(pwrite(fd, pristine_.data(), pristine_.size(), 0), static_cast<ssize_t>(pristine_.size()));
+    } else {
+      const std::string garbage(4096, '\xa5');
+      for (off_t page = 0; page < 2; ++page) ASSERT_EQ(pwrite(fd, garbage.data(), garbage.size(), page * 4096), 4096);
+    }
+    close(fd);
+    // By the next commit at the latest.
+    ASSERT_TRUE(index->apply(Batch{Stamp{(~uint64_t{0} >> 2) + 1}, {NameRecord{kRootId, "later", kLarge}}}, {newest_at_.epoch, 0, newest_at_.offset + 2}));
+    const auto committed = index->commit();
+    ASSERT_FALSE(committed);
+    EXPECT_EQ(committed.error().code, Code::kCorrupt) << committed.error().message;
+    EXPECT_TRUE(index->damaged()) << "it is built anew";
+  }
+}
+
+TEST_F(IndexDamageTest, WhatIsNoFileIsNotWaitedFor) {
+  auto index = open_index(path(), Index::Found::kOpened);
+  ASSERT_NE(index, nullptr);
+  std::filesystem::remove(data());
+  ASSERT_EQ(mkfifo(data().c_str(), 0600), 0);
+  EXPECT_FALSE(index->close_clean());
+  const auto checked = check_pages(data(), LmdbEnv::is_sound_row);
+  ASSERT_FALSE(checked);
+  EXPECT_EQ(checked.error().code, Code::kCorrupt);
 }
 
 // LMDB itself on damaged structure, without the checks in front of it.

@@ -104,9 +104,17 @@ class LmdbEnv::Environment {
   // and descriptors are leaked.
   std::atomic<bool> broken = false;
 
+  // LMDB takes the newest meta page that the file has at that moment. One that rotted, or an older file that was written back in place, would be believed,
+  // and what was committed since be gone: what a transaction begins with has to be what was committed last. The writer, and readers while its gate is open.
+  bool is_newest(uint64_t transaction) const { return transaction == newest_; }
+  // A commit ended, whatever came of it: the reader that the gate opens with tells.
+  void ask_for_newest() { asks_for_newest_ = true; }
+
  private:
   int open_tables(Open how);
-  int start_reader(MDB_txn*& txn) const;
+  int start_reader(MDB_txn*& txn);
+  uint64_t newest_ = 0;
+  bool asks_for_newest_ = false;
 };
 
 // Under the guard: an LMDB code.
@@ -136,18 +144,27 @@ int LmdbEnv::Environment::open_tables(Open how) {
     if (code == 0) code = mdb_dbi_flags(txn, tables[i], &flags);
     if (code == 0 && flags != 0) code = MDB_INCOMPATIBLE;
   }
-  if (code == 0) return mdb_txn_commit(txn);
+  if (code == 0) code = mdb_txn_commit(std::exchange(txn, nullptr));
+  if (code == 0) code = mdb_txn_begin(env, nullptr, MDB_RDONLY, &txn);
+  if (code == 0) newest_ = mdb_txn_id(txn);
   if (txn != nullptr) mdb_txn_abort(txn);
   return code;
 }
 
-int LmdbEnv::Environment::start_reader(MDB_txn*& txn) const {
+int LmdbEnv::Environment::start_reader(MDB_txn*& txn) {
   int code = 0;
   MDB_txn* started = txn;
   const bool whole = run_guarded([&] {
     if (started != nullptr) mdb_txn_reset(started);
     code = started != nullptr ? mdb_txn_renew(started) : mdb_txn_begin(env, nullptr, MDB_RDONLY, &started);
-    if (code != 0 && txn != nullptr) mdb_txn_abort(txn);
+    if (code != 0 && txn != nullptr) return mdb_txn_abort(txn);
+    if (code != 0) return;
+    const uint64_t found = mdb_txn_id(started);
+    if (asks_for_newest_ && found == newest_ + 1) newest_ = found;
+    asks_for_newest_ = false;
+    if (is_newest(found)) return;
+    mdb_txn_abort(started);
+    code = MDB_CORRUPTED;
   });
   if (whole && code == 0) {
     txn = started;
@@ -421,6 +438,7 @@ std::unexpected<Error> LmdbEnv::error(int code, std::string_view what) const {
     case MDB_BAD_VALSIZE:
     case MDB_BAD_DBI:
     case MDB_BAD_RSLOT:
+    case MDB_MAP_RESIZED:  // nobody else writes it
     case MDB_NOTFOUND: return damage(fmt::format("{}: {}", what, mdb_strerror(code)));
     case MDB_MAP_FULL:
       return fail(Code::kNoSpace,
@@ -576,6 +594,7 @@ Result<LmdbEnv::Writer> LmdbEnv::begin_write() {
   int code = 0;
   const bool whole = run_guarded([&] { code = mdb_txn_begin(writer.opened_->env, nullptr, 0, &writer.txn_); });
   if (!whole) return writer.broken("a write transaction could not be started");
+  if (code == 0 && !writer.opened_->is_newest(mdb_txn_id(writer.txn_) - 1)) return damage("its meta pages are not those of the last commit");
   if (code == 0) return writer;
   writer.txn_ = nullptr;
   must_reopen_ = code == MDB_PANIC;
@@ -647,6 +666,7 @@ Status LmdbEnv::Writer::commit() {
     opened_->readers.abandon_gate(MDB_CORRUPTED);
     return broken("a commit was lost");
   }
+  opened_->ask_for_newest();
   const int started = opened_->readers.open_gate(code == 0);
   env_->must_reopen_ = code != 0 && started != 0;
   if (code != 0) return failed(code, "committing");

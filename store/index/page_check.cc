@@ -319,12 +319,16 @@ Status Checker::check_free_list(uint64_t page, ByteSpan list) {
 }  // namespace
 
 Result<uint64_t> check_pages(const std::string& path, const RowCheck& row_is_good) {
-  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+  const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
   struct stat info = {};
   if (fd < 0 || fstat(fd, &info) != 0) {
     const int error = errno;
     if (fd >= 0) close(fd);
     return fail_errno(error, fmt::format("index {}: opening it to check it", path));
+  }
+  if (!S_ISREG(info.st_mode)) {
+    close(fd);
+    return fail(Code::kCorrupt, fmt::format("index {}: is no file", path));
   }
   return Checker(path, fd, static_cast<uint64_t>(info.st_size), row_is_good).check();
 }

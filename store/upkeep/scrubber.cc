@@ -54,6 +54,7 @@ Scrubber::Counts Scrubber::counts() const {
 // mutex_ is held.
 void Scrubber::begin(bool asked) {
   all_ = asked;
+  records_due_ = true;
   page_.clear();
   page_at_ = 0;
   current_.reset();
@@ -92,9 +93,22 @@ void Scrubber::tick() {
     return pace_.may_read() && !stopping_;
   };
   while (may_go_on()) {
+    if (records_due_ && !verify_records()) return;
     if (!current_ && !next_body()) return;
     if (current_) verify_unit();
   }
+}
+
+// At once, whatever the pace: what it took is made up for behind it. False: not now.
+bool Scrubber::verify_records() {
+  const uint64_t requests = parts_.requests();
+  const auto goes_on = [&] { return !stopping_ && (all_ || parts_.requests() == requests); };
+  const auto bytes = parts_.verify_records ? parts_.verify_records(goes_on) : std::optional<uint64_t>(0);
+  if (!bytes) return false;
+  records_due_ = false;
+  std::lock_guard lock(mutex_);
+  pace_.took(*bytes);
+  return true;
 }
 
 // False: the pass is over, or cannot go on now.

@@ -33,6 +33,8 @@ class Scrubber {
     Clock& clock;
     BodyReader::Memory memory;
     std::function<uint64_t()> requests;  // of clients, so far
+    // Of the names, once in a pass (RecordScrub); how many bytes that took. Nothing: not now. May be empty.
+    std::function<std::optional<uint64_t>(const std::function<bool()>& goes_on)> verify_records = {};
   };
   explicit Scrubber(Parts parts);
   ~Scrubber() { stop(); }
@@ -65,6 +67,7 @@ class Scrubber {
 
   void begin(bool asked);
   void end_pass();
+  bool verify_records();
   bool next_body();
   void verify_unit();
   void found_bad(const Current& current, const Error& error);
@@ -81,6 +84,7 @@ class Scrubber {
   // of the thread that ticks
   ScrubMark mark_;
   bool all_ = false;  // the pass was asked for
+  bool records_due_ = true;
   std::vector<ObjectId> page_;
   size_t page_at_ = 0;
   std::optional<Current> current_;

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <cerrno>
+#include <functional>
+#include <optional>
 #include <set>
+#include <utility>
 #include <vector>
 
 #include "store/load/testing/load_fixture.h"
@@ -97,6 +100,36 @@ TEST_F(ScrubberTest, WhatIsReplacedMeanwhileIsNotDamaged) {
   pass_seconds(scrubber, 1);
   EXPECT_EQ(scrubber.counts().damaged, 0u);
   EXPECT_TRUE(in_quarantine().empty());
+}
+
+TEST_F(ScrubberTest, RecordsAreVerifiedOnceInAPassAndWhatThatTookIsMadeUpFor) {
+  put_body(300'000);
+  int calls = 0;
+  std::optional<uint64_t> takes;
+  Scrubber::Parts with_records = parts();
+  with_records.verify_records = [&](const std::function<bool()>& goes_on) {
+    ++calls;
+    EXPECT_TRUE(goes_on());
+    ++requests;
+    EXPECT_FALSE(goes_on()) << "clients come first";
+    return takes;
+  };
+  Scrubber scrubber(std::move(with_records));
+  begin(scrubber, kMiB);
+  pass_seconds(scrubber, 2);
+  EXPECT_EQ(calls, 1) << "a request came";
+  EXPECT_EQ(scrubber.counts().bytes, 0u);
+  takes = 3 * kMiB;
+  pass_seconds(scrubber, 3);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(scrubber.counts().bytes, 0u);
+  pass_seconds(scrubber, 6);
+  EXPECT_EQ(calls, 2);
+  EXPECT_EQ(scrubber.counts().passes, 1u);
+  EXPECT_EQ(scrubber.counts().bytes, 300'000u);
+  clock.advance_ns(7 * kDay);
+  pass_seconds(scrubber, 2);
+  EXPECT_EQ(calls, 3);
 }
 
 TEST_F(ScrubberTest, TheRateHoldsAndARequestStopsIt) {

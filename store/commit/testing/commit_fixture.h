@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -31,11 +32,13 @@ class BatchIndex : public FakeIndex {
   uint64_t batches = 0, frozen = 0;
   bool fails = false, gave_up = false, commit_fails = false;
   std::function<void()> on_apply;  // a batch is in the journal; no lock is held
+  Stamp newest;
 
   Result<std::vector<FreedPlace>> apply(const Batch& batch, JournalPosition) override {
     if (fails) return fail(Code::kCorrupt, "the index is damaged");
     if (on_apply) on_apply();
     ++batches;
+    newest = std::max(newest, batch.stamp);
     std::vector<FreedPlace> freed;
     for (const Record& record : batch.records) {
       if (const auto* put = std::get_if<PutRecord>(&record)) take_in(put->object, freed);
@@ -54,6 +57,7 @@ class BatchIndex : public FakeIndex {
       if (is_on_volume(row.body.place)) totals_told.live_bytes += align_up(row.body.place.length, kBlockBytes);
     return freed;
   }
+  Stamp stamp() const override { return newest; }
   bool damaged() const override { return fails; }
   void give_up_commits() override { gave_up = true; }
   void freeze() override { ++frozen; }
