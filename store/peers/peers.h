@@ -184,7 +184,7 @@ class Peers {
   AcksWriter acks_;
   std::vector<Acks::Peer> written_acks_;
   bool acks_soon_ = false;              // a peer gave places up, and waits for others before it uses their space
-  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, unclaimed_since_ns_, committed_early_ns_, let_go_ns_;
+  std::optional<int64_t> looked_ns_, head_ns_, acks_ns_, forgot_ns_, asked_for_ns_, committed_early_ns_, let_go_ns_;
   std::map<std::pair<std::string, std::string>, JournalPosition> answers_;  // a minute ago: of what the first said, by the second
 
   mutable LeafMutex mutex_;  // a leaf; guards all below; never held across I/O or a call of `parts_`

@@ -18,7 +18,7 @@
 namespace kvcachefs {
 
 namespace {
-constexpr int64_t kUnclaimedNs = 5 * Peers::kSecondNs;
+constexpr uint64_t kMostUnclaimedBytes = 64 * kMiB;  // of all indexes here: that is in memory until it is claimed
 constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs, kHopelessLoadNs = Peers::kSecondNs;
 constexpr int64_t kLookAgainNs = Peers::kSecondNs / 4;
 constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // of what reads of the indexes have mapped
@@ -55,8 +55,8 @@ void Peers::keep_ordinals(int64_t now_ns) {
 
 // --- indexes ---
 
-// What they grow by is claimed first. Not without end: they are in memory until then, and where nobody gives anything up the claim is told all the same.
-// All nodes together set little aside for that: the largest are committed before it is more.
+// What they grow by is claimed first, however long that takes, while it is not too much to be in memory. All nodes together set little aside for that: the
+// largest are committed before it is more.
 void Peers::commit_due() {
   const IndexRoom room = tell_growth();
   std::vector<Peer*> growing;
@@ -77,20 +77,14 @@ void Peers::commit_due() {
   }
   std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
   const uint64_t most_bytes = most_growth_bytes(room, followed_ + 1);
-  uint64_t claimed_bytes = room.claimed_bytes;
-  bool lacks = false;
+  uint64_t claimed_bytes = growth_bytes > kMostUnclaimedBytes ? growth_bytes : room.claimed_bytes;
   for (Peer* const peer : growing) {
     const uint64_t bytes = peer->replica->growth_bytes();
     if (growth_bytes <= most_bytes / 2 && !early.contains(peer) && !peer->replica->is_commit_due(now_ns)) continue;
-    if (bytes > claimed_bytes && !(unclaimed_since_ns_ && now_ns - *unclaimed_since_ns_ >= kUnclaimedNs)) {
-      lacks = true;
-      continue;
-    }
-    claimed_bytes -= std::min(claimed_bytes, bytes);
+    if (bytes > claimed_bytes) continue;
+    claimed_bytes -= bytes;
     if (commit(*peer)) growth_bytes -= bytes;
   }
-  if (!lacks) unclaimed_since_ns_.reset();
-  if (lacks && !unclaimed_since_ns_) unclaimed_since_ns_ = now_ns;
   give_back_unused(tell_growth());
   if (let_go_ns_ && now_ns - *let_go_ns_ < kLetGoNs) return;
   let_go_ns_ = now_ns;
@@ -185,9 +179,13 @@ void Peers::stop() {
     asked_.clear();
   }
   for (Refreshed& done : std::exchange(refreshes_, {})) done(fail(Code::kCanceled, "the node's daemon ends"));
-  for (const auto& [name, peer] : peers_)
-    if (peer->replica)
-      if (Status committed = peer->replica->commit(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+  uint64_t claimed_bytes = tell_growth().claimed_bytes;  // what has no room is read again by the next life
+  for (const auto& [name, peer] : peers_) {
+    const uint64_t bytes = peer->replica ? peer->replica->growth_bytes() : 0;
+    if (!peer->replica || bytes > claimed_bytes) continue;
+    claimed_bytes -= bytes;
+    if (Status committed = peer->replica->commit(); !committed) log::warn("peer {}: {}", name, committed.error().message);
+  }
 }
 
 void Peers::keep_indexes_within(uint64_t most_bytes) {
