@@ -115,6 +115,10 @@ std::vector<std::pair<ExtentId, Error>> Extents::lost() {
   return {lost_.begin(), lost_.end()};
 }
 
+namespace {
+bool is_same_file(const FileInfo& one, const FileInfo& other) { return one.file_id == other.file_id && one.file_system == other.file_system; }
+}  // namespace
+
 // An error if others removed or renamed the file, or put something in its place. It can be read and synced still, but who looks for it by
 // its name finds nothing of that. Each sync looks, for it is answered as durable.
 Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
@@ -125,7 +129,7 @@ Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
   const char* what = nullptr;
   if (!there && is_not_there(there.error())) what = there.error().code == Code::kNotFound ? "removed" : "replaced";
   else if (!open && open.error().sys_errno == ESTALE) what = "removed";  // another client of NFS did it
-  else if (there && (there->is_directory || (open && volume_->features().file_ids && there->file_id != open->file_id))) what = "replaced";
+  else if (there && (there->is_directory || (open && volume_->features().file_ids && !is_same_file(*there, *open)))) what = "replaced";
   if (what == nullptr) return {};
   return fail(Code::kIo, fmt::format("{} was {} by others while it was open", name, what));
 }

@@ -141,7 +141,8 @@ bool is_same_file(int a, int b) {
 
 bool probe_file_ids(int root_fd, int probe_fd, const std::string& name) {
   struct stat open {}, named {};
-  return ::fstat(probe_fd, &open) == 0 && ::fstatat(root_fd, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && open.st_ino == named.st_ino;
+  return ::fstat(probe_fd, &open) == 0 && ::fstatat(root_fd, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         open.st_ino == named.st_ino && open.st_dev == named.st_dev;
 }
 
 bool probe_direct(int root_fd, int probe_fd, const std::string& name) {

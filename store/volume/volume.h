@@ -28,6 +28,7 @@ struct FileInfo {
   bool is_directory = false;
   bool is_removed = false;  // a file that is open, and has no name any more
   uint64_t file_id = 0;  // no other file of the volume has it at the time
+  uint64_t file_system = 0;  // where it lies: others may mount another one below the root. 0: the volume does not tell
 };
 
 struct DirectoryEntry {
@@ -47,7 +48,7 @@ struct VolumeFeatures {
   bool punch_hole = false;     // FALLOC_FL_PUNCH_HOLE gives space back
   bool io_uring = false;       // the engine that is in use; else POSIX calls on threads
   bool whole_writes = false;   // the blocks of one write come back together, when all of it is dead (btrfs)
-  bool file_ids = false;       // FileInfo tells the same `file_id` of an open file and of its path
+  bool file_ids = false;       // FileInfo tells the same `file_id` and `file_system` of an open file and of its path
   bool blocks_lag = false;     // allocated_bytes of a file tells of what was written only after a sync
   bool network = false;        // NFS, SMB, Ceph, Lustre, FUSE...: a round trip per open, no LMDB here
   bool locks_are_local = false;  // they do not exclude other machines (NFS with nolock or local_lock)
