@@ -408,6 +408,7 @@ Status StoreImpl::close() {
   // Nobody reads here any more. What is held for other nodes the next start gives back: it is told where to look.
   checkpointer_->end_reading();
   keeper_->end_lingering(/*all=*/true);
+  if (status && !read_only_) checkpointer_->look_for_journal();
   if (status) status = checkpointer_->index_point();
   constexpr int kMostLooks = 3;  // at a pack, of which a range died last
   for (int looks = 1; looks < kMostLooks && status && dead_.any(); ++looks) status = checkpointer_->index_point();

@@ -81,6 +81,14 @@ FilePtr Extents::counted(FilePtr file) {
           }};
 }
 
+// What others mount over a directory of this epoch is no place for its extents: they are gone when that is unmounted.
+Status Extents::look_where_it_is(File& file, const std::string& path) {
+  const auto made = file.info();
+  uint64_t first = 0;
+  if (!made || file_system_.compare_exchange_strong(first, made->file_system) || first == made->file_system) return {};
+  return fail(Code::kIo, volume_->root() + "/" + parent_of(path) + ": others mounted another file system there, or above: unmount it");
+}
+
 Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   KVC_TRY(refuse_of_peer("made"));
   const ExtentId id{identity_.epoch, next_seq_.fetch_add(1)};
@@ -96,6 +104,10 @@ Result<Extents::Made> Extents::make_file(PlaceKind kind) {
   }
   FilePtr file = counted(std::move(*opened));
   kill_point("extent-made");
+  if (Status stays = look_where_it_is(*file, path); !stays) {
+    static_cast<void>(volume_->remove_file(path));
+    return std::unexpected(std::move(stays).error());
+  }
   if (kind == PlaceKind::kPacked) {
     alignas(kBlockBytes) std::byte block[kBlockBytes] = {};
     const Bytes header = encode_pack_header({identity_, id.seq});

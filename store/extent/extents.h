@@ -119,6 +119,7 @@ class Extents {
   // What has them; null: none is known.
   std::shared_ptr<Extents> peer_of(ExtentId id) const { return of_peer_ ? of_peer_(id.node_ordinal()) : nullptr; }
   Result<Made> make_file(PlaceKind kind);
+  Status look_where_it_is(File& file, const std::string& path);
   Status refuse_of_peer(std::string_view what) const;
   std::optional<Made> take_spare(PlaceKind kind);
   // Repeats `attempt`, which answers a Status or a Result, as long as it fails for want of a descriptor and one can be given up.
@@ -150,6 +151,7 @@ class Extents {
   OfPeer of_peer_;
   const Whose whose_;
   std::atomic<uint64_t> next_seq_{0};
+  std::atomic<uint64_t> file_system_{0};  // of the first file that was made; 0: none was, or the volume does not tell
   size_t most_made_open_ = SIZE_MAX;
   std::function<void()> ask_for_syncs_;
   std::atomic<bool> asked_for_syncs_{false};

@@ -1,5 +1,6 @@
 // What of the extents is not synced yet, and who waits for it; what gives way to others where descriptors are lacking.
 #include <algorithm>
+#include <cerrno>
 #include <utility>
 
 #include <fmt/format.h>
@@ -114,12 +115,23 @@ std::vector<std::pair<ExtentId, Error>> Extents::lost() {
   return {lost_.begin(), lost_.end()};
 }
 
-// An error if others removed the file. It can be read and synced still, but all in it is lost when it is closed.
+namespace {
+bool is_same_file(const FileInfo& one, const FileInfo& other) { return one.file_id == other.file_id && one.file_system == other.file_system; }
+}  // namespace
+
+// An error if others removed or renamed the file, or put something in its place. It can be read and synced still, but who looks for it by
+// its name finds nothing of that. Each sync looks, for it is answered as durable.
 Status Extents::look_for_file(ExtentId id, const Unsynced& unsynced) {
-  const auto info = unsynced.file->info();
-  if (!info || !info->is_removed) return {};
-  if (const auto there = this->info(id, unsynced.kind); there || there.error().code != Code::kNotFound) return {};
-  return fail(Code::kIo, path(id, unsynced.kind) + " was removed by others while it was open");
+  const std::string name = path(id, unsynced.kind);
+  auto there = volume_->info(name);
+  while (!there && lacks_descriptors(there.error()) && close_idle()) there = volume_->info(name);  // no other sync, which would look as well
+  const auto open = unsynced.file->info();
+  const char* what = nullptr;
+  if (!there && is_not_there(there.error())) what = there.error().code == Code::kNotFound ? "removed" : "replaced";
+  else if (!open && open.error().sys_errno == ESTALE) what = "removed";  // another client of NFS did it
+  else if (there && (there->is_directory || (open && volume_->features().file_ids && !is_same_file(*there, *open)))) what = "replaced";
+  if (what == nullptr) return {};
+  return fail(Code::kIo, fmt::format("{} was {} by others while it was open", name, what));
 }
 
 // By this store, while a sync is under way: nobody waits for what was in it.

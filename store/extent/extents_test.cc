@@ -75,6 +75,37 @@ TEST_F(FailedSyncs, OfWhatIsRemovedMeanwhileSayNothing) {
   }
 }
 
+// As others do it below the store.
+Status take_name(Volume& volume, const std::string& path, const std::string& how) {
+  const bool of_directory = how.starts_with("its directory");
+  const std::string name = of_directory ? path.substr(0, path.rfind('/')) : path;
+  const bool is_removed = how == "removed" || how == "replaced";
+  KVC_TRY(is_removed ? volume.remove_file(name) : volume.rename(name, "elsewhere"));
+  if (how == "a directory") return volume.make_directory(name);
+  if (!how.ends_with("renamed") && how != "removed") KVC_TRY(volume.open(name, {.create_exclusive = true}));
+  return {};
+}
+
+// Its bytes are where nobody looks for them, or who looks finds others.
+TEST(TakenNames, FailTheNextSyncOfThatFile) {
+  for (const PlaceKind kind : {PlaceKind::kPacked, PlaceKind::kSolo, PlaceKind::kRaw})
+    for (const char* how : {"removed", "renamed", "replaced", "replaced and kept", "a directory", "its directory renamed", "its directory replaced"}) {
+      const std::shared_ptr<SimVolume> volume = make_sim_volume();
+      Extents extents{volume, FileIdentity{.volume_uuid = {}, .node = "test", .epoch = 1}, 8};
+      const auto good = extents.make(kind), taken = extents.make(kind);
+      ASSERT_TRUE(good && taken);
+      extents.note_unsynced(good->id, kind, good->file);
+      ASSERT_TRUE(extents.sync_all());
+      ASSERT_TRUE(take_name(*volume, extents.path(taken->id, kind), how)) << how;
+      extents.note_unsynced(taken->id, kind, taken->file);
+      const bool raw = kind == PlaceKind::kRaw;
+      EXPECT_EQ(extents.sync({taken->id}).has_value(), raw) << how;
+      EXPECT_NE(extents.told_of_raw({taken->id}).has_value(), raw) << how;
+      EXPECT_NE(extents.is_lost(taken->id), raw) << how;
+      EXPECT_TRUE(extents.sync({good->id}) && extents.told_of_raw({good->id})) << how;
+    }
+}
+
 class FewDescriptors : public ::testing::Test {
  protected:
   Result<Extents::Made> make_solo() { return extents_.make_if_few_open(PlaceKind::kSolo); }

@@ -51,7 +51,8 @@ class JournalWriter {
   // Everything appended before this call is on the medium when it returns. May run beside append().
   Status sync();
   // Starts a new file; returns its start. For checkpoints: files before it can go once the checkpoint is durable.
-  // `lost`: others removed the current one or put something in its place, see take_lost_file().
+  // `lost`: others removed the current one or put something in its place, see take_lost_file(). Where no other can be made, append() tries again, and
+  // it and sync() fail until then.
   Result<JournalPosition> rotate(bool lost = false);
   JournalPosition position() const;
   struct Current {

@@ -76,6 +76,7 @@ struct JournalWriter::State {
   uint64_t names_made = 0, names_synced = 0;
   Appended appended;
   bool lost_file = false;  // others had removed a file that was left since take_lost_file()
+  bool is_nowhere = false;  // so is the current one, and no other could be made yet
 
   bool in_blocks() const { return form == JournalForm::kBlocks; }
   Status write_at(BlockBuffer& buffer, File& file, ByteSpan bytes, uint64_t offset) const;
@@ -131,7 +132,7 @@ Status JournalWriter::State::open_next() {
   lost_file |= removed;
   if (current && (current->synced < current->end || current->sync_failed)) unsynced.push_back(current);
   current = std::move(opened);
-  abandoned = false;
+  abandoned = is_nowhere = false;
   ++names_made;
   return {};
 }
@@ -245,6 +246,7 @@ Status JournalWriter::sync() {
   bool name_owed = false;
   {
     const std::lock_guard lock(state.mutex);
+    if (state.is_nowhere) return fail(Code::kIo, fmt::format("{}: is what others have put there, and no other journal could be made", state.current->file->path()));
     owed = state.unsynced;
     current = state.current;
     names_made = state.names_made;
@@ -311,9 +313,13 @@ Result<JournalPosition> JournalWriter::rotate(bool lost) {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
   if (state.abandoned) KVC_TRY(state.open_next());
+  if (lost) {  // until there is another, nothing is taken: it would be found by nobody
+    state.abandoned = true;
+    const std::lock_guard lock(state.mutex);
+    state.lost_file = state.is_nowhere = true;
+  }
   if (state.current->end > state.current->start || lost || is_removed(*state.current)) KVC_TRY(state.go_on_in_next());
   const std::lock_guard lock(state.mutex);
-  state.lost_file |= lost;
   state.appended.bytes_since_rotate = 0;
   return state.position_locked();
 }

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "store/base/kill_point.h"
+#include "store/base/log.h"
 #include "store/journal/file_header.h"
 #include "store/journal/journal.h"
 #include "store/journal/journal_file.h"
@@ -19,13 +20,22 @@ Result<Bytes> read_start(Volume& volume, const std::string& path) {
   return start;
 }
 
+// Others put it there, while the volume was mounted: it stays, under a name that no start reads.
+Status set_aside(Volume& volume, const std::string& path) {
+  log::warn("{}/{} is no file of this program, and is renamed to {}.foreign", volume.root(), path, path);
+  return volume.rename(path, path + ".foreign");
+}
+
 // Removes the files "<seq><suffix>" with seq below `end` and syncs the directory if there were any.
 Status remove_below(Volume& volume, const std::string& directory, std::string_view suffix, uint64_t end) {
   KVC_ASSIGN(const auto seqs, list_seqs(volume, directory, suffix));
   bool any = false;
   for (const uint64_t seq : seqs) {
     if (seq >= end) break;
-    KVC_TRY(remove_file_if_there(volume, fmt::format("{}/{}{}", directory, seq, suffix)));
+    const std::string path = fmt::format("{}/{}{}", directory, seq, suffix);
+    const auto there = volume.info(path);
+    if (!there && is_no_file(there.error())) KVC_TRY(set_aside(volume, path));
+    else KVC_TRY(remove_file_if_there(volume, path));
     kill_point("journals-half-removed");
     any = true;
   }

@@ -98,15 +98,17 @@ void Checkpointer::look_for_journal() {
   const std::string path = journal_path(parts_.identity.node, at.end.epoch, at.end.seq);
   const auto found = parts_.volume->info(path);
   const char* what = nullptr;
-  if (!found && found.error().code == Code::kNotFound) what = "removed";
-  else if (found && at.file_id != 0 && found->file_id != at.file_id) what = "replaced";
+  if (!found && is_not_there(found.error())) what = found.error().code == Code::kNotFound ? "removed" : "replaced";
+  else if (found && (found->is_directory || (at.file_id != 0 && found->file_id != at.file_id))) what = "replaced";
   else if (found && found->size_bytes < at.end.offset) what = "cut short";
   if (what != nullptr) {
-    log::error("{}: the journal was {} by others while the volume was mounted", path, what);
-    if (Status rotated = rotate_journal(/*lost=*/true); !rotated) log::error("journal: {}", rotated.error().message);  // looked for again in a second
+    const bool is_told = std::exchange(told_lost_seq_, at.end.seq) == at.end.seq;
+    if (!is_told) log::error("{}: the journal was {} by others while the volume was mounted", path, what);
+    const Status rotated = rotate_journal(/*lost=*/true);
+    if (!rotated && !is_told) log::error("journal: {}", rotated.error().message);  // looked for again in a second
   }
   if (!parts_.journal.take_lost_file()) return;
-  log::error("what others took from the journal is written anew: a checkpoint follows");
+  if (!wants_checkpoint_) log::error("what others took from the journal is written anew: a checkpoint follows");
   wants_checkpoint_ = true;
 }
 

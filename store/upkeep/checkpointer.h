@@ -153,6 +153,7 @@ class Checkpointer {
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
   std::atomic<bool> wants_checkpoint_{false};
+  std::optional<uint64_t> told_lost_seq_;  // the journal file that look_for_journal() logged last
   std::optional<uint64_t> epochs_bytes_;  // null: to be measured; only removals change it
   bool reclaim_cut_short_ = false;
   std::atomic<bool> nobody_reads_{false};

@@ -280,14 +280,17 @@ TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
   keeper->step(false);
   checkpointer->look_for_journal();
   EXPECT_FALSE(checkpointer->wants_checkpoint());
-  for (const char* how : {"replaced", "moved", "cut"}) {
+  for (const std::string how : {"replaced", "moved", "cut", "a directory"}) {
     const JournalPosition at = journal->position();
     const std::string path = journal_path(identity.node, at.epoch, at.seq);
-    if (how == std::string("cut")) {
+    if (how == "cut") {
       ASSERT_TRUE((*volume->open(path, {.writable = true}))->truncate(at.offset - 1));
     } else {
-      if (how == std::string("moved")) ASSERT_TRUE(volume->rename(path, path + ".moved"));
-      else ASSERT_TRUE(volume->remove_file(path));
+      ASSERT_TRUE(how == "replaced" ? volume->remove_file(path) : volume->rename(path, path + ".moved"));
+    }
+    if (how == "a directory") {
+      ASSERT_TRUE(volume->make_directory(path));
+    } else if (how != "cut") {
       auto other = volume->open(path, {.writable = true, .create_exclusive = true});
       ASSERT_TRUE(other);
       ASSERT_TRUE((*other)->truncate(at.offset));
@@ -301,6 +304,35 @@ TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
     EXPECT_FALSE(checkpointer->wants_checkpoint()) << how;
     put_solo(how);
   }
+}
+
+// What cannot be found again is not taken, and what others put there stays.
+TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) {
+  begin();
+  put_solo("a");
+  const JournalPosition at = journal->position();
+  const std::string directory = epoch_directory(identity.node, at.epoch) + "/journal";
+  ASSERT_TRUE(volume->rename(directory, "elsewhere"));
+  ASSERT_TRUE(volume->open(directory, {.writable = true, .create_exclusive = true}));
+  checkpointer->look_for_journal();
+  EXPECT_FALSE(journal->sync());
+  EXPECT_FALSE(journal->append({}));
+  EXPECT_FALSE(checkpointer->index_point());
+  EXPECT_TRUE(checkpointer->wants_checkpoint());
+  EXPECT_FALSE(volume->info(directory)->is_directory);
+  ASSERT_TRUE(volume->remove_file(directory));
+  checkpointer->look_for_journal();
+  EXPECT_GT(journal->position().seq, at.seq);
+  EXPECT_TRUE(checkpointer->index_point());
+  EXPECT_FALSE(checkpointer->wants_checkpoint());
+}
+
+TEST_F(KeeperTest, AVolumeOfWhichADirectoryIsReplacedIsGone) {
+  begin();
+  ASSERT_TRUE(volume->rename("nodes/test/1", "nodes/test/elsewhere"));
+  ASSERT_TRUE(volume->open("nodes/test/1", {.writable = true, .create_exclusive = true}));
+  keeper->step(false);
+  EXPECT_TRUE(refusals.is_gone());
 }
 
 }  // namespace keeper_test

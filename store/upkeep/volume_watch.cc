@@ -75,7 +75,7 @@ void VolumeWatch::measure() {
 // Its files that are open can be read and written still where its directories were removed, but nothing of that is kept.
 void VolumeWatch::look_for_volume() {
   const auto found = parts_.volume.info(epoch_directory(parts_.identity.node, parts_.identity.epoch));
-  const bool gone = !found && found.error().code == Code::kNotFound;
+  const bool gone = found ? !found->is_directory : is_not_there(found.error());
   if (!gone && !parts_.read_only) parts_.checkpointer.look_for_journal();
   if (gone == parts_.refusals.is_gone()) return;
   Status status;

@@ -35,6 +35,7 @@ FileInfo to_file_info(const struct stat& attributes) {
   info.is_directory = S_ISDIR(attributes.st_mode);
   info.is_removed = attributes.st_nlink == 0;
   info.file_id = attributes.st_ino;
+  info.file_system = attributes.st_dev;
   return info;
 }
 

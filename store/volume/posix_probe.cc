@@ -139,6 +139,12 @@ bool is_same_file(int a, int b) {
   return ::fstat(a, &one) == 0 && ::fstat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
 }
 
+bool probe_file_ids(int root_fd, int probe_fd, const std::string& name) {
+  struct stat open {}, named {};
+  return ::fstat(probe_fd, &open) == 0 && ::fstatat(root_fd, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 &&
+         open.st_ino == named.st_ino && open.st_dev == named.st_dev;
+}
+
 bool probe_direct(int root_fd, int probe_fd, const std::string& name) {
   const UniqueFd fd(
       retry_interrupted([&] { return ::openat(root_fd, name.c_str(), O_RDWR | O_DIRECT | O_NOFOLLOW | O_CLOEXEC); }));
@@ -202,9 +208,11 @@ VolumeFeatures probe_features(int root_fd, const std::string& root) {
     log::debug("volume {}: no probe file ({}); direct I/O is assumed, hole punching is not", root,
                std::strerror(errno));
     features.direct_io = true;
+    features.file_ids = !features.network;
     return features;
   }
   remove_old_probes(root_fd, probe.get());
+  features.file_ids = probe_file_ids(root_fd, probe.get(), name);
   features.punch_hole = probe_punch(probe.get());
   features.direct_io = probe_direct(root_fd, probe.get(), name);
   probe.reset();  // before the unlink: NFS renames open files instead of removing them

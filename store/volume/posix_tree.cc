@@ -41,15 +41,11 @@ std::string kind_of(mode_t mode) {
   return "a device";
 }
 
-std::unexpected<Error> foreign(const std::string& place, const std::string& what) {
-  return fail(Code::kIo, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there");
+std::unexpected<Error> foreign(const std::string& place, const std::string& what, int sys_errno = 0) {
+  return std::unexpected(Error{Code::kIo, sys_errno, place + ": is " + what + ", which no kvcachefs has made; remove it, or put back what was there"});
 }
 
-std::unexpected<Error> no_file(const std::string& place, mode_t mode) {
-  auto error = foreign(place, kind_of(mode));
-  error.error().sys_errno = kNoFileErrno;
-  return error;
-}
+std::unexpected<Error> no_file(const std::string& place, mode_t mode) { return foreign(place, kind_of(mode), kNoFileErrno); }
 
 // Says by errno, and by what is there, why it was not opened.
 std::unexpected<Error> no_directory(int directory_fd, const std::string& path, const std::string& place) {
@@ -67,6 +63,10 @@ struct CloseDirectory {
 
 bool is_no_file(const Error& error) {
   return error.code == Code::kIsDirectory || (error.code == Code::kIo && error.sys_errno == kNoFileErrno);
+}
+
+bool is_not_there(const Error& error) {
+  return error.code == Code::kNotFound || error.code == Code::kNotDirectory || is_no_file(error) || (error.code == Code::kIo && error.sys_errno == ELOOP);
 }
 
 PosixTree::PosixTree(UniqueFd root_fd, std::string root, bool openat2) : root_fd_(std::move(root_fd)), root_(std::move(root)) {
@@ -112,7 +112,7 @@ UniqueFd PosixTree::walk(std::string_view path, int flags) const {
 std::unexpected<Error> PosixTree::failed(const std::string& path, const char* verb) const {
   const int error = errno;
   const std::string place = place_in(root_, path);
-  if (error == ELOOP) return foreign(place, "or lies behind a symbolic link");
+  if (error == ELOOP) return foreign(place, "or lies behind a symbolic link", ELOOP);
   if (error == ENXIO) return foreign(place, "a FIFO or a device");
   return fail_errno(error, place + ": " + verb);
 }

@@ -18,9 +18,6 @@ struct stat;
 
 namespace kvcachefs {
 
-// Of open() or info() of a volume: a link, a FIFO, a socket, a device or a directory has the name, so there is no byte of a file.
-bool is_no_file(const Error& error);
-
 // Paths passed check_path(). Thread-safe. Every call may block on the file system.
 class PosixTree {
  public:

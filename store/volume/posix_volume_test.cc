@@ -75,6 +75,7 @@ TEST_F(PosixVolumeTest, ProbeLeavesNothingAndTellsTheFilesystem) {
   EXPECT_FALSE(volume_->features().io_uring);
   EXPECT_FALSE(volume_->features().filesystem.empty());
   EXPECT_NE(volume_->features().filesystem, "unknown");
+  EXPECT_TRUE(volume_->features().file_ids);
   EXPECT_EQ(volume_->root(), directory_.path());
 }
 
@@ -189,7 +190,7 @@ TEST_P(PlantedTest, LinksAreNoFiles) {
   std::filesystem::create_symlink(outside_ + "/new", root_ + "/a/dangling");
   std::filesystem::create_hard_link(victim_, root_ + "/a/hard");
   for (const char* path : {"a/absolute", "a/relative", "a/dangling", "a/hard", "a/inside"}) expect_refused(path);
-  for (const char* path : {"a/absolute", "a/relative", "a/dangling"}) EXPECT_FALSE(volume_->info(path)) << path;
+  for (const char* path : {"a/absolute", "a/relative", "a/dangling"}) EXPECT_TRUE(is_not_there(volume_->info(path).error())) << path;
   EXPECT_EQ(volume_->open("a/dangling", {.create_exclusive = true}).error().code, Code::kExists);
   EXPECT_FALSE(std::filesystem::exists(outside_ + "/new"));
   // What replaces or removes a link is about the link.
@@ -205,7 +206,7 @@ TEST_P(PlantedTest, LinksAreNoDirectories) {
     EXPECT_FALSE(volume_->open(path, {})) << path;
     EXPECT_FALSE(volume_->open(path, {.writable = true})) << path;
     EXPECT_FALSE(volume_->lock(path)) << path;
-    EXPECT_FALSE(volume_->info(path)) << path;
+    EXPECT_TRUE(is_not_there(volume_->info(path).error())) << path;
     EXPECT_FALSE(volume_->remove_file(path)) << path;
     EXPECT_FALSE(volume_->rename(path, "taken")) << path;
     EXPECT_FALSE(volume_->rename("a/b", path)) << path;
@@ -227,7 +228,7 @@ TEST_P(PlantedTest, LinksAreNoDirectories) {
 TEST_P(PlantedTest, NothingBlocksOnWhatIsNoFile) {
   ASSERT_EQ(::mkfifo((root_ + "/a/fifo").c_str(), 0600), 0);
   expect_refused("a/fifo");
-  EXPECT_FALSE(volume_->info("a/fifo"));
+  for (const char* path : {"a/fifo", "a/fifo/file", "a/none", "none/file"}) EXPECT_TRUE(is_not_there(volume_->info(path).error())) << path;
   if (::mknod((root_ + "/a/null").c_str(), S_IFCHR | 0600, ::makedev(1, 3)) == 0) expect_refused("a/null");
 }
 

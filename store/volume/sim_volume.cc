@@ -46,6 +46,7 @@ class SimVolumeImpl final : public SimVolume {
         features_{.direct_io = options.direct_io,
                   .punch_hole = options.punch_hole,
                   .io_uring = false,
+                  .file_ids = true,
                   .network = options.network,
                   .filesystem = "sim"} {}
 

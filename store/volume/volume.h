@@ -28,6 +28,7 @@ struct FileInfo {
   bool is_directory = false;
   bool is_removed = false;  // a file that is open, and has no name any more
   uint64_t file_id = 0;  // no other file of the volume has it at the time
+  uint64_t file_system = 0;  // where it lies: others may mount another one below the root. 0: the volume does not tell
 };
 
 struct DirectoryEntry {
@@ -47,6 +48,7 @@ struct VolumeFeatures {
   bool punch_hole = false;     // FALLOC_FL_PUNCH_HOLE gives space back
   bool io_uring = false;       // the engine that is in use; else POSIX calls on threads
   bool whole_writes = false;   // the blocks of one write come back together, when all of it is dead (btrfs)
+  bool file_ids = false;       // FileInfo tells the same `file_id` and `file_system` of an open file and of its path
   bool blocks_lag = false;     // allocated_bytes of a file tells of what was written only after a sync
   bool network = false;        // NFS, SMB, Ceph, Lustre, FUSE...: a round trip per open, no LMDB here
   bool locks_are_local = false;  // they do not exclude other machines (NFS with nolock or local_lock)
@@ -165,6 +167,11 @@ struct PosixVolumeOptions {
 };
 // Opens an existing directory and probes its features (by a temporary file ".kvcachefs-probe-<host>-<random>" if writable).
 Result<std::shared_ptr<Volume>> open_posix_volume(const std::string& root, const PosixVolumeOptions& options);
+
+// Of open() or info() of a volume: a link, a FIFO, a socket, a device or a directory has the name, so there is no byte of a file.
+bool is_no_file(const Error& error);
+// The same calls: nothing of the store is there any more. Nothing is, or what is no file, or the way leads over what is no directory.
+bool is_not_there(const Error& error);
 
 // One that is not there is as good as removed.
 inline Status remove_file_if_there(Volume& volume, const std::string& path) {

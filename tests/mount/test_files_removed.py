@@ -1,4 +1,4 @@
-"""Files of the volume that somebody removes below a mounted volume: what can be written anew is, and the log says so."""
+"""Files of the volume that somebody removes or replaces below a mounted volume: what can be written anew is, and the log says so."""
 
 import errno
 import glob
@@ -33,13 +33,22 @@ def check(mount, name, size=MIB // 4):
         assert_bytes(file.read(), payload(name, size), name)
 
 
+def take_name(path, copy, what):
+    if what.endswith("fifo"):
+        os.mkfifo(path)
+    elif what.endswith("link"):
+        os.symlink(copy, path)
+    else:
+        os.rename(copy, path)
+
+
 def kill_and_start(mount):
     mount.kill()
     mount.start()
 
 
 @pytest.mark.parametrize("what", ["file", "directory", "empty file", "directory when idle", "file when busy", "replaced file", "replaced file that is kept",
-                                  "cut file"])
+                                  "replaced by a fifo", "replaced by a link", "cut file"])
 def test_the_journal_is_removed(new_mount, what):
     mount = new_mount({"memory": "64M"})
     journals = os.path.join(mount.volume, "nodes", os.listdir(os.path.join(mount.volume, "nodes"))[0], "1", "journal")
@@ -67,7 +76,7 @@ def test_the_journal_is_removed(new_mount, what):
         for path in glob.glob(journals + "/*"):
             shutil.copy(path, mount.volume + "/copy")
             os.rename(path, mount.volume + "/kept") if what.endswith("kept") else os.remove(path)
-            os.rename(mount.volume + "/copy", path)
+            take_name(path, mount.volume + "/copy", what)
     elif what == "cut file":
         for path in glob.glob(journals + "/*"):
             os.truncate(path, 100)
@@ -94,14 +103,20 @@ def test_the_journal_is_removed(new_mount, what):
         check(mount, name, 5000)
     for name in stored:
         check(mount, name)
+    if what in ("replaced by a fifo", "replaced by a link"):  # nor is it gone
+        assert os.path.lexists(journals + "/0.log.foreign")
 
 
-def test_an_open_pack_is_removed(new_mount):
+@pytest.mark.parametrize("what", ["removed", "renamed", "replaced by a copy", "replaced by a fifo", "replaced by a link"])
+def test_an_open_pack_is_removed(new_mount, what):
     mount = new_mount({"memory": "64M"})
     for number in range(4):
         put(mount, f"before{number}")
     for path in glob.glob(mount.volume + "/nodes/*/1/extents/*/*.pack"):
-        os.remove(path)
+        shutil.copy(path, mount.volume + "/copy")
+        os.remove(path) if what == "removed" else os.rename(path, mount.volume + "/kept")
+        if what.startswith("replaced"):
+            take_name(path, mount.volume + "/copy", what)
     told = []
     for number in range(4):
         while True:  # the fsync() that finds it tells
@@ -111,7 +126,7 @@ def test_an_open_pack_is_removed(new_mount):
             except OSError as error:
                 told.append(error.errno)
     assert set(told) == {errno.EIO} and len(told) <= 2, told
-    assert "removed by others" in mount.log_text()
+    assert f"{'replaced' if what.startswith('replaced') else 'removed'} by others" in mount.log_text()
     kill_and_start(mount)
     for number in range(4):
         check(mount, f"after{number}")
