@@ -210,7 +210,7 @@ Status StoreImpl::start(std::string_view holder) {
                                     [this] { return counters_.opens + counters_.read_requests + counters_.write_requests; },
                                     [records = RecordScrub({*volume_, identity_, *index_, counters_,
                                                             [this] {
-                                                              checkpointer_->want_checkpoint();
+                                                              checkpointer_->replace_rotted();
                                                               keeper_wakeup_.wake();
                                                             }})](const std::function<bool()>& goes_on) { return records.run(goes_on); }});
   options_.subscribe([this](const StoreOptions& now) { scrubber_->set_rate(read_only_ ? 0 : now.scrub_bytes_per_s); });

@@ -106,15 +106,19 @@ class LmdbEnv::Environment {
 
   // LMDB takes the newest meta page that the file has at that moment. One that rotted, or an older file that was written back in place, would be believed,
   // and what was committed since be gone: what a transaction begins with has to be what was committed last. The writer, and readers while its gate is open.
-  bool is_newest(uint64_t transaction) const { return transaction == newest_; }
-  // A commit ended, whatever came of it: the reader that the gate opens with tells.
+  bool is_newest(uint64_t transaction) {
+    uint64_t before = newest_;
+    if (asks_for_newest_.exchange(false) && transaction == before + 1) newest_.compare_exchange_strong(before, transaction);
+    return transaction == newest_;
+  }
+  // A commit ended, whatever came of it: the next transaction tells, mostly the reader that the gate opens with.
   void ask_for_newest() { asks_for_newest_ = true; }
 
  private:
   int open_tables(Open how);
   int start_reader(MDB_txn*& txn);
-  uint64_t newest_ = 0;
-  bool asks_for_newest_ = false;
+  std::atomic<uint64_t> newest_ = 0;
+  std::atomic<bool> asks_for_newest_ = false;
 };
 
 // Under the guard: an LMDB code.
@@ -159,10 +163,7 @@ int LmdbEnv::Environment::start_reader(MDB_txn*& txn) {
     code = started != nullptr ? mdb_txn_renew(started) : mdb_txn_begin(env, nullptr, MDB_RDONLY, &started);
     if (code != 0 && txn != nullptr) return mdb_txn_abort(txn);
     if (code != 0) return;
-    const uint64_t found = mdb_txn_id(started);
-    if (asks_for_newest_ && found == newest_ + 1) newest_ = found;
-    asks_for_newest_ = false;
-    if (is_newest(found)) return;
+    if (is_newest(mdb_txn_id(started))) return;
     mdb_txn_abort(started);
     code = MDB_CORRUPTED;
   });

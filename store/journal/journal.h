@@ -58,6 +58,7 @@ class JournalWriter {
   struct Current {
     JournalPosition end;
     uint64_t file_id = 0;  // of the file in which that is, as Volume::info() tells it; 0: not known
+    bool is_nowhere = false;  // others took it, and no other could be made: rotate() tries again
   };
   Current current() const;
   // Of frames, without the headers of files. Does not block.

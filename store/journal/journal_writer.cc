@@ -312,7 +312,9 @@ Status JournalWriter::State::rewrite(const OpenJournal& journal, uint64_t from, 
 Result<JournalPosition> JournalWriter::rotate(bool lost) {
   State& state = *state_;
   const std::lock_guard commit(state.commit_mutex);
-  if (state.abandoned) KVC_TRY(state.open_next());
+  const bool anew = state.abandoned;
+  if (anew) KVC_TRY(state.open_next());
+  lost &= !anew;  // that was the one before
   if (lost) {  // until there is another, nothing is taken: it would be found by nobody
     state.abandoned = true;
     const std::lock_guard lock(state.mutex);
@@ -331,7 +333,7 @@ JournalPosition JournalWriter::position() const {
 
 JournalWriter::Current JournalWriter::current() const {
   const std::lock_guard lock(state_->mutex);
-  return {state_->position_locked(), state_->current->file_id};
+  return {state_->position_locked(), state_->current->file_id, state_->is_nowhere};
 }
 
 bool JournalWriter::take_lost_file() {

@@ -18,7 +18,8 @@
 namespace kvcachefs {
 
 namespace {
-constexpr uint64_t kMostUnclaimedBytes = 64 * kMiB;  // of all indexes here: that is in memory until it is claimed
+// In memory until they are claimed, of all indexes here.
+constexpr uint64_t kMostUnclaimedBytes = 64 * kMiB, kMostUnclaimedRows = 200'000;
 constexpr int64_t kUnclaimedLoadNs = 10 * Peers::kSecondNs, kHopelessLoadNs = Peers::kSecondNs;
 constexpr int64_t kLookAgainNs = Peers::kSecondNs / 4;
 constexpr int64_t kLetGoNs = 5 * Peers::kSecondNs;  // of what reads of the indexes have mapped
@@ -60,11 +61,12 @@ void Peers::keep_ordinals(int64_t now_ns) {
 void Peers::commit_due() {
   const IndexRoom room = tell_growth();
   std::vector<Peer*> growing;
-  uint64_t growth_bytes = 0;
+  uint64_t growth_bytes = 0, rows = 0;
   for (const auto& [name, peer] : peers_) {
     if (!peer->replica || !peer->replica->is_uncommitted()) continue;
     growing.push_back(peer.get());
     growth_bytes += peer->replica->growth_bytes();
+    rows += peer->replica->uncommitted_rows();
   }
   const int64_t now_ns = parts_.clock.monotonic_ns();
   // What was removed leaves its place in an index by a commit: where room is lacking a few of them each second.
@@ -77,13 +79,17 @@ void Peers::commit_due() {
   }
   std::ranges::sort(growing, std::greater(), [](const Peer* peer) { return peer->replica->growth_bytes(); });
   const uint64_t most_bytes = most_growth_bytes(room, followed_ + 1);
-  uint64_t claimed_bytes = growth_bytes > kMostUnclaimedBytes ? growth_bytes : room.claimed_bytes;
+  uint64_t claimed_bytes = room.claimed_bytes;
   for (Peer* const peer : growing) {
     const uint64_t bytes = peer->replica->growth_bytes();
     if (growth_bytes <= most_bytes / 2 && !early.contains(peer) && !peer->replica->is_commit_due(now_ns)) continue;
-    if (bytes > claimed_bytes) continue;
-    claimed_bytes -= bytes;
-    if (commit(*peer)) growth_bytes -= bytes;
+    const bool is_too_much = growth_bytes > kMostUnclaimedBytes || rows > kMostUnclaimedRows;
+    if (bytes > claimed_bytes && !is_too_much) continue;
+    claimed_bytes -= std::min(claimed_bytes, bytes);
+    const uint64_t its_rows = peer->replica->uncommitted_rows();
+    if (!commit(*peer)) continue;
+    growth_bytes -= bytes;
+    rows -= its_rows;
   }
   give_back_unused(tell_growth());
   if (let_go_ns_ && now_ns - *let_go_ns_ < kLetGoNs) return;

@@ -98,8 +98,10 @@ std::optional<Acks> Peers::acks_to_write() const {
   Acks acks;
   std::vector<uint32_t> ordinals;
   for (const auto& [name, peer] : peers_) {
-    if (!peer->has_part()) continue;
-    acks.peers.push_back({name, peer->replica->position(), {}});
+    const auto told = std::ranges::find(written_acks_, name, &Acks::Peer::node);
+    if (peer->has_part()) acks.peers.push_back({name, peer->replica->position(), {}});
+    else if (peer->replica && told != written_acks_.end()) acks.peers.push_back({name, told->applied, {}});  // it is read anew, and clients read on what they opened
+    else continue;
     ordinals.push_back(peer->ordinal);
   }
   if (parts_.pinned) {
@@ -109,7 +111,7 @@ std::optional<Acks> Peers::acks_to_write() const {
     });
     if (!asked) return std::nullopt;
   }
-  // Of a node that is not there any more, or not read anew yet: it is not to begin an epoch again that was read here.
+  // Of a node that is not there any more: it is not to begin an epoch again that was read here.
   constexpr size_t kMostGone = 16;
   std::vector<Acks::Peer> gone;
   for (const Acks::Peer& told : written_acks_)

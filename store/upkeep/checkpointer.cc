@@ -60,7 +60,7 @@ Status Checkpointer::index_point(const Reclaimer::Amount& amount) {
     status = parts_.index.commit();
     if (status) parts_.records.index_committed();
   }
-  if (status && (found_.judged_tail || wants_checkpoint_)) status = write_checkpoint();  // before anything is given back that older ones name
+  if (status && (found_.judged_tail || wants_checkpoint())) status = write_checkpoint();  // before anything is given back that older ones name
   if (!status) {
     parts_.counters.errors_index.fetch_add(1, std::memory_order_relaxed);
     // An index that cannot be written, on a full disk perhaps, is no reason to give nothing back: the journal says it, synced.
@@ -106,6 +106,8 @@ void Checkpointer::look_for_journal() {
     if (!is_told) log::error("{}: the journal was {} by others while the volume was mounted", path, what);
     const Status rotated = rotate_journal(/*lost=*/true);
     if (!rotated && !is_told) log::error("journal: {}", rotated.error().message);  // looked for again in a second
+  } else if (at.is_nowhere) {
+    static_cast<void>(rotate_journal());  // what others did was undone meanwhile
   }
   if (!parts_.journal.take_lost_file()) return;
   if (!wants_checkpoint_) log::error("what others took from the journal is written anew: a checkpoint follows");
@@ -114,7 +116,7 @@ void Checkpointer::look_for_journal() {
 
 // Only this thread commits, so the scan sees one state.
 Status Checkpointer::write_checkpoint() {
-  if (to_clear_ && !wants_checkpoint_) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
+  if (to_clear_ && !wants_checkpoint()) return remove_before_checkpoint();  // it is whole: only what it covers was not removed
   // Not to fill it in vain; but nothing is given back before the first after an unclean end, and root may have more than that.
   if (auto backing = parts_.volume->space(); backing && !found_.judged_tail && backing->available_bytes < least_checkpoint_bytes())
     return fail(Code::kNoSpace, fmt::format("{}: a checkpoint takes {} at least, and {} are free", parts_.volume->root(),
@@ -149,6 +151,7 @@ Status Checkpointer::remove_before_checkpoint() {
   if (followed < covers) kept_journals_ = KeptJournals{*to_clear_, bytes, before.since_ns, now_ns};
   to_clear_.reset();
   wants_checkpoint_ = false;
+  rotted_ = false;
   found_.journal_files = 1;
   found_.older_journals_bytes = followed < covers ? 0 : bytes_of_journals_before_this();
   epochs_bytes_.reset();

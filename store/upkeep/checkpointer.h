@@ -92,8 +92,10 @@ class Checkpointer {
   // A file of the journal that others removed, replaced or cut: it goes on in a new one at once, and a checkpoint takes the place of all before that with the
   // next index point, which is due.
   void look_for_journal();
-  bool wants_checkpoint() const { return wants_checkpoint_; }
-  void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. Any thread
+  bool wants_checkpoint() const { return wants_checkpoint_ || rotted_; }
+  void want_checkpoint() { wants_checkpoint_ = true; }  // by the next index point. The keeper's thread, or before it runs
+  // The same where journals or checkpoint have rotted, and the index has all that they said: what is dead is given back all the same. Any thread.
+  void replace_rotted() { rotted_ = true; }
   // Journals and a checkpoint of which most is gone are room, too. True if they were replaced by a smaller checkpoint.
   bool checkpoint_for_room();
   // Writes the index anew without what is unused of it, where it lies on the volume, at least half of it and a part of the capacity are unused,
@@ -152,7 +154,8 @@ class Checkpointer {
   std::atomic<uint64_t> held_for_peers_bytes_{0}, held_of_earlier_lives_bytes_{0};
   std::optional<CheckpointInfo> to_clear_;  // finished, but what it covers was not removed yet
   uint64_t next_seq_ = 0;
-  std::atomic<bool> wants_checkpoint_{false};
+  bool wants_checkpoint_ = false;
+  std::atomic<bool> rotted_{false};
   std::optional<uint64_t> told_lost_seq_;  // the journal file that look_for_journal() logged last
   std::optional<uint64_t> epochs_bytes_;  // null: to be measured; only removals change it
   bool reclaim_cut_short_ = false;

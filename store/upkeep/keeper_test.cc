@@ -327,6 +327,25 @@ TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) 
   EXPECT_FALSE(checkpointer->wants_checkpoint());
 }
 
+// Nothing else has to be journaled for that.
+TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsPutBackGoesOn) {
+  begin();
+  put_solo("a");
+  const JournalPosition at = journal->position();
+  const std::string directory = epoch_directory(identity.node, at.epoch) + "/journal";
+  ASSERT_TRUE(volume->rename(directory, "elsewhere"));
+  ASSERT_TRUE(volume->open(directory, {.writable = true, .create_exclusive = true}));
+  checkpointer->look_for_journal();
+  EXPECT_FALSE(journal->sync());
+  ASSERT_TRUE(volume->remove_file(directory));
+  ASSERT_TRUE(volume->rename("elsewhere", directory));
+  checkpointer->look_for_journal();
+  EXPECT_TRUE(journal->sync());
+  EXPECT_EQ(journal->position().seq, at.seq + 1) << "one file";
+  EXPECT_TRUE(checkpointer->index_point());
+  EXPECT_FALSE(checkpointer->wants_checkpoint());
+}
+
 TEST_F(KeeperTest, AVolumeOfWhichADirectoryIsReplacedIsGone) {
   begin();
   ASSERT_TRUE(volume->rename("nodes/test/1", "nodes/test/elsewhere"));

@@ -7,7 +7,6 @@
 
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <utility>
 
@@ -26,22 +25,23 @@ class RecordScrub {
     const FileIdentity& identity;
     const Index& index;
     Counters& counters;
-    std::function<void()> want_checkpoint;
+    std::function<void()> replace_rotted;
   };
   explicit RecordScrub(Parts parts) : parts_(std::move(parts)) {}
 
-  struct Verified {
-    std::string problem;  // file and offset; empty: none
-    uint64_t bytes = 0;   // that were read
+  // A problem, with file and offset; empty: none. `goes_on` is asked often; false ends it with kCanceled. Other errors: the volume did not answer, and
+  // nothing is known. What is written meanwhile is not taken for damage: what is found has to be found twice, with no checkpoint written in between.
+  // `bytes`: that were read are added.
+  Result<std::string> verify(const std::function<bool()>& goes_on, uint64_t& bytes) const;
+  struct Read {
+    uint64_t bytes = 0;
+    bool all = true;  // false: it is to be tried another time
   };
-  // `goes_on` is asked often; false ends it with kCanceled. Other errors: the volume did not answer, and nothing is known. What is written meanwhile
-  // is not taken for damage: what is found has to be found twice, with no checkpoint written in between.
-  Result<Verified> verify(const std::function<bool()>& goes_on) const;
-  // The same; what is found is told, counted and mended. How many bytes were read; nothing: it is to be tried another time.
-  std::optional<uint64_t> run(const std::function<bool()>& goes_on) const;
+  // The same; what is found is told, counted and mended.
+  Read run(const std::function<bool()>& goes_on) const;
 
  private:
-  Result<Verified> read_once(const std::function<bool()>& goes_on) const;
+  Result<std::string> read_once(const std::function<bool()>& goes_on, uint64_t& bytes) const;
 
   const Parts parts_;
 };

@@ -93,22 +93,24 @@ void Scrubber::tick() {
     return pace_.may_read() && !stopping_;
   };
   while (may_go_on()) {
-    if (records_due_ && !verify_records()) return;
+    if (records_due_ && records_pause_.may_try(parts_.clock.monotonic_ns())) {
+      verify_records(requests);
+      continue;
+    }
     if (!current_ && !next_body()) return;
     if (current_) verify_unit();
   }
 }
 
-// At once, whatever the pace: what it took is made up for behind it. False: not now.
-bool Scrubber::verify_records() {
-  const uint64_t requests = parts_.requests();
+// At once, whatever the pace: what it took is made up for behind it. `requests`: of clients, when there were none.
+void Scrubber::verify_records(uint64_t requests) {
   const auto goes_on = [&] { return !stopping_ && (all_ || parts_.requests() == requests); };
-  const auto bytes = parts_.verify_records ? parts_.verify_records(goes_on) : std::optional<uint64_t>(0);
-  if (!bytes) return false;
-  records_due_ = false;
+  const RecordScrub::Read read = parts_.verify_records ? parts_.verify_records(goes_on) : RecordScrub::Read();
+  records_due_ = !read.all;
+  if (read.all) records_pause_.succeeded();
+  else records_pause_.failed(parts_.clock.monotonic_ns());
   std::lock_guard lock(mutex_);
-  pace_.took(*bytes);
-  return true;
+  pace_.took(read.bytes);
 }
 
 // False: the pass is over, or cannot go on now.

@@ -9,6 +9,7 @@
 #include <thread>
 #include <vector>
 
+#include "store/base/backoff.h"
 #include "store/base/clock.h"
 #include "store/base/mutex.h"
 #include "store/base/work_queue.h"
@@ -17,6 +18,7 @@
 #include "store/load/body_reader.h"
 #include "store/object/snapshot.h"
 #include "store/tree/tree.h"
+#include "store/upkeep/record_scrub.h"
 #include "store/upkeep/scrub_pace.h"
 
 namespace kvcachefs {
@@ -33,8 +35,8 @@ class Scrubber {
     Clock& clock;
     BodyReader::Memory memory;
     std::function<uint64_t()> requests;  // of clients, so far
-    // Of the names, once in a pass (RecordScrub); how many bytes that took. Nothing: not now. May be empty.
-    std::function<std::optional<uint64_t>(const std::function<bool()>& goes_on)> verify_records = {};
+    // Once in a pass (RecordScrub). May be empty.
+    std::function<RecordScrub::Read(const std::function<bool()>& goes_on)> verify_records = {};
   };
   explicit Scrubber(Parts parts);
   ~Scrubber() { stop(); }
@@ -67,7 +69,7 @@ class Scrubber {
 
   void begin(bool asked);
   void end_pass();
-  bool verify_records();
+  void verify_records(uint64_t requests);
   bool next_body();
   void verify_unit();
   void found_bad(const Current& current, const Error& error);
@@ -85,6 +87,7 @@ class Scrubber {
   ScrubMark mark_;
   bool all_ = false;  // the pass was asked for
   bool records_due_ = true;
+  Backoff records_pause_{1'000'000'000, 3600'000'000'000};  // they have to be read in one go, and clients came
   std::vector<ObjectId> page_;
   size_t page_at_ = 0;
   std::optional<Current> current_;

@@ -105,31 +105,48 @@ TEST_F(ScrubberTest, WhatIsReplacedMeanwhileIsNotDamaged) {
 TEST_F(ScrubberTest, RecordsAreVerifiedOnceInAPassAndWhatThatTookIsMadeUpFor) {
   put_body(300'000);
   int calls = 0;
-  std::optional<uint64_t> takes;
+  RecordScrub::Read answer{kMiB / 2, false};
   Scrubber::Parts with_records = parts();
   with_records.verify_records = [&](const std::function<bool()>& goes_on) {
     ++calls;
     EXPECT_TRUE(goes_on());
     ++requests;
     EXPECT_FALSE(goes_on()) << "clients come first";
-    return takes;
+    --requests;
+    return answer;
   };
   Scrubber scrubber(std::move(with_records));
   begin(scrubber, kMiB);
-  pass_seconds(scrubber, 2);
-  EXPECT_EQ(calls, 1) << "a request came";
-  EXPECT_EQ(scrubber.counts().bytes, 0u);
-  takes = 3 * kMiB;
+  pass_seconds(scrubber, 1);
+  EXPECT_EQ(calls, 1);
+  EXPECT_EQ(scrubber.counts().bytes, 300'000u) << "what they took is made up for, and they do not keep bodies back";
+  EXPECT_EQ(scrubber.counts().passes, 1u);
+  clock.advance_ns(7 * kDay);
+  answer = {3 * kMiB, true};
   pass_seconds(scrubber, 3);
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(scrubber.counts().bytes, 0u);
+  EXPECT_EQ(scrubber.counts().bytes, 300'000u);
   pass_seconds(scrubber, 6);
   EXPECT_EQ(calls, 2);
-  EXPECT_EQ(scrubber.counts().passes, 1u);
-  EXPECT_EQ(scrubber.counts().bytes, 300'000u);
-  clock.advance_ns(7 * kDay);
-  pass_seconds(scrubber, 2);
-  EXPECT_EQ(calls, 3);
+  EXPECT_EQ(scrubber.counts().bytes, 600'000u);
+  EXPECT_EQ(scrubber.counts().passes, 2u);
+}
+
+// It would keep all else back, and read the volume in vain.
+TEST_F(ScrubberTest, RecordsThatCannotBeReadInOneGoAreTriedMoreAndMoreSeldom) {
+  put_body(64 * kMiB, PlaceKind::kSolo);
+  int calls = 0;
+  Scrubber::Parts with_records = parts();
+  with_records.verify_records = [&](const std::function<bool()>&) {
+    ++calls;
+    return RecordScrub::Read{kMiB / 4, false};
+  };
+  Scrubber scrubber(std::move(with_records));
+  begin(scrubber, kMiB);
+  pass_seconds(scrubber, 60);
+  EXPECT_GT(calls, 3);
+  EXPECT_LT(calls, 8);
+  EXPECT_GT(scrubber.counts().bytes, 50 * kMiB);
 }
 
 TEST_F(ScrubberTest, TheRateHoldsAndARequestStopsIt) {
