@@ -152,6 +152,24 @@ TEST(StoreNames, WhoFindsNothingWhenLookingAgainIsToldOfTheNextFile) {
   EXPECT_TRUE(store.unlink("t.tmp"));
 }
 
+// The journal had the older version, then the newer one, which got another name.
+TEST(StoreNames, AVersionThatANameMeansAgainIsJournaledAgain) {
+  TestStore store;
+  ASSERT_TRUE(store.write_file("t.tmp", "of the first", kFirst.thread_id));
+  store.drain();
+  Handle* writer = store.open_for_rewrite("t.tmp", kSecond.thread_id);
+  ASSERT_NE(writer, nullptr);
+  store.pwrite(writer, 0, "of the second");
+  EXPECT_TRUE(store.close(writer));
+  store.drain();
+  EXPECT_TRUE(store.rename("t.tmp", "final", kSecond.thread_id));
+  EXPECT_EQ(store.read_file("t.tmp"), "of the first");
+  store.drain();
+  store.remount();
+  EXPECT_EQ(store.read_file("t.tmp"), "of the first");
+  EXPECT_EQ(store.read_file("final"), "of the second");
+}
+
 // The kernel asks twice for one open: to revalidate what it knew, and for what is there now.
 TEST(StoreNames, ANameThatComesBackWhileSomebodyLooksAgainIsTheRepetition) {
   TestStore store;

@@ -149,12 +149,31 @@ void Settler::settle_name(Tree::Write& tree, const DirtyName& name, ObjectId dur
     tree.names().put_back_pending(name);
     parts_.dirty.wake();
   }
+  const ObjectId now = state->child;
   tree.names().settle(name, durable);
   touch(durable);
   touch(name.parent);
-  if (before == durable || !before.valid()) return;
+  settle_former(tree, before == durable ? ObjectId{} : before, touched);
+  if (now != durable) journal_again(tree, now);
+}
+
+// A version that the name means again, after newer ones: its record went to one of those.
+void Settler::journal_again(Tree::Write& tree, ObjectId version) {
+  const ObjectPtr object = version.valid() ? tree.live(version) : nullptr;
+  if (!object || !object->is_regular() || object->durable) return;
+  const auto lock = object->lock();
+  if (object->nlink == 0 || object->content_dirty() || object->base.quarantined) return;
+  if (parts_.changes.reserve_space(*object, object->size_bytes)) parts_.changes.mark_content_dirty(object);
+}
+
+// What the journal said the name was.
+void Settler::settle_former(Tree::Write& tree, ObjectId before, std::vector<ObjectPtr>& touched) {
+  if (!before.valid()) return;
   auto record = parts_.index.find_object_summary(before);
-  if (record && *record) return touch(before);  // another name of it waits
+  if (record && *record) {  // another name of it waits
+    if (ObjectPtr object = tree.live(before)) touched.push_back(std::move(object));
+    return;
+  }
   if (ObjectPtr object = tree.live(before)) {
     if (object->nlink > 0) lost_record(tree, object);
     touched.push_back(std::move(object));

@@ -53,6 +53,8 @@ class Settler {
   void settle_attributes(const ObjectPtr& object, uint64_t version);
   void lost_record(Tree::Write&, const ObjectPtr& object);
   void settle_name(Tree::Write& tree, const DirtyName& name, ObjectId durable, std::vector<ObjectPtr>& touched);
+  void settle_former(Tree::Write& tree, ObjectId before, std::vector<ObjectPtr>& touched);
+  void journal_again(Tree::Write& tree, ObjectId version);
 
   const Parts parts_;
 };

@@ -227,7 +227,7 @@ void Namespace::settle(const DirtyName& name, ObjectId durable) {
   state.on_its_way = {};
   if (!state.pending) state.overridden.clear();
   const ObjectId own = state.child.is_foreign() ? ObjectId{} : state.child;
-  if (own != durable || !state.older_versions.empty() || state.pending || state.parked.valid()) return note_mentions(state);
+  if (own != durable || state.has_versions() || state.pending || state.parked.valid()) return note_mentions(state);
   forget_mentions(state);
   directory->second.erase(found);
   if (directory->second.empty()) directories_.erase(directory);
@@ -250,10 +250,10 @@ void Namespace::for_each_dirty_in(ObjectId parent, const std::function<void(cons
 void Namespace::for_each_with_versions(const std::function<void(const DirtyName&, NameState&)>& visit) {
   std::erase_if(several_, [&](const DirtyName& name) {
     NameState* known = state(name);
-    if (known == nullptr || known->older_versions.empty()) return true;
+    if (known == nullptr || !known->has_versions()) return true;
     visit(name, *known);
     note_mentions(*known);
-    return known->older_versions.empty();
+    return !known->has_versions();
   });
 }
 

@@ -3,6 +3,7 @@
 // No I/O but index reads; no lock of its own: the Tree guards it (shared for const members, exclusive for the others).
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -32,16 +33,18 @@ struct NameState {
   bool evicted = false;  // taken away to make room; void with the next edit()
   std::vector<ObjectId> overridden;  // what peers had under the name when a client removed or replaced it here: it goes, too
   std::vector<ObjectId> older_versions;  // of a temporary name with several writers; newest last
+  ObjectId taken_later;  // the one of them, or `child`, that a peer took: it goes when its writer will not rename it any more
   bool pending = false;        // listed for the next commit
   ObjectId on_its_way;         // given the name by a batch that is being journaled, whatever the name is by now
   ObjectId parked;             // Namespace's own: listed as soon as this object's body is journaled
   std::vector<ObjectId> mentioned;  // Namespace's own: the objects this name was counted for
 
-  // What this node has goes, and not because a client said so: a peer took it, or it is evicted.
+  bool is_older_version(ObjectId id) const { return std::ranges::find(older_versions, id) != older_versions.end(); }
+  bool has_versions() const { return !older_versions.empty() || taken_later.valid(); }  // sweep_versions() has to look at it
+  // All that this node has goes, and not because a client said so: a peer took it, or it is evicted.
   void leave_to_peers() {
     child = {};
-    erase_durable = true;
-    left_to_peers = older_versions.empty();
+    erase_durable = left_to_peers = true;
   }
 };
 
@@ -90,6 +93,7 @@ class Namespace {
       if (names_ != nullptr) names_->note_mentions(*state_);
     }
     NameState* operator->() const { return state_; }
+    NameState& operator*() const { return *state_; }
 
    private:
     Namespace* names_ = nullptr;

@@ -117,8 +117,7 @@ class Tree::Write final : public Tree::View {
   Status resolve_rename(Rename& rename);
   Status rename(Rename& rename);
   Status remove_directory(ObjectId parent, std::string_view name);
-  // kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with it: before it, as the journal has
-  // to have it.
+  // kNotEmpty if clients see a name in it; what they do not see, names in quarantine, goes with it: before it, as the journal has to have it.
   Status clear_directory(ObjectId directory);
   void drop_directory(const ObjectPtr& directory);  // it lost its name
   void note_unlinked(ObjectId id) { tree().unlinked_.add(id); }  // it lost its last name, see UnlinkedQueue
@@ -185,6 +184,7 @@ class Tree::Write final : public Tree::View {
   void end_lease(ObjectId id);
   void end_leases_under(ObjectId parent, std::string_view name);
   Status take_name(const UnnameRecord& gone);
+  std::vector<ObjectId> take_versions(NameState& state, ObjectId taken, bool at_the_end = false);
   Status leave_directory(ObjectId parent, const std::string& name, const ObjectPtr& directory);
   Result<bool> leave_adopted_in(ObjectId directory);
   std::vector<ObjectId> move_name(const Rename& rename, Namespace::Edit& old_state, Namespace::Edit& new_state);

@@ -418,11 +418,16 @@ Result<PeerAnswer> Tree::Write::answer(const Part& peer, JournalPosition until) 
     const auto lock = object->lock();
     return object->write_handles > 0 && !object->published;
   };
-  const NameOnItsWay on_its_way = [this](const UnnameRecord& removed) {
-    return names().may_be_journaled(removed.parent, removed.name, removed.child);
+  std::vector<UnnameRecord> versions;  // that the journal does not tell of any more, and that could have the name again
+  const NameOnItsWay on_its_way = [&](const UnnameRecord& removed) {
+    if (names().may_be_journaled(removed.parent, removed.name, removed.child)) return true;
+    const NameState* const state = names().dirty(removed.parent, removed.name);
+    if (state != nullptr && state->durable != removed.child && state->is_older_version(removed.child)) versions.push_back(removed);
+    return false;
   };
   KVC_ASSIGN(PeerAnswer said, kvcachefs::answer(view().own(), peer, until, is_shared, on_its_way));
   PeerAnswer answered{{}, said.waits};
+  for (const UnnameRecord& gone : versions) KVC_TRY(take_name(gone));
   for (Record& record : said.records) {
     if (const auto* gone = std::get_if<UnnameRecord>(&record)) {
       KVC_TRY(take_name(*gone));
@@ -443,10 +448,10 @@ Status Tree::Write::forget_statements(const std::string& peer, JournalPosition a
   return tree().parts_.index.forget_statements(peer, answered);
 }
 
-// As by an unlink, of what this node's journal has there. It was hidden since the peer's batch was applied.
+// As by an unlink, of what this node's journal has there, and of what was written under the name before that. It was hidden since the peer's batch was applied.
 Status Tree::Write::take_name(const UnnameRecord& gone) {
   const NameState* const before = names().dirty(gone.parent, gone.name);
-  if (before != nullptr && before->child != gone.child) {  // it was replaced or removed here since, which may wait to be journaled
+  if (before != nullptr && before->child != gone.child && !before->is_older_version(gone.child)) {  // it was replaced or removed here since, which may wait to be journaled
     if (before->durable != gone.child) return {};
     KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
     state->erase_durable = true;
@@ -465,11 +470,15 @@ Status Tree::Write::take_name(const UnnameRecord& gone) {
   }
   // What peers have there is asked for when a client looks: which directories of theirs this one goes with need not be known yet, and more may come.
   KVC_ASSIGN(Namespace::Edit state, names().edit_own(gone.parent, gone.name));
-  state->leave_to_peers();
+  const std::vector<ObjectId> taken = take_versions(*state, gone.child);
   tree().parts_.records.accept(kNameRecordBytes + gone.name.size());
-  change_links(object, -1);
-  forget_if_idle(object);
-  forget_removed(gone.child);
+  for (const ObjectId id : taken) {
+    if (const ObjectPtr version = live(id)) {
+      change_links(version, -1);
+      forget_if_idle(version);
+    }
+    forget_removed(id);
+  }
   tree().parts_.dirty.wake();
   return {};
 }

@@ -2,6 +2,7 @@
 #include "store/tree/tree.h"
 
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <gtest/gtest.h>
 
@@ -125,6 +126,41 @@ class TreePeersTest : public ::testing::Test {
     for (const DirtyName& name : pending) settled.names().settle(name, {});
   }
 
+  // A version of the name in directory 5: by a thread that is open for writing still, or has closed it.
+  ObjectPtr write(uint64_t number, const std::string& name, uint32_t thread_id, bool is_open) {
+    const auto object = std::make_shared<Object>(id(number), put(id(number), S_IFREG | 0644).object.attributes);
+    object->writer_thread = thread_id;
+    object->last_write_ns = clock_.monotonic_ns();
+    object->handles = object->write_handles = object->unflushed_handles = is_open ? 1 : 0;
+    Tree::Write names = tree_.write();
+    const auto there = names.names().find(id(5), name);
+    if (!there || !*there) {
+      EXPECT_TRUE(names.make_entry(*names.directory_for_entry(id(5)), name, object));
+      return object;
+    }
+    object->temporary = true;
+    auto state = names.names().edit(id(5), name);
+    names.add_version(*state, id(5), name, *names.get((*there)->child), object);
+    return object;
+  }
+  static void close(const ObjectPtr& object) { object->handles = object->write_handles = object->unflushed_handles = 0; }
+  // The journal says that this is what the name is.
+  void journal_version(const ObjectPtr& object, const std::string& name) {
+    Tree::Write names = tree_.write();
+    static_cast<void>(names.names().take_pending());
+    object->durable = true;
+    object->attributes_durable = object->attributes_version;
+    names.unlock();
+    say(kThis, {put(object->id, S_IFREG | 0644, 10), NameRecord{id(5), name, object->id}});
+    tree_.write().names().settle({id(5), {name_cookie(name), name}}, object->id);
+  }
+  bool rename(const std::string& from, const std::string& to, uint32_t thread_id) {
+    Rename asked{id(5), from, id(5), to, RenameMode::kReplace, thread_id};
+    Tree::Write names = tree_.write();
+    return names.resolve_rename(asked) && asked.source && names.rename(asked);
+  }
+
+  const uint32_t first_ = 1, second_ = static_cast<uint32_t>(getpid()), ended_ = 4'190'000;  // threads; nobody has the last one
   Node nodes_[3]{{"this", {}, {}}, {"a", {}, {}}, {"c", {}, {}}};
   std::vector<Record> to_journal_;
   bool waits_ = false;  // the last answer
@@ -200,6 +236,123 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
   EXPECT_FALSE(find(directory, "x").valid());
   EXPECT_EQ(find(directory, "y"), id(10));
   EXPECT_EQ(list(directory), std::set<std::string>{"y"});
+}
+
+// --- what a peer takes of a temporary name with several versions ---
+
+TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write(7, "x.tmp", ended_, false);
+  journal_version(taken, "x.tmp");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  EXPECT_EQ(taken->nlink, 0U);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6));
+  EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty);
+  EXPECT_TRUE(rename("x.tmp", "x", first_));
+  EXPECT_EQ(find(id(5), "x"), id(6));
+}
+
+TEST_F(TreePeersTest, WhoClosedItsVersionAMomentAgoCanRenameItThoughAPeerTookIt) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  const ObjectPtr open = write(6, "x.tmp", first_, true);
+  journal_version(write(7, "x.tmp", second_, false), "x.tmp");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  close(open);
+  EXPECT_TRUE(rename("x.tmp", "first", first_));
+  tree_.write().sweep_versions(false);
+  EXPECT_TRUE(rename("x.tmp", "second", second_));
+  EXPECT_EQ(find(id(5), "first"), id(6));
+  EXPECT_EQ(find(id(5), "second"), id(7));
+  tree_.write().sweep_versions(false);
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStay) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  const ObjectPtr open = write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write(7, "x.tmp", second_, false);
+  journal_version(taken, "x.tmp");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  close(open);
+  EXPECT_TRUE(rename("x.tmp", "first", first_));
+  EXPECT_EQ(find(id(5), "x.tmp"), id(7));
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(taken->nlink, 0U);
+  EXPECT_EQ(find(id(5), "x.tmp"), id_here(kA, id(8)));
+  EXPECT_FALSE(tree_.has_versions());
+}
+
+TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStayWhereItTookANewerOneMeanwhile) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  const ObjectPtr open = write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write(7, "x.tmp", second_, false);
+  journal_version(taken, "x.tmp");
+  say(kA, {gone("this", id(5), "x.tmp", id(7))});
+  const ObjectPtr newer = write(9, "x.tmp", ended_, false);
+  journal_version(newer, "x.tmp");
+  say(kA, {gone("this", id(5), "x.tmp", id(9))});
+  EXPECT_EQ(newer->nlink, 0U);
+  close(open);
+  EXPECT_TRUE(rename("x.tmp", "first", first_));
+  EXPECT_EQ(find(id(5), "x.tmp"), id(7));
+  clock_.advance_ns(10'000'000'000);
+  tree_.write().sweep_versions(false);
+  EXPECT_EQ(taken->nlink, 0U);
+  EXPECT_FALSE(find(id(5), "x.tmp").valid());
+}
+
+TEST_F(TreePeersTest, AnOlderVersionThatAPeerTookDoesNotComeBack) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write(7, "x.tmp", second_, false);
+  journal_version(taken, "x.tmp");
+  write(9, "x.tmp", second_, false);
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  EXPECT_EQ(taken->nlink, 0U);
+  EXPECT_EQ(find(id(5), "x.tmp"), id(9));
+  EXPECT_TRUE(rename("x.tmp", "x", second_));
+  EXPECT_EQ(find(id(5), "x"), id(9));
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6)) << "which is being written";
+}
+
+TEST_F(TreePeersTest, AnOlderVersionThatTheJournalDoesNotTellOfAnyMoreGoesToo) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  write(6, "x.tmp", first_, true);
+  const ObjectPtr taken = write(7, "x.tmp", second_, false);
+  journal_version(taken, "x.tmp");
+  journal_version(write(9, "x.tmp", second_, false), "x.tmp");
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  EXPECT_EQ(taken->nlink, 0U);
+  EXPECT_TRUE(rename("x.tmp", "x", second_));
+  EXPECT_EQ(find(id(5), "x.tmp"), id(6)) << "which is being written";
+}
+
+TEST_F(TreePeersTest, WhatTookANameOfWhichNoVersionIsWrittenAnyMoreIsSeenAtOnce) {
+  for (const Who who : {kThis, kA}) give_directory(who);
+  EXPECT_EQ(find(kRootId, "d"), id(5));
+  for (const std::string name : {"replaced.tmp", "removed.tmp"}) {
+    const uint64_t number = name == "replaced.tmp" ? 10 : 20;
+    const ObjectPtr older = write(number, name, ended_, false), newer = write(number + 1, name, second_, false);
+    journal_version(newer, name);
+    say(kA, {gone("this", id(5), name, newer->id)});
+    EXPECT_EQ(older->nlink, 0U);
+    EXPECT_EQ(newer->nlink, 0U);
+    EXPECT_FALSE(find(id(5), name).valid());
+  }
+  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "replaced.tmp", id(8)}});
+  EXPECT_EQ(find(id(5), "replaced.tmp"), id_here(kA, id(8)));
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"replaced.tmp"});
+  EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty);
+  journal();
+  EXPECT_EQ(list(id(5)), std::set<std::string>{"replaced.tmp"});
 }
 
 // --- directories of which clients have read, and no more ---

@@ -142,6 +142,49 @@ bool Tree::View::is_abandoned(ObjectId id, int64_t for_ns) const {
   return object->awaiting_open && object->handles == 0 && tree_->parts_.clock.monotonic_ns() - object->last_write_ns >= for_ns;
 }
 
+// A peer removed or replaced `taken`, which the journal says or said the name is. It goes, and what was written before it, but for what is being written,
+// and for what a process closed a moment ago and has written no other since: it is about to rename that. `taken` itself is not kept so where it is all
+// that the name has, but beside others, for a rename would take theirs; it goes as soon as it need not be kept, and does not come back. Returns what
+// loses the name: the caller counts the links.
+std::vector<ObjectId> Tree::Write::take_versions(NameState& state, ObjectId taken, bool at_the_end) {
+  std::vector<ObjectId> versions = state.older_versions;
+  versions.push_back(state.child);
+  const auto last = std::ranges::find(versions, taken);
+  const ObjectId kept_before = std::exchange(state.taken_later, ObjectId{});
+  if (last == versions.end()) return {};  // it was renamed, or another took its name
+  const int64_t now_ns = tree().parts_.clock.monotonic_ns();
+  const auto may_be_renamed = [&](std::vector<ObjectId>::iterator version) {
+    const ObjectPtr object = live(*version);
+    if (!object || object->published || is_abandoned(*version, kAboutToRenameNs)) return false;
+    const uint32_t process = writer_process(*object);
+    const bool wrote_another = std::any_of(version + 1, versions.end(), [&](ObjectId later) {
+      const ObjectPtr other = live(later);
+      return other && writer_process(*other) == process;
+    });
+    const auto lock = object->lock();
+    if (object->write_handles > 0 || object->unflushed_handles > 0) return true;
+    return !at_the_end && !wrote_another && object->writer_thread != 0 && object->last_write_ns != 0 &&
+           now_ns - object->last_write_ns < kAboutToRenameNs && !has_ended(object->writer_thread);
+  };
+  std::vector<ObjectId> gone;
+  for (auto each = versions.begin(); each != last; ++each)
+    if (!may_be_renamed(each)) gone.push_back(*each);
+  const bool others_stay = gone.size() + 1 < versions.size();
+  if (!(others_stay || kept_before == taken) || !may_be_renamed(last)) gone.push_back(taken);
+  std::erase_if(versions, [&](ObjectId id) { return std::ranges::find(gone, id) != gone.end(); });
+  state.erase_durable |= std::ranges::find(gone, state.durable) != gone.end();
+  for (const ObjectId id : versions)
+    if (id == taken || id == kept_before) state.taken_later = id;  // the newer one: those before it are looked at with it
+  if (versions.empty()) {
+    state.leave_to_peers();
+  } else {
+    state.child = versions.back();
+    versions.pop_back();
+  }
+  state.older_versions = std::move(versions);
+  return gone;
+}
+
 // Older versions that nobody renamed; not the newest that reads whole, which the name means until a newer one is finished;
 // and a newest that was never opened. `all`: at the end of the mount, also what was written a moment ago; but not beside a
 // newer one that is not finished, for then the name means one of them.
@@ -150,6 +193,13 @@ void Tree::Write::sweep_versions(bool all) {
   bool some_left = false;
   const int64_t now = tree().parts_.clock.monotonic_ns();
   names().for_each_with_versions([&](const DirtyName& name, NameState& state) {
+    if (state.taken_later.valid()) {
+      for (const ObjectId id : take_versions(state, state.taken_later, all)) {
+        tree().parts_.records.accept(kNameRecordBytes + name.key.name.size());
+        dropped.emplace_back(name, id);
+      }
+      if (!state.taken_later.valid()) dropped.emplace_back(name, ObjectId{});  // the name can be settled
+    }
     while (!state.older_versions.empty() && is_abandoned(state.child, all ? 0 : kAboutToRenameNs)) {
       dropped.emplace_back(name, std::exchange(state.child, state.older_versions.back()));
       state.older_versions.pop_back();
@@ -165,7 +215,7 @@ void Tree::Write::sweep_versions(bool all) {
       dropped.emplace_back(name, id);
       return true;
     });
-    some_left |= !state.older_versions.empty();
+    some_left |= state.has_versions();
   });
   tree().has_versions_ = some_left;
   for (auto& [name, id] : dropped) {

@@ -4,6 +4,8 @@ import errno
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
 import time
 
@@ -608,6 +610,63 @@ def test_a_file_that_was_made_in_a_directory_while_another_node_removed_it_stays
     publish(a, b, a)
     for node in (b, a):
         assert load(node, "d/f") == payload(1, 100 * KIB)
+
+
+WRITER = """
+import os, sys
+path = sys.argv[1]
+descriptor = os.open(path + ".tmp", os.O_CREAT | os.O_WRONLY | os.O_TRUNC)
+os.write(descriptor, b"half")
+for step in (lambda: (os.write(descriptor, b"whole"), os.close(descriptor)), lambda: os.rename(path + ".tmp", path + sys.argv[2])):
+    print(flush=True)
+    sys.stdin.readline()
+    step()
+"""
+
+
+def test_several_writers_of_one_temporary_name_on_two_nodes_can_all_rename(nodes):
+    a, b = nodes
+    os.mkdir(os.path.join(a.path, "d"))
+    publish(a, b)
+    writers = []
+
+    def start(mount, end):
+        command = [sys.executable, "-c", WRITER, os.path.join(mount.path, "d", "chunk"), end]
+        writers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
+        assert writers[-1].stdout.readline()
+        return writers[-1]
+
+    def go_on(writer, last=False):
+        writer.stdin.write("\n")
+        writer.stdin.flush()
+        if last:
+            assert writer.wait(SOON) == 0
+        else:
+            assert writer.stdout.readline()
+
+    try:
+        first, second = start(a, ".1"), start(a, ".2")
+        go_on(second)  # it has closed its file, which b is told of
+        publish(a, b)
+        third = start(b, ".3")
+        go_on(third)
+        publish(b, a)
+        assert exists(a, "d/chunk.tmp")
+        with pytest.raises(OSError):
+            os.rmdir(os.path.join(a.path, "d"))
+        go_on(third, last=True)
+        publish(b, a)
+        go_on(first)
+        go_on(first, last=True)
+        go_on(second, last=True)
+        publish(a, b)
+        for mount in nodes:
+            assert sorted(os.listdir(os.path.join(mount.path, "d"))) == ["chunk.1", "chunk.2", "chunk.3"]
+            assert {load(mount, f"d/chunk.{end}") for end in "123"} == {b"halfwhole"}
+    finally:
+        for writer in writers:
+            writer.kill()
+            writer.communicate()
 
 
 def test_a_deep_tree_of_a_node_that_is_down_is_removed(nodes):
