@@ -302,10 +302,10 @@ TEST_F(CommitterTest, APlaceDoesNotChangeHandsWhereWhatIsSaidOfPeersTakesTwoBatc
 TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   constexpr uint64_t kFiles = 300;
   const auto name_of = [](uint64_t number) { return "log." + std::to_string(number); };
-  std::vector<ObjectPtr> files;
-  for (uint64_t n = 0; n < kFiles; ++n) files.push_back(put(name_of(n)));
+  std::vector<ObjectPtr> logs;
+  for (uint64_t n = 0; n < kFiles; ++n) logs.push_back(put(name_of(n)));
   const ObjectPtr fresh = put("fresh");
-  for (ObjectPtr& file : files) {
+  for (ObjectPtr& file : logs) {
     auto opened = tree.write().get(file->id);
     ASSERT_TRUE(opened);
     write(file = std::move(*opened), 6000);
@@ -313,7 +313,7 @@ TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   for (uint64_t n = kFiles; n-- > 0;) rename(name_of(n), name_of(n + 1));
   queue.add({});
   EXPECT_TRUE(committer->step());
-  EXPECT_EQ(named_in_index(name_of(1)), files[1]->id) << "all of them wait";
+  EXPECT_EQ(named_in_index(name_of(1)), logs[1]->id) << "all of them wait";
   rename("fresh", name_of(1));
 
   BatchBuilder builder({tree, index, accesses, dirty, changes, space, records, dead, stamps, read_times});
@@ -326,7 +326,7 @@ TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
   queue.add({});
   EXPECT_TRUE(committer->step());
   EXPECT_EQ(named_in_index(name_of(1)), fresh->id);
-  for (uint64_t n = 1; n < kFiles; ++n) EXPECT_EQ(named_in_index(name_of(n + 1)), files[n]->id) << n;
+  for (uint64_t n = 1; n < kFiles; ++n) EXPECT_EQ(named_in_index(name_of(n + 1)), logs[n]->id) << n;
   // Also were each record a batch of its own, none of them would be without a name in between.
   std::map<std::string, ObjectId> names;
   std::map<ObjectId, int> links;
@@ -336,7 +336,7 @@ TEST_F(CommitterTest, AChainOfRenamesTakesWorkInProportionToItsLength) {
       if (name == nullptr) continue;
       ++links[name->child];
       const ObjectId before = std::exchange(names[name->name], name->child);
-      if (!before.valid() || before == files[0]->id) continue;  // the first one is replaced
+      if (!before.valid() || before == logs[0]->id) continue;  // the first one is replaced
       EXPECT_GT(--links[before], 0) << name->name;
     }
 }
