@@ -87,7 +87,15 @@ void Peers::commit_due() {
     if (bytes > claimed_bytes && !is_too_much) continue;
     claimed_bytes -= std::min(claimed_bytes, bytes);
     const uint64_t its_rows = peer->replica->uncommitted_rows();
-    if (!commit(*peer)) continue;
+    // Until it is measured nobody else has what it takes.
+    const bool reserved = room.evicts && !is_too_much && room.reserve && bytes > 0;  // else it is kept for that
+    if (reserved && !room.reserve(bytes)) continue;
+    const bool committed = commit(*peer);
+    if (reserved) {
+      static_cast<void>(tell_growth());
+      room.release(bytes);
+    }
+    if (!committed) continue;
     growth_bytes -= bytes;
     rows -= its_rows;
   }

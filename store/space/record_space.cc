@@ -38,7 +38,8 @@ void RecordSpace::tell() {
   const uint64_t checkpoint = std::min(m.index_bytes + overlay_bytes_ + accepted, m.checkpoint_bytes + m.journal_bytes + accepted);
   const uint64_t growth = std::min(overlay_records_ * kPageBytes, m.index_bytes) + kRowTimes * (overlay_bytes_ + accepted);
   space_.set_overhead(m.journal_bytes + m.checkpoint_bytes + (m.index_is_elsewhere ? 0 : m.index_bytes) + m.reserve_bytes + peers_bytes_,
-                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_);
+                      journals - m.journal_bytes + checkpoint + (m.index_is_elsewhere ? 0 : growth), peers_ahead_bytes_,
+                      peers_ahead_is_kept_);
   crowded_.store(is_crowded(1), std::memory_order_relaxed);
 }
 
@@ -52,10 +53,11 @@ void RecordSpace::measured(const Measured& measured) {
   tell();
 }
 
-void RecordSpace::set_peers(uint64_t bytes, uint64_t ahead_bytes) {
+void RecordSpace::set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept) {
   std::lock_guard lock(mutex_);
   peers_bytes_ = bytes;
   peers_ahead_bytes_ = ahead_bytes;
+  peers_ahead_is_kept_ = kept;
   tell();
 }
 

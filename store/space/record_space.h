@@ -53,7 +53,7 @@ class RecordSpace {
   void measured(const Measured& measured);
   // What the indexes of other nodes take on the volume, which this node keeps there, and what they may take beside that once all that was read of
   // the others is in them. Any thread; told apart from the rest, for they grow while nothing is stored here.
-  void set_peers(uint64_t bytes, uint64_t ahead_bytes);
+  void set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept = false);
 
   // A change that takes about so many bytes of journal was accepted. Never refuses.
   void accept(uint64_t bytes);
@@ -106,6 +106,7 @@ class RecordSpace {
   uint64_t awaiting_body_bytes_ = 0;
   uint64_t overlay_bytes_ = 0, overlay_records_ = 0;
   uint64_t peers_bytes_ = 0, peers_ahead_bytes_ = 0;
+  bool peers_ahead_is_kept_ = false;
   uint64_t committing_bytes_ = 0, committing_records_ = 0;
   bool written_ = false;  // since those who wait began
   std::vector<std::move_only_function<void()>> waiting_, waiting_for_xattrs_;

@@ -102,9 +102,10 @@ TEST_F(RecordSpaceTest, WhatIsKeptOfOtherNodesCountsAsItIsToldWhateverIsMeasured
   const uint64_t there = space_.physical_bytes(), before = room();
   records_.set_peers(kMiB, 3 * kMiB);
   EXPECT_EQ(space_.physical_bytes(), there + kMiB);
-  EXPECT_EQ(room(), before - 4 * kMiB) << "what is to come is set aside";
+  EXPECT_EQ(room(), before - kMiB) << "what is to come waits for its claim";
+  EXPECT_EQ(space_.wanted_bytes(), 3 * kMiB);
   records_.measured(at_);
-  EXPECT_EQ(room(), before - 4 * kMiB);
+  EXPECT_EQ(room(), before - kMiB);
   records_.set_peers(4 * kMiB, 0);
   EXPECT_EQ(space_.physical_bytes(), there + 4 * kMiB);
   EXPECT_EQ(room(), before - 4 * kMiB);

@@ -59,7 +59,7 @@ uint64_t Space::free(uint64_t claim_bytes) const {
 uint64_t Space::room(uint64_t claim_bytes) const {
   if (refused_ || lapsed()) return 0;
   const uint64_t most = std::min(limit(), claim_bytes);
-  return std::min(most - std::min(used(), most), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
+  return std::min(most - std::min(wanted_is_kept_ ? used() : held(), most), backing_free_bytes_ - std::min(reserved_bytes_, backing_free_bytes_));
 }
 
 void Space::forget_leaving(ObjectId object) {

@@ -57,8 +57,7 @@ class Space {
   uint64_t used_bytes() const;
   uint64_t wanted_bytes() const { return get(wanted_bytes_); }  // as set_overhead() told it
   uint64_t used_soon_bytes() const;  // both, without what comes back by itself
-  // What the file system has free, as far as it may be used, with what comes back.
-  uint64_t backing_free_soon_bytes() const {
+  uint64_t backing_free_soon_bytes() const {  // what the file system has free, as far as it may be used, with what comes back
     std::lock_guard lock(mutex_);
     return backing_free_soon();
   }
@@ -103,12 +102,13 @@ class Space {
   void set_orphaned(uint64_t bytes);
   void set_kept(uint64_t bytes);  // no record names it, and it stays
   // What journals, checkpoint and index take, and what they may come to take by what was accepted (record_space.h). `wanted_bytes` are for what
-  // can wait until they are claimed: nothing else is reserved in them, and the claim need not cover them.
-  void set_overhead(uint64_t bytes, uint64_t ahead_bytes, uint64_t wanted_bytes = 0) {
+  // can wait until they are claimed and reserved: they are wished and evicted for; `kept`: nothing else is reserved in them.
+  void set_overhead(uint64_t bytes, uint64_t ahead_bytes, uint64_t wanted_bytes = 0, bool kept = false) {
     std::lock_guard lock(mutex_);
     overhead_bytes_ = bytes;
     ahead_bytes_ = ahead_bytes;
     wanted_bytes_ = wanted_bytes;
+    wanted_is_kept_ = kept;
   }
   void set_backing(const SpaceInfo& backing) {
     std::lock_guard lock(mutex_);
@@ -189,7 +189,7 @@ class Space {
   uint64_t reserved_bytes_ = 0, live_bytes_ = 0, dead_bytes_ = 0, stays_bytes_ = 0, orphaned_bytes_ = 0, kept_bytes_ = 0, overhead_bytes_ = 0, ahead_bytes_ = 0, wanted_bytes_ = 0, raw_bytes_ = 0,
            lacking_bytes_ = 0;
   uint64_t backing_free_bytes_ = UINT64_MAX;
-  bool refused_ = false;
+  bool refused_ = false, wanted_is_kept_ = false;
   uint64_t tell_below_bytes_ = 0;
   std::function<void()> low_, claim_low_;
   uint64_t leaving_bytes_ = 0;  // the sum of leaving_

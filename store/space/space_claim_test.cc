@@ -133,16 +133,17 @@ TEST_F(SpaceClaimTest, AClaimIsNotLoweredBelowWhatIsUsed) {
   EXPECT_EQ(space_.lower_claim(5 * kMiB), 5 * kMiB);
 }
 
-// What can wait for its claim does not raise it unasked, and nobody else takes the room.
-TEST_F(SpaceClaimTest, WhatIsWantedIsKeptFromOthersAndHoldsNoClaim) {
+// What can wait for its claim does not raise it unasked, and no call waits for that.
+TEST_F(SpaceClaimTest, WhatIsWantedHoldsNoClaim) {
   space_.set_claim(10 * kMiB);
   space_.set_shared(0, 64 * kMiB, /*lone_bytes=*/0);
   space_.set_overhead(2 * kMiB, kMiB, 4 * kMiB);
-  EXPECT_EQ(space_.room_bytes(), 3 * kMiB);
+  EXPECT_EQ(space_.room_bytes(), 7 * kMiB);
+  EXPECT_EQ(space_.own_free_bytes(), 3 * kMiB) << "it is evicted for";
   EXPECT_EQ(space_.used_bytes(), 3 * kMiB);
   EXPECT_EQ(space_.used_soon_bytes(), 7 * kMiB) << "it is wished for";
   space_.set_overhead(2 * kMiB, kMiB, 40 * kMiB);
-  EXPECT_EQ(space_.room_bytes(), 0u);
+  EXPECT_EQ(space_.room_bytes(), 7 * kMiB);
   EXPECT_EQ(space_.lower_claim(0), 3 * kMiB);
 }
 

@@ -347,7 +347,7 @@ uint64_t PeerFollower::bytes_on_volume() {
 }
 
 void PeerFollower::measure() {
-  parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load());
+  parts_.own_records.set_peers(bytes_on_volume(), parts_.volume->features().network ? 0 : growth_bytes_.load(), kept_ahead_bytes() > 0);
 }
 
 // Where nothing is evicted, what others store between two rounds finds room kept for it here: nobody gives any up by then.

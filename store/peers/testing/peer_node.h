@@ -125,6 +125,7 @@ class PeerNode {
               index_growth_bytes = growth_bytes;
               IndexRoom room{std::min(growth_bytes, claimed_for_indexes_bytes), capacity_for_indexes_bytes, is_short, may_get_more};
               room.reserve = [this](uint64_t bytes) { return bytes <= room_for_copies_bytes; };
+              room.release = [](uint64_t) {};
               return room;
             },
         .claim_user = claim_user,
