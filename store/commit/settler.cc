@@ -169,16 +169,13 @@ void Settler::journal_again(Tree::Write& tree, ObjectId version) {
 // What the journal said the name was.
 void Settler::settle_former(Tree::Write& tree, ObjectId before, std::vector<ObjectPtr>& touched) {
   if (!before.valid()) return;
-  auto record = parts_.index.find_object_summary(before);
-  if (record && *record) {  // another name of it waits
-    if (ObjectPtr object = tree.live(before)) touched.push_back(std::move(object));
-    return;
-  }
+  const auto record = parts_.index.find_object_summary(before);
+  const bool is_named = record && *record;  // another name of it waits
   if (ObjectPtr object = tree.live(before)) {
-    if (object->nlink > 0) lost_record(tree, object);
+    if (!is_named && object->nlink > 0) lost_record(tree, object);
     touched.push_back(std::move(object));
   }
-  tree.note_gone(before);  // also of one that was unlinked before its body was journaled
+  if (!is_named) tree.note_gone(before);  // also of one that was unlinked before its body was journaled
 }
 
 }  // namespace kvcachefs

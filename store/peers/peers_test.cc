@@ -799,6 +799,20 @@ TEST_F(PeersTest, AVeryLargeGrowthDoesNotWaitForItsClaim) {
   EXPECT_EQ(a->paths().size(), 900u);
 }
 
+// Calls may have taken it since it was claimed.
+TEST_F(PeersTest, ACommitReservesWhatItTakes) {
+  auto a = start("a"), b = start("b");
+  b->make_file("x");
+  seconds(2, {a.get(), b.get()});
+  b->make_file("y");
+  a->room_for_copies_bytes = 0;
+  seconds(100, {a.get(), b.get()});
+  EXPECT_GT(a->index_growth_bytes, 0u) << "a minute is over";
+  a->room_for_copies_bytes = UINT64_MAX;
+  seconds(1, {a.get(), b.get()});
+  EXPECT_EQ(a->index_growth_bytes, 0u);
+}
+
 TEST_F(PeersTest, WhatHasNoClaimIsNotCommittedAtTheEnd) {
   auto a = start("a"), b = start("b");
   b->make_file("x");

@@ -307,13 +307,12 @@ void Replica::let_go() {
   applied_since_ns_.reset();
   growth_bytes_.reset();
   state_ = State::kLoading;
-  let_go_ = true;
 }
 
 bool Replica::is_let_go() {
-  if (!let_go_) return false;
+  if (index_ != nullptr) return false;
   remove_retired();
-  return let_go_ = !retired_.empty();
+  return !retired_.empty();
 }
 
 // As what is there, or as what is to be read: the peer may have stored much since.

@@ -167,7 +167,6 @@ class Replica {
   std::string reason_;
   bool wants_load_ = true;
   uint64_t load_bytes_ = 0;
-  bool let_go_ = false;
   bool begun_ = false;  // the journal of the epoch that is followed has a file
   bool waits_ = false;  // for a checkpoint that goes beyond position_; nothing is read until then
   std::optional<int64_t> early_since_ns_;  // the next batch answers what was not read yet

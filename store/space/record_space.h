@@ -52,7 +52,7 @@ class RecordSpace {
   };
   void measured(const Measured& measured);
   // What the indexes of other nodes take on the volume, which this node keeps there, and what they may take beside that once all that was read of
-  // the others is in them. Any thread; told apart from the rest, for they grow while nothing is stored here.
+  // the others is in them. Any thread; told apart from the rest, for they grow while nothing is stored here. `kept`: as Space::set_overhead() has it.
   void set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept = false);
 
   // A change that takes about so many bytes of journal was accepted. Never refuses.

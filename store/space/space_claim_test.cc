@@ -142,6 +142,9 @@ TEST_F(SpaceClaimTest, WhatIsWantedHoldsNoClaim) {
   EXPECT_EQ(space_.own_free_bytes(), 3 * kMiB) << "it is evicted for";
   EXPECT_EQ(space_.used_bytes(), 3 * kMiB);
   EXPECT_EQ(space_.used_soon_bytes(), 7 * kMiB) << "it is wished for";
+  space_.set_overhead(2 * kMiB, kMiB, 4 * kMiB, /*kept=*/true);
+  EXPECT_EQ(space_.room_bytes(), 3 * kMiB);
+  EXPECT_FALSE(space_.try_reserve(4 * kMiB));
   space_.set_overhead(2 * kMiB, kMiB, 40 * kMiB);
   EXPECT_EQ(space_.room_bytes(), 7 * kMiB);
   EXPECT_EQ(space_.lower_claim(0), 3 * kMiB);

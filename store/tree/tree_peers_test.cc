@@ -154,6 +154,20 @@ class TreePeersTest : public ::testing::Test {
     say(kThis, {put(object->id, S_IFREG | 0644, 10), NameRecord{id(5), name, object->id}});
     tree_.write().names().settle({id(5), {name_cookie(name), name}}, object->id);
   }
+  // x.tmp, closed and journaled.
+  ObjectPtr write_journaled(uint64_t number, uint32_t thread_id) {
+    const ObjectPtr object = write(number, "x.tmp", thread_id, false);
+    journal_version(object, "x.tmp");
+    return object;
+  }
+  // By a, which has read that the name is 7.
+  void replace_seventh() {
+    say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  }
+  void give_both_the_directory() {
+    for (const Who who : {kThis, kA}) give_directory(who);
+    EXPECT_EQ(find(kRootId, "d"), id(5));
+  }
   bool rename(const std::string& from, const std::string& to, uint32_t thread_id) {
     Rename asked{id(5), from, id(5), to, RenameMode::kReplace, thread_id};
     Tree::Write names = tree_.write();
@@ -241,12 +255,10 @@ TEST_F(TreePeersTest, WhatIsSeenInItsPlaceCanBeRemovedAndReplaced) {
 // --- what a peer takes of a temporary name with several versions ---
 
 TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnother) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   write(6, "x.tmp", first_, true);
-  const ObjectPtr taken = write(7, "x.tmp", ended_, false);
-  journal_version(taken, "x.tmp");
-  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  const ObjectPtr taken = write_journaled(7, ended_);
+  replace_seventh();
   EXPECT_EQ(taken->nlink, 0U);
   EXPECT_EQ(find(id(5), "x.tmp"), id(6));
   EXPECT_EQ(tree_.write().remove_directory(kRootId, "d").error().code, Code::kNotEmpty);
@@ -255,11 +267,10 @@ TEST_F(TreePeersTest, AVersionThatIsBeingWrittenKeepsTheNameWhenAPeerTakesAnothe
 }
 
 TEST_F(TreePeersTest, WhoClosedItsVersionAMomentAgoCanRenameItThoughAPeerTookIt) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   const ObjectPtr open = write(6, "x.tmp", first_, true);
-  journal_version(write(7, "x.tmp", second_, false), "x.tmp");
-  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  write_journaled(7, second_);
+  replace_seventh();
   close(open);
   EXPECT_TRUE(rename("x.tmp", "first", first_));
   tree_.write().sweep_versions(false);
@@ -271,12 +282,10 @@ TEST_F(TreePeersTest, WhoClosedItsVersionAMomentAgoCanRenameItThoughAPeerTookIt)
 }
 
 TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStay) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   const ObjectPtr open = write(6, "x.tmp", first_, true);
-  const ObjectPtr taken = write(7, "x.tmp", second_, false);
-  journal_version(taken, "x.tmp");
-  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  const ObjectPtr taken = write_journaled(7, second_);
+  replace_seventh();
   close(open);
   EXPECT_TRUE(rename("x.tmp", "first", first_));
   EXPECT_EQ(find(id(5), "x.tmp"), id(7));
@@ -288,14 +297,11 @@ TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStay) {
 }
 
 TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStayWhereItTookANewerOneMeanwhile) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   const ObjectPtr open = write(6, "x.tmp", first_, true);
-  const ObjectPtr taken = write(7, "x.tmp", second_, false);
-  journal_version(taken, "x.tmp");
+  const ObjectPtr taken = write_journaled(7, second_);
   say(kA, {gone("this", id(5), "x.tmp", id(7))});
-  const ObjectPtr newer = write(9, "x.tmp", ended_, false);
-  journal_version(newer, "x.tmp");
+  const ObjectPtr newer = write_journaled(9, ended_);
   say(kA, {gone("this", id(5), "x.tmp", id(9))});
   EXPECT_EQ(newer->nlink, 0U);
   close(open);
@@ -308,13 +314,11 @@ TEST_F(TreePeersTest, AVersionThatAPeerTookDoesNotStayWhereItTookANewerOneMeanwh
 }
 
 TEST_F(TreePeersTest, AnOlderVersionThatAPeerTookDoesNotComeBack) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   write(6, "x.tmp", first_, true);
-  const ObjectPtr taken = write(7, "x.tmp", second_, false);
-  journal_version(taken, "x.tmp");
+  const ObjectPtr taken = write_journaled(7, second_);
   write(9, "x.tmp", second_, false);
-  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  replace_seventh();
   EXPECT_EQ(taken->nlink, 0U);
   EXPECT_EQ(find(id(5), "x.tmp"), id(9));
   EXPECT_TRUE(rename("x.tmp", "x", second_));
@@ -323,21 +327,18 @@ TEST_F(TreePeersTest, AnOlderVersionThatAPeerTookDoesNotComeBack) {
 }
 
 TEST_F(TreePeersTest, AnOlderVersionThatTheJournalDoesNotTellOfAnyMoreGoesToo) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   write(6, "x.tmp", first_, true);
-  const ObjectPtr taken = write(7, "x.tmp", second_, false);
-  journal_version(taken, "x.tmp");
-  journal_version(write(9, "x.tmp", second_, false), "x.tmp");
-  say(kA, {put(id(8), S_IFREG | 0644, 20), NameRecord{id(5), "x.tmp", id(8)}, gone("this", id(5), "x.tmp", id(7))});
+  const ObjectPtr taken = write_journaled(7, second_);
+  write_journaled(9, second_);
+  replace_seventh();
   EXPECT_EQ(taken->nlink, 0U);
   EXPECT_TRUE(rename("x.tmp", "x", second_));
   EXPECT_EQ(find(id(5), "x.tmp"), id(6)) << "which is being written";
 }
 
 TEST_F(TreePeersTest, WhatTookANameOfWhichNoVersionIsWrittenAnyMoreIsSeenAtOnce) {
-  for (const Who who : {kThis, kA}) give_directory(who);
-  EXPECT_EQ(find(kRootId, "d"), id(5));
+  give_both_the_directory();
   for (const std::string name : {"replaced.tmp", "removed.tmp"}) {
     const uint64_t number = name == "replaced.tmp" ? 10 : 20;
     const ObjectPtr older = write(number, name, ended_, false), newer = write(number + 1, name, second_, false);

@@ -28,6 +28,17 @@ class KeeperTest : public WritebackFixture {
     run();
     return object;
   }
+  // By a file, with a body in the journal; it is seen. Where the journal was then.
+  JournalPosition replace_journal_directory() {
+    begin();
+    put_solo("a");
+    const JournalPosition at = journal->position();
+    EXPECT_TRUE(volume->rename(journals, "elsewhere"));
+    EXPECT_TRUE(volume->open(journals, {.writable = true, .create_exclusive = true}));
+    checkpointer->look_for_journal();
+    EXPECT_FALSE(journal->sync());
+    return at;
+  }
   bool is_on_volume(const Place& place) { return extents.info(place.extent, place.kind).has_value(); }
   Place place_of(const ObjectPtr& object) { return journaled(object).place; }
   bool has_synced_since(size_t batches) {
@@ -55,6 +66,7 @@ class KeeperTest : public WritebackFixture {
   Reclaimer reclaimer{dead, extents, index, counters, clock, {[](const FreedPlace&) { return false; }, [this] { return !queue.idle(); }}, true, 0};
 
   const std::string index_directory = "/nowhere";
+  const std::string journals = epoch_directory(identity.node, identity.epoch) + "/journal";
   std::atomic<uint64_t> next_number{7};
   Drainer drainer{{bulk, urgent, *committer}};
   Eviction eviction{{evictor, tree, index, space, refusals, gone, counters, options, clock, wakeup,
@@ -308,19 +320,12 @@ TEST_F(KeeperTest, AJournalThatIsReplacedOrCutIsWrittenAnew) {
 
 // What cannot be found again is not taken, and what others put there stays.
 TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) {
-  begin();
-  put_solo("a");
-  const JournalPosition at = journal->position();
-  const std::string directory = epoch_directory(identity.node, at.epoch) + "/journal";
-  ASSERT_TRUE(volume->rename(directory, "elsewhere"));
-  ASSERT_TRUE(volume->open(directory, {.writable = true, .create_exclusive = true}));
-  checkpointer->look_for_journal();
-  EXPECT_FALSE(journal->sync());
+  const JournalPosition at = replace_journal_directory();
   EXPECT_FALSE(journal->append({}));
   EXPECT_FALSE(checkpointer->index_point());
   EXPECT_TRUE(checkpointer->wants_checkpoint());
-  EXPECT_FALSE(volume->info(directory)->is_directory);
-  ASSERT_TRUE(volume->remove_file(directory));
+  EXPECT_FALSE(volume->info(journals)->is_directory);
+  ASSERT_TRUE(volume->remove_file(journals));
   checkpointer->look_for_journal();
   EXPECT_GT(journal->position().seq, at.seq);
   EXPECT_TRUE(checkpointer->index_point());
@@ -329,16 +334,9 @@ TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsReplacedFailsUntilThatIsUndone) 
 
 // Nothing else has to be journaled for that.
 TEST_F(KeeperTest, AJournalOfWhichTheDirectoryIsPutBackGoesOn) {
-  begin();
-  put_solo("a");
-  const JournalPosition at = journal->position();
-  const std::string directory = epoch_directory(identity.node, at.epoch) + "/journal";
-  ASSERT_TRUE(volume->rename(directory, "elsewhere"));
-  ASSERT_TRUE(volume->open(directory, {.writable = true, .create_exclusive = true}));
-  checkpointer->look_for_journal();
-  EXPECT_FALSE(journal->sync());
-  ASSERT_TRUE(volume->remove_file(directory));
-  ASSERT_TRUE(volume->rename("elsewhere", directory));
+  const JournalPosition at = replace_journal_directory();
+  ASSERT_TRUE(volume->remove_file(journals));
+  ASSERT_TRUE(volume->rename("elsewhere", journals));
   checkpointer->look_for_journal();
   EXPECT_TRUE(journal->sync());
   EXPECT_EQ(journal->position().seq, at.seq + 1) << "one file";
