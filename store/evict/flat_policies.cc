@@ -70,17 +70,18 @@ std::string UnitQueues::check() const {
   return {};
 }
 
-void FlatPolicy::read(UnitKey unit, TimeMs now) {
-  advance(now);
+bool FlatPolicy::read(UnitKey unit, TimeMs now) {
   const uint32_t slot = queues_.find(unit);
-  if (slot == kNoSlot) return;
+  if (slot == kNoSlot) return false;
+  advance(now);
   UnitQueues::Unit& found = queues_.unit(slot);
   found.used_16ms = tick();
   if (found.reads < kMostReads) ++found.reads;
+  return true;
 }
 
 void FlatPolicy::publish(const Published& what, TimeMs now) {
-  if (holds(what.unit)) return read(what.unit, now);
+  if (read(what.unit, now)) return;
   advance(now);
   const uint32_t slot = queues_.add(what.unit, queue_of_new(what.unit));
   queues_.unit(slot).used_16ms = tick();

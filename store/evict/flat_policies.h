@@ -53,7 +53,7 @@ class FlatPolicy : public Policy {
  public:
   bool holds(UnitKey unit) const override { return queues_.find(unit) != kNoSlot; }
   size_t units() const override { return queues_.size(); }
-  void read(UnitKey unit, TimeMs now) override;
+  bool read(UnitKey unit, TimeMs now) override;
   void publish(const Published& what, TimeMs now) override;
   void unlink(UnitKey unit) override;
   void relink(UnitKey, UnitKey) override {}

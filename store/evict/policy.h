@@ -74,8 +74,8 @@ class Policy {
   virtual UnitKey predecessor(UnitKey) const { return {}; }
   // More than one line of units follows it: requests begin with it and with what is before it.
   virtual bool forks_behind(UnitKey) const { return false; }
-  // A probe found the unit, or it was opened for reading. Units that are not held are ignored.
-  virtual void read(UnitKey unit, TimeMs now) = 0;
+  // A probe found the unit, or it was opened for reading. Returns whether it is held; else it is ignored.
+  virtual bool read(UnitKey unit, TimeMs now) = 0;
   // The unit is there from now on. Of one that is there already: as read(). After a restart: once for each unit, in the
   // order of the times when they were last used, predecessors first.
   virtual void publish(const Published& what, TimeMs now) = 0;

@@ -58,10 +58,9 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
   std::vector<Cursor>& cursors = from.cursors;
   Link* link = find(what.unit, policy);
   const bool recent = !cursors.empty() && now.value - cursors.back().at_ms < kBurstMs;
-  const bool hidden = link != nullptr && link->follows.valid() && may_be_hidden(link->follows, now.value) && !policy.forks_behind(link->follows);
-  note_seen(what.unit, now.value);
   if (recent && cursors.back().last == what.unit) {  // its sidecar, or another rank or layer of it
     cursors.back().at_ms = now.value;
+    note_seen(what.unit, now.value);
     return link == nullptr ? UnitKey{} : link->follows;
   }
 
@@ -76,11 +75,14 @@ UnitKey PrefixLinks::see(const Sighting& what, TimeMs now, Policy& policy) {
       cursors.back() = {what.unit, now.value};
       link->doubts = 0;
       from.guessed = 0;
+      note_seen(what.unit, now.value);
       policy.link_checked(true);
       return link->follows;
     }
-    if (!what.written && !what.begins && !hidden) policy.link_checked(false);
   }
+  const bool hidden = link != nullptr && link->follows.valid() && may_be_hidden(link->follows, now.value) && !policy.forks_behind(link->follows);
+  note_seen(what.unit, now.value);
+  if (link != nullptr && link->follows.valid() && recent && !what.written && !what.begins && !hidden) policy.link_checked(false);
   from.written = what.written ? from.written + 1 : 0;
   from.guessed = recent && !what.begins ? from.guessed + 1 : 0;
   const bool endless = from.written >= kMostWritten || from.guessed >= kMostGuessed;

@@ -39,10 +39,13 @@ bool TreePolicy::forks_behind(UnitKey unit) const {
   return node.kind == NodeKind::kTrunk && node.tail == slot && node.children() > 1;
 }
 
-void TreePolicy::read(UnitKey unit, TimeMs now) {
+bool TreePolicy::read(UnitKey unit, TimeMs now) {
+  const UnitSlot slot = forest_.find(unit);
+  if (!forest_.present(slot)) return false;
   advance(now);
-  if (const UnitSlot slot = forest_.find(unit); forest_.present(slot)) visit(forest_.node(forest_.node_of(slot)));
+  visit(forest_.node(forest_.node_of(slot)));
   on_access();
+  return true;
 }
 
 void TreePolicy::visit(Node& node) {

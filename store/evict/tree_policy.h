@@ -41,7 +41,7 @@ class TreePolicy : public Policy, private Forest::LeafListener {
   size_t units() const override { return forest_.units(); }
   UnitKey predecessor(UnitKey unit) const override;
   bool forks_behind(UnitKey unit) const override;
-  void read(UnitKey unit, TimeMs now) override;
+  bool read(UnitKey unit, TimeMs now) override;
   void publish(const Published& what, TimeMs now) override;
   void unlink(UnitKey unit) override;
   void relink(UnitKey unit, UnitKey follows) override;

@@ -90,8 +90,7 @@ void Evictor::set_size(Entry& entry, uint64_t size_bytes) {
 }
 
 // The entry of the object, under this name from now on.
-uint32_t Evictor::enter(uint32_t directory, std::string_view name, ObjectId id, uint64_t size_bytes) {
-  const UnitName of = table_.name_of(directory, name);
+uint32_t Evictor::enter(uint32_t directory, std::string_view name, const UnitName& of, ObjectId id, uint64_t size_bytes) {
   const uint64_t cookie = name_cookie(name);
   uint32_t slot = table_.find(id);
   if (slot == kNoSlot) {
@@ -135,13 +134,12 @@ void Evictor::probed(uint32_t thread_id, ObjectId parent, std::string_view name,
   UnitKey follows;
   if (state_ == State::kReady) follows = links_.see({of.unit, stream_of(thread_id, of), false, false}, {now}, *policy_);
   if (!id.valid() || id.is_foreign()) return;  // the node that stored it evicts it
-  const uint32_t slot = enter(directory, name, id, size_bytes);
+  const uint32_t slot = enter(directory, name, of, id, size_bytes);
   Entry& entry = table_.at(slot);
   note_look(entry, thread_id, now);
   note_use(entry, now, true);
   if (state_ != State::kReady || entry.is(kYoung | kAside)) return;
-  if (policy_->holds(entry.unit)) return policy_->read(entry.unit, {now});
-  publish(slot, follows, is_full(entry, name), now);
+  if (!policy_->read(entry.unit, {now})) publish(slot, follows, is_full(entry, name), now);
 }
 
 bool Evictor::will_be_told(ObjectId id, uint32_t thread_id) {
@@ -191,7 +189,8 @@ void Evictor::created(ObjectId parent, std::string_view name, ObjectId id) {
   const int64_t now = now_ms();
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
-  Entry& entry = table_.at(enter(table_.directory(parent), name, id, 0));
+  const uint32_t directory = table_.directory(parent);
+  Entry& entry = table_.at(enter(directory, name, table_.name_of(directory, name), id, 0));
   note_use(entry, now, false);
   entry.set(kYoung, true);
   young_.push_back({id, tick(now)});
@@ -204,15 +203,13 @@ void Evictor::published(uint32_t thread_id, ObjectId parent, std::string_view na
   std::lock_guard lock(mutex_);
   if (state_ == State::kOff) return;
   const uint32_t directory = table_.directory(parent);
-  const uint32_t slot = enter(directory, name, id, size_bytes);
+  const UnitName of = table_.name_of(directory, name);
+  const uint32_t slot = enter(directory, name, of, id, size_bytes);
   Entry& entry = table_.at(slot);
   note_use(entry, now, false);
   inherit_lease(entry, now);
   UnitKey follows;
-  if (state_ == State::kReady) {
-    const UnitName of = table_.name_of(directory, name);
-    follows = links_.see({of.unit, stream_of(thread_id, of), true, false}, {now}, *policy_);
-  }
+  if (state_ == State::kReady) follows = links_.see({of.unit, stream_of(thread_id, of), true, false}, {now}, *policy_);
   if (is_stranded(entry, name)) {
     entry.set(kStranded, true);
     stranded_.push_back({id, entry.cookie, name_cookie(body_of_sidecar(name))});

@@ -145,7 +145,7 @@ class Evictor final : public AccessListener, public EvictorTypes {
   void note_look(const Entry& entry, uint32_t thread_id, int64_t now);
   template <class See>
   void see_some(const See& see) const;
-  uint32_t enter(uint32_t directory, std::string_view name, ObjectId id, uint64_t size_bytes);
+  uint32_t enter(uint32_t directory, std::string_view name, const evict::UnitName& of, ObjectId id, uint64_t size_bytes);
   void note_use(Entry& entry, int64_t now, bool looked);
   void set_size(Entry& entry, uint64_t size_bytes);
   void publish(uint32_t slot, evict::UnitKey follows, bool full, int64_t now);

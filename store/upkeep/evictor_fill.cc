@@ -38,7 +38,8 @@ void Evictor::found(const Found& file) {
   std::lock_guard lock(mutex_);
   if (state_ != State::kFilling) return;
   const bool known = table_.find(file.id) != kNoSlot;  // it was used since
-  const uint32_t slot = enter(table_.directory(file.parent), file.name, file.id, file.size_bytes);
+  const uint32_t directory = table_.directory(file.parent);
+  const uint32_t slot = enter(directory, file.name, table_.name_of(directory, file.name), file.id, file.size_bytes);
   Entry& entry = table_.at(slot);
   if (!known) entry.used = tick(now - std::min(age_ms, kOldestMs));
   if (file.pinned && !entry.is(kOwnPin)) {

@@ -160,7 +160,10 @@ void PolicyRun::touch(size_t number, uint32_t at, TimeMs now) {
   predecessor_[unit] = pred;
   touched_ms_[unit] = now.value;
   source_[unit] = request.source;
-  if (held_[unit]) return policy_->read(key_of(unit), now);
+  if (held_[unit]) {
+    policy_->read(key_of(unit), now);
+    return;
+  }
   const bool last = at + 1 == request.units;
   const uint64_t tokens = last ? request.last_tokens : workload_.unit_tokens;
   full_[unit] = tokens == workload_.unit_tokens;
