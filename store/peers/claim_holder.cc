@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kStepPauseNs = 10'000'000;  // between two steps beside other nodes, however much is wished
 constexpr int64_t kLookPauseNs = 100'000'000;  // the same while a call waits and others have to give something up
-constexpr int64_t kAloneToldNs = 2'000'000'000;  // how often a node that is alone writes HEAD on a network volume, to show that it lives; less than a taker-over watches for HEAD to move
+constexpr int64_t kAloneToldNs = 2'000'000'000;  // how often a lone node writes HEAD on a network volume; shorter than a taker-over watches HEAD
 constexpr int64_t kLeastPauseNs = 50'000'000, kMostPauseNs = 500'000'000;
 
 uint64_t all_taken_bytes(std::span<const PeerFigures> peers) {

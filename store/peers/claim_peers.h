@@ -6,7 +6,7 @@
 //   may end at the machine or with a lease, so there the node's HEAD must also have stood for kSilentNs; once the node is absent its lock does not
 //   matter. A daemon that comes back after all finds out by the clock (ClaimHolder).
 // - A node that never wrote a HEAD counts with its blocks, and nothing is claimed beside it until those were counted.
-// - A node whose HEAD cannot be read keeps everybody from claiming for kSilentNs; after that it counts with what is known of it and a grain, and is measured repeatedly.
+// - A node whose HEAD cannot be read keeps everybody from claiming for kSilentNs. Then it counts with what is known of it and a grain, measured repeatedly.
 //
 // One thread at a time. Blocks on the volume.
 #pragma once
