@@ -60,7 +60,7 @@ class Peers {
     std::shared_ptr<const Statements> own_statements;
     std::function<void()> head_written = {};  // on the thread of round(); may be empty
     std::function<uint64_t()> requests;  // how many requests clients made so far. Any thread; may be empty: taken as always busy
-    std::function<IndexRoom(uint64_t growth_bytes)> indexes_grow = {};  // on the thread of round(); may be empty. `growth_bytes`: what the indexes here grow by at their next commits
+    std::function<IndexRoom(uint64_t growth_bytes)> indexes_grow = {};  // on the thread of round(); may be empty. The bytes by which the indexes here grow at their next commits
     ClaimUser* claim_user = nullptr;  // null: this node claims nothing of the capacity, and is held to nothing
     Discovery::Limits limits = {};
     int64_t poll_every_ns = kSecondNs / 4;

@@ -100,7 +100,7 @@ std::optional<Acks> Peers::acks_to_write() const {
   for (const auto& [name, peer] : peers_) {
     const auto told = std::ranges::find(written_acks_, name, &Acks::Peer::node);
     if (peer->has_part()) acks.peers.push_back({name, peer->replica->position(), {}});
-    else if (peer->replica && told != written_acks_.end()) acks.peers.push_back({name, told->applied, {}});  // it is being loaded anew, and clients read on from files they have open
+    else if (peer->replica && told != written_acks_.end()) acks.peers.push_back({name, told->applied, {}});  // being loaded anew; clients read on from open files
     else continue;
     ordinals.push_back(peer->ordinal);
   }

@@ -16,21 +16,21 @@
 namespace kvcachefs {
 namespace {
 
-constexpr size_t kNamesLookedAt = 256;  // at once
+constexpr size_t kNamesLookedAt = 256;  // in one page of a listing
 
-// What one node said of another's names.
+// The statements of one node about another's names.
 class Removals {
  public:
   Removals(const Part& by, const Part& owner) : by_(by), owner_(owner), answered_(owner.statements->seen(by.node)) {}
 
   bool any() const { return by_.statements->speaks_of(owner_.node, answered_); }
-  // A directory goes with the first statement of it behind which nothing was said of any name in it. As each directory that is looked into
-  // was spoken of, there are no more of them than statements.
+  // A directory goes with the first statement about it that comes after all statements about names in it. Each directory that is looked into
+  // has a statement, so there are no more of them than statements.
   Result<bool> take(ObjectId directory, const NameEntry& entry) const {
     struct Level {
       ObjectId directory;
-      std::vector<StatementKey> said;  // of it
-      StatementKey emptied;            // so far
+      std::vector<StatementKey> said;  // statements about it
+      StatementKey emptied;            // the latest statement needed so far to empty it
     };
     auto said = removals(directory, entry);
     if (said.empty() || !S_ISDIR(entry.type_bits)) return !said.empty();

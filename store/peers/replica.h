@@ -78,9 +78,9 @@ class Replica {
     bool more = false;   // there may be more to read at once
     std::string waits_for;  // node whose journal is not read up to what the next batch answers; empty: none
   };
-  // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for at most 2 s, until the statement that it answers was read:
-  // else a name that one node replaced, and the other then took away, would be absent in between. If that wait fails, no answer waits for the next 10 s. state() tells errors as well;
-  // the next call tries again.
+  // Applies what is new, a batch at a time; nothing while wants_load(). An answer waits, for at most 2 s, until the statement that it answers was
+  // read: else a name that one node replaced, and the other then took away, would be absent in between. If that wait fails, no answer waits for the
+  // next 10 s. state() tells errors as well; the next call tries again.
   Result<Polled> poll(const Outlook& outlook, int64_t now_ns, const Change& change, const HasRead& has_read);
 
   // Makes durable on this machine what was applied. A failure loses nothing.

@@ -96,8 +96,8 @@ class NameView {
   const LeasedNames& leased() const { return leased_; }
   // Whether the peer still has this name, and no statement removed it. In the peer's ids.
   Result<bool> has_name(uint32_t ordinal, const UnnameRecord& name) const;
-  // Children of leased names, by every directory of any node that is in one class with theirs, and by name. Leases whose directory is not known are
-  // left out. Costs as much as there are leases.
+  // Children of leased names, by every directory of any node that is in one class with theirs, and by name. A lease whose class is not known is
+  // also under the invalid id. Costs as much as there are leases.
   using LeasedPlaces = std::unordered_map<ObjectId, std::unordered_multimap<std::string, ObjectId>>;
   LeasedPlaces leased_places() const;
 
