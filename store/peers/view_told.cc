@@ -89,7 +89,7 @@ Status NameView::state_removal(const Part& part, ObjectId directory, const NameE
     } else if (gone && walk.enter(each->child)) {
       levels.push_back({parent, std::move(*each), is_hidden_here});
     } else {
-      levels.back().kept = true;  // so do the names that clients took in it get their statements now: later the directory is not found by its own name any more
+      levels.back().kept = true;  // it stays; names that clients took in it are stated here, for later it is not found by its own name
     }
   }
   return {};
