@@ -69,7 +69,7 @@ class PeerLeases final : public AccessListener {
   const Clock& clock_;
   std::atomic<int64_t> lasts_ns_{0};
   mutable LeafMutex mutex_;  // guards the rest
-  std::array<std::unordered_map<ObjectId, Use>, 2> uses_;  // since begun_ns_, and before that for lasts_ns() at least
+  std::array<std::unordered_map<ObjectId, Use>, 2> uses_;  // uses since begun_ns_, and those of the period before, which covers at least lasts_ns()
   int64_t begun_ns_ = 0;
 };
 

@@ -21,7 +21,7 @@ class TemporaryNames {
  public:
   // Call when a file is created under the name. Returns whether the name is temporary.
   bool created(ObjectId parent, std::string_view name);
-  // One that was created here got another name.
+  // Call when a file that was created here is renamed.
   void renamed(ObjectId parent, std::string_view from, ObjectId new_parent, std::string_view to);
 
   // Whether a file of this name is about to be renamed, by the name alone; for eviction, where a wrong guess costs room, not a version. True for
