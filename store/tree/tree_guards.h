@@ -140,7 +140,7 @@ class Tree::Write final : public Tree::View {
   // Call before a batch of a peer is applied: names that it evicts, and clients here were told of within the lease, stay visible for a while.
   void keep_leased(uint32_t ordinal, const Batch& batch);
   void end_leases();  // that are over
-  std::vector<ObjectId> still_read(uint32_t ordinal);  // the peer's objects, in its ids, ascending, that it removed or replaced and that are read here; some hundreds at most
+  std::vector<ObjectId> still_read(uint32_t ordinal);  // the peer's objects, in its ids, ascending, that it gave up and that are read here; some hundreds
   // Carries out the peer's statements up to `until` on this node's names; returns what is to be journaled after these names.
   Result<PeerAnswer> answer(const Part& peer, JournalPosition until);
   // Forgets this node's statements about the peer's objects up to `answered`: all nodes have read the answer.
