@@ -38,8 +38,8 @@ class Meeting {
   // Says `said` in the next step, and returns what the other side says in it. What this side did before the call is completed when the other
   // side's exchange() returns. After an error the meeting is over.
   Result<std::string> exchange(std::string_view said = {});
-  // That this side does not go on: the other one's exchange() gives an error with `why`, and removes the directory. Side 1 waits a moment for
-  // whether the other one gives up as well, and removes it then.
+  // Tells the other side that this one stops: the other's exchange() returns an error with `why`, and removes the directory. Side 1 waits a moment
+  // for the other side to give up as well, and then removes the directory itself.
   void give_up(std::string_view why);
   // Call instead of another exchange(), once this side has heard all that it needs. Side 1 waits until the other side says so too, and removes
   // the directory.

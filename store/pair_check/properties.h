@@ -1,5 +1,5 @@
-// The four properties, each tried in both directions: one side does something, then the other one looks. Each returns what this side saw
-// that must not be, the first few; an error where the volume gave one, or the other side does not go on. One thread; block on the volume.
+// The four properties, each tried in both directions: one side does something, then the other one looks. Each function returns what this side saw
+// that must not be, the first few cases; an error where the volume gave one, or the other side stopped. One thread; these block on the volume.
 #pragma once
 
 #include <string>

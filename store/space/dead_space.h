@@ -1,4 +1,4 @@
-// Dead space on the volume that was not given back yet: places that no record names any more, or never did; and the packs that
+// Dead space on the volume that was not given back yet: places that no record names any more, or ever named; and the packs that
 // are being written, which nobody may remove. The reclaimer takes the places once their records are synced (invariant 6), and
 // reports those that it could not give back.
 #pragma once
@@ -27,11 +27,11 @@ class DeadSpace {
  public:
   explicit DeadSpace(Space& space) : space_(space) {}
 
-  // A place that was written for nothing: dead from now on. `object` may be invalid. Packed and solo places only, others are
-  // ignored. Counts as a hope of Space.
+  // Adds a place whose bytes no record will name: dead from now on. `object` may be invalid. Ignores places other than packed and
+  // solo ones. Calls Space::hope().
   void add(ObjectId object, const Place& place);
-  // A batch is in the journal and in the index, which now counts `live_bytes`: `freed` is dead, and `consumed_bytes` of what was
-  // reserved for its bodies are live. Called by the committer alone, and by a start.
+  // Call when a batch is in the journal and in the index, which now counts `live_bytes`: `freed` is dead, and `consumed_bytes` of the
+  // reservations for its bodies are live. Called by the committer alone, and by a start.
   void journaled(std::span<const FreedPlace> freed, uint64_t live_bytes, uint64_t consumed_bytes);
 
   // A pack is being written. Until it is closed is_open() keeps the reclaimer from removing it, however much of it died.
@@ -42,16 +42,16 @@ class DeadSpace {
   bool is_open(ExtentId extent) const;
   // Makes the reclaimer look at a pack again, as packs_closed() does.
   void look_again(ExtentId extent);
-  // True if a place in this pack is dead and not taken yet: it may be read still, or its record is not synced. For removing the
-  // whole pack the caller asks first whether commits are under way and then this: what an ended commit freed is in here.
+  // True if a place in this pack is dead and not taken yet: it may still be read, or its record is not synced. Before removing the
+  // whole pack first check that no commit is under way, then call this: it knows all places that ended commits freed.
   bool mentions(ExtentId extent) const;
 
   // Takes all places, for the reclaimer. Their bytes count as dead until settle().
   std::vector<FreedPlace> take();
   // Puts back places that were taken and not looked at; they will be taken again.
   void put_back(std::vector<FreedPlace> places);
-  // Everything that was taken is given back now, but for `kept`. Counts anew what is dead, tells Space, and returns by how many
-  // bytes less that is than when it was taken.
+  // Everything taken was given back now, except `kept`. Recounts the dead bytes, tells Space, and returns by how many bytes they
+  // fell since take().
   uint64_t settle(std::vector<FreedPlace> kept);
   // On a volume that cannot punch: notes a dead range of a pack, which counts as dead until the whole pack goes.
   void keep_unpunched(ExtentId extent, uint64_t bytes);

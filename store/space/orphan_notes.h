@@ -50,8 +50,8 @@ class OrphanNotes {
   bool packs_unswept() const { return packs_unswept_; }
   void packs_swept();
 
-  // What the extents that are to be removed take, and the ranges that are to be punched, without what DeadSpace counts of them:
-  // measured at a start, before anything is accepted, and told again as it falls.
+  // The bytes of the extents to be removed, and of the ranges to be punched, without those that DeadSpace counts:
+  // measured at a start, before anything is accepted, and updated as they fall.
   void measured(uint64_t extent_bytes, uint64_t pack_bytes);
   void packs_left(uint64_t pack_bytes);
   // Bytes that a lost record may have named, in extents and packs, are kept and count for all of this life. Call at a start.

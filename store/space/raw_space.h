@@ -1,5 +1,5 @@
-// What raw files take of the volume. They are sparse and written in place, so only the file system knows what a write will
-// allocate: the most that it can is set aside before it, and the file is measured after it (invariant 8).
+// How much of the volume raw files take. They are sparse and written in place, so only the file system knows what a write will
+// allocate: the most that it can allocate is reserved before it, and the file is measured after it (invariant 8).
 #pragma once
 
 #include <cstdint>
@@ -51,8 +51,8 @@ class RawSpace {
     uint64_t data_bytes_ = 0, map_bytes_ = 0;
   };
 
-  // For writing or allocating [offset, offset + length). Nothing: it does not fit. Where there is plenty of room it looks at
-  // nothing; else it blocks, for files are measured, and this one's map is looked at: what has blocks takes no more.
+  // For writing or allocating [offset, offset + length). nullopt: it does not fit. With plenty of room it does no I/O; else
+  // it blocks: it measures files, and looks at this file's map, for ranges that have blocks need no more.
   std::optional<Claim> claim(ExtentId id, const FilePtr& file, uint64_t offset, uint64_t length);
 
   // Measures one file, after some of its space was given back or allocated. Blocks.

@@ -1,6 +1,6 @@
-// What journals, checkpoints and the index take of the volume, and what they will take for changes of names and attributes that
-// were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them all: their bytes on the volume
-// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without a thread or a lock.
+// Space that journals, checkpoints and the index take on the volume, and will take for changes of names and attributes that
+// were accepted and are not written yet. Such changes reserve nothing one by one; this bounds them together: their bytes on the volume
+// (invariant 8) and in RAM (invariant 10). Beyond the bounds calls wait here, without holding a thread or a lock.
 #pragma once
 
 #include <atomic>
@@ -51,8 +51,8 @@ class RecordSpace {
     uint64_t reserve_bytes = 0;       // kept for the journal
   };
   void measured(const Measured& measured);
-  // What the indexes of other nodes take on the volume, which this node keeps there, and what they may take beside that once all that was read of
-  // the others is in them. Any thread; told apart from the rest, for they grow while nothing is stored here. `kept`: as Space::set_overhead() has it.
+  // The bytes that the indexes of other nodes, kept by this node, take on the volume, and those that they may take more once all that was read of
+  // the others is in them. Any thread; counted apart, for they grow while nothing is stored here. `kept`: as in Space::set_overhead().
   void set_peers(uint64_t bytes, uint64_t ahead_bytes, bool kept = false);
 
   // A change that takes about so many bytes of journal was accepted. Never refuses.
@@ -62,8 +62,8 @@ class RecordSpace {
   void settle(uint64_t taken, bool journaled);
   // A batch of `bytes` is in the overlay of the index, and in the journal; in this life `appended_bytes` were appended to journals so far.
   void appended(uint64_t appended_bytes, uint64_t bytes, uint64_t records);
-  // Sets bytes aside that were accepted for the record of a new file, which is made when its body comes. Calls do not wait for that: the
-  // file may be open for days. body_came() ends it, also where the file was removed instead.
+  // Reserves bytes that were accepted for the record of a new file, which is made when its body comes. Calls do not wait for these bytes: the
+  // file may be open for days. body_came() ends it, also if the file was removed instead.
   void await_body(uint64_t bytes);
   void body_came(uint64_t bytes);
   // The attributes of an object now take `bytes`, and are not journaled yet. The object is locked.
@@ -72,7 +72,7 @@ class RecordSpace {
   // Runs `retry` soon: when something was written, or a second later.
   void wait_for_xattrs(std::move_only_function<void()> retry);
   std::vector<std::move_only_function<void()>> take_waiting_for_xattrs();
-  // Around a commit of the index: what was in its overlay when that began has left it.
+  // Call before and after a commit of the index, which empties the overlay of what was in it when the commit began.
   void index_commit_begins();
   void index_committed();
 

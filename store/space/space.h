@@ -20,8 +20,8 @@ namespace kvcachefs {
 
 class Space {
  public:
-  // `limit_bytes`: the capacity option; `keep_free_bytes` of the backing file system stay unused. Beside other nodes a lower limit stops all
-  // reservations until the claim is told anew (sink_claim(), set_claim()): all claims were made under the limit before.
+  // `limit_bytes`: the capacity option; `keep_free_bytes` of the backing file system stay unused. Beside other nodes a lower limit allows no use beyond
+  // the present one until the claim is told anew (sink_claim(), set_claim()): all claims were made under the limit before.
   void configure(uint64_t limit_bytes, uint64_t keep_free_bytes);
   // Reserves `bytes` for a body to come; false if they do not fit. Bytes being removed count as used until their blocks were
   // given back.

@@ -1,5 +1,5 @@
-// Calls that found no space. They wait, without holding a thread or a lock, for the next reclaim round, which gives back all dead space that is
-// not in use, and then try again. If the last round gave nothing back and nothing died since, they are
+// Calls that found no space. They wait, without holding a thread or a lock, for the next reclaim round, which gives back all dead space that
+// is not in use, and then try again. If the last round gave nothing back and nothing died since, they are
 // refused at once.
 #pragma once
 
@@ -39,7 +39,7 @@ class SpaceWaiters {
   // full. Others may take what comes back, so a call gives up after 16 rounds (64 while eviction may free more), or after three that take 20 s
   // together. Does not block; no leaf lock may be held.
   bool wait(Turn& turn, Retry retry);
-  // Asks for such a round, where it may give anything back, for a call that is refused now but may be repeated.
+  // Asks for a round, if it may give anything back, for a call that is refused now but may be repeated.
   void ask();
   // Runs `attempt` until it returns anything but kNoSpace, or wait() refuses; then calls `done` with the last result. Both may
   // run on the calling thread or on the keeper's. No lock may be held.
