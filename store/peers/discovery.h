@@ -41,7 +41,7 @@ class Discovery {
     uint32_t epoch = 0;    // the node's highest; 0: none is known
     Presence presence = Presence::kSilent;
     std::optional<Head> head;  // the last one read, of that epoch
-    std::string problem;       // why there is no newer HEAD; empty: none was written
+    std::string problem;       // why no newer HEAD was read; empty: no problem
     std::optional<int64_t> moved_ns;  // when the HEAD was last seen to move, by the clock handed in
     std::optional<int64_t> wrote_ns;  // when its HEAD was last seen to tell of more journal
     std::optional<int64_t> stands_since_ns;  // since when the HEAD, or its absence, has stood while it could be read well

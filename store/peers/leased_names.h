@@ -37,7 +37,7 @@ class LeasedNames {
   uint64_t bytes() const { return bytes_; }
   bool has(ObjectId child) const { return by_child_.contains(child); }
 
-  // False: the file is leased already, or another file is on this name.
+  // False: the file is leased already, or another file has a lease on this name.
   bool add(std::string_view name, const Lease& lease);
   bool remove(ObjectId child);
   // The leased file seen under a name of the directory that consists of `members`.

@@ -27,8 +27,8 @@ Result<uint32_t> last_epoch_read_by_others(Volume& volume, const FileIdentity& o
 
 // Whether a daemon on another machine lives under this node's name, although its LOCK could be taken here: locks of NFS 3 mounted
 // with "nolock" end at the machine. Call before this life makes its epoch. Returns the host, if the node's newest HEAD moves while `sleep` is
-// called for `most_ns` in all. Returns at once if there is no HEAD, or if HEAD was written since this machine started (locks do work within one
-// machine), or if the volume is local and HEAD was not written for a while, by the volume's clock, which is also `clock`.
+// called for `most_ns` in all. Returns at once if there is no HEAD, or if it was written on this machine since the machine started (there locks
+// work), or if the volume is local and HEAD was not written for a while, by the volume's clock, which is also `clock`.
 using Sleep = std::function<void(int64_t for_ns)>;
 Result<std::optional<std::string>> lives_elsewhere(Volume& volume, const FileIdentity& own, const Clock& clock, const Sleep& sleep,
                                                    int64_t most_ns = 3'000'000'000);

@@ -56,7 +56,7 @@ class Tree {
     Discards& discards;
     DirtyQueue& dirty;
     const MemoryPool& pool;
-    bool lingers = true;  // somebody calls end_lingering(); if false nothing lingers, for nobody would end it
+    bool lingers = true;  // the caller calls end_lingering(); if false nothing lingers, for nobody would end it
     std::string node{};   // this node's name
     bool shared = false;  // the volume may have other nodes
     PeerLeases* leases = nullptr;  // null: no leases are given
